@@ -1,0 +1,39 @@
+//! `agent`: a kubelet for the edge. The map of the house; ARCHITECTURE.md describes the arrows between these modules and
+//! what is deliberately absent.
+//!
+//! A module imports lower ranks only, and within a rank only modules listed before it. `tests/tidy` checks that.
+
+// Rank 0: words.
+pub mod api;
+pub mod observed;
+pub mod types;
+// Rank 1: decisions.
+pub mod reconcile;
+// Rank 2: seams.
+pub mod clock;
+pub mod logging;
+pub mod rt;
+pub mod runtime;
+// Rank 3: generated messages and the kernel. `sys` is the only module that may use unsafe code.
+pub mod proto;
+#[allow(unsafe_code, reason = "kernel calls; every block states why it is sound")]
+pub mod sys;
+// Rank 4: adapters.
+pub mod cgroup;
+pub mod http;
+pub mod store;
+// Rank 6: the shell's parts.
+pub mod events;
+pub mod executor;
+pub mod image;
+pub mod pleg;
+pub mod pod_config;
+pub mod pod_worker;
+pub mod server;
+pub mod source;
+pub mod status;
+pub mod volume;
+// Rank 7: the shell.
+pub mod cli;
+pub mod config;
+pub mod kubelet;

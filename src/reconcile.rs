@@ -1,0 +1,19 @@
+//! The pure zone: every decision about pods, as functions from desired + observed + now to plans and values.
+//!
+//! Nothing in here does anything: no tokio, no log, no file system, no clock, no HashMap (plans must print the same every
+//! time). Equal inputs give equal answers, and every answer must still be safe when the observation is a second old.
+
+pub mod containers;
+pub mod defaults;
+pub mod env;
+pub mod lifecycle;
+pub mod merge;
+pub mod network;
+pub mod plan;
+pub mod pleg;
+pub mod resources;
+pub mod restart;
+pub mod static_pod;
+pub mod status;
+pub mod termination;
+pub mod validation;

@@ -1,0 +1,3 @@
+//! The agent's memory.
+
+pub mod schema;

@@ -1,0 +1,239 @@
+//! Names and small values every module shares: ids, the pod's identity, sources, time stamps.
+//!
+//! Owns nothing. Must not know where a value comes from or what is done with it.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The id as the wire carries it.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+
+            /// True when nobody has set it.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.0.is_empty()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(&self.0)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.to_owned())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text)
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// `metadata.uid` of a pod. For static pods it is a hash of content, path and node (design 2.9).
+    PodUid;
+    /// The runtime's id of a pod sandbox.
+    SandboxId;
+    /// The runtime's id of a container, without the `containerd://` prefix.
+    ContainerId;
+    /// `name` of a container within its pod; unique over containers, init containers and ephemeral containers.
+    ContainerName;
+    /// `name_namespace`: at most one pod of a full name may run at a time.
+    PodFullName;
+}
+
+/// Who a pod is: what log lines, events and statuses name it by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodRef {
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: PodUid,
+}
+
+impl PodRef {
+    /// The key under which old and new incarnations of a pod wait for each other.
+    #[must_use]
+    pub fn full_name(&self) -> PodFullName {
+        PodFullName(format!("{}_{}", self.name, self.namespace))
+    }
+}
+
+/// The kubelet's own form: `name_namespace(uid)`.
+impl fmt::Display for PodRef {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}_{}({})", self.name, self.namespace, self.uid)
+    }
+}
+
+/// Where a pod was read from; the value of the annotation `kubernetes.io/config.source`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodSource {
+    /// `staticPodPath`.
+    File,
+    /// `staticPodURL`.
+    Http,
+    /// A kube-apiserver.
+    Api,
+}
+
+impl PodSource {
+    /// The annotation's value.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Http => "http",
+            Self::Api => "api",
+        }
+    }
+
+    /// The source an annotation or a row of the store names, if it is one of ours.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "file" => Some(Self::File),
+            "http" => Some(Self::Http),
+            "api" => Some(Self::Api),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for PodSource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+/// Wall-clock time in nanoseconds since the Unix epoch. Serialised as RFC 3339 in UTC with whole seconds, as
+/// `metav1.Time` is. Nanoseconds hold the years 1677 to 2262; reading clamps to that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From nanoseconds since the epoch, as CRI carries times.
+    #[must_use]
+    pub const fn from_nanos(nanos: i64) -> Self {
+        Self(nanos)
+    }
+
+    /// From whole seconds since the epoch.
+    #[must_use]
+    pub const fn from_secs(seconds: i64) -> Self {
+        Self(seconds.saturating_mul(1_000_000_000))
+    }
+
+    /// Nanoseconds since the epoch.
+    #[must_use]
+    pub const fn as_nanos(self) -> i64 {
+        self.0
+    }
+
+    /// True for the zero time, which CRI uses for "has not happened".
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Time passed since `earlier`; zero when the clock went backwards.
+    #[must_use]
+    pub fn saturating_since(self, earlier: Self) -> Duration {
+        let nanos = i128::from(self.0) - i128::from(earlier.0);
+        Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+    }
+
+    /// This much later, clamped at the end of time.
+    #[must_use]
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// RFC 3339 with whole seconds, `2026-11-20T16:00:00Z`.
+    #[must_use]
+    pub fn to_rfc3339(self) -> String {
+        Self(self.0 - self.0.rem_euclid(1_000_000_000)).to_rfc3339_nano()
+    }
+
+    /// RFC 3339 with as many fractional digits as the time has.
+    #[must_use]
+    pub fn to_rfc3339_nano(self) -> String {
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0))
+            .ok()
+            .and_then(|moment| moment.format(&Rfc3339).ok())
+            .unwrap_or_default()
+    }
+
+    /// Reads RFC 3339 with any offset; `None` when it is not that.
+    #[must_use]
+    pub fn parse_rfc3339(text: &str) -> Option<Self> {
+        let moment = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        let nanos = moment.unix_timestamp_nanos().clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+        Some(Self(i64::try_from(nanos).unwrap_or_default()))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.to_rfc3339())
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_rfc3339())
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse_rfc3339(&text).ok_or_else(|| {
+            serde::de::Error::custom(format_args!("{text:?} is not a time like 2006-01-02T15:04:05Z"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timestamp_round_trips_through_rfc3339_and_drops_fractions_on_the_wire() {
+        let moment = Timestamp::from_nanos(1_700_000_000_123_456_789);
+        assert_eq!(moment.to_rfc3339(), "2023-11-14T22:13:20Z");
+        assert_eq!(Timestamp::parse_rfc3339(&moment.to_rfc3339_nano()), Some(moment));
+        assert_eq!(Timestamp::parse_rfc3339("yesterday"), None);
+        assert_eq!(Timestamp::from_nanos(-1).to_rfc3339(), "1969-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn time_since_a_later_moment_is_zero_so_that_a_clock_set_back_delays_nothing() {
+        let late = Timestamp::from_secs(100);
+        assert_eq!(Timestamp::from_secs(40).saturating_since(late), Duration::ZERO);
+        assert_eq!(late.saturating_since(Timestamp::from_secs(40)), Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,10 @@
+//! Every test that needs more than one module, in one binary: linking is what costs time on two cores.
+
+mod support;
+
+mod budget;
+mod containerd;
+mod fuzz;
+mod process;
+mod sim;
+mod tidy;
