@@ -6,6 +6,7 @@
 // Rank 0: words.
 pub mod api;
 pub mod observed;
+pub mod desired;
 pub mod types;
 // Rank 1: decisions.
 pub mod reconcile;
