@@ -7,6 +7,7 @@
 pub mod api;
 pub mod observed;
 pub mod desired;
+pub mod runtime_config;
 pub mod types;
 // Rank 1: decisions.
 pub mod reconcile;
