@@ -2,3 +2,214 @@
 //!
 //! Owns `PodWorkerState`. Invariants: the grace period never grows; a finished pod stays finished; nothing is started
 //! once termination began.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::types::{PodFullName, PodUid, Timestamp};
+
+/// No pod gets less: upstream's floor.
+pub const MIN_GRACE_SECONDS: i64 = 1;
+
+/// Where a pod worker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodWorkerState {
+    /// Another incarnation of the full name is still there.
+    WaitingForName,
+    /// The pod is kept as its spec says.
+    Syncing,
+    /// Containers and sandboxes are being stopped.
+    Terminating {
+        /// When that began: the grace period runs from here.
+        since: Timestamp,
+        /// Seconds; only ever decreases.
+        grace_seconds: i64,
+        /// What happens afterwards.
+        cause: EndCause,
+    },
+    /// Nothing lives any more; what is left is being cleaned up.
+    Terminated {
+        /// What is cleaned up.
+        cause: EndCause,
+    },
+    /// Over.
+    Finished {
+        /// How it came to that.
+        cause: EndCause,
+    },
+}
+
+/// Why a pod ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it again.
+    Completed,
+    /// Nobody wants it any more: no trace stays.
+    Removed,
+    /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
+    Replaced,
+}
+
+/// What can happen to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodWorkerEvent {
+    /// A source wants this pod: for the first time, again, or with changes that keep the uid.
+    Desired,
+    /// No source wants it any more, or something evicts it.
+    Removed {
+        /// Seconds that replace the pod's own grace; `None` leaves it.
+        grace_override: Option<i64>,
+    },
+    /// The full name belongs to this pod now.
+    NameFree,
+    /// The plan or the status says that the pod has ended: Succeeded or Failed.
+    PodTerminal,
+    /// A fresh look at the runtime showed no live container and no ready sandbox.
+    NoLiveContainers,
+    /// The cleanup that was asked for is complete.
+    CleanupDone,
+}
+
+/// What the worker has to do because of a transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodWorkerEffect {
+    /// Look and plan now.
+    Sync,
+    /// Abandon what is under way and plan with this grace; repeated whenever the grace shrinks.
+    Terminate {
+        /// Seconds.
+        grace_seconds: i64,
+    },
+    /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and stored state.
+    CleanUp {
+        /// Leave no trace.
+        records: bool,
+    },
+    /// Tell the owner of names that another incarnation may start.
+    ReleaseName,
+    /// The worker is not needed any more.
+    Forget,
+    /// Begin a new life under the same uid, through the queue of names.
+    StartOver,
+}
+
+/// The only way a worker changes state. `spec_grace_seconds` is the pod's own termination grace.
+#[must_use]
+pub fn transition(
+    state: PodWorkerState,
+    event: PodWorkerEvent,
+    now: Timestamp,
+    spec_grace_seconds: i64,
+) -> (PodWorkerState, Vec<PodWorkerEffect>) {
+    use PodWorkerEffect as Do;
+    use PodWorkerEvent as On;
+    use PodWorkerState as In;
+    let terminating = |grace: i64, cause| {
+        let grace_seconds = grace.max(MIN_GRACE_SECONDS);
+        (In::Terminating { since: now, grace_seconds, cause }, vec![Do::Terminate { grace_seconds }])
+    };
+    match (state, event) {
+        (In::WaitingForName, On::NameFree) | (In::Syncing, On::Desired) => (In::Syncing, vec![Do::Sync]),
+        // Nothing to stop: it never ran or has ended. It may have left directories all the same.
+        (In::WaitingForName | In::Finished { cause: EndCause::Completed }, On::Removed { .. }) => {
+            (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }])
+        }
+        (In::Syncing, On::Removed { grace_override }) => {
+            terminating(grace_override.unwrap_or(spec_grace_seconds), EndCause::Removed)
+        }
+        (In::Syncing, On::PodTerminal) => terminating(spec_grace_seconds, EndCause::Completed),
+        (In::Terminating { since, grace_seconds, .. }, On::Removed { grace_override }) => {
+            let wished = grace_override.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
+            let shorter = grace_seconds.min(wished);
+            let effects =
+                if shorter < grace_seconds { vec![Do::Terminate { grace_seconds: shorter }] } else { vec![] };
+            let cause = EndCause::Removed;
+            (In::Terminating { since, grace_seconds: shorter, cause }, effects)
+        }
+        (In::Terminating { since, grace_seconds, cause }, On::Desired) => {
+            (In::Terminating { since, grace_seconds, cause: ended_but_wanted(cause) }, vec![])
+        }
+        (In::Terminating { cause, .. }, On::NoLiveContainers) => {
+            (In::Terminated { cause }, vec![Do::CleanUp { records: cause != EndCause::Completed }])
+        }
+        (In::Terminated { cause }, On::Desired) => {
+            (In::Terminated { cause: ended_but_wanted(cause) }, vec![])
+        }
+        (In::Terminated { cause }, On::Removed { .. }) => {
+            // The cleanup under way may be the small one: ask for the whole.
+            let effects =
+                if cause == EndCause::Completed { vec![Do::CleanUp { records: true }] } else { vec![] };
+            (In::Terminated { cause: EndCause::Removed }, effects)
+        }
+        (In::Terminated { cause }, On::CleanupDone) => {
+            let effects = match cause {
+                EndCause::Completed => vec![],
+                EndCause::Removed => vec![Do::ReleaseName, Do::Forget],
+                EndCause::Replaced => vec![Do::ReleaseName, Do::StartOver],
+            };
+            (In::Finished { cause }, effects)
+        }
+        (In::WaitingForName, On::Desired | On::PodTerminal | On::NoLiveContainers | On::CleanupDone)
+        | (In::Syncing, On::NameFree | On::NoLiveContainers | On::CleanupDone)
+        | (In::Terminating { .. }, On::NameFree | On::PodTerminal | On::CleanupDone)
+        | (In::Terminated { .. }, On::NameFree | On::PodTerminal | On::NoLiveContainers)
+        | (In::Finished { .. }, _) => (state, vec![]),
+    }
+}
+
+/// A pod that ended by itself stays ended however often it is asked for.
+fn ended_but_wanted(cause: EndCause) -> EndCause {
+    match cause {
+        EndCause::Completed => EndCause::Completed,
+        EndCause::Removed | EndCause::Replaced => EndCause::Replaced,
+    }
+}
+
+impl PodWorkerState {
+    /// The grace to plan with while the pod is being taken down; `None` while it is to run.
+    #[must_use]
+    pub fn terminating_grace(&self) -> Option<i64> {
+        match self {
+            Self::Terminating { grace_seconds, .. } => Some(*grace_seconds),
+            _ => None,
+        }
+    }
+}
+
+/// Which incarnation of each full name may run: first come, first served, one at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameQueue {
+    /// The first of each queue holds the name. No queue is ever empty.
+    queues: BTreeMap<PodFullName, VecDeque<PodUid>>,
+}
+
+impl NameQueue {
+    /// Joins the queue of `name` (once) and says whether `uid` holds it.
+    pub fn request(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
+        let queue = self.queues.entry(name.clone()).or_default();
+        if !queue.contains(uid) {
+            queue.push_back(uid.clone());
+        }
+        queue.front() == Some(uid)
+    }
+
+    /// Leaves the queue of `name`; the answer is who holds it from now on, if that has changed.
+    pub fn release(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
+        let queue = self.queues.get_mut(name)?;
+        let held = queue.front() == Some(uid);
+        queue.retain(|waiting| waiting != uid);
+        let next = queue.front().cloned();
+        if next.is_none() {
+            self.queues.remove(name);
+        }
+        next.filter(|_| held)
+    }
+
+    /// Who holds `name`.
+    #[must_use]
+    pub fn holder(&self, name: &PodFullName) -> Option<&PodUid> {
+        self.queues.get(name)?.front()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -7,8 +7,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use crate::api::pod::Pod;
+use crate::observed::ObservedPod;
 use crate::reconcile::restart::{BackOff, BackOffLimits};
+use crate::reconcile::termination::compute_termination;
 use crate::types::{ContainerId, ContainerName, SandboxId, Timestamp};
+
+mod init;
+#[cfg(test)]
+mod model_tests;
+mod planner;
+#[cfg(test)]
+mod tests;
 
 /// What to do next for one pod: the actions in order, then when to look again.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -106,7 +116,7 @@ pub struct Blocked {
 }
 
 /// What a plan needs to know besides the pod and what is seen of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PlanContext {
     /// Now.
     pub now: Timestamp,
@@ -118,6 +128,33 @@ pub struct PlanContext {
     pub limits: BackOffLimits,
     /// Set while the pod is being taken down.
     pub terminating: Option<Terminating>,
+    /// Ended records to keep per container (`maximum-dead-containers-per-container`); the newest record always stays.
+    pub max_dead_per_container: usize,
+    /// The newest sandbox was read with a status call, so its `ips` and `host_network` can be believed.
+    pub sandbox_status_read: bool,
+}
+
+impl Default for PlanContext {
+    fn default() -> Self {
+        Self {
+            now: Timestamp::default(),
+            back_off: BTreeMap::new(),
+            restart_counts: BTreeMap::new(),
+            limits: BackOffLimits::default(),
+            terminating: None,
+            max_dead_per_container: 1,
+            sandbox_status_read: false,
+        }
+    }
+}
+
+/// What to do next for `pod`, given what the runtime shows of it. Pure: equal inputs give equal plans.
+#[must_use]
+pub fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> PodPlan {
+    match context.terminating {
+        Some(terminating) => compute_termination(Some(pod), observed, terminating.grace_seconds),
+        None => planner::plan(pod, observed, context),
+    }
 }
 
 /// Why and how gently a pod is being taken down.

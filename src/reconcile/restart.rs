@@ -4,7 +4,11 @@
 
 use std::time::Duration;
 
+use crate::api::pod::{Container, Pod};
 use crate::types::Timestamp;
+
+/// After this much good running since the last restart, a crash loop counts as over (upstream's fixed ten minutes).
+pub const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// One container's crash-loop (or one image's pull) back-off. Kept in the store, so that neither a restart of the agent
 /// nor a power cut turns a crash loop into a busy loop.
@@ -29,5 +33,166 @@ impl Default for BackOffLimits {
     /// Upstream's 10 s doubling to 5 minutes.
     fn default() -> Self {
         Self { initial: Duration::from_secs(10), max: Duration::from_secs(300) }
+    }
+}
+
+/// May this container start now, and which entry must be written down first?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BackOffDecision {
+    /// Start, after storing this entry.
+    Start(BackOff),
+    /// Wait.
+    Wait {
+        /// The back-off in force.
+        delay: Duration,
+        /// How much of it is left.
+        remaining: Duration,
+    },
+}
+
+/// Decides about a restart of a container whose last run ended at `finished_at`. The first restart is immediate.
+///
+/// A clock that was set back must not freeze a container: an end that lies more than the whole delay in the future
+/// cannot be true, and counts as long past.
+#[must_use]
+pub fn back_off(
+    entry: Option<BackOff>,
+    finished_at: Timestamp,
+    now: Timestamp,
+    limits: BackOffLimits,
+) -> BackOffDecision {
+    let fresh = BackOff { delay: limits.initial.min(limits.max), updated: now };
+    let Some(entry) = entry else { return BackOffDecision::Start(fresh) };
+    // A runtime that does not say when the run ended: it ended after it was started, at least.
+    let finished_at = if finished_at.is_zero() { entry.updated } else { finished_at };
+    if finished_at.saturating_since(entry.updated) > FORGET_AFTER {
+        return BackOffDecision::Start(fresh);
+    }
+    let delay = entry.delay.min(limits.max);
+    let ahead = finished_at.saturating_since(now);
+    let remaining = if ahead > delay {
+        Duration::ZERO
+    } else {
+        (delay + ahead).saturating_sub(now.saturating_since(finished_at)).min(delay)
+    };
+    if remaining.is_zero() {
+        BackOffDecision::Start(BackOff { delay: delay.saturating_mul(2).min(limits.max), updated: now })
+    } else {
+        BackOffDecision::Wait { delay, remaining }
+    }
+}
+
+/// Whether a container that ended with `exit_code` is to run again: its own rules, then its own policy, then the pod's.
+#[must_use]
+pub fn restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> bool {
+    if let Some(policy) = &container.restart_policy {
+        let ruled = container.restart_policy_rules.iter().any(|rule| {
+            rule.exit_codes.as_ref().is_some_and(|codes| {
+                let listed = codes.values.contains(&exit_code);
+                match codes.operator.as_str() {
+                    "In" => listed,
+                    "NotIn" => !listed,
+                    _ => false,
+                }
+            })
+        });
+        return ruled || policy_restarts(policy, exit_code);
+    }
+    policy_restarts(&pod.spec.restart_policy, exit_code)
+}
+
+/// An empty policy means `Always`, as API defaulting does.
+fn policy_restarts(policy: &str, exit_code: i32) -> bool {
+    match policy {
+        "Never" => false,
+        "OnFailure" => exit_code != 0,
+        _ => true,
+    }
+}
+
+/// A duration as Go prints whole seconds: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
+#[must_use]
+pub fn go_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{rest}s"),
+        (0, _) => format!("{minutes}m{rest}s"),
+        _ => format!("{hours}h{minutes}m{rest}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pod::{ContainerRestartRule, ContainerRestartRuleOnExitCodes};
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_first_restart_is_immediate_then_delays_double_from_ten_seconds_to_five_minutes() {
+        let mut now = Timestamp::from_secs(1000);
+        let mut entry = None;
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            let finished_at = now;
+            loop {
+                match back_off(entry, finished_at, now, BackOffLimits::default()) {
+                    BackOffDecision::Start(next) => {
+                        entry = Some(next);
+                        break;
+                    }
+                    BackOffDecision::Wait { remaining, .. } => now = now.saturating_add(remaining),
+                }
+            }
+            delays.push(now.saturating_since(finished_at).as_secs());
+        }
+        assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn ten_minutes_of_good_running_forget_the_crash_loop() {
+        let entry = Some(BackOff { delay: seconds(300), updated: Timestamp::from_secs(1000) });
+        let finished = Timestamp::from_secs(1601);
+        assert_eq!(
+            back_off(entry, finished, finished, BackOffLimits::default()),
+            BackOffDecision::Start(BackOff { delay: seconds(10), updated: finished })
+        );
+    }
+
+    #[test]
+    fn a_clock_set_back_never_makes_the_wait_longer_than_the_delay() {
+        let entry = Some(BackOff { delay: seconds(40), updated: Timestamp::from_secs(9000) });
+        let finished = Timestamp::from_secs(9010);
+        let wait = |now| back_off(entry, finished, Timestamp::from_secs(now), BackOffLimits::default());
+        assert_eq!(wait(9005), BackOffDecision::Wait { delay: seconds(40), remaining: seconds(40) });
+        assert_eq!(wait(9020), BackOffDecision::Wait { delay: seconds(40), remaining: seconds(30) });
+        assert!(matches!(wait(100), BackOffDecision::Start(next) if next.delay == seconds(80)));
+    }
+
+    #[test]
+    fn a_container_policy_and_its_rules_come_before_the_pods() {
+        let mut pod = Pod::default();
+        let mut container = Container::default();
+        assert!(restarts_after(&pod, &container, 0), "no policy means Always");
+        pod.spec.restart_policy = "OnFailure".into();
+        assert!(!restarts_after(&pod, &container, 0));
+        assert!(restarts_after(&pod, &container, 1));
+        container.restart_policy = Some("Never".into());
+        assert!(!restarts_after(&pod, &container, 1));
+        container.restart_policy_rules = vec![ContainerRestartRule {
+            action: "Restart".into(),
+            exit_codes: Some(ContainerRestartRuleOnExitCodes { operator: "In".into(), values: vec![42] }),
+        }];
+        assert!(restarts_after(&pod, &container, 42));
+        assert!(!restarts_after(&pod, &container, 1));
+    }
+
+    #[test]
+    fn durations_print_as_in_go() {
+        let printed: Vec<String> = [10, 80, 300, 3600].map(|secs| go_duration(seconds(secs))).into();
+        assert_eq!(printed, ["10s", "1m20s", "5m0s", "1h0m0s"]);
     }
 }

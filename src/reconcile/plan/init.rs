@@ -1,0 +1,121 @@
+//! Init containers and sidecars: which of them start next, and whether the regular containers may.
+//!
+//! Owns the order of initialisation. Must not know back-off or how a start is carried out.
+
+use crate::api::pod::{Container, Pod};
+use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::reconcile::containers::{container_hash, is_sidecar};
+use crate::reconcile::restart::restarts_after;
+
+/// What the init containers ask for.
+#[derive(Debug, Default)]
+pub(super) struct InitPlan<'a> {
+    /// In order of the spec.
+    pub starts: Vec<InitStart<'a>>,
+    /// Regular containers may run.
+    pub done: bool,
+    /// An init container failed and may not run again: so has the pod.
+    pub failed: bool,
+}
+
+/// One init container or sidecar to start.
+#[derive(Debug)]
+pub(super) struct InitStart<'a> {
+    pub container: &'a Container,
+    /// The instance to stop before, with the words for it.
+    pub stop: Option<(&'a ObservedContainer, String)>,
+}
+
+/// True for an instance that ended badly or whose end nobody knows.
+fn has_failed(record: &ObservedContainer) -> bool {
+    match record.state {
+        ContainerStateKind::Exited => record.exit_code != 0 || record.reason == "OOMKilled",
+        ContainerStateKind::Unknown => true,
+        ContainerStateKind::Created | ContainerStateKind::Running => false,
+    }
+}
+
+/// An ordinary init container that ended badly and may not run again.
+pub(super) fn failed_for_good(pod: &Pod, container: &Container, record: &ObservedContainer) -> bool {
+    // An exit code of 0 with OOMKilled is a failure too: ask the policy about a failure.
+    let exit_code = if record.exit_code == 0 { 137 } else { record.exit_code };
+    !is_sidecar(container) && has_failed(record) && !restarts_after(pod, container, exit_code)
+}
+
+/// Scans from the last init container backwards: the furthest one with a record tells how far initialisation has come;
+/// everything before it is over, and of those only sidecars are kept running. `record` gives the newest record of a
+/// container in the current sandbox; `initialised` says that a regular container has been made.
+pub(super) fn plan_init<'a>(
+    pod: &'a Pod,
+    initialised: bool,
+    record: impl Fn(&str) -> Option<&'a ObservedContainer>,
+) -> InitPlan<'a> {
+    let containers = &pod.spec.init_containers;
+    let mut plan = InitPlan { done: initialised || containers.is_empty(), ..InitPlan::default() };
+    let mut passed = initialised;
+    for (position, container) in containers.iter().enumerate().rev() {
+        let Some(found) = record(&container.name) else {
+            if passed && is_sidecar(container) {
+                plan.starts.push(InitStart { container, stop: None });
+            }
+            continue;
+        };
+        if passed && !is_sidecar(container) {
+            continue;
+        }
+        if failed_for_good(pod, container, found) {
+            return InitPlan { failed: true, ..InitPlan::default() };
+        }
+        if let Some(start) = restart_of(container, found) {
+            plan.starts.push(start);
+        }
+        if !passed && is_over(container, found) {
+            match containers.get(position + 1) {
+                Some(next) => plan.starts.push(InitStart { container: next, stop: None }),
+                None => plan.done = true,
+            }
+        }
+        passed = true;
+    }
+    if !passed && let Some(first) = containers.first() {
+        plan.starts.push(InitStart { container: first, stop: None });
+    }
+    plan.starts.reverse();
+    plan
+}
+
+/// The next one may begin: an ordinary init container has succeeded, a sidecar has been started.
+fn is_over(container: &Container, record: &ObservedContainer) -> bool {
+    match record.state {
+        ContainerStateKind::Running => is_sidecar(container),
+        ContainerStateKind::Exited => !is_sidecar(container) && !has_failed(record),
+        ContainerStateKind::Created | ContainerStateKind::Unknown => false,
+    }
+}
+
+/// The start that this container itself needs, if any.
+fn restart_of<'a>(container: &'a Container, record: &'a ObservedContainer) -> Option<InitStart<'a>> {
+    let stop = match record.state {
+        ContainerStateKind::Created => None,
+        ContainerStateKind::Exited if is_sidecar(container) || has_failed(record) => None,
+        ContainerStateKind::Unknown => Some((record, unknown_state(&container.name))),
+        ContainerStateKind::Running if is_sidecar(container) && definition_changed(container, record) => {
+            Some((record, changed_definition(&container.name)))
+        }
+        ContainerStateKind::Exited | ContainerStateKind::Running => return None,
+    };
+    Some(InitStart { container, stop })
+}
+
+/// A container without a hash was made by somebody who writes none: leave it alone.
+pub(super) fn definition_changed(container: &Container, record: &ObservedContainer) -> bool {
+    !record.hash.is_empty() && record.hash != container_hash(container)
+}
+
+pub(super) fn changed_definition(name: &str) -> String {
+    format!("Container {name} definition changed, will be restarted")
+}
+
+pub(super) fn unknown_state(name: &str) -> String {
+    format!("Container {name} is in unknown state, try killing it before restart")
+}
