@@ -21,6 +21,9 @@ const DEFAULT_PARALLEL_PULLS: usize = 10;
 /// A back-off nobody asked about for this long is forgotten (upstream: twice the longest back-off).
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
+/// How long a status shows `ErrImagePull` before it turns into `ImagePullBackOff`.
+const TELL_BACK_OFF_AFTER: Duration = Duration::from_secs(1);
+
 /// What of the configuration concerns pulls.
 #[derive(Clone, Debug)]
 pub struct ImageConfig {
@@ -224,7 +227,8 @@ impl<R: Runtime> ImagePuller<R> {
         };
         let entry = PullBackOff { delay, failed_at: self.clock.now(), last_error: message.clone() };
         back_off.insert(key, entry);
-        ImageFailure { reason: "ErrImagePull", message, retry_after: Some(delay) }
+        // Soon again: the next look finds the back-off and the status says ImagePullBackOff, as users know it.
+        ImageFailure { reason: "ErrImagePull", message, retry_after: Some(TELL_BACK_OFF_AFTER) }
     }
 
     fn take_token(&self) -> bool {

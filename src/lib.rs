@@ -26,6 +26,8 @@ pub mod http;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod events;
+pub mod mailbox;
+pub mod observe;
 pub mod executor;
 pub mod image;
 pub mod pleg;
