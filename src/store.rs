@@ -319,3 +319,6 @@ fn chain(error: &StoreError) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,18 +78,28 @@ pub(crate) struct Db {
     connection: Option<Connection>,
     durability: Option<Durability>,
     /// Held as long as the connection; released by the kernel when the process dies.
-    _lock: Option<std::fs::File>,
+    lock: Option<std::fs::File>,
 }
 
 impl Db {
     pub(crate) fn new(connection: Connection, lock: Option<std::fs::File>) -> Self {
-        Self { connection: Some(connection), durability: None, _lock: lock }
+        Self { connection: Some(connection), durability: None, lock }
     }
 
     /// Checkpoints and closes. Later calls answer [`StoreError::Closed`].
     pub(crate) fn close(&mut self) -> Result<(), StoreError> {
         let Some(connection) = self.connection.take() else { return Ok(()) };
-        connection.close().map_err(|(_, error)| StoreError::sqlite("close the store", error))
+        let closed = connection.close().map_err(|(_, error)| StoreError::sqlite("close the store", error));
+        // After the connection, so that the next owner finds a file that nobody touches.
+        self.lock = None;
+        closed
+    }
+
+    #[cfg(test)]
+    pub(crate) fn execute_for_test(&mut self, statement: &str) {
+        let connection = self.connection().unwrap();
+        let mut statement = connection.prepare(statement).unwrap();
+        drop(statement.query([]).unwrap().next());
     }
 
     fn connection(&mut self) -> Result<&mut Connection, StoreError> {

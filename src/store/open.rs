@@ -25,6 +25,8 @@ const FILE_MODE: u32 = 0o600;
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
 /// Damaged files that are kept for a post-mortem; older ones are removed, so that a bad disk does not fill itself.
 const MAX_DAMAGED: usize = 3;
+/// SQLite's smallest page. It takes anything shorter for a new database and would overwrite it.
+const LEAST_BYTES: u64 = 512;
 /// Readers (the command line) hold the file for milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The log is folded into the file when it is this long, and cut back to it: 256 pages of 4 KiB.
@@ -60,8 +62,9 @@ pub(super) fn open(path: &Path, now: Timestamp) -> Result<(Db, OpenReport), Stor
             connect(path)?
         }
         Err(error) => return Err(StoreError::file("look at", path, error)),
-        Ok(metadata) if metadata.len() == 0 => {
-            report.damaged = set_aside_because(path, now, "the file is empty".to_owned())?;
+        Ok(metadata) if metadata.len() < LEAST_BYTES => {
+            let reason = format!("{} bytes are not a database", metadata.len());
+            report.damaged = set_aside_because(path, now, reason)?;
             connect(path)?
         }
         Ok(_) => match connect(path) {
