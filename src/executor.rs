@@ -323,11 +323,11 @@ impl<R: Runtime> Executor<R> {
     }
 
     fn pod_event(&self, pod: &Pod, kind: EventType, reason: &str, message: &str) {
-        self.events.event(&pod.pod_ref(), None, kind, reason, message.to_owned());
+        self.events.event(&pod.pod_ref(), None, kind, reason, message);
     }
 
     fn event(&self, pod: &Pod, field_path: &str, kind: EventType, reason: &str, message: String) {
-        self.events.event(&pod.pod_ref(), Some(field_path), kind, reason, message);
+        self.events.event(&pod.pod_ref(), Some(field_path.to_owned()), kind, reason, &message);
     }
 }
 

@@ -248,7 +248,7 @@ impl<R: Runtime> ImagePuller<R> {
     }
 
     fn event(&self, request: &ImageRequest<'_>, kind: EventType, reason: &str, message: String) {
-        self.events.event(request.pod, Some(request.field_path), kind, reason, message);
+        self.events.event(request.pod, Some(request.field_path.to_owned()), kind, reason, &message);
     }
 }
 
