@@ -164,3 +164,59 @@ fn quoted(value: &str) -> String {
         None => format!("{value:?}"),
     }
 }
+
+impl Errors {
+    /// One `Invalid` per complaint.
+    pub(super) fn all(&mut self, path: &Path<'_>, value: &str, complaints: Vec<String>) {
+        for complaint in complaints {
+            self.invalid(path, value, complaint);
+        }
+    }
+
+    /// The same for numbers.
+    pub(super) fn all_number(&mut self, path: &Path<'_>, value: impl fmt::Display, complaints: Vec<String>) {
+        for complaint in complaints {
+            self.invalid_number(path, &value, complaint);
+        }
+    }
+
+    /// `Required` when empty, otherwise checked by `rule`.
+    pub(super) fn name(&mut self, path: &Path<'_>, value: &str, rule: impl Fn(&str) -> Vec<String>) {
+        if value.is_empty() {
+            self.required(path, "");
+        } else {
+            self.all(path, value, rule(value));
+        }
+    }
+
+    /// `Required` when empty.
+    pub(super) fn present(&mut self, path: &Path<'_>, value: &str) {
+        if value.is_empty() {
+            self.required(path, "");
+        }
+    }
+
+    /// One of a set; empty counts as absent and is an error, too.
+    pub(super) fn one_of(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
+        if value.is_empty() {
+            self.required(path, "");
+        } else if !supported.contains(&value) {
+            self.not_supported(path, value, supported);
+        }
+    }
+
+    /// One of a set, when it is set at all.
+    pub(super) fn optional_of(&mut self, path: &Path<'_>, value: Option<&str>, supported: &[&str]) {
+        if let Some(value) = value
+            && !supported.contains(&value)
+        {
+            self.not_supported(path, value, supported);
+        }
+    }
+
+    pub(super) fn not_negative(&mut self, path: &Path<'_>, value: i64) {
+        if value < 0 {
+            self.invalid_number(path, value, "must be greater than or equal to 0");
+        }
+    }
+}
