@@ -7,19 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::api::pod::{Pod, StringMap};
+use crate::desired::SourcePod;
 use crate::reconcile::static_pod::{
     CONFIG_MIRROR_ANNOTATION, CONFIG_SEEN_ANNOTATION, CONFIG_SOURCE_ANNOTATION,
 };
 use crate::types::{PodFullName, PodRef, PodSource, PodUid, Timestamp};
-
-/// A pod that should run, and where it is written.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DesiredPod {
-    /// With `config.source` and `config.seen`.
-    pub pod: Pod,
-    /// File path or URL.
-    pub origin: String,
-}
 
 /// What one source wants.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,7 +19,7 @@ pub struct SourceState {
     /// It has given a valid answer since the process started. Until then `pods` is what the store remembers of it.
     pub seen: bool,
     /// By uid.
-    pub pods: BTreeMap<PodUid, DesiredPod>,
+    pub pods: BTreeMap<PodUid, SourcePod>,
 }
 
 /// Everything that should run on this node, by source.
@@ -39,7 +31,7 @@ pub struct DesiredSet {
 
 impl DesiredSet {
     /// Every wanted pod, ordered by source and uid.
-    pub fn pods(&self) -> impl Iterator<Item = (PodSource, &DesiredPod)> {
+    pub fn pods(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
         self.sources.iter().flat_map(|(source, state)| state.pods.values().map(|pod| (*source, pod)))
     }
 
@@ -83,7 +75,7 @@ pub struct PodChange {
     /// What happens.
     pub op: PodOp,
     /// To whom.
-    pub pod: DesiredPod,
+    pub pod: SourcePod,
 }
 
 /// Something about the sets that a user must mend; reason `FailedValidation`.
@@ -115,7 +107,7 @@ pub struct Merged {
 pub fn merge(
     desired: &DesiredSet,
     source: PodSource,
-    answer: Option<Vec<DesiredPod>>,
+    answer: Option<Vec<SourcePod>>,
     now: Timestamp,
 ) -> Merged {
     let mut merged = Merged { desired: desired.clone(), ..Merged::default() };
@@ -152,10 +144,10 @@ pub fn merge(
 
 /// Drops what cannot run beside its siblings. Which of two is kept depends on their origins alone, not on the order in
 /// which a source happened to read them.
-fn admit(mut wanted: Vec<DesiredPod>, source: PodSource) -> (BTreeMap<PodUid, DesiredPod>, Vec<Finding>) {
+fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, SourcePod>, Vec<Finding>) {
     wanted.sort_by(|left, right| sort_key(left).cmp(&sort_key(right)));
     let mut names: BTreeMap<PodFullName, String> = BTreeMap::new();
-    let mut admitted: BTreeMap<PodUid, DesiredPod> = BTreeMap::new();
+    let mut admitted: BTreeMap<PodUid, SourcePod> = BTreeMap::new();
     let mut findings = Vec::new();
     for pod in wanted {
         let who = pod.pod.pod_ref();
@@ -187,14 +179,14 @@ fn admit(mut wanted: Vec<DesiredPod>, source: PodSource) -> (BTreeMap<PodUid, De
     (admitted, findings)
 }
 
-fn sort_key(pod: &DesiredPod) -> (&str, &str, &str, &PodUid) {
+fn sort_key(pod: &SourcePod) -> (&str, &str, &str, &PodUid) {
     let metadata = &pod.pod.metadata;
     (&pod.origin, &metadata.namespace, &metadata.name, &metadata.uid)
 }
 
 /// Pods of one full name from two sources: the workers let them run one after another, but hardly anybody wants that.
 fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
-    let mut first: BTreeMap<PodFullName, (PodSource, &DesiredPod)> = BTreeMap::new();
+    let mut first: BTreeMap<PodFullName, (PodSource, &SourcePod)> = BTreeMap::new();
     let mut findings = Vec::new();
     for (source, pod) in desired.pods() {
         let who = pod.pod.pod_ref();
@@ -218,7 +210,7 @@ fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
 }
 
 /// Notes source and first sight in a new pod.
-fn mark(mut new: DesiredPod, source: PodSource, now: Timestamp) -> DesiredPod {
+fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
     let annotations = &mut new.pod.metadata.annotations;
     annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), source.as_str().to_owned());
     annotations.insert(CONFIG_SEEN_ANNOTATION.to_owned(), now.to_rfc3339_nano());
@@ -226,8 +218,8 @@ fn mark(mut new: DesiredPod, source: PodSource, now: Timestamp) -> DesiredPod {
 }
 
 /// What becomes of a known pod, and what is remembered of it.
-fn update(known: &DesiredPod, new: DesiredPod) -> (Option<PodOp>, DesiredPod) {
-    let DesiredPod { pod: new, origin } = new;
+fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
+    let SourcePod { pod: new, origin } = new;
     let mut pod = known.pod.clone();
     let op = if is_semantically_different(&known.pod, &new) {
         if new.metadata.deletion_timestamp.is_some() { Some(PodOp::Delete) } else { Some(PodOp::Update) }
@@ -245,7 +237,7 @@ fn update(known: &DesiredPod, new: DesiredPod) -> (Option<PodOp>, DesiredPod) {
         pod.spec = new.spec;
         pod.status = new.status;
     }
-    (op, DesiredPod { pod, origin })
+    (op, SourcePod { pod, origin })
 }
 
 /// Annotations that say where and when we saw a pod: never compared, never overwritten.
