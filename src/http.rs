@@ -7,13 +7,14 @@ pub mod error;
 pub mod tls;
 
 use std::io::Read;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use ureq::Agent;
 use ureq::config::{AutoHeaderValue, RedirectAuthHeaders};
-use ureq::http::HeaderMap;
+use ureq::http::{HeaderMap, Uri};
 
 pub use error::{HttpError, TlsError, shown_url};
 use tls::Roots;
@@ -152,7 +153,12 @@ impl Fetcher {
 
     fn fetch_once(&mut self, request: &Request, encrypted: bool) -> Result<Response, HttpError> {
         let agent = self.agent_for(request, encrypted)?;
-        let mut call = agent.get(&request.url).config().timeout_global(Some(request.timeout_total)).build();
+        let mut call = agent.get(&request.url).config().timeout_global(Some(request.timeout_total));
+        if is_loopback(&request.url) {
+            // As Go does: no proxy can reach this machine's own loopback.
+            call = call.proxy(None);
+        }
+        let mut call = call.build();
         for (name, value) in &request.headers {
             call = call.header(name, value);
         }
@@ -209,7 +215,7 @@ fn read_body(mut reader: impl Read, request: &Request) -> Result<Vec<u8>, HttpEr
             Ok(0) => return Ok(body),
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error::explain_body(error, body.len(), request)),
+            Err(error) => return Err(error::explain_body(error, request)),
         };
         if body.len() + count > request.max_body {
             return Err(HttpError::TooLong { url: shown_url(&request.url), limit: request.max_body });
@@ -228,9 +234,18 @@ fn refuse_encoded(headers: &HeaderMap, request: &Request) -> Result<(), HttpErro
     }
 }
 
+fn is_loopback(url: &str) -> bool {
+    let uri = url.parse::<Uri>().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
+#[cfg(test)]
+pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,11 @@
 
 pub mod file;
 pub mod manifest;
+#[cfg(test)]
+mod testing;
 pub mod url;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -63,6 +67,9 @@ pub struct SourceProblem {
     /// When this problem (with this very message) was first seen.
     pub since: Timestamp,
 }
+
+/// A period of zero in a configuration must not become a busy loop.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
 
 /// Where a manifest was written: what its defaulting, uid and messages depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -107,12 +107,10 @@ pub enum HttpError {
         limit: usize,
     },
     /// The connection ended before the body did.
-    #[error("{url}: the body was cut off after {received} bytes")]
+    #[error("{url}: the connection was closed before the answer was complete")]
     Truncated {
         /// The URL.
         url: String,
-        /// How much came.
-        received: usize,
     },
     /// Compressed although we did not ask for it.
     #[error("{url}: the server sent content encoding {encoding:?}, which was not asked for")]
@@ -208,9 +206,9 @@ pub(super) fn explain(error: ureq::Error, request: &Request) -> HttpError {
     }
 }
 
-pub(super) fn explain_body(error: io::Error, received: usize, request: &Request) -> HttpError {
+pub(super) fn explain_body(error: io::Error, request: &Request) -> HttpError {
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        return HttpError::Truncated { url: shown_url(&request.url), received };
+        return HttpError::Truncated { url: shown_url(&request.url) };
     }
     explain(ureq::Error::from(error), request)
 }
@@ -223,7 +221,7 @@ fn explain_io(error: io::Error, request: &Request) -> HttpError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => HttpError::Refused { url },
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => timeout(request),
-        io::ErrorKind::UnexpectedEof => HttpError::Truncated { url, received: 0 },
+        io::ErrorKind::UnexpectedEof => HttpError::Truncated { url },
         // The resolver of the standard library has no kind of its own.
         _ if error.to_string().contains("failed to lookup address") => HttpError::Resolve { url },
         _ => HttpError::Connection { url, source: error },

@@ -25,7 +25,8 @@ use self::entry::{Entry, Look, Looked};
 use self::read::{Found, look};
 use self::watch::{Hints, PathWatch};
 use super::{
-    ManifestParser, REASON_UNAVAILABLE, SourceAnswer, SourcePod, SourceProblem, SourceUpdate, carry_since,
+    ManifestParser, REASON_UNAVAILABLE, SHORTEST_PERIOD, SourceAnswer, SourcePod, SourceProblem,
+    SourceUpdate, carry_since,
 };
 use crate::clock::Clock;
 use crate::types::PodSource;
@@ -36,8 +37,10 @@ pub const MAX_FILES: usize = 20_000;
 const FILES_PER_TURN: usize = 50;
 /// How long a look waits for more events, again and again while they come.
 const QUIET: Duration = Duration::from_millis(1);
-/// The most that a burst of events delays a look.
+/// The most that a burst of events delays a look, and what each known file adds to that: every update is a whole set, so
+/// that thousands of files landing one by one must not mean thousands of sets.
 const MAX_DELAY: Duration = Duration::from_millis(10);
+const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
 /// Log lines about broken files in one look; the problems themselves are complete in the update.
 const LOGGED_PROBLEMS: usize = 20;
 
@@ -67,6 +70,8 @@ pub struct FileSource<P> {
     logged_directories: BTreeSet<OsString>,
     /// Of the last update with an answer, to log each problem once.
     told: Vec<SourceProblem>,
+    /// Said once.
+    watch_failed: bool,
 }
 
 /// What stands at the configured path.
@@ -79,7 +84,9 @@ enum Listing {
 impl<P: ManifestParser> FileSource<P> {
     /// A source that has said nothing yet. `stored` is the last good set from before a restart: what is broken now keeps
     /// its pods from there.
-    pub fn new(config: FileConfig, parser: P, stored: Vec<SourcePod>, clock: Clock) -> Self {
+    pub fn new(mut config: FileConfig, parser: P, stored: Vec<SourcePod>, clock: Clock) -> Self {
+        // Without a trailing slash, so that a path is always written the same way.
+        config.path = config.path.components().collect();
         let mut by_name: BTreeMap<OsString, Vec<SourcePod>> = BTreeMap::new();
         for pod in stored {
             if let Some(name) = name_within(&config.path, &pod.origin) {
@@ -97,6 +104,7 @@ impl<P: ManifestParser> FileSource<P> {
             dirty: true,
             logged_directories: BTreeSet::new(),
             told: Vec::new(),
+            watch_failed: false,
         }
     }
 
@@ -119,18 +127,20 @@ impl<P: ManifestParser> FileSource<P> {
                 return;
             }
             if next_scan <= Instant::now() {
-                next_scan = Instant::now() + self.config.check_frequency;
+                next_scan = Instant::now() + self.config.check_frequency.max(SHORTEST_PERIOD);
                 if let Some(watch) = &mut watch {
                     watch.forget_writers();
                 }
             }
             hints = Hints::default();
+            let files = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+            let max_delay = MAX_DELAY + MAX_DELAY_PER_FILE.saturating_mul(files);
             everything = tokio::select! {
                 biased;
                 // The update loop ends with its listener; nothing is pending here.
                 () = updates.closed() => return,
                 // Safe to lose: events not read yet stay in the kernel's queue, read ones are in `hints`.
-                () = wait(&mut watch, &mut hints) => hints.everything || hints.hidden && self.has_links,
+                () = wait(&mut watch, &mut hints, max_delay) => hints.everything || hints.hidden && self.has_links,
                 // Safe to lose: the deadline is kept.
                 () = sleep_until(next_scan) => true,
             };
@@ -276,14 +286,13 @@ impl<P: ManifestParser> FileSource<P> {
         if !std::mem::take(&mut self.dirty) {
             return None;
         }
-        let (answer, problems) = match &self.unavailable {
-            Some(problem) => (SourceAnswer::Unknown, vec![problem.clone()]),
-            None => {
-                let problems = self.problems();
-                log_news(&self.told, &problems);
-                self.told.clone_from(&problems);
-                (SourceAnswer::Pods(self.pods()), problems)
-            }
+        let (answer, problems) = if let Some(problem) = &self.unavailable {
+            (SourceAnswer::Unknown, vec![problem.clone()])
+        } else {
+            let problems = self.problems();
+            log_news(&self.told, &problems);
+            self.told.clone_from(&problems);
+            (SourceAnswer::Pods(self.pods()), problems)
         };
         Some(SourceUpdate { source: PodSource::File, answer, problems, validator: None })
     }
@@ -319,11 +328,14 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    fn arm(&self, watch: &mut Option<PathWatch>) {
+    fn arm(&mut self, watch: &mut Option<PathWatch>) {
         if let Some(armed) = watch
             && let Err(error) = armed.arm()
         {
-            log::debug!(path:% = self.config.path.display(), err:% = error; "Cannot watch the static pod path");
+            let level = if self.watch_failed { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, path:% = self.config.path.display(), err:% = error;
+                "Cannot watch the static pod path: changes are found by polling");
+            self.watch_failed = true;
         }
     }
 }
@@ -348,7 +360,7 @@ fn log_news(before: &[SourceProblem], now: &[SourceProblem]) {
 }
 
 /// Waits for events and then a little for the rest of a burst. Without inotify it waits for ever: the rescan is left.
-async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints) {
+async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, max_delay: Duration) {
     let Some(armed) = watch else { return std::future::pending().await };
     while hints.is_empty() {
         if let Err(error) = armed.wait(hints).await {
@@ -357,7 +369,7 @@ async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints) {
             return std::future::pending().await;
         }
     }
-    let limit = Instant::now() + MAX_DELAY;
+    let limit = Instant::now() + max_delay;
     loop {
         sleep(QUIET).await;
         match armed.poll(hints) {

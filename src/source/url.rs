@@ -13,8 +13,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::file::read::{ReadError, read_manifest_file};
 use super::{
-    MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, SourceAnswer,
-    SourcePod, SourceProblem, SourceUpdate, carry_since, keep_last_good, parse_manifest,
+    MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, SHORTEST_PERIOD,
+    SourceAnswer, SourcePod, SourceProblem, SourceUpdate, carry_since, keep_last_good, parse_manifest,
 };
 use crate::clock::Clock;
 use crate::http::{HttpClient, HttpError, Request, Response, shown_url};
@@ -62,7 +62,6 @@ pub struct UrlSource<P> {
 struct Told {
     answered: bool,
     problems: Vec<SourceProblem>,
-    validator: Option<String>,
 }
 
 /// Stored beside the pods, so that after a restart an unchanged answer need not be sent again.
@@ -128,7 +127,7 @@ impl<P: ManifestParser> UrlSource<P> {
 
     /// Asks, tells, waits; ends when nobody listens any more. Dropping it at any await is safe.
     pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
-        let mut timer = interval(self.config.check_frequency);
+        let mut timer = interval(self.config.check_frequency.max(SHORTEST_PERIOD));
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -253,17 +252,17 @@ impl<P: ManifestParser> UrlSource<P> {
                 carry_since(vec![message], reason, &self.location, &self.problems, now)
             })
             .collect();
-        let validator = self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok());
-        let told = Told { answered, problems: self.problems.clone(), validator };
+        let told = Told { answered, problems: self.problems.clone() };
+        // A new validator alone is no news: some servers say that everything was modified just now.
         if !changed && self.told.as_ref() == Some(&told) {
             return None;
         }
-        self.told = Some(told.clone());
+        self.told = Some(told);
         Some(SourceUpdate {
             source: PodSource::Http,
             answer: if answered { SourceAnswer::Pods(self.pods.clone()) } else { SourceAnswer::Unknown },
-            problems: told.problems,
-            validator: told.validator,
+            problems: self.problems.clone(),
+            validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
         })
     }
 

@@ -45,7 +45,7 @@ pub enum ReadError {
     #[error("the symlink leads back to itself; mend or delete it")]
     Loop,
     /// Pipe, socket, device or directory.
-    #[error("it is a {kind}, not a regular file; move it out of the manifest directory")]
+    #[error("it is a {kind}, not a regular file; replace it by one or remove it")]
     NotRegular {
         /// What it is.
         kind: &'static str,
@@ -84,6 +84,8 @@ pub fn look(path: &Path) -> Found {
         Ok(metadata) if metadata.is_dir() => Found::Directory(Identity::of(&metadata)),
         Ok(metadata) => Found::Unusable(ReadError::NotRegular { kind: kind_of(&metadata) }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
+            // It came into being between the two calls.
+            Ok(metadata) if metadata.is_file() => Found::File(Identity::of(&metadata)),
             Ok(_) => Found::Unusable(ReadError::Dangling),
             Err(_) => Found::Missing,
         },

@@ -72,15 +72,16 @@ impl PathWatch {
     /// Sets the watches that the path needs now; to be called before looking, so that no change falls in between.
     pub fn arm(&mut self) -> Result<(), InotifyError> {
         let mut way = walk(&self.path);
+        let mut result = Ok(());
         for _ in 0..ARM_ATTEMPTS {
-            self.watch_way(&way)?;
+            result = self.watch_way(&way);
             let again = walk(&self.path);
             if again == way {
                 break;
             }
             way = again;
         }
-        Ok(())
+        result
     }
 
     fn watch_way(&mut self, way: &Way) -> Result<(), InotifyError> {
