@@ -20,7 +20,9 @@ use crate::observed::{ObservedPod, ObservedSandbox};
 use crate::mailbox::Mailbox;
 use crate::reconcile::containers::find_container;
 use crate::reconcile::plan::{Action, ContainerKind, PodPlan, StartContainer};
-use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use crate::reconcile::env::ObjectLookup;
+use crate::reconcile::network::dns::DnsProblem;
+use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags, pod_cgroup_path, qos_class};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, SandboxConfig};
 use crate::types::{ContainerName, PodUid, SandboxId};
 use crate::volume::{self, MountedVolumes, VolumeConfig, VolumeError};
@@ -33,7 +35,7 @@ const RETRY_NAME_AFTER: Duration = Duration::from_millis(500);
 const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
 
 /// What of the configuration and of the node concerns starting containers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ExecutorConfig {
     /// Pods' directories.
     pub volumes: VolumeConfig,
@@ -63,8 +65,8 @@ pub struct ExecutorConfig {
     pub cluster_domain: String,
     /// `resolvConf`; `None` when explicitly empty.
     pub resolv_conf: Option<PathBuf>,
-    /// Name of the runtime in container ids: `containerd`.
-    pub runtime_name: String,
+    /// ConfigMaps and Secrets.
+    pub objects: Rc<dyn ObjectLookup>,
 }
 
 /// Why something could not be started, in the words of a status.
@@ -100,6 +102,7 @@ pub struct Executor<R> {
 struct Run<'a> {
     pod: &'a Pod,
     sandbox_config: SandboxConfig,
+    dns_problems: Vec<DnsProblem>,
     sandbox: Option<ObservedSandbox>,
     volumes: Option<MountedVolumes>,
     mailbox: &'a Mailbox,
@@ -131,9 +134,22 @@ impl<R: Runtime> Executor<R> {
     ) -> Execution {
         let mut execution = Execution::default();
         let attempt = observed.sandboxes.first().map_or(0, |sandbox| sandbox.attempt);
+        let starts = |action: &Action| matches!(action, Action::CreateSandbox { .. } | Action::StartContainer(_));
+        let (sandbox_config, dns_problems) = if plan.actions.iter().any(starts) {
+            match self.sandbox_config(pod, attempt) {
+                Ok(made) => made,
+                Err(message) => {
+                    execution.pod = Some(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER));
+                    return execution;
+                }
+            }
+        } else {
+            Default::default()
+        };
         let mut run = Run {
             pod,
-            sandbox_config: self.sandbox_config(pod, attempt),
+            sandbox_config,
+            dns_problems,
             sandbox: observed.ready_sandbox().cloned(),
             volumes: None,
             mailbox,
@@ -205,10 +221,9 @@ impl<R: Runtime> Executor<R> {
             Failure { reason: "Failed", message, retry_after: Some(RETRY_AFTER) }
         })?;
         run.sandbox_config.attempt = attempt;
+        self.report_dns(pod, &run.dns_problems);
         let failed = |reason: &'static str, what: &str, error: &RuntimeError| {
-            let message = format!("{what}: {}", error.message);
-            self.pod_event(pod, EventType::Warning, reason, &message);
-            Failure { reason, message, retry_after: Some(retry_after(error)) }
+            self.sandbox_failure(pod, reason, format!("{what}: {}", error.message), retry_after(error))
         };
         let id = self
             .runtime
@@ -222,6 +237,11 @@ impl<R: Runtime> Executor<R> {
             .map_err(|error| failed("FailedPodSandBoxStatus", "Unable to get pod sandbox status", &error))?;
         run.sandbox = Some(status);
         Ok(())
+    }
+
+    fn sandbox_failure(&self, pod: &Pod, reason: &'static str, message: String, after: Duration) -> Failure {
+        self.pod_event(pod, EventType::Warning, reason, &message);
+        Failure { reason, message, retry_after: Some(after) }
     }
 
     async fn ensure_volumes(&self, run: &mut Run<'_>) -> Result<(), Failure> {
@@ -267,8 +287,7 @@ impl<R: Runtime> Executor<R> {
             Failure { reason: failure.reason, message: failure.message, retry_after: failure.retry_after }
         })?;
         self.ensure_volumes(run).await?;
-        let volumes = run.volumes.clone().unwrap_or_default();
-        let config = self.prepare_container(run, container, start, &sandbox, &image, &volumes).await.map_err(|failure| {
+        let config = self.prepare_container(run, container, start, &sandbox, &image).await.map_err(|failure| {
             self.event(run.pod, &field_path, EventType::Warning, "Failed", format!("Error: {}", failure.message));
             failure
         })?;
@@ -307,7 +326,7 @@ impl<R: Runtime> Executor<R> {
             self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
             return false;
         }
-        let parent = self.config.layout.pod_cgroup(pod);
+        let parent = pod_cgroup_path(&pod.metadata.uid, qos_class(pod), &self.config.layout);
         for error in cgroup::remove_pod_cgroup(&self.config.cgroup, &parent) {
             log::debug!(pod:% = pod.pod_ref(), err:% = chain(&error); "Pod cgroup is still in use");
         }

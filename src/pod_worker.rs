@@ -32,6 +32,10 @@ pub struct PodWorkerConfig {
     pub limits: BackOffLimits,
     /// `maximum-dead-containers-per-container`.
     pub max_dead_per_container: usize,
+    /// Addresses of the node, primary first, for statuses.
+    pub node_ips: Vec<String>,
+    /// The scheme of container ids: `containerd`.
+    pub runtime_name: String,
 }
 
 /// What every worker works with.

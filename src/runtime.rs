@@ -122,19 +122,6 @@ impl RuntimeError {
     }
 }
 
-/// `ImageStatus`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageStatus {
-    /// What to create containers with.
-    pub id: String,
-    /// Numeric user the image runs as, when it says one.
-    pub uid: Option<i64>,
-    /// User name the image runs as, when it is a name.
-    pub username: String,
-    /// Bytes.
-    pub size_bytes: u64,
-}
-
 /// Registry credentials for one pull.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ImageAuth {

@@ -230,3 +230,16 @@ pub enum SeccompChoice {
     /// A profile file on the node.
     Localhost(String),
 }
+
+/// `ImageStatus`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageStatus {
+    /// What to create containers with.
+    pub id: String,
+    /// Numeric user the image runs as, when it says one.
+    pub uid: Option<i64>,
+    /// User name the image runs as, when it is a name.
+    pub username: String,
+    /// Bytes.
+    pub size_bytes: u64,
+}

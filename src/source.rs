@@ -3,8 +3,117 @@
 //!
 //! Owns reading manifests. Must not know who listens.
 
-pub mod manifest;
 pub mod file;
+pub mod manifest;
+pub mod parser;
+#[cfg(test)]
+mod testing;
 pub mod url;
 
+use std::time::Duration;
+
+use crate::api::pod::Pod;
 pub use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
+use crate::types::{PodSource, Timestamp};
+
+/// Upstream's event reason for a manifest that cannot become a pod.
+pub const REASON_INVALID_MANIFEST: &str = "FailedValidation";
+/// The reason of a source that gives no answer: a missing directory, an unreachable server.
+pub const REASON_UNAVAILABLE: &str = "SourceUnavailable";
+/// Upstream's bound on one manifest file or one answer of a URL.
+pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
+
+/// A period of zero in a configuration must not become a busy loop.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
+
+/// Where a manifest was written: what its defaulting, uid and messages depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The kind of source.
+    pub source: PodSource,
+    /// Path of the file or the URL.
+    pub location: String,
+}
+
+/// What became of one manifest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParsedManifest {
+    /// The pods of every good document, ready to run.
+    pub pods: Vec<Pod>,
+    /// What is wrong, one entry per document: names the document, the field and the fix.
+    pub problems: Vec<String>,
+    /// What was accepted but is doubtful, for the log.
+    pub warnings: Vec<String>,
+    /// No document was broken: a pod that is not in `pods` is not wanted any more.
+    pub complete: bool,
+}
+
+/// Turns bytes into pods. The sources bring bytes and remember what was good; what a manifest means is not their business.
+pub trait ManifestParser {
+    /// Reads a whole file or body.
+    fn parse(&self, bytes: &[u8], origin: &Origin) -> ParsedManifest;
+}
+
+/// Reads a manifest on top of what its origin said before. An empty one is never an answer: writers truncate files and
+/// broken servers send nothing.
+fn parse_manifest<P: ManifestParser>(parser: &P, bytes: &[u8], origin: &Origin) -> ParsedManifest {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        let location = &origin.location;
+        let problem = match origin.source {
+            PodSource::File => format!(
+                "{location}: the file is empty; write a v1 Pod into it, or delete it if its pods are not wanted"
+            ),
+            PodSource::Http | PodSource::Api => format!(
+                "zero-length data received from {location}; serve a v1 Pod, or a PodList with no items to say none"
+            ),
+        };
+        return ParsedManifest { problems: vec![problem], ..ParsedManifest::default() };
+    }
+    parser.parse(bytes, origin)
+}
+
+/// The pods an origin stands for: the newest good ones, and while a document is broken also the last good version of
+/// every pod that the newest manifest does not show, because it may be the one that is broken.
+fn keep_last_good(
+    parsed: Vec<Pod>,
+    complete: bool,
+    last_good: &[SourcePod],
+    location: &str,
+) -> Vec<SourcePod> {
+    let mut pods: Vec<SourcePod> =
+        parsed.into_iter().map(|pod| SourcePod { pod, origin: location.to_owned() }).collect();
+    if !complete {
+        let fresh = pods.len();
+        for old in last_good {
+            if !pods[..fresh].iter().any(|new| same_name(&new.pod, &old.pod)) {
+                pods.push(old.clone());
+            }
+        }
+    }
+    pods
+}
+
+fn same_name(one: &Pod, other: &Pod) -> bool {
+    one.metadata.name == other.metadata.name && one.metadata.namespace == other.metadata.namespace
+}
+
+/// Today's problems of one origin; one that was there before keeps its `since`.
+fn carry_since(
+    messages: Vec<String>,
+    reason: &str,
+    origin: &str,
+    before: &[SourceProblem],
+    now: Timestamp,
+) -> Vec<SourceProblem> {
+    let since =
+        |message: &str| before.iter().find(|known| known.message == message).map_or(now, |known| known.since);
+    messages
+        .into_iter()
+        .map(|message| SourceProblem {
+            origin: origin.to_owned(),
+            reason: reason.to_owned(),
+            since: since(&message),
+            message,
+        })
+        .collect()
+}

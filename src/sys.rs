@@ -2,6 +2,7 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod inotify;
 pub mod lock;
 pub mod mount;
 pub mod node;

@@ -1,6 +1,7 @@
 //! The task behind one pod: a loop of look, plan, act. Losing it at any await is safe: the next worker starts from the
 //! store's desired state and a fresh look.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,13 +12,14 @@ use crate::observed::ObservedPod;
 use crate::pod_worker::held::{Held, HeldStarts};
 use crate::mailbox::Mailbox;
 use crate::pod_worker::{ContainerStates, Shared};
+use crate::reconcile::containers::all_containers;
 use crate::reconcile::lifecycle::{PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::reconcile::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
 use crate::reconcile::status::{StatusContext, compute_pod_status};
 use crate::reconcile::termination::compute_teardown;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::store::StoredContainerState;
-use crate::types::{PodFullName, PodUid, Timestamp};
+use crate::types::{ContainerName, PodFullName, PodUid, Timestamp};
 
 /// First wait after the runtime did not answer; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -336,21 +338,34 @@ impl<R: Runtime> Worker<R> {
 
     fn status(&self, observed: &ObservedPod, plan: &PodPlan) -> PodStatus {
         let deps = &self.shared.deps;
-        let mut waiting: std::collections::BTreeMap<_, _> = self
+        let mut waiting: BTreeMap<_, _> = self
             .held
             .containers
             .iter()
             .map(|(name, held)| (name.clone(), (held.reason.to_owned(), held.message.clone())))
             .collect();
-        for blocked in &plan.blocked {
-            waiting.insert(blocked.name.clone(), (blocked.reason.to_owned(), blocked.message.clone()));
+        if let Some(held) = &self.held.pod {
+            for (container, _) in all_containers(&self.pod) {
+                let name = ContainerName::from(container.name.as_str());
+                waiting.entry(name).or_insert(("ContainerCreating".to_owned(), held.message.clone()));
+            }
         }
-        let previous = deps.statuses.last(&self.uid);
+        // What was said about trouble of that moment is said anew if it still holds.
+        let previous = deps.statuses.last(&self.uid).map(|status| match is_terminal(&status) {
+            true => status,
+            false => PodStatus { reason: String::new(), message: String::new(), ..status },
+        });
         let context = StatusContext {
             now: deps.clock.now(),
             previous: previous.as_ref(),
             waiting: &waiting,
-            ..deps.executor.status_facts()
+            blocked: &plan.blocked,
+            node_ips: &deps.config.node_ips,
+            terminal: matches!(self.state, PodWorkerState::Terminated { .. } | PodWorkerState::Finished { .. }),
+            runtime_name: &deps.config.runtime_name,
+            is_static: true,
+            ready: &BTreeMap::new(),
+            rejected: None,
         };
         let mut status = compute_pod_status(&self.pod, observed, &context);
         if let Some(held) = &self.held.pod {
