@@ -14,6 +14,7 @@ pub mod plan;
 pub mod pleg;
 pub mod resources;
 pub mod restart;
+pub mod security;
 pub mod static_pod;
 pub mod status;
 pub mod termination;

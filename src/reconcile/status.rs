@@ -1,1 +1,194 @@
-//! To come.
+//! Observed + spec -> `PodStatus`: phase, container states, conditions, addresses.
+//!
+//! Owns what a pod's status says. Must not know who reads or stores it.
+
+mod conditions;
+mod containers;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::api::pod::{ContainerState, ContainerStateTerminated, ContainerStatus, IpHolder, Pod, PodStatus};
+use crate::observed::ObservedPod;
+use crate::reconcile::containers::is_sidecar;
+use crate::reconcile::plan::Blocked;
+use crate::reconcile::resources::qos_class;
+use crate::types::{ContainerName, Timestamp};
+
+/// What a status needs besides the pod and what is seen of it.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusContext<'a> {
+    /// Now.
+    pub now: Timestamp,
+    /// The status before this one; after a restart of the agent, the stored one.
+    pub previous: Option<&'a PodStatus>,
+    /// Reason and message of the last failed start per container, forgotten when one succeeds.
+    pub waiting: &'a BTreeMap<ContainerName, (String, String)>,
+    /// From the newest plan.
+    pub blocked: &'a [Blocked],
+    /// Addresses of the node, primary first.
+    pub node_ips: &'a [String],
+    /// The pod has ended and its containers are stopped.
+    pub terminal: bool,
+    /// The scheme of container ids, for example `containerd`.
+    pub runtime_name: &'a str,
+    /// The pod comes from a file or URL: its phase is not forced when it is taken down.
+    pub is_static: bool,
+    /// Results of readiness probes; a container without an entry is ready as soon as it runs.
+    pub ready: &'a BTreeMap<ContainerName, bool>,
+    /// Reason and message of a pod that was refused: it fails without ever running.
+    pub rejected: Option<(&'a str, &'a str)>,
+}
+
+/// The status of `pod`. Times are whole seconds.
+#[must_use]
+pub fn compute_pod_status(pod: &Pod, observed: &ObservedPod, context: &StatusContext<'_>) -> PodStatus {
+    let now = whole_seconds(context.now);
+    let start_time = context.previous.and_then(|previous| previous.start_time).map_or(now, whole_seconds);
+    let mut status = PodStatus {
+        observed_generation: pod.metadata.generation,
+        qos_class: qos_class(pod).as_str().to_owned(),
+        start_time: Some(start_time),
+        ..PodStatus::default()
+    };
+    set_addresses(&mut status, pod, observed, context);
+    if let Some((reason, message)) = context.rejected {
+        "Failed".clone_into(&mut status.phase);
+        reason.clone_into(&mut status.reason);
+        message.clone_into(&mut status.message);
+    } else {
+        containers::set_container_statuses(&mut status, pod, observed, context);
+        set_phase(&mut status, pod, context, start_time);
+    }
+    conditions::set_conditions(&mut status, pod, observed, context, now);
+    status
+}
+
+fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, start_time: Timestamp) {
+    let phase = phase::phase(pod, status, context.terminal && !context.is_static);
+    phase.clone_into(&mut status.phase);
+    if let Some(previous) = context.previous {
+        if is_terminal(previous) {
+            status.phase.clone_from(&previous.phase);
+        }
+        if status.phase == previous.phase {
+            status.reason.clone_from(&previous.reason);
+            status.message.clone_from(&previous.message);
+        }
+    }
+    let left = deadline_left(pod, start_time, context.now);
+    if !is_terminal(status) && left == Some(Duration::ZERO) {
+        "Failed".clone_into(&mut status.phase);
+        "DeadlineExceeded".clone_into(&mut status.reason);
+        "Pod was active on the node longer than the specified deadline".clone_into(&mut status.message);
+    }
+}
+
+/// Succeeded or Failed.
+#[must_use]
+pub fn is_terminal(status: &PodStatus) -> bool {
+    matches!(status.phase.as_str(), "Succeeded" | "Failed")
+}
+
+/// How long the pod may still be active; zero when its time is over, `None` without `activeDeadlineSeconds`.
+#[must_use]
+pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp) -> Option<Duration> {
+    let allowed = Duration::from_secs(u64::try_from(pod.spec.active_deadline_seconds?).unwrap_or(0));
+    Some(allowed.saturating_sub(now.saturating_since(start_time)))
+}
+
+/// The last status of a pod that is gone from the runtime: nothing may look as if it still ran (upstream: TerminatePod).
+/// A static pod keeps its phase: it may be back under the same name at any time.
+#[must_use]
+pub fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodStatus {
+    for container in &mut status.container_statuses {
+        end(container);
+    }
+    for container in &mut status.init_container_statuses {
+        let spec = pod.spec.init_containers.iter().find(|spec| spec.name == container.name);
+        let has_run = container.state.running.is_some() || container.last_state.terminated.is_some();
+        if spec.is_some_and(is_sidecar) || has_run {
+            end(container);
+        }
+    }
+    if !is_static && !is_terminal(&status) {
+        "Failed".clone_into(&mut status.phase);
+    }
+    status
+}
+
+fn end(container: &mut ContainerStatus) {
+    if container.state.terminated.is_none() {
+        let unknown = unknown_termination("The container could not be located when the pod was terminated");
+        container.state = ContainerState { terminated: Some(unknown), ..ContainerState::default() };
+        container.ready = false;
+        container.started = Some(false);
+    }
+}
+
+/// A container whose end nobody saw.
+fn unknown_termination(message: &str) -> ContainerStateTerminated {
+    ContainerStateTerminated {
+        exit_code: 137,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: message.to_owned(),
+        ..ContainerStateTerminated::default()
+    }
+}
+
+fn set_addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, context: &StatusContext<'_>) {
+    let holders = |ips: &[String]| ips.iter().map(|ip| IpHolder { ip: ip.clone() }).collect::<Vec<_>>();
+    status.host_ips = holders(context.node_ips);
+    status.pod_ips = if pod.spec.host_network {
+        // A host-network pod has the node's addresses, also where there is no cluster to say so.
+        holders(context.node_ips)
+    } else {
+        match observed.ready_sandbox().filter(|sandbox| !sandbox.ips.is_empty()) {
+            Some(sandbox) => holders(&sandbox.ips),
+            // Between two sandboxes, and while the status is being read, the last known addresses stand.
+            None => context.previous.map(|previous| previous.pod_ips.clone()).unwrap_or_default(),
+        }
+    };
+    let first = |ips: &[IpHolder]| ips.first().map(|holder| holder.ip.clone()).unwrap_or_default();
+    status.host_ip = first(&status.host_ips);
+    status.pod_ip = first(&status.pod_ips);
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_secs(time.as_nanos().div_euclid(1_000_000_000))
+}
+
+/// A time the runtime reports, absent when it has not happened.
+fn reported(time: Timestamp) -> Option<Timestamp> {
+    if time.is_zero() { None } else { Some(whole_seconds(time)) }
+}
+
+/// Whether writing `new` over `old` would tell nobody anything. Computed statuses carry their predecessor's transition
+/// times, so only the fractions of seconds that storage drops are left to ignore.
+#[must_use]
+pub fn same_meaning(old: &PodStatus, new: &PodStatus) -> bool {
+    let comparable = |status: &PodStatus| {
+        let mut status = status.clone();
+        status.start_time = status.start_time.map(whole_seconds);
+        for condition in &mut status.conditions {
+            condition.last_transition_time = condition.last_transition_time.map(whole_seconds);
+            condition.last_probe_time = None;
+        }
+        for container in status.container_statuses.iter_mut().chain(&mut status.init_container_statuses) {
+            for state in [&mut container.state, &mut container.last_state] {
+                if let Some(running) = &mut state.running {
+                    running.started_at = running.started_at.map(whole_seconds);
+                }
+                if let Some(ended) = &mut state.terminated {
+                    ended.started_at = ended.started_at.map(whole_seconds);
+                    ended.finished_at = ended.finished_at.map(whole_seconds);
+                }
+            }
+        }
+        status
+    };
+    comparable(old) == comparable(new)
+}

@@ -1,0 +1,112 @@
+//! Tables for QoS, sums and cgroup values.
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
+
+use super::*;
+use crate::api::decode::decode;
+use serde_json::{Value, json};
+
+fn pod(spec: Value) -> Pod {
+    decode::<Pod>(json!({"metadata": {"uid": "a-b"}, "spec": spec})).unwrap().object
+}
+
+fn container(requests: Value, limits: Value) -> Value {
+    json!({"name": "c", "resources": {"requests": requests, "limits": limits}})
+}
+
+#[test]
+fn the_qos_class_depends_on_cpu_and_memory_of_every_container() {
+    let both = || json!({"cpu": "1", "memory": "1Gi"});
+    let cases = [
+        (json!([container(json!({}), json!({}))]), QosClass::BestEffort),
+        (json!([container(json!({"cpu": "0"}), json!({"nvidia.com/gpu": 1}))]), QosClass::BestEffort),
+        (json!([container(both(), both())]), QosClass::Guaranteed),
+        (json!([container(json!({}), both())]), QosClass::Guaranteed),
+        (json!([container(json!({"cpu": "1"}), json!({"cpu": "1"}))]), QosClass::Burstable),
+        (json!([container(json!({"cpu": "500m", "memory": "1Gi"}), both())]), QosClass::Burstable),
+        (json!([container(both(), both()), container(json!({}), json!({}))]), QosClass::Burstable),
+    ];
+    for (containers, expected) in cases {
+        assert_eq!(qos_class(&pod(json!({"containers": containers}))), expected, "{containers}");
+    }
+    let by_pod = json!({"resources": {"requests": both(), "limits": both()}, "containers": [{"name": "c"}]});
+    assert_eq!(qos_class(&pod(by_pod)), QosClass::Guaranteed);
+}
+
+#[test]
+fn shares_and_quota_keep_the_kernels_bounds() {
+    assert_eq!([0, 1, 250, 1000, 1_000_000].map(cpu_shares), [2, 2, 256, 1024, 262_144]);
+    assert_eq!([0, 1, 500, 2000].map(|cpu| cpu_quota(cpu, 100_000)), [0, 1000, 50_000, 200_000]);
+}
+
+#[test]
+fn init_containers_count_by_their_peak_and_sidecars_always() {
+    let init = |name: &str, cpu: &str, policy: Option<&str>| json!({"name": name, "restartPolicy": policy, "resources": {"requests": {"cpu": cpu}}});
+    let pod = pod(json!({
+        "overhead": {"cpu": "10m"},
+        "initContainers": [
+            init("first", "900m", None),
+            init("side", "100m", Some("Always")),
+            init("second", "950m", None),
+        ],
+        "containers": [container(json!({"cpu": "300m"}), json!({}))],
+    }));
+    assert_eq!(pod_requests(&pod)["cpu"], Quantity::from_milli(1060));
+}
+
+#[test]
+fn a_burstable_container_gets_its_values() {
+    let pod = pod(json!({"containers": [container(
+        json!({"cpu": "250m", "memory": "256Mi"}),
+        json!({"memory": "512Mi", "hugepages-2Mi": "4Mi"}),
+    )]}));
+    let node = NodeCapacity {
+        memory_bytes: 1 << 30,
+        page_sizes: vec![2 << 20, 1 << 30],
+        cgroup_v2: true,
+        swap_accounting: true,
+        ..Default::default()
+    };
+    let resources = container_resources(&pod, &pod.spec.containers[0], &node, &ResourceFlags::default());
+    assert_eq!(
+        resources,
+        LinuxResources {
+            cpu_period: 100_000,
+            cpu_quota: 0,
+            cpu_shares: 256,
+            memory_limit_bytes: 512 << 20,
+            memory_swap_limit_bytes: 512 << 20,
+            oom_score_adj: 750,
+            hugepage_limits: vec![("2MB".into(), 4 << 20), ("1GB".into(), 0)],
+            unified: BTreeMap::from([("memory.oom.group".into(), "1".into())]),
+        }
+    );
+    let in_pod = pod_resources(&pod, &node, &ResourceFlags::default());
+    assert_eq!((in_pod.cpu_shares, in_pod.cpu_quota, in_pod.memory_limit_bytes), (256, 0, 512 << 20));
+}
+
+#[test]
+fn oom_scores_stay_between_guaranteed_and_best_effort() {
+    let score = |memory: &str, capacity: i64| {
+        let pod = pod(json!({"containers": [container(json!({"memory": memory}), json!({}))]}));
+        oom_score_adj(&pod, &pod.spec.containers[0], capacity)
+    };
+    assert_eq!(score("1", 1 << 40), 999);
+    assert_eq!(score("1Gi", 1 << 30), 3);
+    assert_eq!(score("512Mi", 1 << 30), 500);
+}
+
+#[test]
+fn cgroup_names_follow_the_driver() {
+    let mut layout = CgroupLayout { driver: CgroupDriver::Cgroupfs, root: "/".into(), per_qos: true };
+    let uid = PodUid::from("a-b");
+    assert_eq!(pod_cgroup_parent(&uid, QosClass::Burstable, &layout), "/kubepods/burstable/poda-b");
+    assert_eq!(pod_cgroup_parent(&uid, QosClass::Guaranteed, &layout), "/kubepods/poda-b");
+    layout.driver = CgroupDriver::Systemd;
+    assert_eq!(pod_cgroup_parent(&uid, QosClass::BestEffort, &layout), "kubepods-besteffort-poda_b.slice");
+    assert_eq!(
+        pod_cgroup_path(&uid, QosClass::BestEffort, &layout),
+        "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-poda_b.slice"
+    );
+    layout.per_qos = false;
+    assert_eq!(pod_cgroup_parent(&uid, QosClass::BestEffort, &layout), "/");
+}
