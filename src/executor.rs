@@ -21,7 +21,7 @@ use crate::mailbox::Mailbox;
 use crate::reconcile::containers::find_container;
 use crate::reconcile::plan::{Action, ContainerKind, PodPlan, StartContainer};
 use crate::reconcile::env::ObjectLookup;
-use crate::reconcile::network::dns::DnsProblem;
+use crate::reconcile::network::DnsProblem;
 use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags, pod_cgroup_path, qos_class};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, SandboxConfig};
 use crate::types::{ContainerName, PodUid, SandboxId};

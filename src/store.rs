@@ -33,7 +33,7 @@ pub use records::{
 };
 
 use crate::api::pod::PodStatus;
-use crate::source::{SourcePod, SourceProblem};
+use crate::desired::{SourcePod, SourceProblem};
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 use db::{Db, PodRow};
 use pending::Pending;

@@ -12,7 +12,7 @@ use crate::executor::{Executor, Failure, RETRY_AFTER, Run};
 use crate::observed::ObservedSandbox;
 use crate::reconcile::containers::container_hash;
 use crate::reconcile::env::{EnvContext, expand_words, make_environment};
-use crate::reconcile::network::dns::{DnsContext, DnsProblem, ResolvConfSource, parse_resolv_conf, pod_dns};
+use crate::reconcile::network::{DnsContext, DnsProblem, ResolvConfSource, parse_resolv_conf, pod_dns};
 use crate::reconcile::network::{
     host_network_hosts_file, hostname_and_domain, hosts_file, port_mappings, sandbox_hostname,
 };

@@ -11,7 +11,7 @@ use std::net::Ipv6Addr;
 pub use dns::{DnsContext, DnsProblem, ResolvConfSource, check_host_limits, parse_resolv_conf, pod_dns};
 
 use crate::api::pod::{HostAlias, Pod};
-use crate::runtime::PortMapping;
+use crate::runtime_config::PortMapping;
 
 /// Longest host name (a DNS label).
 const HOSTNAME_MAX: usize = 63;

@@ -4,7 +4,7 @@
 
 use crate::api::pod::Pod;
 use crate::api::wire;
-use crate::source::SourceProblem;
+use crate::desired::SourceProblem;
 use crate::store::StoredEvent;
 use crate::types::Timestamp;
 

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::error::{Doing, StoreError};
 use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
-use crate::source::SourceProblem;
+use crate::desired::SourceProblem;
 use crate::types::{PodSource, Timestamp};
 
 /// Most events that are kept.

@@ -6,7 +6,7 @@ use super::db::RawLoaded;
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
 use crate::api::decode::decode;
 use crate::reconcile::restart::BackOff;
-use crate::source::SourcePod;
+use crate::desired::SourcePod;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::api::pod::{Pod, PodStatus};
 use crate::reconcile::restart::BackOff;
-use crate::source::{SourcePod, SourceProblem};
+use crate::desired::{SourcePod, SourceProblem};
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
 /// Everything the agent remembers, read once at start.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::api::decode::decode;
-use crate::runtime::DnsConfig;
+use crate::runtime_config::DnsConfig;
 use serde_json::{Value, json};
 
 fn pod(spec: Value) -> Pod {
