@@ -1,1 +1,130 @@
-//! To come.
+//! Sub-commands that look at the agent: `status` and `get`. Each parses, calls and renders.
+//!
+//! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
+//! agent does not run, from the store.
+
+mod age;
+mod args;
+mod client;
+mod findings;
+mod get;
+mod offline;
+mod pod_columns;
+mod status;
+mod table;
+pub mod yaml;
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+pub use args::UsageError;
+pub use client::ClientError;
+
+use crate::store::StoreError;
+use crate::types::Timestamp;
+
+/// Commands that [`run`] knows, each with a line of help.
+pub const COMMANDS: &[(&str, &str)] =
+    &[("get", "Show pods, as kubectl does"), ("status", "Show what runs, what is wrong, and why")];
+
+/// All is well.
+pub const EXIT_OK: u8 = 0;
+/// It did not work, or `status` found something wrong.
+pub const EXIT_FAILED: u8 = 1;
+/// The command line makes no sense.
+pub const EXIT_USAGE: u8 = 2;
+
+/// What a command may touch besides the agent.
+pub struct Environment<'a> {
+    /// Standard output.
+    pub out: &'a mut dyn Write,
+    /// Standard error.
+    pub err: &'a mut dyn Write,
+    /// Standard output is a terminal that may get colours.
+    pub colour: bool,
+    /// Ages are counted from here.
+    pub now: Timestamp,
+}
+
+/// A command failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error("{0}")]
+    Usage(UsageError),
+    #[error("ask the agent")]
+    Client(#[source] ClientError),
+    #[error("the agent is not running, and its last known state cannot be shown")]
+    Store(#[source] StoreError),
+    #[error("pods {name:?} not found in namespace {namespace:?}")]
+    NotFound { name: String, namespace: String },
+    #[error("encode the output")]
+    Encode(#[source] serde_json::Error),
+    #[error("write the output")]
+    Output(#[source] io::Error),
+    #[error("start the input/output runtime")]
+    Runtime(#[source] io::Error),
+}
+
+/// Runs a command of [`COMMANDS`] with the arguments after its name; answers the exit code.
+pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>) -> u8 {
+    let result = match command {
+        "status" => status::run(arguments, &mut environment),
+        "get" => get::run(arguments, &mut environment),
+        _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),
+    };
+    match result {
+        Ok(code) => code,
+        // `agent get pods | head` is no failure.
+        Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => EXIT_OK,
+        Err(error) => {
+            // Nobody is left to tell when standard error is gone too.
+            let _ = writeln!(environment.err, "Error: {}", chain(&error));
+            if matches!(error, CliError::Usage(_)) {
+                let _ = writeln!(environment.err, "See \"agent {command} --help\".");
+                return EXIT_USAGE;
+            }
+            EXIT_FAILED
+        }
+    }
+}
+
+/// Writes a whole answer at once.
+fn print(environment: &mut Environment<'_>, text: &str) -> Result<(), CliError> {
+    environment
+        .out
+        .write_all(text.as_bytes())
+        .and_then(|()| environment.out.flush())
+        .map_err(CliError::Output)
+}
+
+/// An object as indented JSON, as kubectl prints it.
+fn to_json(object: &impl Serialize) -> Result<String, CliError> {
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    serde_json::to_value(object)
+        .and_then(|value| value.serialize(&mut serializer))
+        .map_err(CliError::Encode)?;
+    text.push(b'\n');
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn to_yaml(object: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_value(object).map(|value| yaml::to_string(&value)).map_err(CliError::Encode)
+}
+
+/// An error with all its sources in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

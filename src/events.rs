@@ -235,3 +235,86 @@ fn shortened(message: &str) -> String {
         None => message.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Mode, OpenOptions};
+    use crate::types::PodUid;
+
+    fn pod(name: &str) -> PodRef {
+        PodRef { namespace: "default".into(), name: name.into(), uid: PodUid::from(format!("uid-{name}")) }
+    }
+
+    fn key(message: &str, reason: &str) -> EventKey {
+        EventKey { kind: "Pod".into(), reason: reason.into(), message: message.into(), ..EventKey::default() }
+    }
+
+    fn in_runtime(job: impl AsyncFnOnce(StoreHandle)) {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(job(store.unwrap()));
+    }
+
+    #[test]
+    fn events_reach_the_list_and_the_store_with_repetitions_counted() {
+        in_runtime(async |store| {
+            let start = Timestamp::from_secs(1000);
+            let recorder = EventRecorder::new("n1".into(), Clock::manual(start), store.clone(), vec![]);
+            let path = container_path("containers", "main");
+            assert_eq!(path, "spec.containers{main}");
+            recorder.event(&pod("web"), Some(path.clone()), EventType::Normal, "Pulled", "Pulled it");
+            recorder.node_event(EventType::Normal, "Starting", "Starting kubelet.");
+            recorder.event(&pod("web"), Some(path.clone()), EventType::Normal, "Pulled", "Pulled it");
+            let recent = recorder.recent();
+            let short: Vec<_> =
+                recent.iter().map(|e| (e.key.reason.as_str(), e.key.uid.as_str(), e.count)).collect();
+            assert_eq!(short, [("Starting", "n1", 1), ("Pulled", "uid-web", 2)]);
+            assert_eq!(recent[1].key.field_path, path);
+            store.flush().await.unwrap();
+            assert_eq!(store.events().await.unwrap().iter().map(|e| e.count).sum::<u32>(), 3);
+        });
+    }
+
+    #[test]
+    fn a_noisy_reason_of_a_pod_is_slowed_down_and_silences_nothing_else() {
+        let mut state = State::default();
+        let at = |seconds: i64| Timestamp::from_secs(1_000_000 + seconds);
+        let (mut logged, mut kept) = (0, 0);
+        for number in 0..100 {
+            let verdict = state.admit(&key(&format!("{number}"), "BackOff"), at(0));
+            logged += u32::from(verdict.log.is_some());
+            kept += u32::from(verdict.ring);
+        }
+        assert_eq!((logged, kept), (LOG_BURST, RING_BURST));
+        let other = state.admit(&key("m", "FailedMount"), at(0));
+        assert!(other.ring && other.log == Some(0));
+        assert_eq!(state.admit(&key("x", "BackOff"), at(299)).log, None);
+        let later = state.admit(&key("x", "BackOff"), at(301));
+        assert_eq!(later.log, Some(96), "tells how many were withheld");
+        assert_eq!(state.admit(&key("x", "BackOff"), at(302)).log, None, "one token came back, not more");
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_is_recorded() {
+        let mut state = State::default();
+        for number in 0..3 * MAX_WATCHED {
+            let now = Timestamp::from_secs(i64::try_from(number).unwrap());
+            let key = key("m", &format!("Reason{number}"));
+            state.admit(&key, now);
+            state.remember(&StoredEvent { key, count: 1, first: now, last: now });
+        }
+        assert_eq!((state.watched.len(), state.recent.len()), (MAX_WATCHED, MAX_RECENT));
+        let message = shortened(&"é".repeat(5000));
+        assert_eq!(message.chars().count(), MAX_MESSAGE_CHARS + 3);
+    }
+
+    #[test]
+    fn a_clock_set_back_neither_blocks_nor_floods() {
+        let mut bucket = Bucket::full(2, Timestamp::from_secs(10_000));
+        assert!(bucket.take(2, Timestamp::from_secs(10_000)));
+        assert!(bucket.take(2, Timestamp::from_secs(100)));
+        assert!(!bucket.take(2, Timestamp::from_secs(150)));
+        assert!(bucket.take(2, Timestamp::from_secs(401)), "counts from the new time");
+    }
+}

@@ -1,1 +1,211 @@
-//! To come.
+//! The shell: one loop that brings sources, pod workers and the runtime's changes together, and makes no decision of its
+//! own (upstream: `syncLoop`).
+//!
+//! Owns the loop and what the rest of the process may see of it. After a restart the same loop runs from the store's
+//! desired set and a fresh look at the runtime; there is no special recovery path.
+
+pub mod report;
+pub mod run_once;
+pub mod setup;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec};
+use crate::clock::Clock;
+use crate::desired::SourceUpdate;
+use crate::kubelet::report::View;
+use crate::pleg::PlegUpdate;
+use crate::pod_config::PodConfig;
+use crate::pod_worker::PodWorkers;
+use crate::reconcile::merge::{PodChange, PodOp};
+use crate::reconcile::pleg::{OrphanPod, PlegSnapshot, orphans};
+use crate::rt::notify::Notifier;
+use crate::rt::shutdown::Shutdown;
+use crate::runtime::{Runtime, RuntimeError};
+use crate::types::PodUid;
+
+/// How often to try again what the disk refused. Nothing happens while there is nothing to try.
+const RETRY_WRITES: Duration = Duration::from_secs(30);
+
+/// Everything the loop works with.
+pub struct Kubelet<R> {
+    /// Watched for its name when it comes (back) up.
+    pub runtime: Rc<R>,
+    /// What should run.
+    pub pod_config: PodConfig,
+    /// Who sees to it.
+    pub workers: PodWorkers<R>,
+    /// Pods an earlier process was taking down.
+    pub terminating: Vec<Pod>,
+    /// What sources say.
+    pub updates: mpsc::Receiver<SourceUpdate>,
+    /// What changes in the runtime.
+    pub pleg: mpsc::Receiver<PlegUpdate>,
+    /// What others see of the loop.
+    pub view: Rc<View>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// systemd, and how often it wants to hear of us.
+    pub notifier: Notifier,
+    /// Half the watchdog's period.
+    pub watchdog: Option<Duration>,
+}
+
+/// What woke the loop.
+enum Event {
+    Shutdown,
+    Source(SourceUpdate),
+    Pleg(PlegUpdate),
+    RetryWrites,
+    Watchdog,
+}
+
+impl<R: Runtime> Kubelet<R> {
+    /// Runs until shutdown is asked for. Pods keep running.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        self.begin().await;
+        self.notifier.ready();
+        let mut last_look: Option<Rc<PlegSnapshot>> = None;
+        let mut write_timer = tokio::time::interval(RETRY_WRITES);
+        write_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut watchdog = self.watchdog.map(tokio::time::interval);
+        loop {
+            let has_unwritten = self.pod_config.store_trouble().is_some();
+            let event = tokio::select! {
+                biased;
+                // Losing it is safe: the flag stays set.
+                () = shutdown.asked() => Event::Shutdown,
+                // Losing these is safe: a message stays in its channel until it is received.
+                Some(update) = self.updates.recv() => Event::Source(update),
+                Some(update) = self.pleg.recv() => Event::Pleg(update),
+                // Losing these is safe: the timers keep their deadline.
+                _ = write_timer.tick(), if has_unwritten => Event::RetryWrites,
+                () = tick(watchdog.as_mut()) => Event::Watchdog,
+            };
+            match event {
+                Event::Shutdown => break,
+                Event::Source(update) => self.on_source(update).await,
+                Event::Pleg(PlegUpdate::Seen { changed, snapshot }) => {
+                    self.on_look(changed).await;
+                    last_look = Some(snapshot);
+                }
+                Event::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
+                Event::RetryWrites => {
+                    self.pod_config.retry_writes().await;
+                    self.view.set_store_trouble(self.pod_config.store_trouble());
+                }
+                Event::Watchdog => self.notifier.alive(),
+            }
+            if self.pod_config.all_seen()
+                && let Some(snapshot) = &last_look
+            {
+                self.adopt_orphans(snapshot);
+            }
+        }
+        self.notifier.stopping();
+    }
+
+    /// From the store: what was wanted last is wanted until its source speaks, and what was being taken down goes on.
+    async fn begin(&mut self) {
+        for pod in std::mem::take(&mut self.terminating) {
+            log::info!(pod:% = pod.pod_ref(); "Going on with the removal of pod");
+            self.workers.go_on_terminating(Rc::new(pod));
+        }
+        let changes = self.pod_config.drop_unregistered().await;
+        for change in changes {
+            if change.op == PodOp::Remove {
+                self.workers.go_on_terminating(Rc::new(change.pod.pod));
+            }
+        }
+        let wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::new(pod.pod.clone())).collect();
+        if !wanted.is_empty() {
+            log::info!(pods = wanted.len(); "Starting from the remembered pods");
+        }
+        for pod in wanted {
+            self.workers.desire(pod);
+        }
+        self.publish_sources();
+    }
+
+    async fn on_source(&mut self, update: SourceUpdate) {
+        let source = update.source;
+        for change in self.pod_config.apply(update).await {
+            self.dispatch(change);
+        }
+        self.view.heard(source);
+        self.publish_sources();
+    }
+
+    fn dispatch(&self, change: PodChange) {
+        let pod = Rc::new(change.pod.pod);
+        match change.op {
+            PodOp::Add | PodOp::Update | PodOp::Reconcile => self.workers.desire(pod),
+            PodOp::Remove => self.workers.remove(&pod.metadata.uid, None),
+            PodOp::Delete => self.workers.remove(&pod.metadata.uid, pod.metadata.deletion_grace_period_seconds),
+        }
+    }
+
+    async fn on_look(&mut self, changed: BTreeSet<PodUid>) {
+        if !self.view.runtime_is_up() {
+            let version = self.runtime.version().await.unwrap_or_default();
+            log::info!(runtime = version.name, version = version.version; "Container runtime is up");
+            self.view.set_runtime_up(&version, self.clock.now());
+            self.workers.look_all();
+        }
+        self.workers.look(changed);
+    }
+
+    fn on_runtime_down(&self, error: &RuntimeError) {
+        if self.view.set_runtime_down(error, self.clock.now()) {
+            log::warn!(err:% = error; "Container runtime is down");
+            self.workers.look_all();
+        }
+    }
+
+    /// What the runtime holds under our labels and nobody wants is taken down, but only once every source has spoken:
+    /// silence removes nothing.
+    fn adopt_orphans(&self, snapshot: &PlegSnapshot) {
+        let known = self.workers.uids();
+        for orphan in orphans(&known, snapshot) {
+            log::info!(pod:% = orphan.pod; "Removing pod that nobody wants");
+            self.workers.go_on_terminating(Rc::new(pod_of_orphan(orphan)));
+        }
+    }
+
+    fn publish_sources(&self) {
+        self.view.set_sources(self.pod_config.views());
+        self.view.set_store_trouble(self.pod_config.store_trouble());
+    }
+}
+
+/// As much of a pod as is needed to take it down.
+fn pod_of_orphan(orphan: OrphanPod) -> Pod {
+    let names: BTreeSet<String> = orphan.containers.iter().map(|(_, name)| name.to_string()).collect();
+    Pod {
+        metadata: ObjectMeta {
+            name: orphan.pod.name,
+            namespace: orphan.pod.namespace,
+            uid: orphan.pod.uid,
+            ..ObjectMeta::default()
+        },
+        spec: PodSpec {
+            containers: names.into_iter().map(|name| Container { name, ..Container::default() }).collect(),
+            termination_grace_period_seconds: Some(orphan.grace_seconds),
+            ..PodSpec::default()
+        },
+        ..Pod::default()
+    }
+}
+
+async fn tick(timer: Option<&mut tokio::time::Interval>) {
+    match timer {
+        Some(timer) => {
+            timer.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}

@@ -157,3 +157,6 @@ fn response(code: StatusCode, content_type: &'static str, body: Bytes) -> Respon
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(content_type));
     response
 }
+
+#[cfg(test)]
+mod tests;

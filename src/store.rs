@@ -222,10 +222,15 @@ impl StoreHandle {
                 (result, batch)
             })
             .await?;
-        if result.is_err() {
-            self.shared.pending.borrow_mut().put_back(batch);
+        let mut pending = self.shared.pending.borrow_mut();
+        match result {
+            Ok(strangers) => strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid))),
+            Err(error) => {
+                pending.put_back(batch);
+                return Err(error);
+            }
         }
-        result
+        Ok(())
     }
 
     /// Writes queued statuses and events until the future is dropped. Sleeps while there are none.

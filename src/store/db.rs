@@ -234,26 +234,30 @@ impl Db {
         })
     }
 
-    pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<(), StoreError> {
+    /// Answers the uids of statuses that were not kept because nobody wants or stops such a pod: nobody would ever clear
+    /// them away.
+    pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<Vec<String>, StoreError> {
         self.write(Durability::Normal, "write statuses and events", |transaction| {
+            let mut strangers = Vec::new();
             for (uid, json) in &batch.statuses {
-                // A status that comes after its pod was forgotten has no one to clear it away.
-                execute(
-                    transaction,
-                    "INSERT INTO status SELECT ?1, ?2
-                        WHERE EXISTS (SELECT 1 FROM desired WHERE uid = ?1)
-                           OR EXISTS (SELECT 1 FROM terminating WHERE uid = ?1)
-                     ON CONFLICT (uid) DO UPDATE SET json = excluded.json WHERE json <> excluded.json",
-                    [uid, json],
-                )?;
+                if is_known(transaction, uid)? {
+                    execute(
+                        transaction,
+                        "INSERT INTO status (uid, json) VALUES (?1, ?2)
+                         ON CONFLICT (uid) DO UPDATE SET json = excluded.json WHERE json <> excluded.json",
+                        [uid, json],
+                    )?;
+                } else {
+                    strangers.push(uid.clone());
+                }
             }
             for event in &batch.events {
                 put_event(transaction, event)?;
             }
-            match batch.events.iter().map(|event| event.last).max() {
-                Some(now) => trim_events(transaction, now),
-                None => Ok(()),
+            if let Some(now) = batch.events.iter().map(|event| event.last).max() {
+                trim_events(transaction, now)?;
             }
+            Ok(strangers)
         })
     }
 
@@ -324,6 +328,17 @@ fn drop_desired(transaction: &Transaction<'_>, source: PodSource, uid: &str) -> 
         params![uid, json.unwrap_or_default()],
     )
     .map(drop)
+}
+
+fn is_known(transaction: &Transaction<'_>, uid: &str) -> Result<bool, StoreError> {
+    transaction
+        .query_row(
+            "SELECT EXISTS (SELECT 1 FROM desired WHERE uid = ?1)
+                 OR EXISTS (SELECT 1 FROM terminating WHERE uid = ?1)",
+            [uid],
+            |row| row.get(0),
+        )
+        .doing("look for a pod")
 }
 
 fn put_event(transaction: &Transaction<'_>, event: &StoredEvent) -> Result<(), StoreError> {

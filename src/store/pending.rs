@@ -56,6 +56,13 @@ impl Pending {
         self.seen.remove(uid);
     }
 
+    /// The store did not keep the status; should the pod become known, the same status is news.
+    pub(crate) fn was_dropped(&mut self, uid: &PodUid) {
+        if !self.statuses.contains_key(uid) {
+            self.seen.remove(uid);
+        }
+    }
+
     /// Everything that waits, oldest event first; `None` when nothing does.
     pub(crate) fn take(&mut self) -> Option<Batch> {
         if self.statuses.is_empty() && self.events.is_empty() {

@@ -1,0 +1,179 @@
+//! The arguments `status` and `get` share.
+//!
+//! Owns their names and defaults. Must not know what they lead to.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use lexopt::Arg;
+
+/// The kubelet's default root directory.
+const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    pub socket: PathBuf,
+    pub root_dir: PathBuf,
+    pub output: Output,
+    pub namespace: Option<String>,
+    pub all_namespaces: bool,
+    pub no_headers: bool,
+    pub exit_zero: bool,
+    pub help: bool,
+    /// Everything that is not an option.
+    pub words: Vec<String>,
+}
+
+/// How to print.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Output {
+    #[default]
+    Text,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+}
+
+/// The command line makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    /// No such command.
+    #[error("unknown command {name:?}")]
+    UnknownCommand {
+        /// As given.
+        name: String,
+    },
+    /// An option that is unknown or lacks its value.
+    #[error("{message}")]
+    Option {
+        /// What the parser says.
+        message: String,
+    },
+    /// An output format this command does not have.
+    #[error("unknown output format {given:?}: use one of {allowed}")]
+    Output {
+        /// As given.
+        given: String,
+        /// What there is.
+        allowed: &'static str,
+    },
+    /// Neither "pods" nor one of its short names.
+    #[error("the agent shows \"pods\" only, not {given:?}")]
+    Resource {
+        /// As given.
+        given: String,
+    },
+    /// `get` alone.
+    #[error("say what to get: agent get pods")]
+    NoResource,
+    /// An argument too many.
+    #[error("unexpected argument {given:?}")]
+    Unexpected {
+        /// As given.
+        given: String,
+    },
+    /// A name in all namespaces.
+    #[error("a pod cannot be named together with --all-namespaces: use --namespace")]
+    NameInAllNamespaces,
+}
+
+/// Which options a command has beyond the common ones.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Command {
+    Status,
+    Get,
+}
+
+impl Options {
+    pub(super) fn parse(command: Command, arguments: &[String]) -> Result<Self, UsageError> {
+        let mut options = Self {
+            socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
+            root_dir: PathBuf::from(DEFAULT_ROOT_DIR),
+            output: Output::default(),
+            namespace: None,
+            all_namespaces: false,
+            no_headers: false,
+            exit_zero: false,
+            help: false,
+            words: Vec::new(),
+        };
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
+            let get = command == Command::Get;
+            match argument {
+                Arg::Long("socket") => options.socket = value(&mut parser)?.into(),
+                Arg::Long("root-dir") => options.root_dir = value(&mut parser)?.into(),
+                Arg::Short('o') | Arg::Long("output") => {
+                    options.output = output(command, &text(value(&mut parser)?))?;
+                }
+                Arg::Short('n') | Arg::Long("namespace") if get => {
+                    options.namespace = Some(text(value(&mut parser)?));
+                }
+                Arg::Short('A') | Arg::Long("all-namespaces") if get => options.all_namespaces = true,
+                Arg::Long("no-headers") if get => options.no_headers = true,
+                Arg::Long("exit-zero") if !get => options.exit_zero = true,
+                Arg::Short('h') | Arg::Long("help") => options.help = true,
+                Arg::Value(word) => options.words.push(text(word)),
+                other => return Err(bad_option(&other.unexpected())),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn value(parser: &mut lexopt::Parser) -> Result<OsString, UsageError> {
+    parser.value().map_err(|error| bad_option(&error))
+}
+
+fn text(value: OsString) -> String {
+    value.into_string().unwrap_or_else(|value| value.to_string_lossy().into_owned())
+}
+
+fn bad_option(error: &lexopt::Error) -> UsageError {
+    UsageError::Option { message: error.to_string() }
+}
+
+fn output(command: Command, given: &str) -> Result<Output, UsageError> {
+    match (given, command) {
+        ("json", _) => Ok(Output::Json),
+        ("yaml", _) => Ok(Output::Yaml),
+        ("wide", _) => Ok(Output::Wide),
+        ("name", Command::Get) => Ok(Output::Name),
+        _ => {
+            let allowed = if command == Command::Get { "json, yaml, wide, name" } else { "json, yaml, wide" };
+            Err(UsageError::Output { given: given.to_owned(), allowed })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(command: Command, line: &str) -> Result<Options, UsageError> {
+        let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        Options::parse(command, &words)
+    }
+
+    #[test]
+    fn options_may_stand_anywhere_and_take_values_in_every_usual_form() {
+        let options = parse(Command::Get, "pods -nkube-system --output=json web --root-dir /r").unwrap();
+        assert_eq!(options.words, ["pods", "web"]);
+        assert_eq!(options.namespace.as_deref(), Some("kube-system"));
+        assert_eq!(options.output, Output::Json);
+        assert_eq!(options.root_dir, PathBuf::from("/r"));
+        assert_eq!(options.socket, PathBuf::from("/run/agent/agent.sock"));
+    }
+
+    #[test]
+    fn what_a_command_does_not_have_is_refused_by_name() {
+        let message = |command, line| parse(command, line).unwrap_err().to_string();
+        assert!(message(Command::Status, "-A").contains("'-A'"));
+        assert!(message(Command::Get, "--exit-zero").contains("--exit-zero"));
+        assert!(message(Command::Get, "--socket").contains("--socket"));
+        let refused = message(Command::Status, "-o name");
+        assert_eq!(refused, "unknown output format \"name\": use one of json, yaml, wide");
+    }
+}

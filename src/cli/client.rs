@@ -1,0 +1,143 @@
+//! One question to the running agent over its socket.
+//!
+//! Owns the connection, its time and its bounds. Must not know what is done with the answer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+use crate::api::decode::{DecodeError, decode};
+use crate::server::AgentReport;
+
+/// The agent answers from memory.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Far beyond a thousand pods.
+const MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// The agent could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("the agent is not running: nobody listens on {}", path.display())]
+    NotRunning {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Not root.
+    #[error("no permission to use {}: run this as root", path.display())]
+    Permission {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("connect to {}", path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// It does not speak HTTP as expected.
+    #[error("talk to {}", path.display())]
+    Http {
+        /// The socket.
+        path: PathBuf,
+        /// What went wrong.
+        source: hyper::Error,
+    },
+    /// It took too long.
+    #[error("the agent did not answer on {} within {} seconds", path.display(), TIMEOUT.as_secs())]
+    Timeout {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Not a report.
+    #[error("the agent on {} answered {code}", path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// The HTTP status.
+        code: StatusCode,
+    },
+    /// The body broke off or is too long.
+    #[error("read the answer of {}: {message}", path.display())]
+    Body {
+        /// The socket.
+        path: PathBuf,
+        /// What went wrong.
+        message: String,
+    },
+    /// The answer is not JSON.
+    #[error("the answer of {} is not JSON", path.display())]
+    Json {
+        /// The socket.
+        path: PathBuf,
+        /// The parser's word.
+        source: serde_json::Error,
+    },
+    /// The answer is of another shape: another release.
+    #[error("the answer of {} is not understood", path.display())]
+    Decode {
+        /// The socket.
+        path: PathBuf,
+        /// Where it differs.
+        source: DecodeError,
+    },
+}
+
+/// Asks for a report.
+pub(super) async fn fetch_report(path: &Path) -> Result<AgentReport, ClientError> {
+    let body = match tokio::time::timeout(TIMEOUT, fetch(path, "/agent/v1/status")).await {
+        Ok(result) => result?,
+        Err(_) => return Err(ClientError::Timeout { path: path.to_owned() }),
+    };
+    let value = serde_json::from_slice(&body)
+        .map_err(|source| ClientError::Json { path: path.to_owned(), source })?;
+    decode(value)
+        .map(|decoded| decoded.object)
+        .map_err(|source| ClientError::Decode { path: path.to_owned(), source })
+}
+
+async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
+    let http = |source| ClientError::Http { path: path.to_owned(), source };
+    let stream = UnixStream::connect(path).await.map_err(|source| connect_error(path, source))?;
+    let (mut sender, connection) =
+        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = resource.parse().unwrap_or_default();
+    request.headers_mut().insert(HOST, hyper::header::HeaderValue::from_static("agent"));
+    let exchange = async {
+        let response = sender.send_request(request).await.map_err(http)?;
+        let code = response.status();
+        if code != StatusCode::OK {
+            return Err(ClientError::Refused { path: path.to_owned(), code });
+        }
+        let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
+        body.map(http_body_util::Collected::to_bytes)
+            .map_err(|error| ClientError::Body { path: path.to_owned(), message: error.to_string() })
+    };
+    tokio::pin!(exchange, connection);
+    tokio::select! {
+        biased;
+        // The connection ending early resolves the exchange too, with the better error.
+        result = &mut exchange => result,
+        _ = &mut connection => exchange.await,
+    }
+}
+
+fn connect_error(path: &Path, source: io::Error) -> ClientError {
+    let path = path.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::NotRunning { path },
+        io::ErrorKind::PermissionDenied => ClientError::Permission { path },
+        _ => ClientError::Connect { path, source },
+    }
+}

@@ -1,0 +1,137 @@
+//! What is wrong, and why: from a report to a list of sentences.
+//!
+//! Owns the judgement. Must not know how it is printed. Pure.
+
+use std::time::Duration;
+
+use super::age;
+use crate::api::pod::{ContainerStatus, Pod};
+use crate::server::AgentReport;
+use crate::server::report::{AgentMode, EventReport, SourceState};
+use crate::types::Timestamp;
+
+/// A warning that has not come again for this long no longer says why a pod waits.
+const EVENT_AGE: Duration = Duration::from_secs(600);
+
+/// Something a person should look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    /// What it is about.
+    pub subject: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// Everything wrong, most general first.
+pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut add = |subject: &str, message: String| {
+        findings.push(Finding { subject: subject.to_owned(), message });
+    };
+    let running = report.mode == AgentMode::Running;
+    if !running {
+        add("agent", "it is not running".to_owned());
+    }
+    if running && !report.runtime.ready {
+        let runtime = &report.runtime;
+        let since = runtime.since.map(|since| format!(" for {}", age::since(since, now))).unwrap_or_default();
+        add("runtime", with_reason(&format!("{} is not ready{since}", runtime.endpoint), &runtime.message));
+    }
+    if !report.store.ok || !report.store.message.is_empty() {
+        add("store", with_reason(&report.store.path, &report.store.message));
+    }
+    for source in &report.sources {
+        let subject = format!("source {}", source.name);
+        match source.state {
+            SourceState::Waiting if running => {
+                add(&subject, format!("no valid answer from {} yet; the stored pods stand", source.origin));
+            }
+            SourceState::Failing => {
+                let last = age::since_or_unknown(source.last_answer, now);
+                add(
+                    &subject,
+                    format!("no valid answer from {} for {last}; its last good pods stand", source.origin),
+                );
+            }
+            SourceState::Waiting | SourceState::Ok => {}
+        }
+        for problem in &source.problems {
+            let since = age::since(problem.since, now);
+            add(&problem.origin, format!("{} ({since} ago): {}", problem.reason, problem.message));
+        }
+    }
+    for pod in &report.pods {
+        let subject = format!("pod {}/{}", pod.metadata.namespace, pod.metadata.name);
+        for message in pod_troubles(pod, &report.events, now) {
+            add(&subject, message);
+        }
+    }
+    findings
+}
+
+fn pod_troubles(pod: &Pod, events: &[EventReport], now: Timestamp) -> Vec<String> {
+    let status = &pod.status;
+    if status.phase == "Succeeded" || pod.metadata.deletion_timestamp.is_some() {
+        return Vec::new();
+    }
+    let mut troubles = Vec::new();
+    if status.phase == "Failed" {
+        let word = if status.reason.is_empty() { "Failed" } else { &status.reason };
+        troubles.push(with_reason(word, &status.message));
+    }
+    let init_done = |container: &ContainerStatus| {
+        container.state.terminated.as_ref().is_some_and(|terminated| terminated.exit_code == 0)
+    };
+    let inits = status.init_container_statuses.iter().filter(|container| !init_done(container));
+    troubles.extend(inits.filter_map(|container| container_trouble(container, false)));
+    let running = status.phase == "Running";
+    troubles.extend(
+        status.container_statuses.iter().filter_map(|container| container_trouble(container, running)),
+    );
+    if troubles.is_empty() && matches!(status.phase.as_str(), "" | "Pending" | "Unknown") {
+        troubles.extend(last_warning(pod, events, now));
+    }
+    troubles
+}
+
+fn container_trouble(container: &ContainerStatus, must_be_ready: bool) -> Option<String> {
+    let name = &container.name;
+    let state = &container.state;
+    if let Some(waiting) = &state.waiting {
+        if matches!(waiting.reason.as_str(), "" | "ContainerCreating" | "PodInitializing") {
+            return None;
+        }
+        let mut message = with_reason(&format!("container {name}: {}", waiting.reason), &waiting.message);
+        if let Some(last) = &container.last_state.terminated {
+            message.push_str(&ended(" (last run: ", &last.reason, last.exit_code, &last.message));
+            message.push(')');
+        }
+        return Some(message);
+    }
+    if let Some(terminated) = &state.terminated {
+        let ended = ended(": ", &terminated.reason, terminated.exit_code, &terminated.message);
+        return (terminated.exit_code != 0).then(|| format!("container {name}{ended}"));
+    }
+    (must_be_ready && state.running.is_some() && !container.ready)
+        .then(|| format!("container {name} runs but is not ready"))
+}
+
+fn ended(lead: &str, reason: &str, exit_code: i32, message: &str) -> String {
+    let word = if reason.is_empty() { "ended" } else { reason };
+    with_reason(&format!("{lead}{word}, exit code {exit_code}"), message.trim_end())
+}
+
+/// Why a pod that has not started yet may be waiting.
+fn last_warning(pod: &Pod, events: &[EventReport], now: Timestamp) -> Option<String> {
+    let uid = pod.metadata.uid.as_str();
+    let event = events.iter().rev().find(|event| {
+        event.involved_object.uid == uid
+            && event.type_ == "Warning"
+            && event.last_timestamp.is_some_and(|last| now.saturating_since(last) < EVENT_AGE)
+    })?;
+    Some(with_reason(&event.reason, &event.message))
+}
+
+fn with_reason(text: &str, reason: &str) -> String {
+    if reason.is_empty() { text.to_owned() } else { format!("{text}: {reason}") }
+}

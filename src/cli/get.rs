@@ -1,0 +1,168 @@
+//! `agent get pods`: a table like kubectl's, or the objects.
+//!
+//! Owns the command's output. Must not know where the report came from.
+
+use serde_json::json;
+
+use super::args::{Command, Options, Output, UsageError};
+use super::pod_columns::columns;
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, offline, print, table, to_json, to_yaml};
+use crate::api::pod::Pod;
+use crate::types::Timestamp;
+
+use std::fmt::Write;
+
+const HELP: &str = "\
+Show pods of this node, as kubectl does.
+
+Usage: agent get pods [NAME...] [options]
+
+Options:
+  -n, --namespace NAME      Namespace to look in (default \"default\")
+  -A, --all-namespaces      Look in all namespaces
+  -o, --output FORMAT       json, yaml, wide or name
+      --no-headers          No header line
+      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
+      --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); read when it is not running
+  -h, --help                This text
+
+Exit status: 0, 1 if a pod is not found or the agent cannot be asked, 2 for bad usage.
+";
+
+pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
+    let options = Options::parse(Command::Get, arguments).map_err(CliError::Usage)?;
+    if options.help {
+        print(environment, HELP)?;
+        return Ok(EXIT_OK);
+    }
+    let names = names(&options).map_err(CliError::Usage)?;
+    let report = offline::report(&options, environment)?;
+    let (pods, missing) = select(report.pods, &options, &names);
+    if pods.is_empty() && names.is_empty() && matches!(options.output, Output::Text | Output::Wide) {
+        let place = match (&options.namespace, options.all_namespaces) {
+            (_, true) => "No resources found".to_owned(),
+            (namespace, false) => {
+                format!("No resources found in {} namespace.", namespace.as_deref().unwrap_or("default"))
+            }
+        };
+        // As kubectl: the absence is not data.
+        let _ = writeln!(environment.err, "{place}");
+        return Ok(EXIT_OK);
+    }
+    if missing.is_empty() || !pods.is_empty() {
+        print(environment, &render(&pods, &options, &names, environment.now)?)?;
+    }
+    let namespace = options.namespace.unwrap_or_else(|| "default".to_owned());
+    let mut missing = missing.into_iter();
+    let Some(first) = missing.next() else { return Ok(EXIT_OK) };
+    for name in missing {
+        let error = CliError::NotFound { name, namespace: namespace.clone() };
+        let _ = writeln!(environment.err, "Error: {error}");
+    }
+    let error = CliError::NotFound { name: first, namespace };
+    let _ = writeln!(environment.err, "Error: {error}");
+    Ok(EXIT_FAILED)
+}
+
+/// The pods asked for by name: `pods a b`, `pod/a pod/b`.
+fn names(options: &Options) -> Result<Vec<String>, UsageError> {
+    let is_pods = |word: &str| matches!(word, "pods" | "pod" | "po");
+    let mut words = options.words.iter();
+    let first = words.next().ok_or(UsageError::NoResource)?;
+    let mut names = Vec::new();
+    match first.split_once('/') {
+        Some((resource, name)) if is_pods(resource) && !name.is_empty() => names.push(name.to_owned()),
+        None if is_pods(first) => {}
+        _ => return Err(UsageError::Resource { given: first.clone() }),
+    }
+    for word in words {
+        match word.split_once('/') {
+            Some((resource, name)) if is_pods(resource) && !name.is_empty() => names.push(name.to_owned()),
+            None => names.push(word.clone()),
+            _ => return Err(UsageError::Resource { given: word.clone() }),
+        }
+    }
+    if options.all_namespaces && !names.is_empty() {
+        return Err(UsageError::NameInAllNamespaces);
+    }
+    Ok(names)
+}
+
+/// The pods to show, in order, and the names that there are none of.
+fn select(mut pods: Vec<Pod>, options: &Options, names: &[String]) -> (Vec<Pod>, Vec<String>) {
+    let namespace = options.namespace.as_deref().unwrap_or("default");
+    pods.retain(|pod| options.all_namespaces || pod.metadata.namespace == namespace);
+    pods.sort_by_key(Pod::pod_ref);
+    if names.is_empty() {
+        return (pods, Vec::new());
+    }
+    let missing =
+        names.iter().filter(|name| !pods.iter().any(|pod| pod.metadata.name == **name)).cloned().collect();
+    pods.retain(|pod| names.contains(&pod.metadata.name));
+    (pods, missing)
+}
+
+fn render(pods: &[Pod], options: &Options, names: &[String], now: Timestamp) -> Result<String, CliError> {
+    let objects = || {
+        let items: Vec<_> = pods.iter().map(with_kind).collect();
+        match (names.len(), <[_; 1]>::try_from(items)) {
+            (1, Ok([only])) => only,
+            (_, Ok(items)) => list(&items),
+            (_, Err(items)) => list(&items),
+        }
+    };
+    match options.output {
+        Output::Json => to_json(&objects()),
+        Output::Yaml => to_yaml(&objects()),
+        Output::Name => Ok(pods.iter().fold(String::new(), |mut text, pod| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "pod/{}", pod.metadata.name);
+            text
+        })),
+        Output::Text | Output::Wide => {
+            let mut rows = pod_rows(pods, options.all_namespaces, options.output == Output::Wide, now);
+            if options.no_headers {
+                rows.remove(0);
+            }
+            Ok(table::render(&rows))
+        }
+    }
+}
+
+fn with_kind(pod: &Pod) -> serde_json::Value {
+    let mut pod = pod.clone();
+    "v1".clone_into(&mut pod.api_version);
+    "Pod".clone_into(&mut pod.kind);
+    json!(pod)
+}
+
+fn list(items: &[serde_json::Value]) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": items})
+}
+
+/// The header and a row per pod.
+pub(super) fn pod_rows(pods: &[Pod], namespaces: bool, wide: bool, now: Timestamp) -> Vec<Vec<String>> {
+    let line = |namespace: String, rest: [String; 5], wide_cells: [String; 2]| {
+        let mut row = if namespaces { vec![namespace] } else { vec![] };
+        row.extend(rest);
+        if wide {
+            row.extend(wide_cells);
+        }
+        row
+    };
+    let header = line(
+        "NAMESPACE".to_owned(),
+        ["NAME", "READY", "STATUS", "RESTARTS", "AGE"].map(str::to_owned),
+        ["IP", "NODE"].map(str::to_owned),
+    );
+    let rows = pods.iter().map(|pod| {
+        let cells = columns(pod, now);
+        let name = pod.metadata.name.clone();
+        line(
+            pod.metadata.namespace.clone(),
+            [name, cells.ready, cells.status, cells.restarts, cells.age],
+            [cells.ip, cells.node],
+        )
+    });
+    std::iter::once(header).chain(rows).collect()
+}

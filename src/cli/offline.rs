@@ -1,0 +1,94 @@
+//! A report about an agent that does not run: what its store remembers.
+//!
+//! Owns where a report comes from. Must not know how it is shown.
+
+use std::path::Path;
+
+use super::args::Options;
+use super::client::{self, ClientError};
+use super::{CliError, Environment};
+use crate::api::pod::Pod;
+use crate::server::AgentReport;
+use crate::server::report::{AgentMode, RuntimeReport, SourceReport, SourceState, StoreReport};
+use crate::store::{self, Loaded, ReadOnlyStore, StoreError, StoredEvent};
+use crate::types::Timestamp;
+
+/// Asks the agent; when it does not run, reads its store and says so on standard error.
+pub(super) fn report(options: &Options, environment: &mut Environment<'_>) -> Result<AgentReport, CliError> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    match runtime.block_on(client::fetch_report(&options.socket)) {
+        Ok(report) => return Ok(report),
+        Err(ClientError::NotRunning { .. }) => {}
+        Err(error) => return Err(CliError::Client(error)),
+    }
+    let path = options.root_dir.join(store::FILE_NAME);
+    let report = read(&path, environment.now).map_err(CliError::Store)?;
+    // Standard error may be closed; the answer matters more.
+    let _ = writeln!(environment.err, "agent is not running; showing the last known state");
+    Ok(report)
+}
+
+fn read(path: &Path, now: Timestamp) -> Result<AgentReport, StoreError> {
+    let mut store = ReadOnlyStore::open(path)?;
+    let loaded = store.load()?;
+    let events = store.events()?;
+    Ok(from_store(path, loaded, events, now))
+}
+
+/// What can be said without the agent: wanted and terminating pods with their last statuses.
+fn from_store(path: &Path, loaded: Loaded, events: Vec<StoredEvent>, now: Timestamp) -> AgentReport {
+    let fact = |key: &str| loaded.meta.get(key).cloned().unwrap_or_default();
+    let mut problems = loaded.problems;
+    let mut sources = Vec::new();
+    let mut pods: Vec<Pod> = Vec::new();
+    for stored in loaded.desired {
+        sources.push(SourceReport {
+            name: stored.source.as_str().to_owned(),
+            state: SourceState::Waiting,
+            pods: u32::try_from(stored.pods.len()).unwrap_or(u32::MAX),
+            problems: problems.remove(&stored.source).unwrap_or_default(),
+            ..SourceReport::default()
+        });
+        pods.extend(stored.pods.into_iter().map(|pod| pod.pod));
+    }
+    // Sources that never gave a valid answer have something wrong with them all the more.
+    sources.extend(problems.into_iter().map(|(source, problems)| SourceReport {
+        name: source.as_str().to_owned(),
+        problems,
+        ..SourceReport::default()
+    }));
+    pods.extend(loaded.terminating.into_iter().map(|mut pod| {
+        pod.metadata.deletion_timestamp.get_or_insert(now);
+        pod
+    }));
+    for pod in &mut pods {
+        if let Some(status) = loaded.statuses.get(&pod.metadata.uid) {
+            pod.status = status.clone();
+        }
+    }
+    AgentReport {
+        mode: AgentMode::NotRunning,
+        node_name: fact(store::meta::NODE_NAME),
+        runtime: RuntimeReport { endpoint: fact(store::meta::RUNTIME_ENDPOINT), ..RuntimeReport::default() },
+        sources,
+        pods,
+        events: events.into_iter().map(Into::into).collect(),
+        store: StoreReport {
+            path: path.display().to_string(),
+            ok: true,
+            message: unreadable(&loaded.unreadable),
+        },
+        ..AgentReport::default()
+    }
+}
+
+fn unreadable(rows: &[store::UnreadableRow]) -> String {
+    match rows {
+        [] => String::new(),
+        [first, rest @ ..] => {
+            let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
+            format!("row {:?} of table {} is not readable: {}{more}", first.key, first.table, first.message)
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The commands as a user sees them: against a served socket, against a store, and without either.
+
+use std::fs;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::decode::decode;
+use crate::server::{self, AgentReport};
+use crate::desired::{SourcePod, SourceProblem};
+use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent, meta};
+use crate::types::PodSource;
+
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("agent-cli-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// Runs a command line against this directory: exit code, standard output, standard error.
+    fn run(&self, line: &str) -> (u8, String, String) {
+        let mut words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+        let command = words.remove(0);
+        words.push(format!("--socket={}", self.0.join("agent.sock").display()));
+        words.push(format!("--root-dir={}", self.0.display()));
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code =
+            run(&command, &words, Environment { out: &mut out, err: &mut err, colour: false, now: NOW });
+        let root = self.0.display().to_string();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&root, "ROOT");
+        (code, text(out), text(err))
+    }
+
+    /// Serves a report on the socket, for as long as the process lives.
+    fn serve(&self, report: Value) {
+        let socket = self.0.join("agent.sock");
+        let (ready, wait) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .spawn(move || {
+                let report: AgentReport = decode(report).unwrap().object;
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                tokio::task::LocalSet::new().block_on(&runtime, async {
+                    let listener = server::bind(&socket).await.unwrap();
+                    ready.send(()).unwrap();
+                    server::serve(listener, Rc::new(move || report.clone())).await;
+                });
+            })
+            .unwrap();
+        wait.recv().unwrap();
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn running_pod(namespace: &str, name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{name}"),
+            "creationTimestamp": "2023-11-14T21:13:20Z"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]},
+        "status": {"phase": "Running", "podIP": "10.0.0.7",
+            "containerStatuses": [{"name": "main", "ready": true, "state": {"running": {}}}]},
+    })
+}
+
+fn crashing_pod() -> Value {
+    let mut pod = running_pod("default", "crash");
+    pod["status"]["containerStatuses"] = json!([{
+        "name": "main", "ready": false, "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}},
+        "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "finishedAt": "2023-11-14T22:08:20Z",
+            "message": "no such table\nexiting\n"}},
+    }]);
+    pod
+}
+
+fn well() -> Value {
+    json!({
+        "version": "0.1.0", "pid": 42, "startedAt": "2023-11-14T22:08:20Z", "nodeName": "n1",
+        "runtime": {"endpoint": "unix:///run/containerd/containerd.sock", "name": "containerd",
+            "version": "2.1.0", "ready": true},
+        "sources": [{"name": "file", "origin": "/etc/kubernetes/manifests", "state": "ok",
+            "lastAnswer": "2023-11-14T22:13:10Z", "pods": 2}],
+        "pods": [running_pod("kube-system", "dns"), running_pod("default", "web")],
+        "store": {"path": "/var/lib/kubelet/agent.db", "ok": true},
+    })
+}
+
+#[test]
+fn status_of_a_healthy_agent_is_short_and_exits_zero() {
+    let directory = Directory::new("well");
+    directory.serve(well());
+    let expected = "\
+Node:      n1
+Agent:     0.1.0 running (pid 42) for 5m
+Runtime:   containerd 2.1.0 unix:///run/containerd/containerd.sock (ready)
+Store:     /var/lib/kubelet/agent.db
+
+SOURCE   STATE   ANSWERED   PODS   PROBLEMS   ORIGIN
+file     ok      10s ago    2      0          /etc/kubernetes/manifests
+
+NAMESPACE     NAME   READY   STATUS    RESTARTS   AGE
+default       web    1/1     Running   0          60m
+kube-system   dns    1/1     Running   0          60m
+
+All is well.
+";
+    assert_eq!(directory.run("status"), (EXIT_OK, expected.into(), String::new()));
+    let (code, out, _) = directory.run("status -o json");
+    let value: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &value["nodeName"]), (EXIT_OK, &json!("n1")));
+    let (_, out, _) = directory.run("status -o yaml");
+    assert!(out.contains("\nmode: running\nnodeName: n1\n"), "{out}");
+}
+
+#[test]
+fn status_says_what_is_wrong_and_why_and_exits_one() {
+    let directory = Directory::new("wrong");
+    let mut report = well();
+    report["runtime"] = json!({"endpoint": "unix:///run/crio.sock", "message": "connection refused",
+        "since": "2023-11-14T22:12:20Z"});
+    report["store"] = json!({"path": "/s/agent.db", "message": "the disk is full"});
+    report["sources"] = json!([
+        {"name": "file", "origin": "/m", "state": "ok", "problems": [{"origin": "/m/a.yaml",
+            "reason": "FailedValidation", "message": "spec.containers: required", "since": "2023-11-14T22:12:20Z"}]},
+        {"name": "http", "origin": "https://x/p", "state": "failing", "lastAnswer": "2023-11-14T20:13:20Z"},
+    ]);
+    let mut stuck = running_pod("default", "stuck");
+    stuck["status"] = json!({"phase": "Pending", "containerStatuses": [
+        {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}]});
+    report["pods"] = json!([crashing_pod(), stuck]);
+    report["events"] = json!([{"involvedObject": {"kind": "Pod", "uid": "uid-stuck"}, "type": "Warning",
+        "reason": "FailedMount", "message": "no such directory /data", "count": 3,
+        "lastTimestamp": "2023-11-14T22:12:20Z"}]);
+    directory.serve(report);
+    let (code, out, err) = directory.run("status");
+    let expected = "\
+What is wrong:
+  runtime: unix:///run/crio.sock is not ready for 60s: connection refused
+  store: /s/agent.db: the disk is full
+  /m/a.yaml: FailedValidation (60s ago): spec.containers: required
+  source http: no valid answer from https://x/p for 120m; its last good pods stand
+  pod default/crash: container main: CrashLoopBackOff: back-off 40s restarting failed container (last run: Error, exit code 2: no such table
+      exiting)
+  pod default/stuck: FailedMount: no such directory /data
+";
+    assert_eq!((code, &*err), (EXIT_FAILED, ""));
+    assert_eq!(&out[out.find("What is wrong").unwrap()..], expected);
+    assert_eq!(directory.run("status --exit-zero").0, EXIT_OK);
+}
+
+#[test]
+fn get_pods_prints_kubectls_tables() {
+    let directory = Directory::new("get");
+    let mut report = well();
+    report["pods"].as_array_mut().unwrap().push(crashing_pod());
+    directory.serve(report);
+    let show = |line: &str| directory.run(line);
+    let table = "\
+NAME    READY   STATUS             RESTARTS     AGE
+crash   0/1     CrashLoopBackOff   3 (5m ago)   60m
+web     1/1     Running            0            60m
+";
+    assert_eq!(show("get pods"), (EXIT_OK, table.into(), String::new()));
+    let wide = "\
+NAMESPACE     NAME    READY   STATUS             RESTARTS     AGE   IP         NODE
+default       crash   0/1     CrashLoopBackOff   3 (5m ago)   60m   10.0.0.7   n1
+default       web     1/1     Running            0            60m   10.0.0.7   n1
+kube-system   dns     1/1     Running            0            60m   10.0.0.7   n1
+";
+    assert_eq!(show("get po -A -o wide").1, wide);
+    assert_eq!(show("get pod -n kube-system --no-headers").1, "dns   1/1   Running   0   60m\n");
+    assert_eq!(show("get pods -o name").1, "pod/crash\npod/web\n");
+    let (_, out, _) = show("get pod/web -o json");
+    let pod: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&pod["kind"], &pod["metadata"]["name"]), (&json!("Pod"), &json!("web")));
+    let list: Value = serde_json::from_str(&show("get pods -o json").1).unwrap();
+    assert_eq!((&list["kind"], list["items"].as_array().unwrap().len()), (&json!("List"), 2));
+    let (_, out, _) = show("get pods web -o yaml");
+    assert!(out.starts_with("apiVersion: v1\nkind: Pod\nmetadata:\n"), "{out}");
+    let none = show("get pods -n nowhere");
+    assert_eq!(none, (EXIT_OK, String::new(), "No resources found in nowhere namespace.\n".into()));
+    let (code, out, err) = show("get pods web ghost");
+    assert!(out.contains("web ") && !out.contains("crash"), "{out}");
+    assert_eq!((code, &*err), (EXIT_FAILED, "Error: pods \"ghost\" not found in namespace \"default\"\n"));
+}
+
+#[test]
+fn bad_usage_exits_two_and_says_what_is_wrong() {
+    let directory = Directory::new("usage");
+    for (line, message) in [
+        ("get", "say what to get"),
+        ("get services", "shows \"pods\" only, not \"services\""),
+        ("get pods -A web", "use --namespace"),
+        ("get pods -o table", "unknown output format \"table\": use one of json, yaml, wide, name"),
+        ("status now", "unexpected argument \"now\""),
+        ("status --verbose", "--verbose"),
+        ("fly", "unknown command \"fly\""),
+    ] {
+        let (code, out, err) = directory.run(line);
+        assert_eq!((code, &*out), (EXIT_USAGE, ""), "{line}");
+        assert!(err.starts_with("Error: ") && err.contains(message), "{line}: {err}");
+    }
+    assert!(directory.run("get --help").1.contains("Usage: agent get pods"));
+    assert!(directory.run("status -h").1.contains("Exit status:"));
+}
+
+#[test]
+fn without_agent_and_without_store_the_error_names_both() {
+    let directory = Directory::new("nothing");
+    let (code, out, err) = directory.run("get pods");
+    assert_eq!((code, &*out), (EXIT_FAILED, ""));
+    assert_eq!(
+        err,
+        "Error: the agent is not running, and its last known state cannot be shown: there is no store at \
+         ROOT/agent.db: the agent has not run with this --root-dir\n"
+    );
+    assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "looking creates nothing");
+}
+
+/// A store with a pod that ran, one that terminates, a problem and an event; its agent is gone.
+fn fill(directory: &Directory) {
+    let source_pod =
+        |value: Value| SourcePod { pod: decode(value).unwrap().object, origin: "/m/x.yaml".into() };
+    let options = OpenOptions { mode: Mode::Inline, now: NOW };
+    let (store, _) = StoreHandle::open(&directory.0.join("agent.db"), options).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let web = source_pod(running_pod("default", "web"));
+        let old = source_pod(running_pod("default", "old"));
+        store.commit_source(PodSource::File, &[web.clone(), old], None).await.unwrap();
+        store.commit_source(PodSource::File, std::slice::from_ref(&web), None).await.unwrap();
+        store.put_status(&web.pod.metadata.uid, &web.pod.status);
+        store.put_event(StoredEvent::default());
+        let problem = SourceProblem {
+            origin: "/m/b.yaml".into(),
+            reason: "FailedValidation".into(),
+            message: "metadata.name: required".into(),
+            since: NOW,
+        };
+        store.put_problems(PodSource::File, &[problem]).await.unwrap();
+        store.put_meta(meta::NODE_NAME, Some("n1")).await.unwrap();
+        store.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn when_the_agent_does_not_run_the_last_known_state_is_shown_and_said_so() {
+    let directory = Directory::new("offline");
+    fill(&directory);
+    let told = "agent is not running; showing the last known state\n";
+    let table = "\
+NAME   READY   STATUS        RESTARTS   AGE
+old    1/1     Terminating   0          60m
+web    1/1     Running       0          60m
+";
+    assert_eq!(directory.run("get pods"), (EXIT_OK, table.into(), told.into()));
+    let (code, out, err) = directory.run("status");
+    assert_eq!((code, &*err), (EXIT_FAILED, told));
+    assert!(out.starts_with("Node:      n1\nAgent:     not running\n"), "{out}");
+    let wrong = "\
+What is wrong:
+  agent: it is not running
+  /m/b.yaml: FailedValidation (0s ago): metadata.name: required
+";
+    assert_eq!(&out[out.find("What is wrong").unwrap()..], wrong);
+}
+
+#[test]
+fn a_reader_that_went_away_is_not_an_error() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut err = Vec::new();
+    let environment = Environment { out: &mut Closed, err: &mut err, colour: true, now: NOW };
+    assert_eq!(run("get", &["--help".to_owned()], environment), EXIT_OK);
+    assert!(err.is_empty());
+}

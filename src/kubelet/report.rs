@@ -1,0 +1,182 @@
+//! What others may see of the loop: the local API and the run-once report read it, the loop writes it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use tokio::sync::watch;
+
+use crate::events::EventRecorder;
+use crate::pod_config::SourceView;
+use crate::runtime::{RuntimeError, RuntimeVersion};
+use crate::server::report::{
+    AgentMode, AgentReport, EventReport, RuntimeReport, SourceReport, SourceState, StoreReport,
+};
+use crate::status::StatusManager;
+use crate::types::{PodSource, Timestamp};
+
+/// Facts that do not change while the process lives.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// Release of the agent.
+    pub version: String,
+    /// Name of the node.
+    pub node_name: String,
+    /// When the process started.
+    pub started_at: Timestamp,
+    /// The runtime's endpoint.
+    pub endpoint: String,
+    /// The store's file.
+    pub store_path: String,
+    /// Where each source reads.
+    pub origins: BTreeMap<PodSource, String>,
+}
+
+#[derive(Default)]
+struct State {
+    runtime: RuntimeReport,
+    /// Known only after the first look.
+    runtime_up: Option<bool>,
+    sources: BTreeMap<PodSource, SourceView>,
+    heard: BTreeSet<PodSource>,
+    store_trouble: Option<String>,
+}
+
+/// The loop's window.
+pub struct View {
+    identity: Identity,
+    state: RefCell<State>,
+    /// The scheme of container ids, as statuses show it; shared with workers.
+    runtime_name: Rc<RefCell<String>>,
+    version: watch::Sender<u64>,
+}
+
+impl View {
+    /// A view of a loop that has seen nothing yet.
+    #[must_use]
+    pub fn new(identity: Identity, runtime_name: Rc<RefCell<String>>) -> Self {
+        let runtime = RuntimeReport { endpoint: identity.endpoint.clone(), ..RuntimeReport::default() };
+        let state = State { runtime, ..State::default() };
+        Self { identity, state: RefCell::new(state), runtime_name, version: watch::Sender::new(0) }
+    }
+
+    /// Changes whenever something in here does.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// The runtime answered the last look.
+    #[must_use]
+    pub fn runtime_is_up(&self) -> bool {
+        self.state.borrow().runtime_up == Some(true)
+    }
+
+    /// Why the runtime does not answer, if it does not.
+    #[must_use]
+    pub fn runtime_trouble(&self) -> Option<String> {
+        let state = self.state.borrow();
+        (state.runtime_up == Some(false)).then(|| state.runtime.message.clone())
+    }
+
+    /// How each source stands.
+    #[must_use]
+    pub fn sources(&self) -> BTreeMap<PodSource, SourceView> {
+        self.state.borrow().sources.clone()
+    }
+
+    /// True when each source has said something since start, be it only that it cannot answer.
+    #[must_use]
+    pub fn all_heard(&self) -> bool {
+        let state = self.state.borrow();
+        state.sources.keys().all(|source| state.heard.contains(source))
+    }
+
+    pub(super) fn heard(&self, source: PodSource) {
+        self.state.borrow_mut().heard.insert(source);
+    }
+
+    pub(super) fn set_sources(&self, sources: &BTreeMap<PodSource, SourceView>) {
+        self.state.borrow_mut().sources.clone_from(sources);
+        self.changed();
+    }
+
+    pub(super) fn set_store_trouble(&self, trouble: Option<&str>) {
+        self.state.borrow_mut().store_trouble = trouble.map(str::to_owned);
+    }
+
+    pub(super) fn set_runtime_up(&self, version: &RuntimeVersion, now: Timestamp) {
+        if !version.name.is_empty() {
+            self.runtime_name.borrow_mut().clone_from(&version.name);
+        }
+        {
+            let mut state = self.state.borrow_mut();
+            state.runtime_up = Some(true);
+            state.runtime.name.clone_from(&version.name);
+            state.runtime.version.clone_from(&version.version);
+            state.runtime.ready = true;
+            state.runtime.message.clear();
+            state.runtime.since = Some(now);
+        }
+        self.changed();
+    }
+
+    /// True when that is news.
+    pub(super) fn set_runtime_down(&self, error: &RuntimeError, now: Timestamp) -> bool {
+        let news = {
+            let mut state = self.state.borrow_mut();
+            let news = state.runtime_up != Some(false);
+            state.runtime_up = Some(false);
+            state.runtime.ready = false;
+            state.runtime.message = error.to_string();
+            if news {
+                state.runtime.since = Some(now);
+            }
+            news
+        };
+        self.changed();
+        news
+    }
+
+    fn changed(&self) {
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Everything at this moment.
+    #[must_use]
+    pub fn report(&self, statuses: &StatusManager, events: &EventRecorder) -> AgentReport {
+        let state = self.state.borrow();
+        let identity = &self.identity;
+        AgentReport {
+            version: identity.version.clone(),
+            pid: std::process::id(),
+            started_at: Some(identity.started_at),
+            node_name: identity.node_name.clone(),
+            mode: AgentMode::Running,
+            runtime: state.runtime.clone(),
+            sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
+            pods: statuses.snapshot(),
+            events: events.recent().into_iter().map(EventReport::from).collect(),
+            store: StoreReport {
+                path: identity.store_path.clone(),
+                ok: state.store_trouble.is_none(),
+                message: state.store_trouble.clone().unwrap_or_default(),
+            },
+        }
+    }
+
+    fn source_report(&self, source: PodSource, view: &SourceView) -> SourceReport {
+        SourceReport {
+            name: source.as_str().to_owned(),
+            origin: self.identity.origins.get(&source).cloned().unwrap_or_default(),
+            state: match (view.seen, view.answering) {
+                (_, true) => SourceState::Ok,
+                (true, false) => SourceState::Failing,
+                (false, false) => SourceState::Waiting,
+            },
+            last_answer: view.last_answer,
+            pods: u32::try_from(view.pods).unwrap_or(u32::MAX),
+            problems: view.problems.clone(),
+        }
+    }
+}
