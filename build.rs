@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .build_transport(false)
         .btree_map(".")
+        .generate_default_stubs(true)
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;
     Ok(())

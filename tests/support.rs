@@ -1,1 +1,3 @@
-//! To come.
+//! What tests share: runtimes, processes and patience.
+
+pub mod fake_cri;

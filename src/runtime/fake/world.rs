@@ -239,11 +239,12 @@ impl World {
         };
         let ready = sandbox.observed.ready;
         let pod = pod_of(&config.labels);
-        self.check_container_name(&pod, config)?;
         if !ready {
+            // The kind is containerd's, odd as it is.
             let message = "failed to get sandbox container task: no running task found".to_owned();
-            return Err(refuse(ErrorKind::Refused, message));
+            return Err(refuse(ErrorKind::NotFound, message));
         }
+        self.check_container_name(&pod, config)?;
         let Some(image) = self.image_status(&config.image) else {
             let message = format!("failed to resolve image {:?}: not found", config.image);
             return Err(refuse(ErrorKind::NotFound, message));
