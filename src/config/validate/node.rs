@@ -43,10 +43,11 @@ pub(in crate::config) fn flags(
         findings.add("--cloud-provider", problem);
     }
     credential_providers(flags, &mut findings);
-    if let Some(word) = args.value("version").and_then(Value::as_str) {
-        if !matches!(word, "true" | "false" | "raw") && !word.starts_with('v') {
-            findings.add("--version", format!("{word:?} is not true, false, raw or a version like v1.36.0"));
-        }
+    if let Some(word) = args.value("version").and_then(Value::as_str)
+        && !matches!(word, "true" | "false" | "raw")
+        && !word.starts_with('v')
+    {
+        findings.add("--version", format!("{word:?} is not true, false, raw or a version like v1.36.0"));
     }
     if flags.root_dir.as_os_str() == "." {
         findings.add("--root-dir", "must not be empty; the default is /var/lib/kubelet");
@@ -142,14 +143,14 @@ fn node_labels(flags: &KubeletFlags, findings: &mut Findings) {
     }
 }
 
-fn is_qualified_name(key: &str) -> bool {
+pub(super) fn is_qualified_name(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_name(name),
         None => is_name(key),
     }
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     let edge = |letter: char| letter.is_ascii_alphanumeric();
     (1..=63).contains(&name.len())
         && name.chars().all(|letter| edge(letter) || "-_.".contains(letter))
