@@ -14,7 +14,7 @@ use super::fields::FIELDS;
 use super::flags::{FLAGS, find};
 use super::gates::{self, FeatureGates};
 use super::load::clean;
-use super::resolve::{self, Layered, Origin, layer};
+use super::resolve::{Layered, Origin, layer};
 use super::schema::KubeletConfiguration;
 use super::{Environment, Resolved, explain, tree, validate};
 use crate::api::decode::decode;
@@ -234,14 +234,15 @@ fn stop_server(layered: &mut Layered) {
 
 /// One line for each setting the user made that has no effect yet.
 fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
-    let baseline = resolve::baseline().document;
+    // What an agent without any argument does; laying no files and no flags cannot fail.
+    let silent = layer(&Args::default()).map(|layered| layered.document).unwrap_or_default();
     let mut lines = Vec::new();
     for field in FIELDS.iter().filter(|field| !field.acted_on()) {
         let Some(origin) = layered.provenance.get(field.path).filter(|origin| origin.is_explicit()) else {
             continue;
         };
         // Saying what holds anyway needs no warning.
-        if tree::get(&baseline, field.path) == tree::get(&layered.document, field.path) {
+        if tree::get(&silent, field.path) == tree::get(&layered.document, field.path) {
             continue;
         }
         lines.push(format!("{} ({origin}) is accepted but this version does not act on it yet", field.path));

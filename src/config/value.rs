@@ -66,6 +66,7 @@ fn expected(expected: &'static str) -> ValueError {
 }
 
 fn expected_at(what: &'static str, part: &str) -> ValueError {
+    let part: String = part.chars().take(64).collect();
     ValueError { expected: what, detail: format!(", found {part:?}") }
 }
 

@@ -126,7 +126,7 @@ fn commands_take_their_own_arguments() {
         |args: &[OsString]| args.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>();
     match parse_words(&["--agent-socket=/s", "status", "-o", "json", "--help"]) {
         Ok(Invocation::Status { args }) => {
-            assert_eq!(words(&args), ["--agent-socket=/s", "-o", "json", "--help"])
+            assert_eq!(words(&args), ["--agent-socket=/s", "-o", "json", "--help"]);
         }
         other => panic!("{other:?}"),
     }
@@ -141,6 +141,7 @@ fn commands_take_their_own_arguments() {
         other => panic!("{other:?}"),
     }
     assert!(refusal(&["--explain"]).contains("unknown flag: --explain"));
+    assert!(refusal(&["config", "--explain=perhaps"]).contains("expected true or false"));
 }
 
 #[test]

@@ -87,6 +87,7 @@ fn settings_without_effect_are_named_only_when_the_user_changed_them() {
         [
             "providerID (flag --provider-id) is accepted but this version does not act on it yet".to_owned(),
             format!("podsPerCore (file {file}) is accepted but this version does not act on it yet"),
+            format!("failSwapOn (file {file}) is accepted but this version does not act on it yet"),
             "--cert-dir is accepted but this version does not act on it yet".to_owned(),
         ]
     );

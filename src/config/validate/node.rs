@@ -1,5 +1,7 @@
 //! Rules about the kubelet's flags that are no fields of the file: node name, labels, addresses, lock file, credential
 //! providers.
+//!
+//! Owns the label allow lists and what a node may be called. Must not know the file.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -166,35 +168,31 @@ fn node_ips(text: &str, node: &mut Node, findings: &mut Findings) {
             None => node.warnings.push(format!("Could not parse node IP {entry:?}; ignored")),
         }
     }
-    match node.addresses.as_slice() {
-        [] => {}
-        [address] => {
-            let bad = address.is_loopback()
-                || address.is_multicast()
-                || matches!(address, IpAddr::V4(address) if address.is_link_local())
-                || matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
-            if bad {
-                let problem = format!("{address} cannot be a node's address; use one that others can reach");
-                findings.add("--node-ip", problem);
-            }
+    for address in &node.addresses {
+        if is_unreachable(*address) {
+            findings.add(
+                "--node-ip",
+                format!("{address} cannot be a node's address; use one that others can reach"),
+            );
         }
-        [first, second] => {
-            if first.is_ipv4() == second.is_ipv4() {
-                findings.add("--node-ip", "must contain either a single IP or a dual-stack pair of IPs");
-            } else if first.is_unspecified() || second.is_unspecified() {
+    }
+    match node.addresses.as_slice() {
+        [] | [_] => {}
+        [first, second] if first.is_ipv4() != second.is_ipv4() => {
+            if first.is_unspecified() || second.is_unspecified() {
                 findings.add("--node-ip", "dual-stack addresses cannot include 0.0.0.0 or ::");
-            }
-            if let Some(bad) =
-                [first, second].into_iter().find(|address| address.is_loopback() || address.is_multicast())
-            {
-                findings.add(
-                    "--node-ip",
-                    format!("{bad} cannot be a node's address; use one that others can reach"),
-                );
             }
         }
         _ => findings.add("--node-ip", "must contain either a single IP or a dual-stack pair of IPs"),
     }
+}
+
+fn is_unreachable(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    link_local || address.is_loopback() || address.is_multicast()
 }
 
 /// As old Go releases read them: leading zeros in IPv4 octets are decimal.

@@ -1,4 +1,6 @@
 //! Rules about TLS names, as Go knows them.
+//!
+//! Owns the names. Must not know which of them our own TLS can serve.
 
 use super::configuration::Check;
 
