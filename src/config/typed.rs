@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::args::{Args, without_effect};
 use super::duration::GoDuration;
-use super::error::{ConfigError, FileError, RunOnceError};
+use super::error::{ConfigError, Findings, RunOnceError};
 use super::fields::FIELDS;
 use super::flags::{FLAGS, find};
 use super::gates::{self, FeatureGates};
@@ -179,8 +179,10 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     let given_gates = gates_of(tree::get(&layered.document, "featureGates"));
     let feature_gates = FeatureGates::resolve(&given_gates).map_err(ConfigError::FeatureGates)?;
     let kubelet = decode::<KubeletConfiguration>(layered.document.clone()).map_err(|error| {
-        // Every layer decoded on its own; only a merge of drop-ins can still disagree with itself.
-        ConfigError::DropIn { path: PathBuf::from(&flags.config_dir), error: FileError::Decode(error) }
+        // Every file decoded on its own and every flag in its syntax: only here would the two disagree.
+        let mut findings = Findings::default();
+        findings.add(error.path, error.message);
+        ConfigError::Configuration(findings)
     })?;
     let kubelet = kubelet.object;
     validate::configuration(&kubelet, &feature_gates).map_err(ConfigError::Configuration)?;

@@ -28,7 +28,17 @@ pub(in crate::config) fn flags(
     environment: &Environment,
 ) -> Result<Node, Findings> {
     let mut findings = Findings::default();
-    let mut node = Node { name: node_name(flags, environment, &mut findings), ..Node::default() };
+    let mut node = Node { name: node_name(flags, environment), ..Node::default() };
+    if node.name.is_empty() {
+        findings.add("--hostname-override", "empty hostname is invalid; name this node");
+    } else if !is_subdomain(&node.name) {
+        // The kubelet starts with such a name too; what is named after the node is refused later, one by one.
+        node.warnings.push(format!(
+            "{:?} is no valid node name (lower-case letters, digits, '-' and '.'): pods named after it will be refused; \
+             use --hostname-override",
+            node.name
+        ));
+    }
     node_labels(flags, &mut findings);
     node_ips(&flags.node_ip, &mut node, &mut findings);
     if flags.exit_on_lock_contention && flags.lock_file.is_empty() {
@@ -51,25 +61,15 @@ pub(in crate::config) fn flags(
     {
         findings.add("--version", format!("{word:?} is not true, false, raw or a version like v1.36.0"));
     }
-    if flags.root_dir.as_os_str() == "." {
+    if args.value("root-dir").is_some_and(|given| given == "") {
         findings.add("--root-dir", "must not be empty; the default is /var/lib/kubelet");
     }
     if findings.0.is_empty() { Ok(node) } else { Err(findings) }
 }
 
-fn node_name(flags: &KubeletFlags, environment: &Environment, findings: &mut Findings) -> String {
+fn node_name(flags: &KubeletFlags, environment: &Environment) -> String {
     let given = flags.hostname_override.trim();
-    let name = if given.is_empty() { environment.hostname.trim() } else { given }.to_lowercase();
-    if name.is_empty() {
-        findings.add("--hostname-override", "empty hostname is invalid; name this node");
-    } else if !is_subdomain(&name) {
-        let problem = format!(
-            "{name:?} is no node name: lower-case letters, digits, '-' and '.', at most 253, each part starting and \
-             ending with a letter or digit"
-        );
-        findings.add("--hostname-override", problem);
-    }
-    name
+    if given.is_empty() { environment.hostname.trim() } else { given }.to_lowercase()
 }
 
 fn is_subdomain(name: &str) -> bool {
