@@ -1,6 +1,6 @@
 //! YAML text to JSON values, for configuration files.
 //!
-//! Owns the options of the YAML parser and its bounds, until the manifest source has the one function for all. Must not know what a document means.
+//! Owns the options of the YAML parser and its bounds. Must not know what a document means.
 
 use serde_json::Value;
 use serde_saphyr::options::DuplicateKeyPolicy;
