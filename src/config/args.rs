@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::error::{ConfigError, FlagError};
 use super::flags::{Family, Target, find, known_names};
 use super::suggest::nearest;
+use super::value::Kind;
 
 /// A flag as it was given.
 #[derive(Clone, Debug)]
@@ -74,8 +75,8 @@ pub(super) fn scan(arguments: &[OsString], explain: bool) -> Result<Args, Config
             Some(Arg::Short(flag)) => return Err(ConfigError::Flag(FlagError::UnknownShort { flag })),
         };
         if explain && name == "explain" {
-            let bare = parser.optional_value().is_none_or(|value| value == "true");
-            args.explain = bare;
+            let value = parser.optional_value().map_or(Ok("true".to_owned()), text)?;
+            args.explain = explain_switch(&value)?;
             continue;
         }
         let target = find(&name).ok_or_else(|| unknown(&name))?;
@@ -90,6 +91,14 @@ pub(super) fn scan(arguments: &[OsString], explain: bool) -> Result<Args, Config
         after_bool = alone.then(|| short.map_or_else(|| format!("--{name}"), |flag| format!("-{flag}")));
         take(&mut args, name, target, &value)?;
     }
+}
+
+fn explain_switch(value: &str) -> Result<bool, ConfigError> {
+    let parsed = Kind::Bool.parse(value, None);
+    let flag = "explain".to_owned();
+    let on =
+        parsed.map_err(|error| ConfigError::Flag(FlagError::Value { flag, value: shorten(value), error }))?;
+    Ok(on == Value::Bool(true))
 }
 
 fn take(args: &mut Args, name: String, target: Target, text: &str) -> Result<(), ConfigError> {

@@ -29,7 +29,7 @@ pub(super) fn masked(document: &Value) -> Value {
 fn mask_headers(headers: &mut Value) {
     for values in headers.as_object_mut().into_iter().flat_map(|headers| headers.values_mut()) {
         if let Value::Array(values) = values {
-            values.iter_mut().for_each(|value| *value = Value::String(MASK.to_owned()));
+            values.fill(Value::String(MASK.to_owned()));
         } else {
             *values = Value::String(MASK.to_owned());
         }
@@ -94,9 +94,7 @@ pub(super) fn table(resolved: &Resolved) -> String {
 
 /// The `FLAG:` lines again, by name: they hold every flag's value in its own syntax.
 fn flag_values(resolved: &Resolved) -> BTreeMap<&str, String> {
-    let split = |line: &'static str| line;
-    let prefix = split("FLAG: --");
-    let pairs = resolved.flag_dump.iter().filter_map(|line| line.strip_prefix(prefix)?.split_once('='));
+    let pairs = resolved.flag_dump.iter().filter_map(|line| line.strip_prefix("FLAG: --")?.split_once('='));
     pairs.map(|(name, value)| (name, value.to_owned())).collect()
 }
 

@@ -5,7 +5,7 @@
 
 use super::value::Kind;
 use super::value::Kind::{
-    Bool, Duration, Float, Gates, Int32, Int64, IntList, Ip, LessMap, List, Map, MapNoSplit, MultiMap,
+    Bool, Duration, Float, Gates, Int32, Int64, IntList, Ip, LessMap, Level, List, Map, MapNoSplit, MultiMap,
     Objects, Quantity, ReservedMemory, Taints, Text, Vmodule,
 };
 
@@ -137,7 +137,7 @@ pub(super) static FIELDS: &[Field] = &[
     f("tracing.samplingRatePerMillion", "", Int32, UNSET, P),
     f("logging.format", "logging-format", Text, "text", A),
     f("logging.flushFrequency", "log-flush-frequency", Duration, "5s", K),
-    f("logging.verbosity", "v", Int32, "0", A | K),
+    f("logging.verbosity", "v", Level, "0", A | K),
     f("logging.vmodule", "vmodule", Vmodule, "", A | K),
     f("logging.options.text.splitStream", "log-text-split-stream", Bool, "false", 0),
     f("logging.options.text.infoBufferSize", "log-text-info-buffer-size", Quantity, "0", P),

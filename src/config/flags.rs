@@ -163,7 +163,7 @@ pub(super) static FLAGS: &[Flag] = &[
     ours("manifest-url-ca-file", Text, "", "PEM file of the authorities trusted for --manifest-url; empty means the system's"),
     ours("runonce-timeout", Duration, "5m", "how long --runonce waits for the pods"),
     ours("runonce-wait", Text, "running", "what --runonce waits for: running or completed"),
-    ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)"),
+    Flag { acted_on: false, ..ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)") },
     ours("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and its relatives"),
     cadvisor("housekeeping-interval", Duration, "10s"),
     cadvisor("max-housekeeping-interval", Duration, "15s"),

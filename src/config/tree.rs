@@ -33,9 +33,9 @@ pub(super) enum Mention {
     Null,
 }
 
-/// Whether and how `patch` touches `path`.
-pub(super) fn mention(patch: &Value, path: &str) -> Mention {
-    let mut value = patch;
+/// Whether and how `overlay` touches `path`.
+pub(super) fn mention(overlay: &Value, path: &str) -> Mention {
+    let mut value = overlay;
     for name in path.split('.') {
         match value.get(name) {
             None => return Mention::None,

@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::args::{Args, without_effect};
 use super::duration::GoDuration;
-use super::error::{ConfigError, FileError, RunOnceError};
+use super::error::{ConfigError, Findings, RunOnceError};
 use super::fields::FIELDS;
 use super::flags::{FLAGS, find};
 use super::gates::{self, FeatureGates};
 use super::load::clean;
-use super::resolve::{self, Layered, Origin, layer};
+use super::resolve::{Layered, Origin, layer};
 use super::schema::KubeletConfiguration;
 use super::{Environment, Resolved, explain, tree, validate};
 use crate::api::decode::decode;
@@ -179,8 +179,10 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     let given_gates = gates_of(tree::get(&layered.document, "featureGates"));
     let feature_gates = FeatureGates::resolve(&given_gates).map_err(ConfigError::FeatureGates)?;
     let kubelet = decode::<KubeletConfiguration>(layered.document.clone()).map_err(|error| {
-        // Every layer decoded on its own; only a merge of drop-ins can still disagree with itself.
-        ConfigError::DropIn { path: PathBuf::from(&flags.config_dir), error: FileError::Decode(error) }
+        // Every file decoded on its own and every flag in its syntax: only here would the two disagree.
+        let mut findings = Findings::default();
+        findings.add(error.path, error.message);
+        ConfigError::Configuration(findings)
     })?;
     let kubelet = kubelet.object;
     validate::configuration(&kubelet, &feature_gates).map_err(ConfigError::Configuration)?;
@@ -234,14 +236,15 @@ fn stop_server(layered: &mut Layered) {
 
 /// One line for each setting the user made that has no effect yet.
 fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
-    let baseline = resolve::baseline().document;
+    // What an agent without any argument does; laying no files and no flags cannot fail.
+    let silent = layer(&Args::default()).map(|layered| layered.document).unwrap_or_default();
     let mut lines = Vec::new();
     for field in FIELDS.iter().filter(|field| !field.acted_on()) {
         let Some(origin) = layered.provenance.get(field.path).filter(|origin| origin.is_explicit()) else {
             continue;
         };
         // Saying what holds anyway needs no warning.
-        if tree::get(&baseline, field.path) == tree::get(&layered.document, field.path) {
+        if tree::get(&silent, field.path) == tree::get(&layered.document, field.path) {
             continue;
         }
         lines.push(format!("{} ({origin}) is accepted but this version does not act on it yet", field.path));

@@ -4,6 +4,8 @@
 
 mod configuration;
 mod node;
+mod resources;
+mod tls;
 
 pub(super) use configuration::{configuration, soft_warnings};
 pub(super) use node::flags;

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use serde_json::{Map, Value, json};
 
 use super::duration::GoDuration;
+use crate::api::quantity::Quantity;
 
 /// The syntax of one flag or field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) enum Kind {
     Int32,
     /// A 64-bit integer.
     Int64,
+    /// A verbosity: a 32-bit integer that is not negative.
+    Level,
     /// A floating point number; only in files.
     Float,
     /// Go's durations.
@@ -66,6 +69,7 @@ fn expected(expected: &'static str) -> ValueError {
 }
 
 fn expected_at(what: &'static str, part: &str) -> ValueError {
+    let part: String = part.chars().take(64).collect();
     ValueError { expected: what, detail: format!(", found {part:?}") }
 }
 
@@ -82,6 +86,7 @@ impl Kind {
             Self::Version => "version[=true]",
             Self::Int32 => "int32",
             Self::Int64 => "int",
+            Self::Level => "level",
             Self::Float => "float",
             Self::Duration => "duration",
             Self::Text | Self::Quantity => "string",
@@ -102,7 +107,7 @@ impl Kind {
     pub(super) fn is_zero(self, value: &Value) -> bool {
         match self {
             Self::Bool => value == &Value::Bool(false),
-            Self::Int32 | Self::Int64 | Self::Float => value.as_f64() == Some(0.0),
+            Self::Int32 | Self::Int64 | Self::Level | Self::Float => value.as_f64() == Some(0.0),
             Self::Duration => {
                 value.as_str().is_some_and(|text| GoDuration::parse(text).is_ok_and(GoDuration::is_zero))
             }
@@ -120,6 +125,10 @@ impl Kind {
                 json!(number.ok_or_else(|| expected("a 32-bit integer"))?)
             }
             Self::Int64 => json!(parse_int(text).ok_or_else(|| expected("an integer"))?),
+            Self::Level => {
+                let number = parse_int(text).and_then(|number| u32::try_from(number).ok());
+                json!(number.ok_or_else(|| expected("a number from 0"))?)
+            }
             Self::Float => {
                 let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
                 json!(number.ok_or_else(|| expected("a number"))?)
@@ -130,7 +139,11 @@ impl Kind {
                 })?;
                 Value::String(duration.to_string())
             }
-            Self::Text | Self::Quantity | Self::Version => Value::String(text.to_owned()),
+            Self::Quantity => {
+                Quantity::parse(text).map_err(|_| expected("a quantity like 10Mi or 500m"))?;
+                Value::String(text.to_owned())
+            }
+            Self::Text | Self::Version => Value::String(text.to_owned()),
             Self::Ip => {
                 let address: IpAddr = text
                     .trim()
@@ -372,7 +385,12 @@ fn reserved_memory(text: &str) -> Result<Value, ValueError> {
     for item in text.split(';').map(str::trim).filter(|item| !item.is_empty()) {
         let (node, limits) = item.split_once(':').ok_or_else(|| expected_at(form, item))?;
         let node: i32 = node.trim().parse().map_err(|_| expected_at(form, item))?;
-        items.push(json!({ "numaNode": node, "limits": pairs(limits, '=', form, true)? }));
+        let limits = pairs(limits, '=', form, true)?;
+        for quantity in limits.as_object().into_iter().flatten().filter_map(|(_, quantity)| quantity.as_str())
+        {
+            Quantity::parse(quantity).map_err(|_| expected_at(form, quantity))?;
+        }
+        items.push(json!({ "numaNode": node, "limits": limits }));
     }
     Ok(Value::Array(items))
 }

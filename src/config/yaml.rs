@@ -19,6 +19,9 @@ const MAX_NODES: usize = 20_000;
 /// References to anchors of one file.
 const MAX_ALIASES: usize = 100;
 
+/// What the parser tells programmers and no user needs to read.
+const ADVICE: &str = ", set DuplicateKeyPolicy in Options if acceptable";
+
 /// Every non-empty document. A duplicate key is an error when `strict`; otherwise the last one wins.
 ///
 /// # Errors
@@ -36,6 +39,6 @@ pub(super) fn yaml_to_values(text: &str, strict: bool) -> Result<Vec<Value>, Yam
         with_snippet: false,
     };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| YamlError { message: error.to_string() })?;
+        .map_err(|error| YamlError { message: error.to_string().replace(ADVICE, "") })?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
 }

@@ -1,5 +1,7 @@
 //! Rules about the kubelet's flags that are no fields of the file: node name, labels, addresses, lock file, credential
 //! providers.
+//!
+//! Owns the label allow lists and what a node may be called. Must not know the file.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -26,7 +28,17 @@ pub(in crate::config) fn flags(
     environment: &Environment,
 ) -> Result<Node, Findings> {
     let mut findings = Findings::default();
-    let mut node = Node { name: node_name(flags, environment, &mut findings), ..Node::default() };
+    let mut node = Node { name: node_name(flags, environment), ..Node::default() };
+    if node.name.is_empty() {
+        findings.add("--hostname-override", "empty hostname is invalid; name this node");
+    } else if !is_subdomain(&node.name) {
+        // The kubelet starts with such a name too; what is named after the node is refused later, one by one.
+        node.warnings.push(format!(
+            "{:?} is no valid node name (lower-case letters, digits, '-' and '.'): pods named after it will be refused; \
+             use --hostname-override",
+            node.name
+        ));
+    }
     node_labels(flags, &mut findings);
     node_ips(&flags.node_ip, &mut node, &mut findings);
     if flags.exit_on_lock_contention && flags.lock_file.is_empty() {
@@ -43,30 +55,21 @@ pub(in crate::config) fn flags(
         findings.add("--cloud-provider", problem);
     }
     credential_providers(flags, &mut findings);
-    if let Some(word) = args.value("version").and_then(Value::as_str) {
-        if !matches!(word, "true" | "false" | "raw") && !word.starts_with('v') {
-            findings.add("--version", format!("{word:?} is not true, false, raw or a version like v1.36.0"));
-        }
+    if let Some(word) = args.value("version").and_then(Value::as_str)
+        && !matches!(word, "true" | "false" | "raw")
+        && !word.starts_with('v')
+    {
+        findings.add("--version", format!("{word:?} is not true, false, raw or a version like v1.36.0"));
     }
-    if flags.root_dir.as_os_str() == "." {
+    if args.value("root-dir").is_some_and(|given| given == "") {
         findings.add("--root-dir", "must not be empty; the default is /var/lib/kubelet");
     }
     if findings.0.is_empty() { Ok(node) } else { Err(findings) }
 }
 
-fn node_name(flags: &KubeletFlags, environment: &Environment, findings: &mut Findings) -> String {
+fn node_name(flags: &KubeletFlags, environment: &Environment) -> String {
     let given = flags.hostname_override.trim();
-    let name = if given.is_empty() { environment.hostname.trim() } else { given }.to_lowercase();
-    if name.is_empty() {
-        findings.add("--hostname-override", "empty hostname is invalid; name this node");
-    } else if !is_subdomain(&name) {
-        let problem = format!(
-            "{name:?} is no node name: lower-case letters, digits, '-' and '.', at most 253, each part starting and \
-             ending with a letter or digit"
-        );
-        findings.add("--hostname-override", problem);
-    }
-    name
+    if given.is_empty() { environment.hostname.trim() } else { given }.to_lowercase()
 }
 
 fn is_subdomain(name: &str) -> bool {
@@ -142,14 +145,14 @@ fn node_labels(flags: &KubeletFlags, findings: &mut Findings) {
     }
 }
 
-fn is_qualified_name(key: &str) -> bool {
+pub(super) fn is_qualified_name(key: &str) -> bool {
     match key.split_once('/') {
         Some((prefix, name)) => is_subdomain(prefix) && is_name(name),
         None => is_name(key),
     }
 }
 
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     let edge = |letter: char| letter.is_ascii_alphanumeric();
     (1..=63).contains(&name.len())
         && name.chars().all(|letter| edge(letter) || "-_.".contains(letter))
@@ -165,35 +168,31 @@ fn node_ips(text: &str, node: &mut Node, findings: &mut Findings) {
             None => node.warnings.push(format!("Could not parse node IP {entry:?}; ignored")),
         }
     }
-    match node.addresses.as_slice() {
-        [] => {}
-        [address] => {
-            let bad = address.is_loopback()
-                || address.is_multicast()
-                || matches!(address, IpAddr::V4(address) if address.is_link_local())
-                || matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
-            if bad {
-                let problem = format!("{address} cannot be a node's address; use one that others can reach");
-                findings.add("--node-ip", problem);
-            }
+    for address in &node.addresses {
+        if is_unreachable(*address) {
+            findings.add(
+                "--node-ip",
+                format!("{address} cannot be a node's address; use one that others can reach"),
+            );
         }
-        [first, second] => {
-            if first.is_ipv4() == second.is_ipv4() {
-                findings.add("--node-ip", "must contain either a single IP or a dual-stack pair of IPs");
-            } else if first.is_unspecified() || second.is_unspecified() {
+    }
+    match node.addresses.as_slice() {
+        [] | [_] => {}
+        [first, second] if first.is_ipv4() != second.is_ipv4() => {
+            if first.is_unspecified() || second.is_unspecified() {
                 findings.add("--node-ip", "dual-stack addresses cannot include 0.0.0.0 or ::");
-            }
-            if let Some(bad) =
-                [first, second].into_iter().find(|address| address.is_loopback() || address.is_multicast())
-            {
-                findings.add(
-                    "--node-ip",
-                    format!("{bad} cannot be a node's address; use one that others can reach"),
-                );
             }
         }
         _ => findings.add("--node-ip", "must contain either a single IP or a dual-stack pair of IPs"),
     }
+}
+
+fn is_unreachable(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    link_local || address.is_loopback() || address.is_multicast()
 }
 
 /// As old Go releases read them: leading zeros in IPv4 octets are decimal.
