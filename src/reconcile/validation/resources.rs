@@ -4,6 +4,7 @@ use super::field::{Errors, Path};
 use super::names;
 use crate::api::pod::{PodSpec, ResourceList, ResourceRequirements};
 use crate::api::quantity::Quantity;
+use crate::reconcile::defaults::is_pod_level;
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
@@ -113,8 +114,4 @@ pub(super) fn validate_pod_level(spec: &PodSpec, at: &Path<'_>, errors: &mut Err
             }
         }
     }
-}
-
-fn is_pod_level(name: &str) -> bool {
-    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }

@@ -126,12 +126,15 @@ fn is_blank(line: &str) -> bool {
 }
 
 fn parse(chunk: &Chunk<'_>, strict: bool) -> Result<Value, YamlError> {
-    serde_saphyr::from_str_with_options(chunk.text, options(strict)).map_err(|error| {
+    let parsed: Result<Value, _> = serde_saphyr::from_str_with_options(chunk.text, options(strict));
+    let mut value = parsed.map_err(|error| {
         let location = error.location();
         let line = location.map_or(0, |location| location.line() + chunk.lines_before);
         let column = location.map_or(0, |location| location.column());
         YamlError { line, column, message: message(&error) }
-    })
+    })?;
+    make_whole(&mut value);
+    Ok(value)
 }
 
 fn options(strict: bool) -> Options {
@@ -153,9 +156,40 @@ fn options(strict: bool) -> Options {
     options
 }
 
-/// The parser's words without its own idea of the place.
+/// The parser's words without its own idea of the place, which does not know of other documents.
 fn message(error: &serde_saphyr::Error) -> String {
-    error.without_snippet().to_string()
+    let error = error.without_snippet();
+    if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error {
+        return key.as_ref().map_or_else(|| "duplicate key".to_owned(), |key| format!("duplicate key {key:?}"));
+    }
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((words, place)) if place.bytes().all(|byte| byte.is_ascii_digit() || b", column".contains(&byte)) => {
+            words.to_owned()
+        }
+        _ => text,
+    }
+}
+
+/// Whole numbers that were written as `1e3` or `08` are whole numbers, as they are after the kubelet's own detour from
+/// YAML over JSON.
+fn make_whole(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            if let Some(whole) = number.as_f64().and_then(whole_number) {
+                *value = Value::from(whole);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(make_whole),
+        Value::Object(members) => members.values_mut().for_each(make_whole),
+        _ => {}
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "only integers below 2^53 get to the cast, which is exact for them")]
+fn whole_number(float: f64) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    (float.fract() == 0.0 && float.abs() < EXACT).then_some(float as i64)
 }
 
 #[cfg(test)]
