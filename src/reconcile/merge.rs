@@ -162,8 +162,7 @@ fn admit(mut wanted: Vec<DesiredPod>, source: PodSource) -> (BTreeMap<PodUid, De
         let name = who.full_name();
         let message = if let Some(first) = names.get(&name) {
             Some(format!(
-                "Error validating pod {who} from {source} due to duplicate pod name \"{name}\", ignoring ({} is used)",
-                first
+                "Error validating pod {who} from {source} due to duplicate pod name \"{name}\", ignoring ({first} is used)"
             ))
         } else {
             admitted.get(&who.uid).map(|first| {
@@ -176,12 +175,11 @@ fn admit(mut wanted: Vec<DesiredPod>, source: PodSource) -> (BTreeMap<PodUid, De
                 )
             })
         };
-        match message {
-            Some(message) => findings.push(Finding { pod: who, origin: pod.origin, message }),
-            None => {
-                names.insert(name, pod.origin.clone());
-                admitted.insert(who.uid, pod);
-            }
+        if let Some(message) = message {
+            findings.push(Finding { pod: who, origin: pod.origin, message });
+        } else {
+            names.insert(name, pod.origin.clone());
+            admitted.insert(who.uid, pod);
         }
     }
     (admitted, findings)

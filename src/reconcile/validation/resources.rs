@@ -47,9 +47,9 @@ fn is_whole(amount: Quantity) -> bool {
 pub(super) fn validate(resources: &ResourceRequirements, at: &Path<'_>, errors: &mut Errors) {
     validate_list(&resources.limits, &at.child("limits"), errors);
     validate_list(&resources.requests, &at.child("requests"), errors);
-    let requests_at = at.child("requests");
+    let requests = at.child("requests");
     for (name, request) in &resources.requests {
-        let request_at = requests_at.key(name);
+        let request_at = requests.key(name);
         match resources.limits.get(name) {
             Some(limit) if !is_overcommittable(name) && request != limit => {
                 let detail = format!("must be equal to {name} limit of {limit}");

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: x}\n";
+const POD: &str =
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: x}\n";
 
 fn read(text: &str) -> Manifest {
     decode_manifest(text.as_bytes(), ManifestOrigin::File)
@@ -45,7 +46,10 @@ fn several_documents_and_lists_give_every_pod_with_its_place() {
     let manifest = read(&format!("{}---\n{list}---\n{pods}---\n# nothing\n", pod("a")));
     assert_eq!(names(&manifest), ["a", "b", "c", "d"]);
     let places: Vec<&str> = manifest.pods.iter().map(|pod| pod.place.as_str()).collect();
-    assert_eq!(places, ["document 1", "document 2, items[0]", "document 3, items[0]", "document 3, items[1]"]);
+    assert_eq!(
+        places,
+        ["document 1", "document 2, items[0]", "document 3, items[0]", "document 3, items[1]"]
+    );
     assert!(manifest.problems.is_empty(), "{manifest:?}");
     let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}} {"apiVersion":"v1","kind":"PodList","items":[]}"#;
     assert_eq!(names(&read(json)), ["a"]);
@@ -73,7 +77,9 @@ fn a_bad_item_of_a_list_is_named_and_the_other_items_are_read() {
     let problems: Vec<String> = manifest.problems.iter().map(ToString::to_string).collect();
     assert!(problems[0].starts_with("items[0]: not an object but a number"), "{problems:?}");
     assert!(problems[1].starts_with("items[2]: a list inside a list"), "{problems:?}");
-    assert!(problems[2].starts_with("items[3]: kind \"Deployment\" of apiVersion \"apps/v1\" is not run by agent: only Pod, PodList, List"));
+    assert!(problems[2].starts_with(
+        "items[3]: kind \"Deployment\" of apiVersion \"apps/v1\" is not run by agent: only Pod, PodList, List"
+    ));
 }
 
 #[test]
@@ -121,7 +127,9 @@ fn unknown_and_duplicate_fields_are_warned_about_and_the_pod_still_runs() {
 
 #[test]
 fn local_objects_are_accepted_with_a_warning_beside_the_pods() {
-    let manifest = read(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: conf}}\ndata: {{a: b}}\n---\n{POD}"));
+    let manifest = read(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: conf}}\ndata: {{a: b}}\n---\n{POD}"
+    ));
     assert_eq!(names(&manifest), ["web"]);
     assert!(manifest.problems.is_empty());
     assert_eq!(manifest.warnings[0].name.as_deref(), Some("conf"));
@@ -132,6 +140,7 @@ fn local_objects_are_accepted_with_a_warning_beside_the_pods() {
 fn json_nested_beyond_reason_is_refused() {
     let text = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(!problem(text).is_empty());
+    assert!(!problem(format!("{{\"a\":[{}0]}}", "0,".repeat(1_000_000))).is_empty());
 }
 
 #[test]
