@@ -28,6 +28,8 @@ pub struct SourceState {
     pub seen: bool,
     /// By uid.
     pub pods: BTreeMap<PodUid, DesiredPod>,
+    /// What was wrong with its last valid answer.
+    pub findings: Vec<Finding>,
 }
 
 /// Everything that should run on this node, by source.
@@ -110,7 +112,8 @@ pub struct Merged {
     pub findings: Vec<Finding>,
 }
 
-/// Merges what `source` wants now into the desired set. `None` is no valid answer: nothing changes.
+/// Merges what `source` wants now into the desired set. `None` is no valid answer (`SourceAnswer::Unknown`): nothing
+/// changes. Pods come as sources send them; marking them with source and first sight is done here.
 #[must_use]
 pub fn merge(
     desired: &DesiredSet,
@@ -120,11 +123,12 @@ pub fn merge(
 ) -> Merged {
     let mut merged = Merged { desired: desired.clone(), ..Merged::default() };
     let Some(wanted) = answer else {
-        merged.findings = cross_source_findings(&merged.desired);
+        merged.findings = findings(&merged.desired);
         return merged;
     };
-    let (wanted, mut findings) = admit(wanted, source);
+    let (wanted, ignored) = admit(wanted, source);
     let state = merged.desired.sources.entry(source).or_default();
+    state.findings = ignored;
     merged.first_seen = !state.seen;
     let old = std::mem::take(&mut state.pods);
     state.seen = true;
@@ -145,9 +149,13 @@ pub fn merge(
     }
     // Stable: the order by uid stays within one kind of operation.
     merged.changes.sort_by_key(|change| change.op);
-    findings.extend(cross_source_findings(&merged.desired));
-    merged.findings = findings;
+    merged.findings = findings(&merged.desired);
     merged
+}
+
+fn findings(desired: &DesiredSet) -> Vec<Finding> {
+    let ignored = desired.sources.values().flat_map(|state| state.findings.iter().cloned());
+    ignored.chain(cross_source_findings(desired)).collect()
 }
 
 /// Drops what cannot run beside its siblings. Which of two is kept depends on their origins alone, not on the order in

@@ -141,6 +141,14 @@ fn one_name_from_two_sources_is_wanted_twice_and_reported_with_both_origins() {
     assert_eq!(second.findings.len(), 1);
     let message = &second.findings[0].message;
     assert!(message.contains("file (a.yaml)") && message.contains("http (http://x/)"), "{message}");
+    let doubled = vec![pod("a", "8", "x", "http://x/"), pod("a", "9", "x", "http://x/")];
+    let third = merge(&first.desired, PodSource::Http, Some(doubled), at(2));
+    assert_eq!(third.findings.len(), 1);
+    assert_eq!(
+        file(&third.desired, vec![]).findings,
+        third.findings,
+        "another source's answer does not clear it"
+    );
     let unchanged = merge(&second.desired, PodSource::File, None, at(2));
     assert_eq!(unchanged.findings, second.findings, "a finding stands until it is mended");
 }

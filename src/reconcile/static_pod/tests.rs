@@ -104,18 +104,6 @@ fn spelling_out_a_default_does_not_change_the_uid_and_any_other_change_does() {
 }
 
 #[test]
-fn comments_and_key_order_do_not_change_the_uid() {
-    use crate::source::manifest::{ManifestOrigin, decode_manifest};
-    let uid_of = |text: &str| {
-        let pod = decode_manifest(text.as_bytes(), ManifestOrigin::File).pods.remove(0).pod;
-        prepare(pod, &file("/m"), "n").unwrap().metadata.uid
-    };
-    let one = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: x:1\n";
-    let two = "# hi\nspec: {containers: [{image: 'x:1', name: c}]} # there\nmetadata: {name: web}\nkind: Pod\napiVersion: v1\n";
-    assert_eq!(uid_of(one), uid_of(two));
-}
-
-#[test]
 fn a_pod_without_a_name_or_with_broken_rules_is_refused_with_upstreams_words() {
     let mut nameless = manifest();
     nameless["metadata"] = json!({});

@@ -56,7 +56,9 @@ fn the_base_pod_is_good() {
 
 #[test]
 fn every_broken_rule_is_reported_not_only_the_first() {
-    let errors = errors_of(json!({"metadata": {"name": "A", "namespace": "b_"}, "spec": {"restartPolicy": "x", "hostname": "-"}}));
+    let errors = errors_of(
+        json!({"metadata": {"name": "A", "namespace": "b_"}, "spec": {"restartPolicy": "x", "hostname": "-"}}),
+    );
     assert_eq!(errors.len(), 5, "{errors:#?}");
     assert!(errors.contains(&"spec.containers: Required value".to_owned()));
 }
@@ -70,19 +72,47 @@ fn metadata_rules() {
         vec![
             ("name", json!("Web"), subdomain),
             ("name", json!("web.site-1"), ""),
-            ("name", json!("web..site"), "metadata.name: Invalid value: \"web..site\": a lowercase RFC 1123 subdomain…"),
-            ("name", json!(long), &format!("metadata.name: Invalid value: {long:?}: must be no more than 253 characters")),
+            (
+                "name",
+                json!("web..site"),
+                "metadata.name: Invalid value: \"web..site\": a lowercase RFC 1123 subdomain…",
+            ),
+            (
+                "name",
+                json!(long),
+                &format!("metadata.name: Invalid value: {long:?}: must be no more than 253 characters"),
+            ),
             ("name", json!(""), "metadata.name: Required value: name or generateName is required"),
-            ("namespace", json!("a.b"), "metadata.namespace: Invalid value: \"a.b\": a lowercase RFC 1123 label must…"),
+            (
+                "namespace",
+                json!("a.b"),
+                "metadata.namespace: Invalid value: \"a.b\": a lowercase RFC 1123 label must…",
+            ),
             ("uid", json!("../../etc"), "metadata.uid: Invalid value: \"../../etc\": must consist…"),
             ("uid", json!("0c0e-1"), ""),
             ("labels", json!({"app.kubernetes.io/name": "Web_1"}), ""),
-            ("labels", json!({"a/b/c": ""}), "metadata.labels: Invalid value: \"a/b/c\": a qualified name must…"),
-            ("labels", json!({"/x": ""}), "metadata.labels: Invalid value: \"/x\": prefix part must be non-empty"),
-            ("labels", json!({"a": "-"}), "metadata.labels: Invalid value: \"-\": a valid label must be an empty string…"),
+            (
+                "labels",
+                json!({"a/b/c": ""}),
+                "metadata.labels: Invalid value: \"a/b/c\": a qualified name must…",
+            ),
+            (
+                "labels",
+                json!({"/x": ""}),
+                "metadata.labels: Invalid value: \"/x\": prefix part must be non-empty",
+            ),
+            (
+                "labels",
+                json!({"a": "-"}),
+                "metadata.labels: Invalid value: \"-\": a valid label must be an empty string…",
+            ),
             ("labels", json!({"a": "b".repeat(64)}), "metadata.labels: Invalid value: \"bb…"),
             ("annotations", json!({"AnyCase.X/Y_z": "any text\n"}), ""),
-            ("annotations", json!({"a": "x".repeat(300_000)}), "metadata.annotations: Too long: may not be more than 262144 bytes"),
+            (
+                "annotations",
+                json!({"a": "x".repeat(300_000)}),
+                "metadata.annotations: Too long: may not be more than 262144 bytes",
+            ),
         ],
     );
 }
@@ -93,32 +123,100 @@ fn spec_rules() {
     table(
         "",
         vec![
-            ("restartPolicy", json!("Sometimes"), "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\""),
-            ("dnsPolicy", json!("Best"), "spec.dnsPolicy: Unsupported value: \"Best\": supported values: \"ClusterFirst\", \"ClusterFirstWithHostNet\", \"Default\", \"None\""),
-            ("dnsPolicy", json!("None"), "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"),
-            ("dnsConfig", json!({"nameservers": ["1.1.1.1", "::1", "1.1.1.2", "1.1.1.3"]}), "spec.dnsConfig.nameservers: Invalid value: [\"1.1.1.1\", \"::1\", \"1.1.1.2\", \"1.1.1.3\"]: must not have more than 3 nameservers"),
-            ("dnsConfig", json!({"nameservers": ["dns"]}), "spec.dnsConfig.nameservers[0]: Invalid value: \"dns\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"),
+            (
+                "restartPolicy",
+                json!("Sometimes"),
+                "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\"",
+            ),
+            (
+                "dnsPolicy",
+                json!("Best"),
+                "spec.dnsPolicy: Unsupported value: \"Best\": supported values: \"ClusterFirst\", \"ClusterFirstWithHostNet\", \"Default\", \"None\"",
+            ),
+            (
+                "dnsPolicy",
+                json!("None"),
+                "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
+            ),
+            (
+                "dnsConfig",
+                json!({"nameservers": ["1.1.1.1", "::1", "1.1.1.2", "1.1.1.3"]}),
+                "spec.dnsConfig.nameservers: Invalid value: [\"1.1.1.1\", \"::1\", \"1.1.1.2\", \"1.1.1.3\"]: must not have more than 3 nameservers",
+            ),
+            (
+                "dnsConfig",
+                json!({"nameservers": ["dns"]}),
+                "spec.dnsConfig.nameservers[0]: Invalid value: \"dns\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ),
             ("dnsConfig", json!({"searches": many}), "spec.dnsConfig.searches: Invalid value: …"),
-            ("dnsConfig", json!({"searches": ["a b"]}), "spec.dnsConfig.searches[0]: Invalid value: \"a b\": …"),
+            (
+                "dnsConfig",
+                json!({"searches": ["a b"]}),
+                "spec.dnsConfig.searches[0]: Invalid value: \"a b\": …",
+            ),
             ("dnsConfig", json!({"searches": [".", "_x.example."]}), ""),
-            ("dnsConfig", json!({"options": [{"value": "1"}]}), "spec.dnsConfig.options[0]: Required value: must not be empty"),
-            ("activeDeadlineSeconds", json!(0), "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"),
-            ("terminationGracePeriodSeconds", json!(-1), "spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0"),
+            (
+                "dnsConfig",
+                json!({"options": [{"value": "1"}]}),
+                "spec.dnsConfig.options[0]: Required value: must not be empty",
+            ),
+            (
+                "activeDeadlineSeconds",
+                json!(0),
+                "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive",
+            ),
+            (
+                "terminationGracePeriodSeconds",
+                json!(-1),
+                "spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0",
+            ),
             ("nodeSelector", json!({"a": "-"}), "spec.nodeSelector: Invalid value: \"-\": …"),
-            ("hostname", json!("a.b"), "spec.hostname: Invalid value: \"a.b\": a lowercase RFC 1123 label must…"),
-            ("subdomain", json!("A"), "spec.subdomain: Invalid value: \"A\": a lowercase RFC 1123 label must…"),
+            (
+                "hostname",
+                json!("a.b"),
+                "spec.hostname: Invalid value: \"a.b\": a lowercase RFC 1123 label must…",
+            ),
+            (
+                "subdomain",
+                json!("A"),
+                "spec.subdomain: Invalid value: \"A\": a lowercase RFC 1123 label must…",
+            ),
             ("hostnameOverride", json!("a".repeat(65)), "spec.hostnameOverride: …"),
-            ("hostAliases", json!([{"ip": "1.2.3"}]), "spec.hostAliases[0].ip: Invalid value: \"1.2.3\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"),
-            ("hostAliases", json!([{"ip": "1.2.3.4", "hostnames": ["A"]}]), "spec.hostAliases[0].hostnames[0]: Invalid value: \"A\": …"),
-            ("os", json!({"name": "plan9"}), "spec.os.name: Unsupported value: \"plan9\": supported values: \"linux\", \"windows\""),
+            (
+                "hostAliases",
+                json!([{"ip": "1.2.3"}]),
+                "spec.hostAliases[0].ip: Invalid value: \"1.2.3\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ),
+            (
+                "hostAliases",
+                json!([{"ip": "1.2.3.4", "hostnames": ["A"]}]),
+                "spec.hostAliases[0].hostnames[0]: Invalid value: \"A\": …",
+            ),
+            (
+                "os",
+                json!({"name": "plan9"}),
+                "spec.os.name: Unsupported value: \"plan9\": supported values: \"linux\", \"windows\"",
+            ),
             ("imagePullSecrets", json!([{}]), "spec.imagePullSecrets[0].name: Required value"),
             ("preemptionPolicy", json!("Now"), "spec.preemptionPolicy: Unsupported value: \"Now\": …"),
             ("priorityClassName", json!("A"), "spec.priorityClassName: Invalid value: …"),
             ("runtimeClassName", json!("A"), "spec.runtimeClassName: Invalid value: …"),
             ("readinessGates", json!([{}]), "spec.readinessGates[0].conditionType: Required value"),
-            ("overhead", json!({"cpu": "-1"}), "spec.overhead[cpu]: Invalid value: \"-1\": must be greater than or equal to 0"),
-            ("ephemeralContainers", json!([{"name": "e", "image": "x"}]), "spec.ephemeralContainers: Forbidden: cannot be set on create"),
-            ("resourceClaims", json!([{"name": "a"}, {"name": "a"}]), "spec.resourceClaims[1].name: Duplicate value: \"a\""),
+            (
+                "overhead",
+                json!({"cpu": "-1"}),
+                "spec.overhead[cpu]: Invalid value: \"-1\": must be greater than or equal to 0",
+            ),
+            (
+                "ephemeralContainers",
+                json!([{"name": "e", "image": "x"}]),
+                "spec.ephemeralContainers: Forbidden: cannot be set on create",
+            ),
+            (
+                "resourceClaims",
+                json!([{"name": "a"}, {"name": "a"}]),
+                "spec.resourceClaims[1].name: Duplicate value: \"a\"",
+            ),
         ],
     );
     let mut pod = base();
@@ -126,12 +224,17 @@ fn spec_rules() {
     pod["spec"]["dnsConfig"] = json!({});
     assert_eq!(
         errors_of(pod),
-        ["spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None"]
+        [
+            "spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None"
+        ]
     );
     let mut pod = base();
     pod["spec"]["nodeName"] = json!("n");
     pod["spec"]["schedulingGates"] = json!([{"name": "g"}]);
-    assert_eq!(errors_of(pod), ["spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared"]);
+    assert_eq!(
+        errors_of(pod),
+        ["spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared"]
+    );
 }
 
 #[test]
@@ -159,17 +262,45 @@ fn container_rules() {
         "/containers/0",
         vec![
             ("name", json!(""), "spec.containers[0].name: Required value"),
-            ("name", json!("C"), "spec.containers[0].name: Invalid value: \"C\": a lowercase RFC 1123 label must…"),
+            (
+                "name",
+                json!("C"),
+                "spec.containers[0].name: Invalid value: \"C\": a lowercase RFC 1123 label must…",
+            ),
             ("name", json!("d"), "spec.containers[1].name: Duplicate value: \"d\""),
             ("name", json!("i"), "spec.initContainers[0].name: Duplicate value: \"i\""),
             ("image", json!(""), "spec.containers[0].image: Required value"),
-            ("image", json!(" x"), "spec.containers[0].image: Invalid value: \" x\": must not have leading or trailing whitespace"),
-            ("imagePullPolicy", json!("Maybe"), "spec.containers[0].imagePullPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"IfNotPresent\", \"Never\""),
-            ("terminationMessagePolicy", json!("Log"), "spec.containers[0].terminationMessagePolicy: Unsupported value: \"Log\": …"),
-            ("restartPolicy", json!("Sometimes"), "spec.containers[0].restartPolicy: Unsupported value: \"Sometimes\": …"),
-            ("restartPolicyRules", json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]), "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used"),
+            (
+                "image",
+                json!(" x"),
+                "spec.containers[0].image: Invalid value: \" x\": must not have leading or trailing whitespace",
+            ),
+            (
+                "imagePullPolicy",
+                json!("Maybe"),
+                "spec.containers[0].imagePullPolicy: Unsupported value: \"Maybe\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+            ),
+            (
+                "terminationMessagePolicy",
+                json!("Log"),
+                "spec.containers[0].terminationMessagePolicy: Unsupported value: \"Log\": …",
+            ),
+            (
+                "restartPolicy",
+                json!("Sometimes"),
+                "spec.containers[0].restartPolicy: Unsupported value: \"Sometimes\": …",
+            ),
+            (
+                "restartPolicyRules",
+                json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]),
+                "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+            ),
             ("targetContainerName", json!("d"), "spec.containers[0].targetContainerName: Forbidden: …"),
-            ("lifecycle", json!({"stopSignal": "SIGTERM"}), "spec.containers[0].lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`"),
+            (
+                "lifecycle",
+                json!({"stopSignal": "SIGTERM"}),
+                "spec.containers[0].lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`",
+            ),
         ],
     );
 }
@@ -181,17 +312,53 @@ fn port_rules() {
         "/containers/0",
         vec![
             port(json!({}), "spec.containers[0].ports[0].containerPort: Required value"),
-            port(json!({"containerPort": 65536}), "spec.containers[0].ports[0].containerPort: Invalid value: 65536: must be between 1 and 65535, inclusive"),
-            port(json!({"containerPort": 1, "hostPort": -1}), "spec.containers[0].ports[0].hostPort: Invalid value: -1: must be between 1 and 65535, inclusive"),
-            port(json!({"containerPort": 1, "protocol": "ICMP"}), "spec.containers[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\""),
-            port(json!({"containerPort": 1, "hostIP": "localhost"}), "spec.containers[0].ports[0].hostIP: Invalid value: …"),
-            port(json!({"containerPort": 1, "name": "much-too-long-name"}), "spec.containers[0].ports[0].name: Invalid value: \"much-too-long-name\": must be no more than 15 characters"),
-            port(json!({"containerPort": 1, "name": "80"}), "spec.containers[0].ports[0].name: Invalid value: \"80\": must contain at least one letter (a-z)"),
-            port(json!({"containerPort": 1, "name": "a--b"}), "spec.containers[0].ports[0].name: Invalid value: \"a--b\": must not contain consecutive hyphens"),
-            port(json!({"containerPort": 1, "name": "a-"}), "spec.containers[0].ports[0].name: Invalid value: \"a-\": must not begin or end with a hyphen"),
-            ("ports", json!([{"containerPort": 1, "name": "a"}, {"containerPort": 2, "name": "a"}]), "spec.containers[0].ports[1].name: Duplicate value: \"a\""),
-            ("ports", json!([{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9}]), "spec.containers[0].ports[1].hostPort: Duplicate value: \"TCP//9\""),
-            ("ports", json!([{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9, "protocol": "UDP"}]), ""),
+            port(
+                json!({"containerPort": 65536}),
+                "spec.containers[0].ports[0].containerPort: Invalid value: 65536: must be between 1 and 65535, inclusive",
+            ),
+            port(
+                json!({"containerPort": 1, "hostPort": -1}),
+                "spec.containers[0].ports[0].hostPort: Invalid value: -1: must be between 1 and 65535, inclusive",
+            ),
+            port(
+                json!({"containerPort": 1, "protocol": "ICMP"}),
+                "spec.containers[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
+            ),
+            port(
+                json!({"containerPort": 1, "hostIP": "localhost"}),
+                "spec.containers[0].ports[0].hostIP: Invalid value: …",
+            ),
+            port(
+                json!({"containerPort": 1, "name": "much-too-long-name"}),
+                "spec.containers[0].ports[0].name: Invalid value: \"much-too-long-name\": must be no more than 15 characters",
+            ),
+            port(
+                json!({"containerPort": 1, "name": "80"}),
+                "spec.containers[0].ports[0].name: Invalid value: \"80\": must contain at least one letter (a-z)",
+            ),
+            port(
+                json!({"containerPort": 1, "name": "a--b"}),
+                "spec.containers[0].ports[0].name: Invalid value: \"a--b\": must not contain consecutive hyphens",
+            ),
+            port(
+                json!({"containerPort": 1, "name": "a-"}),
+                "spec.containers[0].ports[0].name: Invalid value: \"a-\": must not begin or end with a hyphen",
+            ),
+            (
+                "ports",
+                json!([{"containerPort": 1, "name": "a"}, {"containerPort": 2, "name": "a"}]),
+                "spec.containers[0].ports[1].name: Duplicate value: \"a\"",
+            ),
+            (
+                "ports",
+                json!([{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9}]),
+                "spec.containers[0].ports[1].hostPort: Duplicate value: \"TCP//9\"",
+            ),
+            (
+                "ports",
+                json!([{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9, "protocol": "UDP"}]),
+                "",
+            ),
         ],
     );
     let mut pod = base();
@@ -199,36 +366,93 @@ fn port_rules() {
     pod["spec"]["containers"][0]["ports"][0]["hostPort"] = json!(81);
     assert_eq!(
         errors_of(pod),
-        ["spec.containers[0].ports[0].containerPort: Invalid value: 80: must match `hostPort` when `hostNetwork` is true"]
+        [
+            "spec.containers[0].ports[0].containerPort: Invalid value: 80: must match `hostPort` when `hostNetwork` is true"
+        ]
     );
 }
 
 #[test]
 fn environment_rules() {
-    let from = |source: Value, expected: &'static str| ("env", json!([{"name": "A", "valueFrom": source}]), expected);
+    let from = |source: Value, expected: &'static str| {
+        ("env", json!([{"name": "A", "valueFrom": source}]), expected)
+    };
     table(
         "/containers/0",
         vec![
             ("env", json!([{"name": "a.b-c d"}]), ""),
             ("env", json!([{}]), "spec.containers[0].env[0].name: Required value"),
-            ("env", json!([{"name": "A=B"}]), "spec.containers[0].env[0].name: Invalid value: \"A=B\": a valid environment variable name must consist only of printable ASCII characters other than '='"),
-            from(json!({}), "spec.containers[0].env[0].valueFrom: Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"),
-            from(json!({"fieldRef": {"fieldPath": "metadata.name"}, "secretKeyRef": {"name": "s", "key": "k"}}), "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not have more than one field specified at a time"),
-            from(json!({"fieldRef": {}}), "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Required value"),
-            from(json!({"fieldRef": {"fieldPath": "spec.containers"}}), "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"spec.containers\": …"),
+            (
+                "env",
+                json!([{"name": "A=B"}]),
+                "spec.containers[0].env[0].name: Invalid value: \"A=B\": a valid environment variable name must consist only of printable ASCII characters other than '='",
+            ),
+            from(
+                json!({}),
+                "spec.containers[0].env[0].valueFrom: Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+            ),
+            from(
+                json!({"fieldRef": {"fieldPath": "metadata.name"}, "secretKeyRef": {"name": "s", "key": "k"}}),
+                "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not have more than one field specified at a time",
+            ),
+            from(
+                json!({"fieldRef": {}}),
+                "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Required value",
+            ),
+            from(
+                json!({"fieldRef": {"fieldPath": "spec.containers"}}),
+                "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"spec.containers\": …",
+            ),
             from(json!({"fieldRef": {"fieldPath": "metadata.labels['a/b']"}}), ""),
-            from(json!({"fieldRef": {"fieldPath": "spec.x['a']"}}), "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.x['a']\": does not support subscript: \"spec.x\""),
-            from(json!({"resourceFieldRef": {}}), "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Required value"),
-            from(json!({"resourceFieldRef": {"resource": "limits.gpu"}}), "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Unsupported value: \"limits.gpu\": …"),
-            from(json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}}), "spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor: Invalid value: \"2\": only divisor's values 1m and 1 are supported with the cpu resource"),
+            from(
+                json!({"fieldRef": {"fieldPath": "spec.x['a']"}}),
+                "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath: Invalid value: \"spec.x['a']\": does not support subscript: \"spec.x\"",
+            ),
+            from(
+                json!({"resourceFieldRef": {}}),
+                "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Required value",
+            ),
+            from(
+                json!({"resourceFieldRef": {"resource": "limits.gpu"}}),
+                "spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Unsupported value: \"limits.gpu\": …",
+            ),
+            from(
+                json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}}),
+                "spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor: Invalid value: \"2\": only divisor's values 1m and 1 are supported with the cpu resource",
+            ),
             from(json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}), ""),
-            from(json!({"secretKeyRef": {"name": "s"}}), "spec.containers[0].env[0].valueFrom.secretKeyRef.key: Required value"),
-            from(json!({"configMapKeyRef": {"key": "k"}}), "spec.containers[0].env[0].valueFrom.configMapKeyRef.name: Required value"),
-            from(json!({"configMapKeyRef": {"name": "c", "key": "a/b"}}), "spec.containers[0].env[0].valueFrom.configMapKeyRef.key: Invalid value: \"a/b\": a valid config key must consist…"),
-            ("env", json!([{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]), "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty"),
-            ("envFrom", json!([{}]), "spec.containers[0].envFrom[0]: Invalid value: \"\": must specify one of: `configMapRef` or `secretRef`"),
-            ("envFrom", json!([{"configMapRef": {"name": "a"}, "secretRef": {"name": "b"}}]), "spec.containers[0].envFrom[0]: Invalid value: \"\": may not have more than one field specified at a time"),
-            ("envFrom", json!([{"configMapRef": {}}]), "spec.containers[0].envFrom[0].configMapRef.name: Required value"),
+            from(
+                json!({"secretKeyRef": {"name": "s"}}),
+                "spec.containers[0].env[0].valueFrom.secretKeyRef.key: Required value",
+            ),
+            from(
+                json!({"configMapKeyRef": {"key": "k"}}),
+                "spec.containers[0].env[0].valueFrom.configMapKeyRef.name: Required value",
+            ),
+            from(
+                json!({"configMapKeyRef": {"name": "c", "key": "a/b"}}),
+                "spec.containers[0].env[0].valueFrom.configMapKeyRef.key: Invalid value: \"a/b\": a valid config key must consist…",
+            ),
+            (
+                "env",
+                json!([{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+                "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty",
+            ),
+            (
+                "envFrom",
+                json!([{}]),
+                "spec.containers[0].envFrom[0]: Invalid value: \"\": must specify one of: `configMapRef` or `secretRef`",
+            ),
+            (
+                "envFrom",
+                json!([{"configMapRef": {"name": "a"}, "secretRef": {"name": "b"}}]),
+                "spec.containers[0].envFrom[0]: Invalid value: \"\": may not have more than one field specified at a time",
+            ),
+            (
+                "envFrom",
+                json!([{"configMapRef": {}}]),
+                "spec.containers[0].envFrom[0].configMapRef.name: Required value",
+            ),
         ],
     );
 }
@@ -253,7 +477,9 @@ fn resource_rules() {
         .collect(),
     );
     let unknown = changed("/containers/0", "resources", json!({"limits": {"gpu": "1"}}));
-    assert!(unknown.iter().all(|error| error.ends_with("[gpu]: Invalid value: \"gpu\": must be a standard resource for containers")));
+    assert!(unknown.iter().all(|error| {
+        error.ends_with("[gpu]: Invalid value: \"gpu\": must be a standard resource for containers")
+    }));
     assert_eq!(unknown.len(), 2, "limit and defaulted request: {unknown:?}");
 }
 
@@ -268,14 +494,21 @@ fn pod_level_resource_rules() {
     assert_eq!(with(json!({"limits": {"cpu": "3"}})), Vec::<String>::new());
     assert_eq!(
         with(json!({"requests": {"cpu": "500m"}})),
-        ["spec.resources.requests[cpu]: Invalid value: \"500m\": must be greater than or equal to aggregate container requests of 1"]
+        [
+            "spec.resources.requests[cpu]: Invalid value: \"500m\": must be greater than or equal to aggregate container requests of 1"
+        ]
     );
     assert_eq!(
         with(json!({"limits": {"cpu": "1500m"}})),
-        ["spec.containers[0].resources.limits[cpu]: Invalid value: \"2\": must be less than or equal to pod limits of 1500m"]
+        [
+            "spec.containers[0].resources.limits[cpu]: Invalid value: \"2\": must be less than or equal to pod limits of 1500m"
+        ]
     );
     let errors = with(json!({"requests": {"ephemeral-storage": "1Gi"}}));
-    assert!(errors[0].starts_with("spec.resources.requests[ephemeral-storage]: Unsupported value"), "{errors:?}");
+    assert!(
+        errors[0].starts_with("spec.resources.requests[ephemeral-storage]: Unsupported value"),
+        "{errors:?}"
+    );
 }
 
 #[test]
@@ -284,29 +517,93 @@ fn probe_and_lifecycle_rules() {
     table(
         "/containers/0",
         vec![
-            ("livenessProbe", json!({}), "spec.containers[0].livenessProbe: Required value: must specify a handler type"),
-            ("livenessProbe", json!({"exec": exec, "tcpSocket": {"port": 1}}), "spec.containers[0].livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type"),
-            ("livenessProbe", json!({"exec": {}}), "spec.containers[0].livenessProbe.exec.command: Required value"),
-            ("livenessProbe", json!({"exec": exec, "successThreshold": 2}), "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1"),
+            (
+                "livenessProbe",
+                json!({}),
+                "spec.containers[0].livenessProbe: Required value: must specify a handler type",
+            ),
+            (
+                "livenessProbe",
+                json!({"exec": exec, "tcpSocket": {"port": 1}}),
+                "spec.containers[0].livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type",
+            ),
+            (
+                "livenessProbe",
+                json!({"exec": {}}),
+                "spec.containers[0].livenessProbe.exec.command: Required value",
+            ),
+            (
+                "livenessProbe",
+                json!({"exec": exec, "successThreshold": 2}),
+                "spec.containers[0].livenessProbe.successThreshold: Invalid value: 2: must be 1",
+            ),
             ("readinessProbe", json!({"exec": exec, "successThreshold": 2}), ""),
-            ("startupProbe", json!({"exec": exec, "periodSeconds": -1}), "spec.containers[0].startupProbe.periodSeconds: Invalid value: -1: must be greater than or equal to 0"),
-            ("startupProbe", json!({"exec": exec, "terminationGracePeriodSeconds": 0}), "spec.containers[0].startupProbe.terminationGracePeriodSeconds: Invalid value: 0: must be greater than 0"),
-            ("readinessProbe", json!({"exec": exec, "terminationGracePeriodSeconds": 5}), "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 5: must not be set for readinessProbes"),
-            ("livenessProbe", json!({"httpGet": {"port": 0}}), "spec.containers[0].livenessProbe.httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive"),
-            ("livenessProbe", json!({"httpGet": {"port": "a--b"}}), "spec.containers[0].livenessProbe.httpGet.port: Invalid value: \"a--b\": must not contain consecutive hyphens"),
-            ("livenessProbe", json!({"httpGet": {"port": 1, "scheme": "FTP"}}), "spec.containers[0].livenessProbe.httpGet.scheme: Unsupported value: \"FTP\": supported values: \"HTTP\", \"HTTPS\""),
-            ("livenessProbe", json!({"httpGet": {"port": 1, "httpHeaders": [{"name": "a b"}]}}), "spec.containers[0].livenessProbe.httpGet.httpHeaders[0].name: Invalid value: \"a b\": a valid HTTP header…"),
-            ("livenessProbe", json!({"grpc": {"port": 70000}}), "spec.containers[0].livenessProbe.grpc.port: Invalid value: 70000: must be between 1 and 65535, inclusive"),
-            ("lifecycle", json!({"preStop": {}}), "spec.containers[0].lifecycle.preStop: Required value: must specify a handler type"),
-            ("lifecycle", json!({"preStop": {"sleep": {"seconds": 31}}}), "spec.containers[0].lifecycle.preStop.sleep.seconds: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)"),
+            (
+                "startupProbe",
+                json!({"exec": exec, "periodSeconds": -1}),
+                "spec.containers[0].startupProbe.periodSeconds: Invalid value: -1: must be greater than or equal to 0",
+            ),
+            (
+                "startupProbe",
+                json!({"exec": exec, "terminationGracePeriodSeconds": 0}),
+                "spec.containers[0].startupProbe.terminationGracePeriodSeconds: Invalid value: 0: must be greater than 0",
+            ),
+            (
+                "readinessProbe",
+                json!({"exec": exec, "terminationGracePeriodSeconds": 5}),
+                "spec.containers[0].readinessProbe.terminationGracePeriodSeconds: Invalid value: 5: must not be set for readinessProbes",
+            ),
+            (
+                "livenessProbe",
+                json!({"httpGet": {"port": 0}}),
+                "spec.containers[0].livenessProbe.httpGet.port: Invalid value: 0: must be between 1 and 65535, inclusive",
+            ),
+            (
+                "livenessProbe",
+                json!({"httpGet": {"port": "a--b"}}),
+                "spec.containers[0].livenessProbe.httpGet.port: Invalid value: \"a--b\": must not contain consecutive hyphens",
+            ),
+            (
+                "livenessProbe",
+                json!({"httpGet": {"port": 1, "scheme": "FTP"}}),
+                "spec.containers[0].livenessProbe.httpGet.scheme: Unsupported value: \"FTP\": supported values: \"HTTP\", \"HTTPS\"",
+            ),
+            (
+                "livenessProbe",
+                json!({"httpGet": {"port": 1, "httpHeaders": [{"name": "a b"}]}}),
+                "spec.containers[0].livenessProbe.httpGet.httpHeaders[0].name: Invalid value: \"a b\": a valid HTTP header…",
+            ),
+            (
+                "livenessProbe",
+                json!({"grpc": {"port": 70000}}),
+                "spec.containers[0].livenessProbe.grpc.port: Invalid value: 70000: must be between 1 and 65535, inclusive",
+            ),
+            (
+                "lifecycle",
+                json!({"preStop": {}}),
+                "spec.containers[0].lifecycle.preStop: Required value: must specify a handler type",
+            ),
+            (
+                "lifecycle",
+                json!({"preStop": {"sleep": {"seconds": 31}}}),
+                "spec.containers[0].lifecycle.preStop.sleep.seconds: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)",
+            ),
             ("lifecycle", json!({"postStart": {"sleep": {"seconds": 0}}}), ""),
         ],
     );
     table(
         "/initContainers/0",
         vec![
-            ("livenessProbe", json!({"exec": exec}), "spec.initContainers[0].livenessProbe: Forbidden: may not be set for init containers without restartPolicy=Always"),
-            ("lifecycle", json!({"preStop": {"exec": exec}}), "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always"),
+            (
+                "livenessProbe",
+                json!({"exec": exec}),
+                "spec.initContainers[0].livenessProbe: Forbidden: may not be set for init containers without restartPolicy=Always",
+            ),
+            (
+                "lifecycle",
+                json!({"preStop": {"exec": exec}}),
+                "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always",
+            ),
         ],
     );
     let mut pod = base();
@@ -328,16 +625,42 @@ fn mount_rules() {
             mount(json!({"name": "w"}), "spec.containers[0].volumeMounts[0].name: Not found: \"w\""),
             mount(json!({"name": ""}), "spec.containers[0].volumeMounts[0].name: Required value"),
             mount(json!({"mountPath": ""}), "spec.containers[0].volumeMounts[0].mountPath: Required value"),
-            mount(json!({"subPath": "a/../b"}), "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"a/../b\": must not contain '..'"),
+            mount(
+                json!({"subPath": "a/../b"}),
+                "spec.containers[0].volumeMounts[0].subPath: Invalid value: \"a/../b\": must not contain '..'",
+            ),
             mount(json!({"subPath": "a..b/..c"}), ""),
-            mount(json!({"subPathExpr": "/a"}), "spec.containers[0].volumeMounts[0].subPathExpr: Invalid value: \"/a\": must be a relative path"),
-            mount(json!({"subPath": "a", "subPathExpr": "b"}), "spec.containers[0].volumeMounts[0].subPathExpr: Invalid value: \"b\": subPathExpr and subPath are mutually exclusive"),
-            mount(json!({"mountPropagation": "Bidirectional"}), "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers"),
-            mount(json!({"mountPropagation": "Sideways"}), "spec.containers[0].volumeMounts[0].mountPropagation: Unsupported value: \"Sideways\": …"),
-            mount(json!({"recursiveReadOnly": "Enabled"}), "spec.containers[0].volumeMounts[0].recursiveReadOnly: Forbidden: may only be specified when readOnly is true"),
+            mount(
+                json!({"subPathExpr": "/a"}),
+                "spec.containers[0].volumeMounts[0].subPathExpr: Invalid value: \"/a\": must be a relative path",
+            ),
+            mount(
+                json!({"subPath": "a", "subPathExpr": "b"}),
+                "spec.containers[0].volumeMounts[0].subPathExpr: Invalid value: \"b\": subPathExpr and subPath are mutually exclusive",
+            ),
+            mount(
+                json!({"mountPropagation": "Bidirectional"}),
+                "spec.containers[0].volumeMounts[0].mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers",
+            ),
+            mount(
+                json!({"mountPropagation": "Sideways"}),
+                "spec.containers[0].volumeMounts[0].mountPropagation: Unsupported value: \"Sideways\": …",
+            ),
+            mount(
+                json!({"recursiveReadOnly": "Enabled"}),
+                "spec.containers[0].volumeMounts[0].recursiveReadOnly: Forbidden: may only be specified when readOnly is true",
+            ),
             mount(json!({"readOnly": true, "recursiveReadOnly": "IfPossible"}), ""),
-            ("volumeMounts", json!([{"name": "v", "mountPath": "/v"}, {"name": "v", "mountPath": "/v"}]), "spec.containers[0].volumeMounts[1].mountPath: Invalid value: \"/v\": must be unique"),
-            ("volumeDevices", json!([{"name": "v", "devicePath": "/d"}]), "spec.containers[0].volumeDevices[0].name: Invalid value: \"v\": can only use volume source type of…"),
+            (
+                "volumeMounts",
+                json!([{"name": "v", "mountPath": "/v"}, {"name": "v", "mountPath": "/v"}]),
+                "spec.containers[0].volumeMounts[1].mountPath: Invalid value: \"/v\": must be unique",
+            ),
+            (
+                "volumeDevices",
+                json!([{"name": "v", "devicePath": "/d"}]),
+                "spec.containers[0].volumeDevices[0].name: Invalid value: \"v\": can only use volume source type of…",
+            ),
         ],
     );
 }
@@ -365,10 +688,26 @@ fn security_rules() {
         "",
         vec![
             ("securityContext", json!({"fsGroup": -1}), "spec.securityContext.fsGroup: Invalid value: -1: …"),
-            ("securityContext", json!({"supplementalGroups": [1, -1]}), "spec.securityContext.supplementalGroups[1]: Invalid value: -1: …"),
-            ("securityContext", json!({"fsGroupChangePolicy": "Never"}), "spec.securityContext.fsGroupChangePolicy: Unsupported value: \"Never\": …"),
-            ("securityContext", json!({"sysctls": [{"name": "net..x"}]}), "spec.securityContext.sysctls[0].name: Invalid value: \"net..x\": must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9]$"),
-            ("securityContext", json!({"sysctls": [{"name": "net.a"}, {"name": "net/a"}]}), "spec.securityContext.sysctls[1].name: Duplicate value: \"net/a\""),
+            (
+                "securityContext",
+                json!({"supplementalGroups": [1, -1]}),
+                "spec.securityContext.supplementalGroups[1]: Invalid value: -1: …",
+            ),
+            (
+                "securityContext",
+                json!({"fsGroupChangePolicy": "Never"}),
+                "spec.securityContext.fsGroupChangePolicy: Unsupported value: \"Never\": …",
+            ),
+            (
+                "securityContext",
+                json!({"sysctls": [{"name": "net..x"}]}),
+                "spec.securityContext.sysctls[0].name: Invalid value: \"net..x\": must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*([a-z0-9][-_a-z0-9]*)?[a-z0-9]$",
+            ),
+            (
+                "securityContext",
+                json!({"sysctls": [{"name": "net.a"}, {"name": "net/a"}]}),
+                "spec.securityContext.sysctls[1].name: Duplicate value: \"net/a\"",
+            ),
         ],
     );
     let with = |fields: Value| {
@@ -378,12 +717,19 @@ fn security_rules() {
     };
     assert_eq!(
         with(json!({"hostNetwork": true, "securityContext": {"sysctls": [{"name": "net.a"}]}})),
-        ["spec.securityContext.sysctls[0].name: Invalid value: \"net.a\": may not be specified when 'hostNetwork' is true"]
+        [
+            "spec.securityContext.sysctls[0].name: Invalid value: \"net.a\": may not be specified when 'hostNetwork' is true"
+        ]
     );
-    assert_eq!(with(json!({"hostPID": true, "hostUsers": false})), ["spec.hostPID: Forbidden: when `hostUsers` is false"]);
+    assert_eq!(
+        with(json!({"hostPID": true, "hostUsers": false})),
+        ["spec.hostPID: Forbidden: when `hostUsers` is false"]
+    );
     assert_eq!(
         with(json!({"hostPID": true, "shareProcessNamespace": true})),
-        ["spec.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled"]
+        [
+            "spec.shareProcessNamespace: Invalid value: true: ShareProcessNamespace and HostPID cannot both be enabled"
+        ]
     );
 }
 
@@ -397,29 +743,84 @@ fn volume_rules() {
     table(
         "",
         vec![
-            ("volumes", json!([{"name": "v"}, {"name": "v"}]), "spec.volumes[1].name: Duplicate value: \"v\""),
+            (
+                "volumes",
+                json!([{"name": "v"}, {"name": "v"}]),
+                "spec.volumes[1].name: Duplicate value: \"v\"",
+            ),
             ("volumes", json!([{"name": "v"}, {}]), "spec.volumes[1].name: Required value"),
             volume(json!({}), ""),
-            volume(json!({"emptyDir": {}, "hostPath": {"path": "/x"}}), "spec.volumes[0].emptyDir: Forbidden: may not specify more than 1 volume type"),
+            volume(
+                json!({"emptyDir": {}, "hostPath": {"path": "/x"}}),
+                "spec.volumes[0].emptyDir: Forbidden: may not specify more than 1 volume type",
+            ),
             volume(json!({"hostPath": {}}), "spec.volumes[0].hostPath.path: Required value"),
-            volume(json!({"hostPath": {"path": "/a/../b"}}), "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'"),
-            volume(json!({"hostPath": {"path": "/a", "type": "Pipe"}}), "spec.volumes[0].hostPath.type: Unsupported value: \"Pipe\": …"),
-            volume(json!({"emptyDir": {"medium": "Disk"}}), "spec.volumes[0].emptyDir.medium: Unsupported value: \"Disk\": …"),
-            volume(json!({"emptyDir": {"sizeLimit": "-1"}}), "spec.volumes[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity"),
+            volume(
+                json!({"hostPath": {"path": "/a/../b"}}),
+                "spec.volumes[0].hostPath.path: Invalid value: \"/a/../b\": must not contain '..'",
+            ),
+            volume(
+                json!({"hostPath": {"path": "/a", "type": "Pipe"}}),
+                "spec.volumes[0].hostPath.type: Unsupported value: \"Pipe\": …",
+            ),
+            volume(
+                json!({"emptyDir": {"medium": "Disk"}}),
+                "spec.volumes[0].emptyDir.medium: Unsupported value: \"Disk\": …",
+            ),
+            volume(
+                json!({"emptyDir": {"sizeLimit": "-1"}}),
+                "spec.volumes[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity",
+            ),
             volume(json!({"secret": {}}), "spec.volumes[0].secret.secretName: Required value"),
-            volume(json!({"secret": {"secretName": "s", "defaultMode": 512}}), "spec.volumes[0].secret.defaultMode: Invalid value: 512: must be a number between 0 and 0777 (octal), both inclusive"),
+            volume(
+                json!({"secret": {"secretName": "s", "defaultMode": 512}}),
+                "spec.volumes[0].secret.defaultMode: Invalid value: 512: must be a number between 0 and 0777 (octal), both inclusive",
+            ),
             volume(json!({"configMap": {}}), "spec.volumes[0].configMap.name: Required value"),
-            volume(json!({"configMap": {"name": "c", "items": [{"path": "p"}]}}), "spec.volumes[0].configMap.items[0].key: Required value"),
-            volume(json!({"configMap": {"name": "c", "items": [{"key": "k", "path": "..data"}]}}), "spec.volumes[0].configMap.items[0].path: Invalid value: \"..data\": must not start with '..'"),
-            volume(json!({"configMap": {"name": "c", "items": [{"key": "k", "path": "/p", "mode": 1}]}}), "spec.volumes[0].configMap.items[0].path: Invalid value: \"/p\": must be a relative path"),
-            volume(json!({"downwardAPI": {"items": [{"path": "p"}]}}), "spec.volumes[0].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required"),
-            volume(json!({"downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": "status.podIP"}}]}}), "spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath: Unsupported value: \"status.podIP\": …"),
-            volume(json!({"downwardAPI": {"items": [{"path": "p", "resourceFieldRef": {"resource": "limits.cpu"}}]}}), "spec.volumes[0].downwardAPI.items[0].resourceFieldRef.containerName: Required value"),
-            volume(json!({"projected": {"sources": [{}]}}), "spec.volumes[0].projected.sources[0]: Required value: must specify a volume type"),
-            volume(json!({"projected": {"sources": [{"secret": {"name": "s", "items": [{"key": "a", "path": "p"}]}}, {"configMap": {"name": "c", "items": [{"key": "a", "path": "p"}]}}]}}), "spec.volumes[0].projected.sources[1].configMap.items[0].path: Invalid value: \"p\": conflicting duplicate paths"),
-            volume(json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 5}}]}}), "spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes"),
-            volume(json!({"persistentVolumeClaim": {}}), "spec.volumes[0].persistentVolumeClaim.claimName: Required value"),
-            volume(json!({"nfs": {"server": "s", "path": "p"}}), "spec.volumes[0].nfs.path: Invalid value: \"p\": must be an absolute path"),
+            volume(
+                json!({"configMap": {"name": "c", "items": [{"path": "p"}]}}),
+                "spec.volumes[0].configMap.items[0].key: Required value",
+            ),
+            volume(
+                json!({"configMap": {"name": "c", "items": [{"key": "k", "path": "..data"}]}}),
+                "spec.volumes[0].configMap.items[0].path: Invalid value: \"..data\": must not start with '..'",
+            ),
+            volume(
+                json!({"configMap": {"name": "c", "items": [{"key": "k", "path": "/p", "mode": 1}]}}),
+                "spec.volumes[0].configMap.items[0].path: Invalid value: \"/p\": must be a relative path",
+            ),
+            volume(
+                json!({"downwardAPI": {"items": [{"path": "p"}]}}),
+                "spec.volumes[0].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required",
+            ),
+            volume(
+                json!({"downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": "status.podIP"}}]}}),
+                "spec.volumes[0].downwardAPI.items[0].fieldRef.fieldPath: Unsupported value: \"status.podIP\": …",
+            ),
+            volume(
+                json!({"downwardAPI": {"items": [{"path": "p", "resourceFieldRef": {"resource": "limits.cpu"}}]}}),
+                "spec.volumes[0].downwardAPI.items[0].resourceFieldRef.containerName: Required value",
+            ),
+            volume(
+                json!({"projected": {"sources": [{}]}}),
+                "spec.volumes[0].projected.sources[0]: Required value: must specify a volume type",
+            ),
+            volume(
+                json!({"projected": {"sources": [{"secret": {"name": "s", "items": [{"key": "a", "path": "p"}]}}, {"configMap": {"name": "c", "items": [{"key": "a", "path": "p"}]}}]}}),
+                "spec.volumes[0].projected.sources[1].configMap.items[0].path: Invalid value: \"p\": conflicting duplicate paths",
+            ),
+            volume(
+                json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 5}}]}}),
+                "spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes",
+            ),
+            volume(
+                json!({"persistentVolumeClaim": {}}),
+                "spec.volumes[0].persistentVolumeClaim.claimName: Required value",
+            ),
+            volume(
+                json!({"nfs": {"server": "s", "path": "p"}}),
+                "spec.volumes[0].nfs.path: Invalid value: \"p\": must be an absolute path",
+            ),
             volume(json!({"image": {}}), "spec.volumes[0].image.reference: Required value"),
         ],
     );

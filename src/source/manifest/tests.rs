@@ -181,6 +181,16 @@ fn every_fixture_is_ready_or_refused_for_the_reason_it_names() {
     assert!(seen >= 8, "only {seen} fixtures found");
 }
 
+#[test]
+fn comments_and_key_order_do_not_change_the_uid_and_a_value_does() {
+    let uid_of =
+        |text: &str| prepare(read(text).pods.remove(0).pod, std::path::Path::new("/m")).unwrap().metadata.uid;
+    let one = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: x:1\n";
+    let two = "# hi\nspec: {containers: [{image: 'x:1', name: c}]} # there\nmetadata: {name: web}\nkind: Pod\napiVersion: v1\n";
+    assert_eq!(uid_of(one), uid_of(two));
+    assert_ne!(uid_of(one), uid_of(&two.replace("x:1", "x:2")));
+}
+
 fn prepare(pod: Pod, path: &std::path::Path) -> Result<Pod, crate::reconcile::static_pod::StaticPodError> {
     let origin = crate::reconcile::static_pod::StaticOrigin::File { path: path.display().to_string() };
     crate::reconcile::static_pod::prepare(pod, &origin, "edge-1")
