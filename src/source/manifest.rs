@@ -1,10 +1,11 @@
 //! From the bytes of a manifest to decoded objects: encoding, JSON or YAML, several documents, lists, kinds.
 //!
 //! Owns what counts as a manifest, and the last good version is nobody's business here: a broken document is reported
-//! beside the good ones. Must not know files, URLs or defaults; the only home of YAML among the sources.
+//! beside the good ones. The only home of YAML among the sources. Must not know files or URLs.
 
 mod hint;
 mod json;
+mod static_pods;
 pub mod yaml;
 
 use serde_json::Value;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use crate::api::decode::decode;
 use crate::api::pod::Pod;
 
+pub use static_pods::{StaticPods, read_static_pods};
 pub use yaml::{YamlDocument, YamlError, yaml_documents, yaml_to_values};
 
 /// A manifest larger than this is refused; upstream's limit for files and URLs.
@@ -53,7 +55,7 @@ pub struct ManifestPod {
 /// A problem or a warning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManifestNote {
-    /// As in [`ManifestPod`], with the line where it is known: `document 2 (line 14)`.
+    /// As in [`ManifestPod`]; the message begins with the line where it is known.
     pub place: String,
     /// `metadata.name` of the object, where it can be read: whose last good version should stay.
     pub name: Option<String>,

@@ -180,3 +180,12 @@ proptest! {
         prop_assert_eq!(of(&label, &path, &node), of(&label, &path, &node));
     }
 }
+
+#[test]
+fn a_message_names_many_errors_but_not_all_of_thousands() {
+    let containers: Vec<Value> = (0..1000).map(|n| json!({"name": format!("c{n}")})).collect();
+    let error =
+        try_prepare(json!({"metadata": {"name": "a"}, "spec": {"containers": containers}}), &file("/m"), "n");
+    let message = error.unwrap_err().to_string();
+    assert!(message.ends_with("spec.containers[24].image: Required value, and 975 more]"), "{message}");
+}

@@ -250,6 +250,9 @@ fn claim_host_ports(container: &Container, taken: &mut BTreeSet<String>, at: &Pa
 
 /// A container may only use claims that its pod makes.
 fn claims(container: &Container, spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {
+    if container.resources.claims.is_empty() {
+        return;
+    }
     let name = |claim: &serde_json::Value| {
         claim.get("name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
     };
