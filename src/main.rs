@@ -1,1 +1,135 @@
-fn main() {}
+//! `agent`: from arguments to a sub-command to an exit code.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+use edge_agent::cli;
+use edge_agent::clock::Clock;
+use edge_agent::config::{self, Environment, Invocation, Resolved, VersionKind};
+use edge_agent::kubelet::run_once::RunOnceOutcome;
+use edge_agent::kubelet::setup::{self, DaemonEnvironment, Finished};
+use edge_agent::logging::{self, LogConfig, LogFormat};
+use edge_agent::rt;
+
+const FAILED: u8 = 1;
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match config::parse(&arguments, &Environment::from_host()) {
+        Ok(invocation) => ExitCode::from(run(invocation)),
+        Err(error) => {
+            say_error(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(invocation: Invocation) -> u8 {
+    match invocation {
+        Invocation::Run(resolved) => run_kubelet(&resolved),
+        Invocation::Help(text) => print(&text),
+        Invocation::Version(kind) => print(&version(kind)),
+        Invocation::Config { explain: true, resolved } => print(&resolved.explain()),
+        Invocation::Config { explain: false, resolved } => print(&resolved.to_yaml()),
+        Invocation::Status { args } => run_cli("status", args),
+        Invocation::Get { args } => run_cli("get", args),
+    }
+}
+
+fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
+    let arguments: Vec<String> =
+        arguments.into_iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let stdout = std::io::stdout();
+    let environment = cli::Environment {
+        colour: stdout.is_terminal(),
+        out: &mut stdout.lock(),
+        err: &mut std::io::stderr(),
+        now: Clock::System.now(),
+    };
+    cli::run(command, &arguments, environment)
+}
+
+fn run_kubelet(resolved: &Resolved) -> u8 {
+    logging::init(&log_config(resolved));
+    for line in &resolved.warnings {
+        log::warn!("{line}");
+    }
+    if resolved.kubelet.logging.verbosity >= 1 {
+        for line in &resolved.flag_dump {
+            log::info!("{line}");
+        }
+    }
+    if resolved.kubelet.logging.verbosity >= 5 {
+        log::info!(config = resolved.config_log(); "Configuration");
+    }
+    for setting in &resolved.not_acted_on {
+        log::info!("{setting}");
+    }
+    let environment = DaemonEnvironment {
+        notify_socket: std::env::var("NOTIFY_SOCKET").ok(),
+        watchdog_usec: std::env::var("WATCHDOG_USEC").ok(),
+        watchdog_pid: std::env::var("WATCHDOG_PID").ok(),
+    };
+    match rt::run(setup::run(resolved, &environment)) {
+        Ok(Ok(Finished::Stopped)) => 0,
+        Ok(Ok(Finished::RunOnce(outcome))) => report_run_once(&outcome),
+        Ok(Err(error)) => {
+            say_error(&error);
+            FAILED
+        }
+        Err(error) => {
+            say_error(&error);
+            FAILED
+        }
+    }
+}
+
+fn log_config(resolved: &Resolved) -> LogConfig {
+    let logging = &resolved.kubelet.logging;
+    let number = |verbosity: u32| i32::try_from(verbosity).unwrap_or(i32::MAX);
+    LogConfig {
+        format: if logging.format == "json" { LogFormat::Json } else { LogFormat::Text },
+        verbosity: number(logging.verbosity),
+        vmodule: logging.vmodule.iter().map(|item| (item.file_pattern.clone(), number(item.verbosity))).collect(),
+    }
+}
+
+fn report_run_once(outcome: &RunOnceOutcome) -> u8 {
+    let mut text = cli::pods_table(&outcome.pods, Clock::System.now());
+    if outcome.pods.is_empty() {
+        text = "No pods to run.\n".to_owned();
+    }
+    print(&text);
+    for failure in &outcome.failures {
+        let _ = writeln!(std::io::stderr(), "error: {failure}");
+    }
+    if outcome.failures.is_empty() { 0 } else { FAILED }
+}
+
+fn version(kind: VersionKind) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match kind {
+        VersionKind::Plain => format!("agent v{version} (Kubernetes v1.36)\n"),
+        VersionKind::Raw => format!(
+            "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:\"v1.36.0\", AgentVersion:\"v{version}\", Platform:\"linux/{}\"}}\n",
+            std::env::consts::ARCH
+        ),
+    }
+}
+
+fn print(text: &str) -> u8 {
+    // A reader that has gone away (`agent --help | head`) is no failure.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    0
+}
+
+fn say_error(error: &dyn std::error::Error) {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    let _ = writeln!(std::io::stderr(), "error: {text}");
+}

@@ -4,6 +4,8 @@
 
 mod resources;
 
+pub(crate) use resources::is_pod_level;
+
 use serde_json::Value;
 
 use crate::api::pod::{

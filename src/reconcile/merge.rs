@@ -20,6 +20,8 @@ pub struct SourceState {
     pub seen: bool,
     /// By uid.
     pub pods: BTreeMap<PodUid, SourcePod>,
+    /// What was wrong with its last valid answer.
+    pub findings: Vec<Finding>,
 }
 
 /// Everything that should run on this node, by source.
@@ -102,7 +104,8 @@ pub struct Merged {
     pub findings: Vec<Finding>,
 }
 
-/// Merges what `source` wants now into the desired set. `None` is no valid answer: nothing changes.
+/// Merges what `source` wants now into the desired set. `None` is no valid answer (`SourceAnswer::Unknown`): nothing
+/// changes. Pods come as sources send them; marking them with source and first sight is done here.
 #[must_use]
 pub fn merge(
     desired: &DesiredSet,
@@ -112,11 +115,12 @@ pub fn merge(
 ) -> Merged {
     let mut merged = Merged { desired: desired.clone(), ..Merged::default() };
     let Some(wanted) = answer else {
-        merged.findings = cross_source_findings(&merged.desired);
+        merged.findings = findings(&merged.desired);
         return merged;
     };
-    let (wanted, mut findings) = admit(wanted, source);
+    let (wanted, ignored) = admit(wanted, source);
     let state = merged.desired.sources.entry(source).or_default();
+    state.findings = ignored;
     merged.first_seen = !state.seen;
     let old = std::mem::take(&mut state.pods);
     state.seen = true;
@@ -137,9 +141,13 @@ pub fn merge(
     }
     // Stable: the order by uid stays within one kind of operation.
     merged.changes.sort_by_key(|change| change.op);
-    findings.extend(cross_source_findings(&merged.desired));
-    merged.findings = findings;
+    merged.findings = findings(&merged.desired);
     merged
+}
+
+fn findings(desired: &DesiredSet) -> Vec<Finding> {
+    let ignored = desired.sources.values().flat_map(|state| state.findings.iter().cloned());
+    ignored.chain(cross_source_findings(desired)).collect()
 }
 
 /// Drops what cannot run beside its siblings. Which of two is kept depends on their origins alone, not on the order in
@@ -154,8 +162,7 @@ fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, Sou
         let name = who.full_name();
         let message = if let Some(first) = names.get(&name) {
             Some(format!(
-                "Error validating pod {who} from {source} due to duplicate pod name \"{name}\", ignoring ({} is used)",
-                first
+                "Error validating pod {who} from {source} due to duplicate pod name \"{name}\", ignoring ({first} is used)"
             ))
         } else {
             admitted.get(&who.uid).map(|first| {
@@ -168,12 +175,11 @@ fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, Sou
                 )
             })
         };
-        match message {
-            Some(message) => findings.push(Finding { pod: who, origin: pod.origin, message }),
-            None => {
-                names.insert(name, pod.origin.clone());
-                admitted.insert(who.uid, pod);
-            }
+        if let Some(message) = message {
+            findings.push(Finding { pod: who, origin: pod.origin, message });
+        } else {
+            names.insert(name, pod.origin.clone());
+            admitted.insert(who.uid, pod);
         }
     }
     (admitted, findings)

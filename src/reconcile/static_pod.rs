@@ -64,12 +64,18 @@ pub enum StaticPodError {
     Reference(&'static str),
 }
 
+/// Field errors written out in one message; a user who has mended these many is told the next ones.
+const ERRORS_SHOWN: usize = 25;
+
 fn list(errors: &[FieldError]) -> String {
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    match &texts[..] {
-        [only] => only.clone(),
-        several => format!("[{}]", several.join(", ")),
+    if let [only] = errors {
+        return only.to_string();
     }
+    let mut texts: Vec<String> = errors.iter().take(ERRORS_SHOWN).map(ToString::to_string).collect();
+    if errors.len() > ERRORS_SHOWN {
+        texts.push(format!("and {} more", errors.len() - ERRORS_SHOWN));
+    }
+    format!("[{}]", texts.join(", "))
 }
 
 /// Makes a decoded pod ready to run on `node_name`.

@@ -1,10 +1,11 @@
 //! From the bytes of a manifest to decoded objects: encoding, JSON or YAML, several documents, lists, kinds.
 //!
 //! Owns what counts as a manifest, and the last good version is nobody's business here: a broken document is reported
-//! beside the good ones. Must not know files, URLs or defaults; the only home of YAML among the sources.
+//! beside the good ones. The only home of YAML among the sources. Must not know files or URLs.
 
 mod hint;
 mod json;
+mod static_pods;
 pub mod yaml;
 
 use serde_json::Value;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use crate::api::decode::decode;
 use crate::api::pod::Pod;
 
+pub use static_pods::{StaticPods, read_static_pods};
 pub use yaml::{YamlDocument, YamlError, yaml_documents, yaml_to_values};
 
 /// A manifest larger than this is refused; upstream's limit for files and URLs.
@@ -53,7 +55,7 @@ pub struct ManifestPod {
 /// A problem or a warning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManifestNote {
-    /// As in [`ManifestPod`], with the line where it is known: `document 2 (line 14)`.
+    /// As in [`ManifestPod`]; the message begins with the line where it is known.
     pub place: String,
     /// `metadata.name` of the object, where it can be read: whose last good version should stay.
     pub name: Option<String>,
@@ -81,64 +83,12 @@ struct Raw {
 #[must_use]
 pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
     let mut manifest = Manifest::default();
-    match read_objects(bytes, origin, &mut manifest) {
-        Ok(objects) => {
-            for raw in objects {
-                manifest.take(raw);
-            }
-        }
-        Err(message) => manifest.problem(String::new(), None, message),
+    let read = readable_text(bytes, origin)
+        .and_then(|text| if manifest.take_json(text)? { Ok(()) } else { manifest.take_yaml(text) });
+    if let Err(message) = read {
+        manifest.problem(String::new(), None, message);
     }
     manifest
-}
-
-/// Splits and parses; what is broken in one document goes to the manifest's problems.
-fn read_objects(bytes: &[u8], origin: ManifestOrigin, manifest: &mut Manifest) -> Result<Vec<Raw>, String> {
-    let text = readable_text(bytes, origin)?;
-    if let Some(objects) = read_json(text, manifest)? {
-        return Ok(objects);
-    }
-    let documents = yaml_documents(text);
-    if documents.is_empty() {
-        return Err(
-            "the manifest has only comments or empty documents; write a Pod into it, or remove it".to_owned()
-        );
-    }
-    let alone = documents.len() == 1;
-    let mut objects = Vec::new();
-    for document in documents {
-        let place = if alone { String::new() } else { format!("document {}", document.number) };
-        for message in document.warnings {
-            manifest.warning(place.clone(), None, message);
-        }
-        match document.value {
-            Ok(value) => objects.push(Raw { place, value }),
-            Err(error) => manifest.problem(place, None, error.to_string()),
-        }
-    }
-    Ok(objects)
-}
-
-/// `None` when the text is not JSON. Flow style YAML begins with a brace, too, so that what only looks like JSON is left
-/// to the YAML parser, whose message is the better one then.
-fn read_json(text: &str, manifest: &mut Manifest) -> Result<Option<Vec<Raw>>, String> {
-    if !text.trim_start().starts_with(['{', '[']) {
-        return Ok(None);
-    }
-    let Ok(values) = json::parse(text) else { return Ok(None) };
-    let alone = values.len() == 1;
-    let mut objects = Vec::new();
-    for (position, parsed) in values.into_iter().enumerate() {
-        if parsed.value.is_array() {
-            return Err("the manifest is a bare list; write {\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [...]}".to_owned());
-        }
-        let place = if alone { String::new() } else { format!("document {}", position + 1) };
-        for field in parsed.duplicates {
-            manifest.warning(place.clone(), None, format!("duplicate field {field:?}, the last one is used"));
-        }
-        objects.push(Raw { place, value: parsed.value });
-    }
-    Ok(Some(objects))
 }
 
 /// The text of the manifest, or why it has none.
@@ -164,7 +114,7 @@ fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
     }
     std::str::from_utf8(bytes).map_err(|error| {
         let offset = error.valid_up_to();
-        let line = bytes[..offset].iter().filter(|byte| **byte == b'\n').count() + 1;
+        let line = bytes[..offset].split(|byte| *byte == b'\n').count();
         format!(
             "the manifest is not UTF-8 text: byte {:#04x} at offset {offset} (line {line}); save it as UTF-8",
             bytes.get(offset).copied().unwrap_or_default()
@@ -173,6 +123,51 @@ fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
 }
 
 impl Manifest {
+    fn take_yaml(&mut self, text: &str) -> Result<(), String> {
+        let mut documents = yaml_documents(text).peekable();
+        let Some(first) = documents.next() else {
+            let message =
+                "the manifest has only comments or empty documents; write a Pod into it, or remove it";
+            return Err(message.to_owned());
+        };
+        let alone = documents.peek().is_none();
+        for document in std::iter::once(first).chain(documents) {
+            let place = if alone { String::new() } else { format!("document {}", document.number) };
+            for message in document.warnings {
+                self.warning(place.clone(), None, message);
+            }
+            match document.value {
+                Ok(value) => self.take(Raw { place, value }),
+                Err(error) => self.problem(place, None, error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// False when the text is not JSON. Flow style YAML begins with a brace, too, so that what only looks like JSON is
+    /// left to the YAML parser, whose message is the better one then.
+    fn take_json(&mut self, text: &str) -> Result<bool, String> {
+        if !text.trim_start().starts_with(['{', '[']) {
+            return Ok(false);
+        }
+        let Ok(values) = json::parse(text) else { return Ok(false) };
+        let alone = values.len() == 1;
+        for (position, parsed) in values.into_iter().enumerate() {
+            if parsed.value.is_array() {
+                let message =
+                    "the manifest is a bare list; write an object of kind List with these as its items";
+                return Err(message.to_owned());
+            }
+            let place = if alone { String::new() } else { format!("document {}", position + 1) };
+            for field in parsed.duplicates {
+                let message = format!("duplicate field {field:?}, the last one is used");
+                self.warning(place.clone(), None, message);
+            }
+            self.take(Raw { place, value: parsed.value });
+        }
+        Ok(true)
+    }
+
     fn problem(&mut self, place: String, name: Option<String>, message: String) {
         if self.problems.len() < MAX_NOTES {
             self.problems.push(ManifestNote { place, name, message });

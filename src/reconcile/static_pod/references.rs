@@ -30,8 +30,8 @@ fn check_volume(volume: &Volume) -> Result<(), &'static str> {
     if volume.azure_file.is_some() {
         return Err("secrets (via azureFile volumes)");
     }
-    let projections = volume.projected.iter().flat_map(|projected| &projected.sources);
-    projections.map(check_projection).collect()
+    let mut projections = volume.projected.iter().flat_map(|projected| &projected.sources);
+    projections.try_for_each(check_projection)
 }
 
 fn check_projection(projection: &VolumeProjection) -> Result<(), &'static str> {

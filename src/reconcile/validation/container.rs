@@ -1,6 +1,6 @@
 //! Rules of containers and init containers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::field::{Errors, Path};
 use super::volume::Volumes;
@@ -12,23 +12,23 @@ const MAX_EXIT_CODES: usize = 255;
 
 /// Every container of the pod.
 pub(super) fn validate_all(spec: &PodSpec, volumes: &Volumes<'_>, at: &Path<'_>, errors: &mut Errors) {
-    let containers_at = at.child("containers");
+    let regular = at.child("containers");
     if spec.containers.is_empty() {
-        errors.required(&containers_at, "");
+        errors.required(&regular, "");
     }
     let context = Context { spec, volumes };
     let mut seen = BTreeSet::new();
     let mut host_ports = BTreeSet::new();
     for (index, container) in spec.containers.iter().enumerate() {
-        let container_at = containers_at.index(index);
+        let container_at = regular.index(index);
         unique_name(container, &mut seen, &container_at, errors);
         context.validate(container, &container_at, errors);
         probe::validate(container, context.grace_seconds(), &container_at, errors);
         claim_host_ports(container, &mut host_ports, &container_at, errors);
     }
-    let init_at = at.child("initContainers");
+    let init = at.child("initContainers");
     for (index, container) in spec.init_containers.iter().enumerate() {
-        let container_at = init_at.index(index);
+        let container_at = init.index(index);
         unique_name(container, &mut seen, &container_at, errors);
         context.validate(container, &container_at, errors);
         context.init_rules(container, &container_at, errors);
@@ -118,9 +118,9 @@ impl Context<'_> {
 
     fn mounts(&self, container: &Container, at: &Path<'_>, errors: &mut Errors) {
         let mut paths = BTreeSet::new();
-        let mounts_at = at.child("volumeMounts");
+        let mounts = at.child("volumeMounts");
         for (index, mount) in container.volume_mounts.iter().enumerate() {
-            let mount_at = mounts_at.index(index);
+            let mount_at = mounts.index(index);
             self.volume_name(&mount.name, &mount_at.child("name"), errors);
             let path_at = mount_at.child("mountPath");
             errors.present(&path_at, &mount.mount_path);
@@ -129,10 +129,10 @@ impl Context<'_> {
             }
             mount_rules(mount, is_privileged(container), &mount_at, errors);
         }
-        let devices_at = at.child("volumeDevices");
+        let devices = at.child("volumeDevices");
         let mut device_paths = BTreeSet::new();
         for (index, device) in container.volume_devices.iter().enumerate() {
-            let device_at = devices_at.index(index);
+            let device_at = devices.index(index);
             self.volume_name(&device.name, &device_at.child("name"), errors);
             let path_at = device_at.child("devicePath");
             errors.name(&path_at, &device.device_path, names::no_backsteps);
@@ -237,10 +237,10 @@ fn ports(ports: &[ContainerPort], host_network: bool, at: &Path<'_>, errors: &mu
 }
 
 fn claim_host_ports(container: &Container, taken: &mut BTreeSet<String>, at: &Path<'_>, errors: &mut Errors) {
-    let ports_at = at.child("ports");
+    let ports = at.child("ports");
     for (index, port) in container.ports.iter().enumerate().filter(|(_, port)| port.host_port != 0) {
         let claim = format!("{}/{}/{}", port.protocol, port.host_ip, port.host_port);
-        let port_at = ports_at.index(index);
+        let port_at = ports.index(index);
         if taken.contains(&claim) {
             errors.duplicate(&port_at.child("hostPort"), &claim);
         }
@@ -250,15 +250,18 @@ fn claim_host_ports(container: &Container, taken: &mut BTreeSet<String>, at: &Pa
 
 /// A container may only use claims that its pod makes.
 fn claims(container: &Container, spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {
+    if container.resources.claims.is_empty() {
+        return;
+    }
     let name = |claim: &serde_json::Value| {
         claim.get("name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
     };
-    let known: BTreeMap<String, ()> = spec.resource_claims.iter().map(|claim| (name(claim), ())).collect();
+    let known: BTreeSet<String> = spec.resource_claims.iter().map(name).collect();
     let claims_at = at.child("resources");
     let claims_at = claims_at.child("claims");
     for (index, claim) in container.resources.claims.iter().enumerate() {
         let claim = name(claim);
-        if !known.contains_key(&claim) {
+        if !known.contains(&claim) {
             errors.not_found(&claims_at.index(index), &claim);
         }
     }
@@ -274,12 +277,12 @@ fn restart(container: &Container, at: &Path<'_>, errors: &mut Errors) {
     if container.restart_policy.is_none() {
         errors.required(&policy_at, "must specify restartPolicy when restart rules are used");
     }
-    let rules_at = at.child("restartPolicyRules");
+    let rule_list = at.child("restartPolicyRules");
     if rules.len() > MAX_RESTART_RULES {
-        errors.too_many(&rules_at, rules.len(), MAX_RESTART_RULES);
+        errors.too_many(&rule_list, rules.len(), MAX_RESTART_RULES);
     }
     for (index, rule) in rules.iter().enumerate() {
-        let rule_at = rules_at.index(index);
+        let rule_at = rule_list.index(index);
         errors.one_of(&rule_at.child("action"), &rule.action, &["Restart", "RestartAllContainers"]);
         let codes_at = rule_at.child("exitCodes");
         let Some(codes) = &rule.exit_codes else {

@@ -156,11 +156,11 @@ pub(super) fn resource_field_ref(
     }
     let Some(divisor) = reference.divisor else { return };
     let is_one_of = |texts: &[&str]| texts.iter().any(|text| Quantity::parse(text) == Ok(divisor));
-    let (good, words, what) = if resource.ends_with(".cpu") {
-        (is_one_of(&["0", "1m", "1"]), "1m and 1", "cpu")
+    let what = resource.split_once('.').map_or(resource, |(_, what)| what);
+    let (good, words) = if what == "cpu" {
+        (is_one_of(&["0", "1m", "1"]), "1m and 1")
     } else {
-        let what = resource.split_once('.').map_or(resource, |(_, what)| what);
-        (is_one_of(&DIVISORS), "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei", what)
+        (is_one_of(&DIVISORS), "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei")
     };
     if !good {
         let detail = format!("only divisor's values {words} are supported with the {what} resource");

@@ -125,7 +125,7 @@ impl Errors {
         value: impl fmt::Display,
         detail: impl Into<String>,
     ) {
-        self.push(path, FieldErrorKind::Invalid, value.to_string(), detail);
+        self.push(path, FieldErrorKind::Invalid, cut(value.to_string()), detail);
     }
 
     pub(super) fn not_supported(&mut self, path: &Path<'_>, value: &str, supported: &[&str]) {
@@ -159,10 +159,15 @@ impl Errors {
 }
 
 fn quoted(value: &str) -> String {
-    match value.char_indices().nth(VALUE_SHOWN_CHARS) {
-        Some((end, _)) => format!("{:?}…", &value[..end]),
-        None => format!("{value:?}"),
+    format!("{:?}", cut(value.to_owned()))
+}
+
+fn cut(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(VALUE_SHOWN_CHARS) {
+        text.truncate(end);
+        text.push('…');
     }
+    text
 }
 
 impl Errors {

@@ -4,6 +4,7 @@ use super::field::{Errors, Path};
 use super::names;
 use crate::api::pod::{PodSpec, ResourceList, ResourceRequirements};
 use crate::api::quantity::Quantity;
+use crate::reconcile::defaults::is_pod_level;
 
 const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
@@ -46,9 +47,9 @@ fn is_whole(amount: Quantity) -> bool {
 pub(super) fn validate(resources: &ResourceRequirements, at: &Path<'_>, errors: &mut Errors) {
     validate_list(&resources.limits, &at.child("limits"), errors);
     validate_list(&resources.requests, &at.child("requests"), errors);
-    let requests_at = at.child("requests");
+    let requests = at.child("requests");
     for (name, request) in &resources.requests {
-        let request_at = requests_at.key(name);
+        let request_at = requests.key(name);
         match resources.limits.get(name) {
             Some(limit) if !is_overcommittable(name) && request != limit => {
                 let detail = format!("must be equal to {name} limit of {limit}");
@@ -113,8 +114,4 @@ pub(super) fn validate_pod_level(spec: &PodSpec, at: &Path<'_>, errors: &mut Err
             }
         }
     }
-}
-
-fn is_pod_level(name: &str) -> bool {
-    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }

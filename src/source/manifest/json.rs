@@ -17,33 +17,50 @@ pub(super) struct Parsed {
 
 /// Duplicates remembered of one value.
 const MAX_DUPLICATES: usize = 20;
+/// Values of one text; the same bound as for a YAML document, since a value takes far more memory than its text.
+const MAX_VALUES: usize = 200_000;
+
+/// What one pass over a text has met.
+#[derive(Default)]
+struct Met {
+    duplicates: Vec<String>,
+    values: usize,
+}
 
 /// All values of a text, one after another.
 pub(super) fn parse(text: &str) -> Result<Vec<Parsed>, serde_json::Error> {
     let mut values = Vec::new();
+    let mut met = Met::default();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
-        let duplicates = RefCell::new(Vec::new());
         let mut deserializer = serde_json::Deserializer::from_str(rest).into_iter::<serde::de::IgnoredAny>();
         // The first pass only finds where the value ends.
         if let Some(end) = deserializer.next() {
             end?;
         }
         let (this, after) = rest.split_at(deserializer.byte_offset());
-        let value = Seed(&duplicates).deserialize(&mut serde_json::Deserializer::from_str(this))?;
-        values.push(Parsed { value, duplicates: duplicates.into_inner() });
+        let shared = RefCell::new(met);
+        let value = Seed(&shared).deserialize(&mut serde_json::Deserializer::from_str(this))?;
+        met = shared.into_inner();
+        values.push(Parsed { value, duplicates: std::mem::take(&mut met.duplicates) });
         rest = after.trim_start();
     }
     Ok(values)
 }
 
 #[derive(Clone, Copy)]
-struct Seed<'a>(&'a RefCell<Vec<String>>);
+struct Seed<'a>(&'a RefCell<Met>);
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        let mut met = self.0.borrow_mut();
+        met.values += 1;
+        if met.values > MAX_VALUES {
+            return Err(D::Error::custom(format_args!("more than {MAX_VALUES} values")));
+        }
+        drop(met);
         deserializer.deserialize_any(self)
     }
 }
@@ -91,8 +108,11 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
             let value = members.next_value_seed(self)?;
-            if object.contains_key(&name) && self.0.borrow().len() < MAX_DUPLICATES {
-                self.0.borrow_mut().push(name.clone());
+            if object.contains_key(&name) {
+                let duplicates = &mut self.0.borrow_mut().duplicates;
+                if duplicates.len() < MAX_DUPLICATES {
+                    duplicates.push(name.clone());
+                }
             }
             object.insert(name, value);
         }

@@ -53,28 +53,29 @@ pub fn yaml_to_values(text: &str, strict: bool) -> Result<Vec<Value>, YamlError>
     parsed.filter(|result| !matches!(result, Ok(Value::Null))).collect()
 }
 
-/// Reads every document that is not empty, each on its own: strictly, and when only duplicate keys stand in the way,
-/// again with the last one winning and a warning.
-#[must_use]
-pub fn yaml_documents(text: &str) -> Vec<YamlDocument> {
-    let chunks = match split(text) {
-        Ok(chunks) => chunks,
-        Err(error) => return vec![YamlDocument { number: 1, value: Err(error), warnings: Vec::new() }],
+/// Reads every document that is not empty, each on its own and only when asked for: strictly, and when only duplicate
+/// keys stand in the way, again with the last one winning and a warning.
+pub fn yaml_documents(text: &str) -> impl Iterator<Item = YamlDocument> {
+    let (chunks, refused) = match split(text) {
+        Ok(chunks) => (chunks, None),
+        Err(error) => (Vec::new(), Some(YamlDocument { number: 1, value: Err(error), warnings: Vec::new() })),
     };
-    let mut documents = Vec::new();
-    for chunk in chunks {
-        let (value, warnings) = match parse(&chunk, true) {
-            Ok(value) => (Ok(value), Vec::new()),
-            Err(strict) => match parse(&chunk, false) {
-                Ok(value) => (Ok(value), vec![format!("{strict}; the last one is used")]),
-                Err(error) => (Err(error), Vec::new()),
-            },
-        };
-        if !matches!(value, Ok(Value::Null)) {
-            documents.push(YamlDocument { number: documents.len() + 1, value, warnings });
-        }
+    let read = chunks.into_iter().map(|chunk| read_chunk(&chunk));
+    let not_null = read.filter(|(value, _)| !matches!(value, Ok(Value::Null)));
+    let numbered = not_null.enumerate();
+    let documents =
+        numbered.map(|(index, (value, warnings))| YamlDocument { number: index + 1, value, warnings });
+    refused.into_iter().chain(documents)
+}
+
+fn read_chunk(chunk: &Chunk<'_>) -> (Result<Value, YamlError>, Vec<String>) {
+    match parse(chunk, true) {
+        Ok(value) => (Ok(value), Vec::new()),
+        Err(strict) => match parse(chunk, false) {
+            Ok(value) => (Ok(value), vec![format!("{strict}; the last one is used")]),
+            Err(error) => (Err(error), Vec::new()),
+        },
     }
-    documents
 }
 
 /// A document's text and the number of lines before it.
@@ -126,12 +127,15 @@ fn is_blank(line: &str) -> bool {
 }
 
 fn parse(chunk: &Chunk<'_>, strict: bool) -> Result<Value, YamlError> {
-    serde_saphyr::from_str_with_options(chunk.text, options(strict)).map_err(|error| {
+    let parsed: Result<Value, _> = serde_saphyr::from_str_with_options(chunk.text, options(strict));
+    let mut value = parsed.map_err(|error| {
         let location = error.location();
         let line = location.map_or(0, |location| location.line() + chunk.lines_before);
         let column = location.map_or(0, |location| location.column());
         YamlError { line, column, message: message(&error) }
-    })
+    })?;
+    make_whole(&mut value);
+    Ok(value)
 }
 
 fn options(strict: bool) -> Options {
@@ -153,9 +157,47 @@ fn options(strict: bool) -> Options {
     options
 }
 
-/// The parser's words without its own idea of the place.
+/// The parser's words without its own idea of the place, which does not know of other documents.
 fn message(error: &serde_saphyr::Error) -> String {
-    error.without_snippet().to_string()
+    let error = error.without_snippet();
+    if let serde_saphyr::Error::DuplicateMappingKey { key, .. } = error {
+        return key
+            .as_ref()
+            .map_or_else(|| "duplicate key".to_owned(), |key| format!("duplicate key {key:?}"));
+    }
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((words, place))
+            if place.bytes().all(|byte| byte.is_ascii_digit() || b", column".contains(&byte)) =>
+        {
+            words.to_owned()
+        }
+        _ => text,
+    }
+}
+
+/// Whole numbers that were written as `1e3` or `08` are whole numbers, as they are after the kubelet's own detour from
+/// YAML over JSON.
+fn make_whole(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            if let Some(whole) = number.as_f64().and_then(whole_number) {
+                *value = Value::from(whole);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(make_whole),
+        Value::Object(members) => members.values_mut().for_each(make_whole),
+        _ => {}
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "only integers below 2^53 get to the cast, which is exact for them"
+)]
+fn whole_number(float: f64) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    (float.fract() == 0.0 && float.abs() < EXACT).then_some(float as i64)
 }
 
 #[cfg(test)]

@@ -1,20 +1,103 @@
+use serde_json::json;
+
 use super::*;
+
+fn one(text: &str) -> Value {
+    let mut values = yaml_to_values(text, true).unwrap();
+    assert_eq!(values.len(), 1, "{values:?}");
+    values.remove(0)
+}
+
+fn refusal(text: &str) -> YamlError {
+    yaml_to_values(text, false).unwrap_err()
+}
+
 #[test]
-fn show() {
-    for t in [
-        "a: 1\na: 2\n",
-        "a: [1\nb: 2",
-        "a: b: c",
-        "a:\n\t- b",
-        &"[".repeat(100000),
-        "a: &x [*x]",
-        "x: .nan",
-        "---\na: 0644\nb: yes\nc: on\nd: 08\n...\n# hi\n---\n---\n{e: 1}",
-        "? ? ? a",
-        "!!binary a",
-        "a: 1e3\nb: 012:30\nc: ~\n1: x\nf: y",
-        "a: |\n  x\n--- # c\nb: 'x\n  --- \n '",
-    ] {
-        println!("{:?}", yaml_documents(t));
+fn scalars_mean_what_they_mean_to_kubernetes() {
+    let value = one(
+        "mode: 0644\non_: yes\noff_: off\nquoted: \"0644\"\nnine: 08\nthousand: 1e3\nhalf: 0.5\nnone: ~\n",
+    );
+    let expected = json!({
+        "mode": 420, "on_": true, "off_": false, "quoted": "0644", "nine": 8, "thousand": 1000, "half": 0.5,
+        "none": null,
+    });
+    assert_eq!(value, expected);
+}
+
+#[test]
+fn merge_keys_are_merged_and_own_keys_win() {
+    let value = one("base: &base {a: 1, b: 2}\nuse:\n  <<: *base\n  b: 3\n");
+    assert_eq!(value["use"], json!({"a": 1, "b": 3}));
+}
+
+#[test]
+fn surrogate_pairs_written_as_escapes_become_one_character() {
+    assert_eq!(one(r#"a: "\ud83d\ude00""#), json!({"a": "\u{1f600}"}));
+}
+
+#[test]
+fn documents_are_cut_at_markers_and_empty_ones_are_skipped() {
+    let text =
+        "# head\n%YAML 1.1\n---\n# nothing\n---\na: |\n  text\n...\n# between\n---\n---\nb: 2\n--- {c: 3}\n";
+    let numbers: Vec<(usize, Value)> =
+        yaml_documents(text).map(|document| (document.number, document.value.unwrap())).collect();
+    assert_eq!(numbers, [(1, json!({"a": "text\n"})), (2, json!({"b": 2})), (3, json!({"c": 3}))]);
+    assert_eq!(yaml_to_values("\u{feff}a: 1\r\n---\r\nb: 2\r\n", true).unwrap().len(), 2);
+    assert!(yaml_documents("# only\n---\n~\n---\n\n").next().is_none());
+}
+
+#[test]
+fn indented_dashes_and_longer_runs_of_dashes_do_not_end_a_document() {
+    let value = one("a: |\n  ---\n  x\nb: |2\n   ----\n");
+    assert_eq!(value, json!({"a": "---\nx\n", "b": " ----\n"}));
+}
+
+#[test]
+fn a_broken_document_is_reported_with_its_line_in_the_whole_text_and_hides_no_other() {
+    let documents: Vec<YamlDocument> = yaml_documents("a: 1\n---\nb: 1\nc: [\n---\nd: 1\n").collect();
+    assert!(documents[0].value.is_ok() && documents[2].value.is_ok());
+    let error = documents[1].value.clone().unwrap_err();
+    assert!(error.line >= 3, "{error}");
+    assert!(error.to_string().starts_with("line "), "{error}");
+    assert!(!error.message.contains("at line"), "{error}");
+}
+
+#[test]
+fn a_duplicate_key_is_an_error_when_strict_and_the_last_one_wins_otherwise() {
+    let error = yaml_to_values("x: 0\na: 1\na: 2\n", true).unwrap_err();
+    assert_eq!(error.to_string(), "line 3, column 1: duplicate key \"a\"");
+    assert_eq!(yaml_to_values("x: 0\na: 1\na: 2\n", false).unwrap(), [json!({"x": 0, "a": 2})]);
+    let document = yaml_documents("a: 1\na: 2\n").next().unwrap();
+    assert_eq!(document.value.unwrap(), json!({"a": 2}));
+    assert_eq!(document.warnings, ["line 2, column 1: duplicate key \"a\"; the last one is used"]);
+}
+
+#[test]
+fn bombs_are_refused_at_once() {
+    let mut laughs = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, before) in ["b", "c", "d", "e", "f", "g", "h", "i"].iter().zip("abcdefgh".chars()) {
+        let uses = vec![format!("*{before}"); 10].join(", ");
+        laughs += &[name, ": &", name, " [", &uses, "]\n"].concat();
     }
+    let keys: Vec<String> = (0..300_000).map(|n| format!("k{n}: 1\n")).collect();
+    let anchors: Vec<String> = (0..50_000).map(|n| format!("- &a{n} x\n")).collect();
+    let started = std::time::Instant::now();
+    for (what, text) in [
+        ("laughs", laughs),
+        ("deep maps", "{a: ".repeat(50_000)),
+        ("deep lists", "[".repeat(100_000)),
+        ("deep blocks", "- ".repeat(50_000)),
+        ("deep keys", "? ".repeat(50_000)),
+        ("keys", keys.concat()),
+        ("anchors", anchors.concat()),
+        ("itself", "a: &a [*a]".to_owned()),
+        ("documents", "a: 1\n---\n".repeat(10_000)),
+        ("not a number", "a: .nan".to_owned()),
+        ("unknown alias", "a: *b".to_owned()),
+    ] {
+        let error = refusal(&text);
+        assert!(!error.message.is_empty(), "{what}");
+    }
+    println!("all bombs: {:?}", started.elapsed());
+    assert!(started.elapsed() < std::time::Duration::from_secs(60));
 }

@@ -1,0 +1,539 @@
+//! From the resolved configuration to a running kubelet: makes every part, hands each its own configuration, starts them,
+//! and takes them down again.
+//!
+//! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::cgroup::CgroupConfig;
+use crate::clock::Clock;
+use crate::config::{Resolved, RunOnceWait};
+use crate::desired::{SourcePod, SourceUpdate};
+use crate::events::{EventRecorder, EventType};
+use crate::executor::{Executor, ExecutorConfig};
+use crate::http::{HttpClient, HttpError, shown_url};
+use crate::image::{ImageConfig, ImagePuller};
+use crate::kubelet::Kubelet;
+use crate::kubelet::report::{Identity, View};
+use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
+use crate::pleg::{self, PlegConfig};
+use crate::pod_config::PodConfig;
+use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use crate::reconcile::env::{ObjectData, ObjectLookup};
+use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use crate::reconcile::restart::BackOffLimits;
+use crate::rt::notify::{Notifier, NotifyError, watchdog_interval};
+use crate::rt::shutdown::{self, Shutdown};
+use crate::rt;
+use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
+use crate::runtime::{CgroupDriver, Runtime};
+use crate::server;
+use crate::source::file::{FileConfig, FileSource};
+use crate::source::parser::StaticPodParser;
+use crate::source::url::{UrlConfig, UrlSource};
+use crate::status::StatusManager;
+use crate::store::{Loaded, Mode, OpenOptions, StoreError, StoreHandle, meta};
+use crate::sys::{lock, node};
+use crate::types::PodSource;
+use crate::volume::VolumeConfig;
+
+/// Whole sets are large and rare; one may wait while another is taken in.
+const SOURCE_QUEUE: usize = 2;
+/// Looks at the runtime that nobody has taken in yet.
+const PLEG_QUEUE: usize = 4;
+/// Upstream's shortest first delay of a crash-looping container.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
+
+/// What the process's environment says to a daemon.
+#[derive(Clone, Debug, Default)]
+pub struct DaemonEnvironment {
+    /// `NOTIFY_SOCKET`.
+    pub notify_socket: Option<String>,
+    /// `WATCHDOG_USEC`.
+    pub watchdog_usec: Option<String>,
+    /// `WATCHDOG_PID`.
+    pub watchdog_pid: Option<String>,
+}
+
+/// The agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// No container runtime was named.
+    #[error(
+        "this version of agent has no runtime of its own yet: give the endpoint of containerd or CRI-O, \
+         for example --container-runtime-endpoint unix:///run/containerd/containerd.sock"
+    )]
+    NoRuntime,
+    /// The endpoint makes no sense.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The lock file.
+    #[error(transparent)]
+    Lock(#[from] lock::LockError),
+    /// A directory the agent needs.
+    #[error("create directory {path:?}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store.
+    #[error("open the store {path:?}")]
+    Store {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: StoreError,
+    },
+    /// systemd.
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
+    /// The HTTP client.
+    #[error("start the HTTP client")]
+    Http(#[source] HttpError),
+    /// Signal handlers or the runtime.
+    #[error("install signal handlers")]
+    Signals(#[source] std::io::Error),
+    /// The local API's socket.
+    #[error("listen for agent status")]
+    Listen(#[source] server::BindError),
+    /// Watching the lock file.
+    #[error("watch the lock file")]
+    Contention(#[source] std::io::Error),
+}
+
+/// How a run ended without an error.
+#[derive(Debug)]
+pub enum Finished {
+    /// Shutdown was asked for.
+    Stopped,
+    /// `--runonce` is through.
+    RunOnce(RunOnceOutcome),
+}
+
+/// There are no ConfigMaps and Secrets on a lone node yet: references to them wait, as for any missing object.
+struct NoObjects;
+
+impl ObjectLookup for NoObjects {
+    fn config_map(&self, _namespace: &str, _name: &str) -> Option<ObjectData> {
+        None
+    }
+
+    fn secret(&self, _namespace: &str, _name: &str) -> Option<ObjectData> {
+        None
+    }
+}
+
+/// Runs the kubelet until it is asked to stop, or until run-once is through.
+///
+/// # Errors
+/// What keeps it from starting; once it runs, nothing does.
+pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result<Finished, SetupError> {
+    let (trigger, shutdown) = shutdown::channel();
+    let trigger = Rc::new(trigger);
+    rt::spawn("signals", shutdown::watch_signals(Rc::clone(&trigger)).map_err(SetupError::Signals)?);
+    let notifier = Notifier::connect(environment.notify_socket.as_deref())?;
+    let watchdog = watchdog_interval(
+        environment.watchdog_usec.as_deref(),
+        environment.watchdog_pid.as_deref(),
+        std::process::id(),
+    )?;
+    let _lock = take_lock(resolved, &trigger)?;
+    limit_process(resolved);
+    let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
+    if endpoint == "embedded" {
+        return Err(SetupError::NoRuntime);
+    }
+    let runtime = CriRuntime::connect(&CriConfig {
+        endpoint: endpoint.to_owned(),
+        image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
+        request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
+    })?;
+    let mut house = House::open(resolved, Rc::new(runtime)).await?;
+    let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
+    let sources = house.start_sources(resolved, &update_sender)?;
+    drop(update_sender);
+    let server = house.start_server(resolved).await?;
+    let (kubelet, view, statuses) = house.kubelet(updates, notifier, watchdog);
+    let finished = carry_on(resolved, kubelet, &view, &statuses, shutdown).await;
+    for task in sources.into_iter().chain(server) {
+        task.abort();
+    }
+    house.close().await;
+    Ok(finished)
+}
+
+async fn carry_on<R: Runtime>(
+    resolved: &Resolved,
+    kubelet: Kubelet<R>,
+    view: &Rc<View>,
+    statuses: &Rc<StatusManager>,
+    shutdown: Shutdown,
+) -> Finished {
+    if !resolved.agent.run_once {
+        kubelet.run(shutdown).await;
+        return Finished::Stopped;
+    }
+    let config = RunOnceConfig {
+        timeout: resolved.agent.run_once_timeout.to_std(),
+        wait_for_completion: resolved.agent.run_once_wait == RunOnceWait::Completed,
+    };
+    tokio::select! {
+        biased;
+        // Either arm ends the run; what the other was doing is found again by the next start.
+        () = kubelet.run(shutdown) => Finished::Stopped,
+        outcome = run_once::wait(config, Rc::clone(view), Rc::clone(statuses)) => Finished::RunOnce(outcome),
+    }
+}
+
+fn take_lock(
+    resolved: &Resolved,
+    trigger: &Rc<shutdown::ShutdownTrigger>,
+) -> Result<Option<lock::FileLock>, SetupError> {
+    let path = resolved.flags.lock_file.as_str();
+    if path.is_empty() {
+        return Ok(None);
+    }
+    log::info!(path = path; "Acquiring file lock");
+    let held = lock::acquire(Path::new(path))?;
+    if resolved.flags.exit_on_lock_contention {
+        let contended = lock::contention(Path::new(path)).map_err(SetupError::Contention)?;
+        let trigger = Rc::clone(trigger);
+        rt::spawn("lock contention", async move {
+            contended.await;
+            log::info!("Somebody else wants the lock file, exiting; pods keep running");
+            trigger.ask();
+        });
+    }
+    Ok(Some(held))
+}
+
+/// Limits of this process. None of them is worth not starting for.
+fn limit_process(resolved: &Resolved) {
+    if !node::is_root() {
+        log::error!("The agent should be run as root");
+    }
+    if let Err(error) = node::set_oom_score_adj(resolved.kubelet.oom_score_adj) {
+        log::warn!(value = resolved.kubelet.oom_score_adj, err:% = error; "Failed to set own oom_score_adj, going on without");
+    }
+    let wanted = u64::try_from(resolved.kubelet.max_open_files).unwrap_or(0);
+    match node::raise_open_files(wanted) {
+        Ok(granted) if granted < wanted => {
+            log::info!(wanted = wanted, granted = granted; "Open files are limited by the hard limit");
+        }
+        Ok(_) => {}
+        Err(error) => log::warn!(err:% = error; "Failed to set the limit of open files"),
+    }
+}
+
+/// The parts that live as long as the process.
+struct House<R> {
+    runtime: Rc<R>,
+    store: StoreHandle,
+    loaded: Loaded,
+    events: EventRecorder,
+    statuses: Rc<StatusManager>,
+    view: Rc<View>,
+    clock: Clock,
+    executor: Option<ExecutorConfig>,
+    images: ImageConfig,
+    workers: PodWorkerConfig,
+    runtime_name: Rc<RefCell<String>>,
+    registered: Vec<PodSource>,
+    write_behind: tokio::task::JoinHandle<()>,
+}
+
+impl<R: Runtime> House<R> {
+    async fn open(resolved: &Resolved, runtime: Rc<R>) -> Result<Self, SetupError> {
+        let clock = Clock::System;
+        let root = &resolved.flags.root_dir;
+        let executor = executor_config(resolved);
+        make_dir(root, 0o750)?;
+        make_dir(&executor.pod_logs_dir, 0o750)?;
+        make_dir(&executor.volumes.pods_dir, 0o750)?;
+        make_dir(&executor.container_logs_dir, 0o755)?;
+        let path = root.join("agent.db");
+        let (store, loaded) = open_store(&path, &clock).await?;
+        remember_node(resolved, &store, &loaded).await;
+        let earlier = store.events().await.unwrap_or_default();
+        let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone()));
+        let runtime_name = Rc::new(RefCell::new("containerd".to_owned()));
+        let identity = Identity {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node_name: resolved.node_name.clone(),
+            started_at: clock.now(),
+            endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
+            store_path: path.display().to_string(),
+            origins: origins(resolved),
+        };
+        let registered = identity.origins.keys().copied().collect();
+        Ok(Self {
+            view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
+            workers: worker_config(resolved, &executor),
+            images: image_config(resolved),
+            executor: Some(executor),
+            write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
+            runtime,
+            store,
+            loaded,
+            events,
+            statuses,
+            clock,
+            runtime_name,
+            registered,
+        })
+    }
+
+    fn start_sources(
+        &mut self,
+        resolved: &Resolved,
+        updates: &mpsc::Sender<SourceUpdate>,
+    ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
+        let kubelet = &resolved.kubelet;
+        let parser = StaticPodParser { node_name: resolved.node_name.clone() };
+        let stored = |source: PodSource| -> (Vec<SourcePod>, Option<String>) {
+            let found = self.loaded.desired.iter().find(|stored| stored.source == source);
+            found.map(|stored| (stored.pods.clone(), stored.validator.clone())).unwrap_or_default()
+        };
+        let mut tasks = Vec::new();
+        if !kubelet.static_pod_path.is_empty() {
+            let config = FileConfig {
+                path: PathBuf::from(&kubelet.static_pod_path),
+                check_frequency: kubelet.file_check_frequency.to_std(),
+            };
+            log::info!(path = kubelet.static_pod_path; "Adding static pod path");
+            let source = FileSource::new(config, parser.clone(), stored(PodSource::File).0, self.clock.clone());
+            tasks.push(rt::spawn("file source", source.run(updates.clone())));
+        }
+        if !kubelet.static_pod_url.is_empty() {
+            let config = UrlConfig {
+                url: kubelet.static_pod_url.clone(),
+                headers: kubelet
+                    .static_pod_url_header
+                    .iter()
+                    .flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())))
+                    .collect(),
+                check_frequency: kubelet.http_check_frequency.to_std(),
+                ca_file: resolved.agent.manifest_url_ca_file.clone(),
+            };
+            log::info!(url = shown_url(&config.url); "Adding pod URL");
+            let http = HttpClient::start().map_err(SetupError::Http)?;
+            let (pods, validator) = stored(PodSource::Http);
+            let source =
+                UrlSource::new(config, parser, pods, validator.as_deref(), http, self.clock.clone());
+            tasks.push(rt::spawn("URL source", source.run(updates.clone())));
+        }
+        Ok(tasks)
+    }
+
+    /// The local API. Run-once has none: it is over before anybody could ask.
+    async fn start_server(&self, resolved: &Resolved) -> Result<Option<tokio::task::JoinHandle<()>>, SetupError> {
+        if resolved.agent.run_once {
+            return Ok(None);
+        }
+        let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
+        let (view, statuses, events) = (Rc::clone(&self.view), Rc::clone(&self.statuses), self.events.clone());
+        let reporter: server::Reporter = Rc::new(move || view.report(&statuses, &events));
+        Ok(Some(rt::spawn("local API", server::serve(listener, reporter))))
+    }
+
+    fn kubelet(
+        &mut self,
+        updates: mpsc::Receiver<SourceUpdate>,
+        notifier: Notifier,
+        watchdog: Option<Duration>,
+    ) -> (Kubelet<R>, Rc<View>, Rc<StatusManager>) {
+        let loaded = std::mem::take(&mut self.loaded);
+        let images = ImagePuller::new(
+            Rc::clone(&self.runtime),
+            self.clock.clone(),
+            self.events.clone(),
+            self.images.clone(),
+        );
+        let executor = Executor::new(
+            Rc::clone(&self.runtime),
+            images,
+            self.events.clone(),
+            self.clock.clone(),
+            self.executor.take().expect("made once in open, used once here"),
+        );
+        let deps = PodWorkerDeps {
+            executor,
+            runtime: Rc::clone(&self.runtime),
+            store: self.store.clone(),
+            statuses: Rc::clone(&self.statuses),
+            clock: self.clock.clone(),
+            config: self.workers.clone(),
+            runtime_name: Rc::clone(&self.runtime_name),
+        };
+        let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
+        rt::spawn("pleg", pleg::run(Rc::clone(&self.runtime), PlegConfig::default(), pleg_sender));
+        let kubelet = Kubelet {
+            runtime: Rc::clone(&self.runtime),
+            pod_config: PodConfig::new(
+                self.registered.clone(),
+                loaded.desired,
+                self.store.clone(),
+                self.events.clone(),
+                self.clock.clone(),
+            ),
+            workers: PodWorkers::new(deps, loaded.container_state),
+            terminating: loaded.terminating,
+            updates,
+            pleg,
+            view: Rc::clone(&self.view),
+            clock: self.clock.clone(),
+            notifier,
+            watchdog,
+        };
+        (kubelet, Rc::clone(&self.view), Rc::clone(&self.statuses))
+    }
+
+    async fn close(self) {
+        self.write_behind.abort();
+        if let Err(error) = self.store.shutdown().await {
+            log::warn!(err:% = error; "Failed to close the store");
+        }
+    }
+}
+
+async fn open_store(path: &Path, clock: &Clock) -> Result<(StoreHandle, Loaded), SetupError> {
+    let error = |source| SetupError::Store { path: path.to_owned(), source };
+    let options = OpenOptions { mode: Mode::Threaded, now: clock.now() };
+    let (store, report) = StoreHandle::open(path, options).map_err(error)?;
+    if let Some(damaged) = report.damaged {
+        log::error!(keptAs:% = damaged.kept_as.display(), reason = damaged.reason; "The store was damaged and has been set aside, starting from sources and the runtime");
+    }
+    let loaded = store.load().await.map_err(error)?;
+    for row in &loaded.unreadable {
+        log::error!(table = row.table, key = row.key, err = row.message; "Skipped a row of the store that cannot be read");
+    }
+    Ok((store, loaded))
+}
+
+/// Small facts of this run, for the next one to compare with.
+async fn remember_node(resolved: &Resolved, store: &StoreHandle, loaded: &Loaded) {
+    let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
+    if let Some(earlier) = loaded.meta.get(meta::RUNTIME_ENDPOINT)
+        && earlier != endpoint
+    {
+        log::warn!(earlier = earlier, now = endpoint; "The runtime endpoint has changed; pods of the earlier runtime are not managed any more");
+    }
+    for (key, value) in [(meta::RUNTIME_ENDPOINT, endpoint), (meta::NODE_NAME, resolved.node_name.as_str())] {
+        if let Err(error) = store.put_meta(key, Some(value)).await {
+            log::warn!(key = key, err:% = error; "Failed to write to the store");
+        }
+    }
+}
+
+fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
+    let kubelet = &resolved.kubelet;
+    let url = if kubelet.static_pod_url.is_empty() { String::new() } else { shown_url(&kubelet.static_pod_url) };
+    [(PodSource::File, kubelet.static_pod_path.clone()), (PodSource::Http, url)]
+        .into_iter()
+        .filter(|(_, origin)| !origin.is_empty())
+        .collect()
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
+}
+
+fn image_config(resolved: &Resolved) -> ImageConfig {
+    let kubelet = &resolved.kubelet;
+    let count = |number: i32| u32::try_from(number).unwrap_or(0);
+    ImageConfig {
+        serialize: kubelet.serialize_image_pulls,
+        max_parallel: kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
+        qps: count(kubelet.registry_pull_qps),
+        burst: count(kubelet.registry_burst),
+    }
+}
+
+fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerConfig {
+    let longest = resolved.kubelet.crash_loop_back_off.max_container_restart_period.to_std();
+    PodWorkerConfig {
+        // Upstream: a maximum below the first delay is the first delay too.
+        limits: BackOffLimits { initial: FIRST_BACK_OFF.min(longest), max: longest },
+        max_dead_per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container).unwrap_or(1),
+        node_ips: executor.node_ips.clone(),
+    }
+}
+
+fn executor_config(resolved: &Resolved) -> ExecutorConfig {
+    let kubelet = &resolved.kubelet;
+    let root = &resolved.flags.root_dir;
+    let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
+    let driver = match kubelet.cgroup_driver.as_str() {
+        "systemd" => CgroupDriver::Systemd,
+        _ => CgroupDriver::Cgroupfs,
+    };
+    let cgroup_v2 = node::cgroup_v2();
+    let cgroup_mount = PathBuf::from("/sys/fs/cgroup");
+    let period = kubelet.cpu_cfs_quota_period.to_std().as_micros();
+    ExecutorConfig {
+        volumes: VolumeConfig { pods_dir: root.join("pods") },
+        container_logs_dir: container_logs_dir(&pod_logs_dir),
+        pod_logs_dir,
+        seccomp_dir: root.join("seccomp"),
+        seccomp_default: resolved.seccomp_default(),
+        node_name: resolved.node_name.clone(),
+        node_ips: node_ips(resolved),
+        capacity: NodeCapacity {
+            cpu_milli: i64::try_from(node::cpu_count()).unwrap_or(1) * 1000,
+            memory_bytes: node::memory_total_bytes(),
+            swap_bytes: 0,
+            page_sizes: node::huge_page_sizes(),
+            cgroup_v2,
+            swap_accounting: node::swap_accounting(cgroup_v2),
+        },
+        resources: ResourceFlags {
+            cpu_cfs_quota: kubelet.cpu_cfs_quota,
+            cpu_cfs_quota_period: i64::try_from(period).unwrap_or(100_000),
+            single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
+            limited_swap: false,
+        },
+        layout: CgroupLayout {
+            driver,
+            root: if kubelet.cgroup_root.is_empty() { "/".to_owned() } else { kubelet.cgroup_root.clone() },
+            per_qos: kubelet.cgroups_per_qos,
+        },
+        cgroup: CgroupConfig { mount: cgroup_mount, v2: cgroup_v2, driver },
+        cluster_dns: kubelet.cluster_dns.clone(),
+        cluster_domain: kubelet.cluster_domain.clone(),
+        resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
+        objects: Rc::new(NoObjects),
+    }
+}
+
+/// `/var/log/containers` for the usual log directory, else a sibling of the given one.
+fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
+    pod_logs_dir.parent().unwrap_or(Path::new("/var/log")).join("containers")
+}
+
+/// `--node-ip`, else the addresses of the default routes, else whatever the interfaces have.
+fn node_ips(resolved: &Resolved) -> Vec<String> {
+    let mut ips = resolved.node_ips.clone();
+    if ips.is_empty() {
+        ips = node::default_route_addresses();
+    }
+    if ips.is_empty() {
+        ips = node::addresses().into_iter().take(1).collect();
+    }
+    ips.iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,88 @@
+//! The whole road for local sources: manifest bytes to pods that are ready to run.
+//!
+//! Owns the wording of what went wrong on the way. Must not know what was good before.
+
+use super::{ManifestOrigin, decode_manifest};
+use crate::api::pod::Pod;
+use crate::reconcile::static_pod::{StaticOrigin, prepare};
+
+/// What one manifest gives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StaticPods {
+    /// Of every good document: defaulted, named, validated.
+    pub pods: Vec<Pod>,
+    /// One text per broken object, with its place in the manifest (the manifest itself is not named).
+    pub problems: Vec<String>,
+    /// What was ignored.
+    pub warnings: Vec<String>,
+}
+
+impl StaticPods {
+    /// Nothing was broken: a pod that is not here is not wanted any more.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Reads a manifest and prepares its pods for `node_name`. Never fails as a whole.
+#[must_use]
+pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) -> StaticPods {
+    let kind = match origin {
+        StaticOrigin::File { .. } => ManifestOrigin::File,
+        StaticOrigin::Url { .. } => ManifestOrigin::Url,
+    };
+    let manifest = decode_manifest(bytes, kind);
+    let mut read = StaticPods {
+        problems: manifest.problems.iter().map(ToString::to_string).collect(),
+        warnings: manifest.warnings.iter().map(ToString::to_string).collect(),
+        pods: Vec::new(),
+    };
+    for decoded in manifest.pods {
+        let who = match (decoded.place.as_str(), decoded.pod.metadata.name.as_str()) {
+            ("", "") => String::new(),
+            (place, "") => format!("{place}: "),
+            ("", name) => format!("pod {name}: "),
+            (place, name) => format!("{place}: pod {name}: "),
+        };
+        match prepare(decoded.pod, origin, node_name) {
+            Ok(pod) => read.pods.push(pod),
+            Err(error) => read.problems.push(format!("{who}{error}")),
+        }
+    }
+    read
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> StaticPods {
+        let origin = StaticOrigin::File { path: "/etc/pods/x.yaml".to_owned() };
+        read_static_pods(text.as_bytes(), &origin, "edge-1")
+    }
+
+    #[test]
+    fn good_pods_are_ready_and_broken_ones_are_told_with_place_name_field_and_rule() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec: {containers: [{name: c, image: x}]}\n\
+                    ---\napiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {containers: [{name: c}]}\n\
+                    ---\napiVersion: v1\nkind: Pod\nspec: {}\n---\nkind: [\n";
+        let read = read(text);
+        assert_eq!(read.pods.len(), 1);
+        assert_eq!(read.pods[0].metadata.name, "good-edge-1");
+        assert!(!read.is_complete());
+        assert!(read.problems[0].starts_with("document 4: line "), "{:?}", read.problems);
+        assert_eq!(
+            read.problems[1],
+            "document 2: pod bad: invalid pod: spec.containers[0].image: Required value"
+        );
+        assert_eq!(read.problems[2], "document 3: invalid pod: name is needed for the pod");
+    }
+
+    #[test]
+    fn an_empty_pod_list_is_a_complete_answer_and_an_empty_file_is_none() {
+        let empty = read("apiVersion: v1\nkind: PodList\nitems: []\n");
+        assert!(empty.is_complete() && empty.pods.is_empty());
+        assert_eq!(read("").problems, ["the file is empty"]);
+    }
+}
