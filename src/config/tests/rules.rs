@@ -245,11 +245,17 @@ fn dubious_values_warn_and_start() {
         "--kubelet-cgroups=/a",
         "--kube-reserved-cgroup=/b",
         "--cluster-dns=nope",
+        "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA,TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
         "--feature-gates=NodeSwap=true",
     ]);
-    for part in
-        ["kubeletCgroups", "nope", "GA feature gate NodeSwap", "Flag --kubelet-cgroups has been deprecated"]
-    {
+    for part in [
+        "kubeletCgroups",
+        "nope",
+        "insecure cipher \"TLS_RSA_WITH_RC4_128_SHA\"",
+        "GA feature gate NodeSwap",
+        "Flag --kubelet-cgroups has been deprecated",
+    ] {
         assert!(given.warnings.iter().any(|line| line.contains(part)), "{part}: {:?}", given.warnings);
     }
+    assert!(!given.warnings.iter().any(|line| line.contains("CHACHA20")), "{:?}", given.warnings);
 }

@@ -43,6 +43,9 @@ pub(in crate::config) fn soft_warnings(config: &KubeletConfiguration) -> Vec<Str
     if !own.is_empty() && !reserved.is_empty() && !own.starts_with(reserved.as_str()) {
         lines.push(format!("kubeletCgroups {own:?} is not below kubeReservedCgroup {reserved:?}"));
     }
+    for suite in config.tls_cipher_suites.iter().filter(|suite| tls::is_weak(suite)) {
+        lines.push(format!("Use of insecure cipher {suite:?} detected"));
+    }
     for server in &config.cluster_dns {
         if server.parse::<IpAddr>().is_err() {
             lines.push(format!("clusterDNS {server:?} is no IP address; skipped"));

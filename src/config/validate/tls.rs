@@ -4,7 +4,7 @@
 
 use super::configuration::Check;
 
-/// Suites Go still implements; the last ones are weak but accepted.
+/// Suites Go still implements: first the sound ones, then those that are weak but accepted.
 const SUITES: [&str; 27] = [
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
@@ -34,8 +34,15 @@ const SUITES: [&str; 27] = [
     "TLS_RSA_WITH_AES_256_GCM_SHA384",
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
+/// How many of the suites are sound.
+const SOUND: usize = 15;
 /// P-256, P-384, P-521, X25519, and the hybrids with ML-KEM.
 const CURVES: [i32; 7] = [23, 24, 25, 29, 4587, 4588, 4589];
+
+/// True for a suite that works and should not be used.
+pub(super) fn is_weak(suite: &str) -> bool {
+    SUITES[SOUND..].contains(&suite)
+}
 
 pub(super) fn check(check: &mut Check<'_>) {
     let config = check.config;
