@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use crate::clock::Clock;
 use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
 use crate::events::{EventRecorder, EventType};
-use crate::reconcile::merge::{DesiredSet, Finding, PodChange, PodOp, SourceState, merge};
+use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
 use crate::store::{StoreHandle, StoredSource};
 use crate::types::{PodSource, Timestamp};
 
@@ -56,7 +56,7 @@ impl PodConfig {
         let mut desired = DesiredSet::default();
         for source in stored {
             let pods = source.pods.into_iter().map(|pod| (pod.pod.metadata.uid.clone(), pod)).collect();
-            desired.sources.insert(source.source, SourceState { seen: false, pods });
+            desired.sources.insert(source.source, SourceState { pods, ..SourceState::default() });
         }
         let mut config = Self {
             desired,

@@ -34,8 +34,6 @@ pub struct PodWorkerConfig {
     pub max_dead_per_container: usize,
     /// Addresses of the node, primary first, for statuses.
     pub node_ips: Vec<String>,
-    /// The scheme of container ids: `containerd`.
-    pub runtime_name: String,
 }
 
 /// What every worker works with.
@@ -52,6 +50,8 @@ pub struct PodWorkerDeps<R> {
     pub clock: Clock,
     /// Limits.
     pub config: PodWorkerConfig,
+    /// The scheme of container ids: `containerd`. Known for certain once the runtime has answered.
+    pub runtime_name: Rc<RefCell<String>>,
 }
 
 /// Restart counts and back-off of one pod's containers.

@@ -16,7 +16,7 @@ use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
 use crate::config::{Resolved, RunOnceWait};
 use crate::desired::{SourcePod, SourceUpdate};
-use crate::events::{EventRecorder, EventType};
+use crate::events::EventRecorder;
 use crate::executor::{Executor, ExecutorConfig};
 use crate::http::{HttpClient, HttpError, shown_url};
 use crate::image::{ImageConfig, ImagePuller};
@@ -40,6 +40,7 @@ use crate::source::parser::StaticPodParser;
 use crate::source::url::{UrlConfig, UrlSource};
 use crate::status::StatusManager;
 use crate::store::{Loaded, Mode, OpenOptions, StoreError, StoreHandle, meta};
+use crate::sys::inotify::InotifyError;
 use crate::sys::{lock, node};
 use crate::types::PodSource;
 use crate::volume::VolumeConfig;
@@ -109,7 +110,7 @@ pub enum SetupError {
     Listen(#[source] server::BindError),
     /// Watching the lock file.
     #[error("watch the lock file")]
-    Contention(#[source] std::io::Error),
+    Contention(#[source] InotifyError),
 }
 
 /// How a run ended without an error.
@@ -140,8 +141,7 @@ impl ObjectLookup for NoObjects {
 /// What keeps it from starting; once it runs, nothing does.
 pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result<Finished, SetupError> {
     let (trigger, shutdown) = shutdown::channel();
-    let trigger = Rc::new(trigger);
-    rt::spawn("signals", shutdown::watch_signals(Rc::clone(&trigger)).map_err(SetupError::Signals)?);
+    rt::spawn("signals", shutdown::watch_signals(trigger.clone()).map_err(SetupError::Signals)?);
     let notifier = Notifier::connect(environment.notify_socket.as_deref())?;
     let watchdog = watchdog_interval(
         environment.watchdog_usec.as_deref(),
@@ -198,7 +198,7 @@ async fn carry_on<R: Runtime>(
 
 fn take_lock(
     resolved: &Resolved,
-    trigger: &Rc<shutdown::ShutdownTrigger>,
+    trigger: &shutdown::ShutdownTrigger,
 ) -> Result<Option<lock::FileLock>, SetupError> {
     let path = resolved.flags.lock_file.as_str();
     if path.is_empty() {
@@ -208,7 +208,7 @@ fn take_lock(
     let held = lock::acquire(Path::new(path))?;
     if resolved.flags.exit_on_lock_contention {
         let contended = lock::contention(Path::new(path)).map_err(SetupError::Contention)?;
-        let trigger = Rc::clone(trigger);
+        let trigger = trigger.clone();
         rt::spawn("lock contention", async move {
             contended.await;
             log::info!("Somebody else wants the lock file, exiting; pods keep running");

@@ -355,6 +355,7 @@ impl<R: Runtime> Worker<R> {
             true => status,
             false => PodStatus { reason: String::new(), message: String::new(), ..status },
         });
+        let runtime_name = deps.runtime_name.borrow();
         let context = StatusContext {
             now: deps.clock.now(),
             previous: previous.as_ref(),
@@ -362,7 +363,7 @@ impl<R: Runtime> Worker<R> {
             blocked: &plan.blocked,
             node_ips: &deps.config.node_ips,
             terminal: matches!(self.state, PodWorkerState::Terminated { .. } | PodWorkerState::Finished { .. }),
-            runtime_name: &deps.config.runtime_name,
+            runtime_name: &runtime_name,
             is_static: true,
             ready: &BTreeMap::new(),
             rejected: None,

@@ -12,7 +12,7 @@ pub struct Shutdown {
 }
 
 /// The side that asks.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ShutdownTrigger {
     asked: watch::Sender<bool>,
 }

@@ -4,7 +4,6 @@
 //! gathered or shown.
 
 use crate::api::pod::Pod;
-use crate::api::wire;
 use crate::desired::SourceProblem;
 use crate::store::StoredEvent;
 use crate::types::Timestamp;

@@ -1,7 +1,7 @@
 //! The real [`ManifestParser`]: bytes to decoded pods to static pods that are ready to run on this node.
 
-use crate::reconcile::static_pod::{StaticOrigin, prepare};
-use crate::source::manifest::{ManifestOrigin, decode_manifest};
+use crate::reconcile::static_pod::StaticOrigin;
+use crate::source::manifest::read_static_pods;
 use crate::source::{ManifestParser, Origin, ParsedManifest};
 use crate::types::PodSource;
 
@@ -14,27 +14,14 @@ pub struct StaticPodParser {
 
 impl ManifestParser for StaticPodParser {
     fn parse(&self, bytes: &[u8], origin: &Origin) -> ParsedManifest {
-        let (kind, static_origin) = match origin.source {
-            PodSource::File => (ManifestOrigin::File, StaticOrigin::File { path: origin.location.clone() }),
-            PodSource::Http | PodSource::Api => {
-                (ManifestOrigin::Url, StaticOrigin::Url { url: origin.location.clone() })
-            }
+        let location = origin.location.clone();
+        let origin = match origin.source {
+            PodSource::File => StaticOrigin::File { path: location },
+            PodSource::Http | PodSource::Api => StaticOrigin::Url { url: location },
         };
-        let manifest = decode_manifest(bytes, kind);
-        let mut parsed = ParsedManifest {
-            problems: manifest.problems.iter().map(ToString::to_string).collect(),
-            warnings: manifest.warnings.iter().map(ToString::to_string).collect(),
-            ..ParsedManifest::default()
-        };
-        for found in manifest.pods {
-            match prepare(found.pod, &static_origin, &self.node_name) {
-                Ok(pod) => parsed.pods.push(pod),
-                Err(error) if found.place.is_empty() => parsed.problems.push(error.to_string()),
-                Err(error) => parsed.problems.push(format!("{}: {error}", found.place)),
-            }
-        }
-        parsed.complete = parsed.problems.is_empty();
-        parsed
+        let read = read_static_pods(bytes, &origin, &self.node_name);
+        let complete = read.is_complete();
+        ParsedManifest { pods: read.pods, problems: read.problems, warnings: read.warnings, complete }
     }
 }
 

@@ -19,10 +19,15 @@ pub enum Interest {
     Names,
     /// Names, and also writing to the files behind them.
     Contents,
+    /// Somebody opens the file itself, or deletes it.
+    Opening,
 }
 
 impl Interest {
     fn flags(self) -> AddWatchFlags {
+        if self == Self::Opening {
+            return AddWatchFlags::IN_OPEN | AddWatchFlags::IN_DELETE_SELF;
+        }
         let names = AddWatchFlags::IN_CREATE
             | AddWatchFlags::IN_DELETE
             | AddWatchFlags::IN_MOVE
@@ -30,7 +35,7 @@ impl Interest {
             | AddWatchFlags::IN_MOVE_SELF
             | AddWatchFlags::IN_ONLYDIR;
         match self {
-            Self::Names => names,
+            Self::Names | Self::Opening => names,
             Self::Contents => {
                 names | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ATTRIB
             }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::sys::inotify::{InotifyError, Interest, Watcher};
+
 /// The lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 #[error("unable to acquire file lock on {path:?}")]
@@ -37,4 +39,40 @@ pub fn acquire(path: &Path) -> Result<FileLock, LockError> {
         .map_err(error)?;
     let locked = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| error(errno.into()))?;
     Ok(FileLock { _file: locked })
+}
+
+/// Resolves when somebody else opens or deletes the lock file. Set up after [`acquire`], so that our own opening does not
+/// count.
+///
+/// # Errors
+/// When the kernel has no more inotify watches.
+pub fn contention(path: &Path) -> Result<impl Future<Output = ()> + use<>, InotifyError> {
+    let watcher = Watcher::new()?;
+    watcher.watch(path, Interest::Opening)?;
+    // A failed wait can only mean that the process is going down; nobody is told of contention then.
+    Ok(async move {
+        if watcher.read(&mut Vec::new()).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_is_exclusive_and_a_second_opener_is_noticed() {
+        let path = std::env::temp_dir().join(format!("edge-agent-lock-{}", std::process::id()));
+        let held = acquire(&path).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let contended = contention(&path).unwrap();
+            let other = File::open(&path).unwrap();
+            contended.await;
+            assert!(Flock::lock(other, FlockArg::LockExclusiveNonblock).is_err());
+        });
+        drop(held);
+        std::fs::remove_file(path).unwrap();
+    }
 }

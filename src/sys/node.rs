@@ -93,6 +93,18 @@ pub fn cgroup_v2() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
 }
 
+/// True when the kernel accounts swap per cgroup; without that, writing a swap limit fails.
+#[must_use]
+pub fn swap_accounting(cgroup_v2: bool) -> bool {
+    // On v2 the file exists in every cgroup but the root, so a child has to be asked.
+    let candidates: &[&str] = if cgroup_v2 {
+        &["/sys/fs/cgroup/system.slice/memory.swap.max", "/sys/fs/cgroup/init.scope/memory.swap.max"]
+    } else {
+        &["/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes"]
+    };
+    candidates.iter().any(|path| Path::new(path).exists())
+}
+
 /// Changes with every boot; empty when procfs does not say.
 #[must_use]
 pub fn boot_id() -> String {

@@ -2,13 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn pod(name: &str, uid: &str, image: &str, origin: &str) -> DesiredPod {
+fn pod(name: &str, uid: &str, image: &str, origin: &str) -> SourcePod {
     let mut pod = Pod::default();
     pod.metadata.name = name.to_owned();
     pod.metadata.namespace = "default".to_owned();
     pod.metadata.uid = uid.into();
     pod.spec.containers = vec![crate::api::pod::Container { image: image.to_owned(), ..Default::default() }];
-    DesiredPod { pod, origin: origin.to_owned() }
+    SourcePod { pod, origin: origin.to_owned() }
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -19,7 +19,7 @@ fn ops(merged: &Merged) -> Vec<(PodOp, &str)> {
     merged.changes.iter().map(|change| (change.op, change.pod.pod.metadata.name.as_str())).collect()
 }
 
-fn file(desired: &DesiredSet, pods: Vec<DesiredPod>) -> Merged {
+fn file(desired: &DesiredSet, pods: Vec<SourcePod>) -> Merged {
     merge(desired, PodSource::File, Some(pods), at(100))
 }
 
@@ -153,7 +153,7 @@ fn one_name_from_two_sources_is_wanted_twice_and_reported_with_both_origins() {
     assert_eq!(unchanged.findings, second.findings, "a finding stands until it is mended");
 }
 
-fn any_pods() -> impl Strategy<Value = Vec<DesiredPod>> {
+fn any_pods() -> impl Strategy<Value = Vec<SourcePod>> {
     let one = (0..5_u8, 0..5_u8, 0..2_u8, 0..3_u8).prop_map(|(name, uid, image, origin)| {
         pod(&format!("n{name}"), &format!("u{uid}"), &format!("i{image}"), &format!("o{origin}"))
     });
@@ -161,7 +161,7 @@ fn any_pods() -> impl Strategy<Value = Vec<DesiredPod>> {
 }
 
 /// What a follower of the changes believes.
-fn apply(mut pods: BTreeMap<PodUid, DesiredPod>, changes: &[PodChange]) -> BTreeMap<PodUid, DesiredPod> {
+fn apply(mut pods: BTreeMap<PodUid, SourcePod>, changes: &[PodChange]) -> BTreeMap<PodUid, SourcePod> {
     for PodChange { op, pod } in changes {
         match op {
             PodOp::Remove => {
@@ -186,7 +186,7 @@ proptest! {
             let merged = merge(&desired, PodSource::File, Some(pods.clone()), at(1));
             prop_assert_eq!(&merge(&desired, PodSource::File, Some(pods.clone()), at(1)), &merged);
             believed = apply(believed, &merged.changes);
-            let strip = |pods: &BTreeMap<PodUid, DesiredPod>| -> Vec<Pod> { pods.values().map(|pod| pod.pod.clone()).collect() };
+            let strip = |pods: &BTreeMap<PodUid, SourcePod>| -> Vec<Pod> { pods.values().map(|pod| pod.pod.clone()).collect() };
             prop_assert_eq!(strip(&believed), strip(&merged.desired.sources[&PodSource::File].pods));
             let again = merge(&merged.desired, PodSource::File, Some(pods), at(2));
             prop_assert!(again.changes.is_empty(), "the same set twice changes nothing: {:?}", again.changes);
