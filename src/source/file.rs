@@ -119,7 +119,7 @@ impl<P: ManifestParser> FileSource<P> {
                 self.arm(&mut watch);
                 self.scan_in_turns(watch.as_ref()).await;
             } else {
-                self.look_at(&hints.names);
+                self.look_at(&hints.names, watch.as_ref()).await;
             }
             if let Some(update) = self.take_update()
                 && updates.send(update).await.is_err()
@@ -159,9 +159,13 @@ impl<P: ManifestParser> FileSource<P> {
 
     async fn scan_in_turns(&mut self, watch: Option<&PathWatch>) {
         let Some(names) = self.begin_scan() else { return };
-        for (count, name) in names.into_iter().enumerate() {
-            let being_written = watch.is_some_and(|watch| watch.is_being_written(&name));
-            self.refresh(&name, if being_written { Look::CompareWhileWritten } else { Look::Compare });
+        self.refresh_in_turns(&names, Look::Compare, watch).await;
+    }
+
+    async fn refresh_in_turns(&mut self, names: &BTreeSet<OsString>, how: Look, watch: Option<&PathWatch>) {
+        for (count, name) in names.iter().enumerate() {
+            let being_written = watch.is_some_and(|watch| watch.is_being_written(name));
+            self.refresh(name, if being_written { Look::CompareWhileWritten } else { how });
             if count % FILES_PER_TURN == FILES_PER_TURN - 1 {
                 tokio::task::yield_now().await;
             }
@@ -193,20 +197,25 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    fn look_at(&mut self, names: &BTreeSet<OsString>) {
+    /// What events told of, which `stat` need not show.
+    async fn look_at(&mut self, names: &BTreeSet<OsString>, watch: Option<&PathWatch>) {
         if self.unavailable.is_some() {
             return;
         }
-        for name in names.iter().filter(|name| is_manifest_name(name)) {
+        let names: BTreeSet<_> = names.iter().filter(|name| is_manifest_name(name)).cloned().collect();
+        for name in &names {
             self.has_links |= fs::symlink_metadata(self.path_of(name)).is_ok_and(|found| found.is_symlink());
-            self.refresh(name, Look::Changed);
         }
+        self.refresh_in_turns(&names, Look::Changed, watch).await;
     }
 
     fn refresh(&mut self, name: &OsStr, how: Look) {
         let path = self.path_of(name);
         let now = self.clock.now();
-        let entry = self.entries.entry(name.to_owned()).or_default();
+        if !self.entries.contains_key(name) {
+            self.entries.insert(name.to_owned(), Entry::default());
+        }
+        let Some(entry) = self.entries.get_mut(name) else { return };
         match entry.refresh(&path, how, &self.parser, now) {
             Looked::Kept { changed } => self.dirty |= changed,
             Looked::Gone => {

@@ -139,7 +139,8 @@ fn a_last_good_version_gives_way_to_the_same_pod_in_a_healthy_file() {
 
 #[test]
 fn what_cannot_be_read_keeps_its_last_good_pods_and_is_reported() {
-    let replace: [(&str, fn(&Path)); 5] = [
+    type Replace = fn(&Path);
+    let replace: [(&str, Replace); 5] = [
         ("points to nothing", |path| symlink("nowhere", path).unwrap()),
         ("leads back to itself", |path| symlink(path, path).unwrap()),
         ("it is a directory", |path| fs::create_dir(path).unwrap()),

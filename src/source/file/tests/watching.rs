@@ -247,3 +247,19 @@ fn the_rescan_finds_what_no_event_told() {
         assert_eq!(running.next().await, "a=2");
     });
 }
+
+#[test]
+fn an_editor_that_moves_the_old_file_away_and_writes_anew_removes_nothing() {
+    let root = TempDir::new();
+    root.put("a.yaml", "a=1");
+    watched(root.path(), NEVER, async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        fs::rename(root.join("a.yaml"), root.join("a.yaml~")).unwrap();
+        let mut file = fs::File::create(root.join("a.yaml")).unwrap();
+        running.nothing_for(Duration::from_millis(30)).await;
+        file.write_all(b"a=2").unwrap();
+        drop(file);
+        root.remove("a.yaml~");
+        assert_eq!(running.next().await, "a=2");
+    });
+}
