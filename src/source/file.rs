@@ -35,11 +35,15 @@ use crate::types::PodSource;
 pub const MAX_FILES: usize = 20_000;
 /// Files looked at before other tasks get a turn.
 const FILES_PER_TURN: usize = 50;
-/// How long a look waits for more events, again and again while they come.
+/// A change soon after a look may be one of many: wait for quiet before the next look.
+const BURST: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_millis(1);
+/// A removal is often half of a replacement (`rm` and `cp`, an editor's backup, a directory made anew): nobody waits for
+/// the end of a pod as they do for its start.
+const QUIET_AFTER_REMOVAL: Duration = Duration::from_millis(25);
 /// The most that a burst of events delays a look, and what each known file adds to that: every update is a whole set, so
 /// that thousands of files landing one by one must not mean thousands of sets.
-const MAX_DELAY: Duration = Duration::from_millis(10);
+const MAX_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
 /// Log lines about broken files in one look; the problems themselves are complete in the update.
 const LOGGED_PROBLEMS: usize = 20;
@@ -133,14 +137,18 @@ impl<P: ManifestParser> FileSource<P> {
                 }
             }
             hints = Hints::default();
+            if let Some(watch) = &mut watch {
+                watch.follow_hidden = self.has_links;
+            }
             let files = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
             let max_delay = MAX_DELAY + MAX_DELAY_PER_FILE.saturating_mul(files);
+            let looked = Instant::now();
             everything = tokio::select! {
                 biased;
                 // The update loop ends with its listener; nothing is pending here.
                 () = updates.closed() => return,
                 // Safe to lose: events not read yet stay in the kernel's queue, read ones are in `hints`.
-                () = wait(&mut watch, &mut hints, max_delay) => hints.everything || hints.hidden && self.has_links,
+                () = wait(&mut watch, &mut hints, looked, max_delay) => hints.everything,
                 // Safe to lose: the deadline is kept.
                 () = sleep_until(next_scan) => true,
             };
@@ -369,7 +377,7 @@ fn log_news(before: &[SourceProblem], now: &[SourceProblem]) {
 }
 
 /// Waits for events and then a little for the rest of a burst. Without inotify it waits for ever: the rescan is left.
-async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, max_delay: Duration) {
+async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, looked: Instant, max_delay: Duration) {
     let Some(armed) = watch else { return std::future::pending().await };
     while hints.is_empty() {
         if let Err(error) = armed.wait(hints).await {
@@ -379,8 +387,14 @@ async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, max_delay: Durat
         }
     }
     let limit = Instant::now() + max_delay;
+    let alone = looked.elapsed() > BURST;
     loop {
-        sleep(QUIET).await;
+        let quiet = match (hints.everything || hints.removed, alone) {
+            (true, _) => QUIET_AFTER_REMOVAL,
+            (false, false) => QUIET,
+            (false, true) => return,
+        };
+        sleep(quiet).await;
         match armed.poll(hints) {
             Ok(true) if Instant::now() < limit => {}
             _ => return,

@@ -23,15 +23,15 @@ pub struct Hints {
     pub everything: bool,
     /// Files that are complete again, were replaced, or went away.
     pub names: BTreeSet<OsString>,
-    /// A hidden name came or went: look at everything if manifests are links, which may lead through it (`..data`).
-    pub hidden: bool,
+    /// Some name went away.
+    pub removed: bool,
 }
 
 impl Hints {
     /// Nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.hidden && self.names.is_empty()
+        !self.everything && self.names.is_empty()
     }
 }
 
@@ -52,6 +52,8 @@ pub struct PathWatch {
     watcher: Watcher,
     path: PathBuf,
     roles: BTreeMap<WatchId, Role>,
+    /// Manifests are links, which may lead through hidden names (`..data`).
+    pub follow_hidden: bool,
     /// Files some writer holds open, as far as we know: they may be half written.
     writing: BTreeSet<OsString>,
     events: Vec<Event>,
@@ -64,6 +66,7 @@ impl PathWatch {
             watcher: Watcher::new()?,
             path: path.to_owned(),
             roles: BTreeMap::new(),
+            follow_hidden: false,
             writing: BTreeSet::new(),
             events: Vec::new(),
         })
@@ -175,8 +178,9 @@ impl PathWatch {
                 self.writing.remove(&name);
             }
             if name.as_encoded_bytes().starts_with(b".") {
-                hints.hidden |= change != Change::Attributes;
+                hints.everything |= self.follow_hidden && change != Change::Attributes;
             } else {
+                hints.removed |= change == Change::Gone;
                 hints.names.insert(name);
             }
         }

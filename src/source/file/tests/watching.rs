@@ -60,6 +60,7 @@ fn a_manifest_renamed_into_place_is_told_within_milliseconds() {
             root.put("a.yaml", &format!("a={version}"));
             assert_eq!(running.next().await, format!("a={version}"));
             times.push(started.elapsed());
+            tokio::time::sleep(2 * BURST).await;
         }
         times.sort();
         println!("median {:?}, worst {:?}", times[10], times[19]);
@@ -261,5 +262,28 @@ fn an_editor_that_moves_the_old_file_away_and_writes_anew_removes_nothing() {
         drop(file);
         root.remove("a.yaml~");
         assert_eq!(running.next().await, "a=2");
+    });
+}
+
+#[test]
+fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gone() {
+    let root = TempDir::new();
+    let path = root.join("m");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("a.yaml"), "a=1").unwrap();
+    watched(&path, NEVER, async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        for version in 2..6 {
+            if version % 2 == 0 {
+                fs::remove_file(path.join("a.yaml")).unwrap();
+            } else {
+                fs::remove_dir_all(&path).unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            fs::create_dir_all(&path).unwrap();
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
+            assert_eq!(running.next().await, format!("a={version}"));
+        }
     });
 }
