@@ -1,3 +1,4 @@
 //! To come.
 
 pub mod inotify;
+pub mod open;

@@ -192,8 +192,11 @@ fn https_trusts_the_given_authority_and_no_other() {
     assert_eq!(get(Request { ca_file, ..Request::get(plain.url("/")) }).unwrap().body, b"over tls");
     if Roots::find(true, None).is_ok() {
         for start in [url, plain.url("/")] {
-            let error = get(Request::get(start)).unwrap_err();
+            let mut fetcher = Fetcher::default();
+            let error = fetcher.fetch(&Request::get(start)).unwrap_err();
             assert!(matches!(error, HttpError::Tls { reason: TlsError::UnknownIssuer, .. }), "{error}");
+            let (_, roots) = fetcher.agent.unwrap();
+            assert!(matches!(roots, Roots::File { .. }), "the system's authorities were asked");
         }
     }
     std::fs::remove_dir_all(directory).unwrap();

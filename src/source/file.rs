@@ -309,7 +309,9 @@ impl<P: ManifestParser> FileSource<P> {
             let problems = self.problems();
             log_news(&self.told, &problems);
             self.told.clone_from(&problems);
-            (SourceAnswer::Pods(self.pods()), problems)
+            // One broken file that never was good has nothing valid to say; upstream sends nothing either.
+            let silent = self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent);
+            (if silent { SourceAnswer::Unknown } else { SourceAnswer::Pods(self.pods()) }, problems)
         };
         Some(SourceUpdate { source: PodSource::File, answer, problems, validator: None })
     }

@@ -198,14 +198,13 @@ fn a_rescan_of_unchanged_files_parses_nothing_and_tells_nothing() {
 }
 
 #[test]
-fn a_change_that_stat_cannot_show_is_found_because_fresh_files_are_read_twice() {
+fn a_single_file_that_is_broken_and_never_was_good_is_no_answer() {
     let root = TempDir::new();
-    let path = root.join("a.yaml");
-    fs::write(&path, "a=1").unwrap();
-    let mut source = source(root.path(), Vec::new());
-    source.scan().unwrap();
-    fs::write(&path, "a=2").unwrap();
-    assert_eq!(shown(&source.scan().unwrap()), "a=2");
+    root.put("only.yaml", "!");
+    let update = source(&root.join("only.yaml"), Vec::new()).scan().unwrap();
+    assert_eq!((shown(&update).as_str(), problems(&update)), ("unknown", vec!["document !: not a pod"]));
+    let before = vec![stored("a", "1", root.join("only.yaml"))];
+    assert_eq!(shown(&source(&root.join("only.yaml"), before).scan().unwrap()), "a=1");
 }
 
 #[test]

@@ -252,3 +252,61 @@ fn push_components(pending: &mut VecDeque<OsString>, path: &Path) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::source::testing::TempDir;
+
+    fn names(way: &Way) -> Vec<&str> {
+        way.lookups.iter().map(|(_, name)| name.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_way_names_every_symlink_and_the_last_component() {
+        let root = TempDir::new();
+        fs::create_dir_all(root.join("real/deep/m")).unwrap();
+        symlink("real/../real/deep", root.join("link")).unwrap();
+        let way = walk(&root.join("link/m"));
+        assert_eq!(names(&way), ["link", "m"]);
+        assert_eq!(way.end, Some(root.join("real/deep/m").canonicalize().unwrap()));
+    }
+
+    #[test]
+    fn a_way_that_ends_early_names_the_first_missing_component_and_a_loop_ends() {
+        let root = TempDir::new();
+        let way = walk(&root.join("a/b/c"));
+        assert_eq!((names(&way), way.end.as_ref()), (vec!["a"], None));
+        symlink("loop", root.join("loop")).unwrap();
+        let way = walk(&root.join("loop"));
+        assert_eq!((way.lookups.len(), way.end), (MAX_SYMLINKS + 1, None));
+    }
+
+    #[tokio::test]
+    async fn an_overflow_asks_for_a_look_at_everything() {
+        let root = TempDir::new();
+        let mut watch = PathWatch::new(root.path()).unwrap();
+        watch.arm().unwrap();
+        let mut hints = Hints::default();
+        watch.events.push(Event::Overflow);
+        watch.translate(&mut hints);
+        assert!(hints.everything);
+    }
+
+    #[tokio::test]
+    async fn what_happens_beside_the_path_wakes_nobody() {
+        let root = TempDir::new();
+        fs::create_dir(root.join("m")).unwrap();
+        let mut watch = PathWatch::new(&root.join("m")).unwrap();
+        watch.arm().unwrap();
+        fs::write(root.join("neighbour"), "x").unwrap();
+        let mut hints = Hints::default();
+        assert!(watch.poll(&mut hints).unwrap());
+        assert!(hints.is_empty());
+        fs::remove_dir(root.join("m")).unwrap();
+        watch.poll(&mut hints).unwrap();
+        assert!(hints.everything);
+    }
+}
