@@ -26,7 +26,7 @@ use self::read::{Found, look};
 use self::watch::{Hints, PathWatch};
 use super::{
     ManifestParser, REASON_UNAVAILABLE, SHORTEST_PERIOD, SourceAnswer, SourcePod, SourceProblem,
-    SourceUpdate, carry_since,
+    SourceUpdate, carry_since, full_name,
 };
 use crate::clock::Clock;
 use crate::types::PodSource;
@@ -318,7 +318,6 @@ impl<P: ManifestParser> FileSource<P> {
 
     /// In the order of file names. A last good version gives way to a pod of that name that a healthy manifest shows.
     fn pods(&self) -> Vec<SourcePod> {
-        let full_name = |pod: &SourcePod| (pod.pod.metadata.namespace.clone(), pod.pod.metadata.name.clone());
         let any_stale = self.entries.values().any(|entry| !entry.stale_pods().is_empty());
         let fresh: BTreeSet<_> = if any_stale {
             self.entries.values().flat_map(Entry::fresh_pods).map(full_name).collect()
