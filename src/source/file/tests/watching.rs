@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Running {
     updates: mpsc::Receiver<SourceUpdate>,
@@ -274,6 +274,7 @@ fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gon
     watched(&path, NEVER, async |mut running| {
         assert_eq!(running.next().await, "a=1");
         for version in 2..6 {
+            let started = std::time::Instant::now();
             if version % 2 == 0 {
                 fs::remove_file(path.join("a.yaml")).unwrap();
             } else {
@@ -283,7 +284,13 @@ fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gon
             fs::create_dir_all(&path).unwrap();
             tokio::time::sleep(Duration::from_millis(3)).await;
             fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
-            assert_eq!(running.next().await, format!("a={version}"));
+            let wanted = format!("a={version}");
+            // On a machine that stalled meanwhile the removal had settled, and is rightly told.
+            if started.elapsed() < QUIET_AFTER_REMOVAL {
+                assert_eq!(running.next().await, wanted);
+            } else {
+                running.until(&wanted).await;
+            }
         }
     });
 }
