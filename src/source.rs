@@ -10,11 +10,12 @@ pub mod parser;
 mod testing;
 pub mod url;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::api::pod::Pod;
 pub use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
-use crate::types::{PodSource, Timestamp};
+use crate::types::{PodFullName, PodSource, Timestamp};
 
 /// Upstream's event reason for a manifest that cannot become a pod.
 pub const REASON_INVALID_MANIFEST: &str = "FailedValidation";
@@ -83,18 +84,17 @@ fn keep_last_good(
     let mut pods: Vec<SourcePod> =
         parsed.into_iter().map(|pod| SourcePod { pod, origin: location.to_owned() }).collect();
     if !complete {
-        let fresh = pods.len();
-        for old in last_good {
-            if !pods[..fresh].iter().any(|new| same_name(&new.pod, &old.pod)) {
-                pods.push(old.clone());
-            }
-        }
+        let fresh: BTreeSet<_> = pods.iter().map(full_name).collect();
+        let stale: Vec<_> =
+            last_good.iter().filter(|old| !fresh.contains(&full_name(old))).cloned().collect();
+        pods.extend(stale);
     }
     pods
 }
 
-fn same_name(one: &Pod, other: &Pod) -> bool {
-    one.metadata.name == other.metadata.name && one.metadata.namespace == other.metadata.namespace
+/// What makes two pods the same one to a user.
+fn full_name(pod: &SourcePod) -> PodFullName {
+    pod.pod.pod_ref().full_name()
 }
 
 /// Today's problems of one origin; one that was there before keeps its `since`.

@@ -96,8 +96,9 @@ fn read_head(stream: &mut impl Read) -> String {
 
 /// A whole answer.
 pub fn answer(status: &str, headers: &[&str], body: &str) -> String {
-    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
-    format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len())
+    let length = format!("Content-Length: {}", body.len());
+    let head = [&[status][..], headers, &[length.as_str(), "Connection: close"]].concat().join("\r\n");
+    format!("HTTP/1.1 {head}\r\n\r\n{body}")
 }
 
 /// Waits on the server's own thread.

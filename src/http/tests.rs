@@ -52,9 +52,8 @@ fn an_answer_comes_with_its_status_validators_and_body_and_the_request_with_its_
 fn a_server_that_drips_is_cut_off_at_the_total_deadline() {
     for head_first in [true, false] {
         let server = Server::start(move |_, stream: &mut TcpStream| {
-            if head_first {
-                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n").unwrap();
-            }
+            let head_end = if head_first { "Content-Length: 1000\r\n\r\n" } else { "X-Endless: " };
+            stream.write_all(format!("HTTP/1.1 200 OK\r\n{head_end}").as_bytes()).unwrap();
             while stream.write_all(b"x").is_ok() {
                 pause(Duration::from_millis(50));
             }
@@ -133,24 +132,38 @@ fn a_password_in_the_url_is_never_shown() {
     assert!(!failure("http://user:secret@127.0.0.1:1/").contains("secret"));
 }
 
+#[test]
+fn credentials_in_the_url_are_sent_as_basic_authorization() {
+    let server = Server::answers(vec![answer("200 OK", &[], "")]);
+    get(Request::get(server.url("/").replace("127", "user:pass@127"))).unwrap();
+    assert!(server.request().contains("authorization: basic dxnlcjpwyxnz\r\n"));
+}
+
 fn openssl(directory: &Path, arguments: &str) {
     let run = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).output().unwrap();
     assert!(run.status.success(), "{arguments}: {}", String::from_utf8_lossy(&run.stderr));
 }
 
-/// A CA and a server certificate for 127.0.0.1 and `names`, valid from and to these dates if given.
+const SIGNING: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\nserial=serial\nnew_certs_dir=.\ndefault_md=sha256\npolicy=p\n\
+    [p]\ncommonName=supplied\n";
+const VALID: &str = "-startdate 20200101000000Z -enddate 20990101000000Z";
+
+/// A server whose certificate has this subject alternative name and validity, signed by `ca.pem` in the directory.
 fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
     std::fs::create_dir_all(directory).unwrap();
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(directory, &format!("req -x509 {key} -subj /CN=ca -days 10 -keyout ca.key -out ca.pem"));
-    openssl(directory, &format!("req -new {key} -subj /CN=server -keyout key.pem -out server.csr"));
-    std::fs::write(directory.join("ext"), format!("subjectAltName={name}\n")).unwrap();
-    openssl(
-        directory,
-        &format!(
-            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile ext -out cert.pem {validity}"
-        ),
-    );
+    openssl(directory, &format!("req -new {key} -subj /CN=server -keyout key.pem -out csr"));
+    for (file, text) in [
+        ("ext", format!("subjectAltName={name}\n")),
+        ("index", String::new()),
+        ("serial", "01\n".into()),
+        ("cnf", SIGNING.into()),
+    ] {
+        std::fs::write(directory.join(file), text).unwrap();
+    }
+    let sign = "ca -batch -notext -config cnf -cert ca.pem -keyfile ca.key -extfile ext";
+    openssl(directory, &format!("{sign} -in csr -out cert.pem {validity}"));
     let certificate = CertificateDer::from_pem_file(directory.join("cert.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_file(directory.join("key.pem")).unwrap();
     let config = rustls::ServerConfig::builder_with_provider(tls::tls_provider())
@@ -169,7 +182,7 @@ fn tls_directory(name: &str) -> PathBuf {
 #[test]
 fn https_trusts_the_given_authority_and_no_other() {
     let directory = tls_directory("trust");
-    let server = tls_server(&directory, "IP:127.0.0.1", "-days 5");
+    let server = tls_server(&directory, "IP:127.0.0.1", VALID);
     let url = format!("https://127.0.0.1:{}/", server.port());
     let ca_file = Some(directory.join("ca.pem"));
     assert_eq!(get(Request { ca_file: ca_file.clone(), ..Request::get(&url) }).unwrap().body, b"over tls");
@@ -179,8 +192,11 @@ fn https_trusts_the_given_authority_and_no_other() {
     assert_eq!(get(Request { ca_file, ..Request::get(plain.url("/")) }).unwrap().body, b"over tls");
     if Roots::find(true, None).is_ok() {
         for start in [url, plain.url("/")] {
-            let error = get(Request::get(start)).unwrap_err();
+            let mut fetcher = Fetcher::default();
+            let error = fetcher.fetch(&Request::get(start)).unwrap_err();
             assert!(matches!(error, HttpError::Tls { reason: TlsError::UnknownIssuer, .. }), "{error}");
+            let (_, roots) = fetcher.agent.unwrap();
+            assert!(matches!(roots, Roots::File { .. }), "the system's authorities were asked");
         }
     }
     std::fs::remove_dir_all(directory).unwrap();
@@ -189,19 +205,14 @@ fn https_trusts_the_given_authority_and_no_other() {
 #[test]
 fn a_certificate_that_is_expired_too_young_or_for_another_host_is_named() {
     let cases = [
-        (
-            "expired",
-            "IP:127.0.0.1",
-            "-not_before 20200101000000Z -not_after 20200102000000Z",
-            TlsError::Expired,
-        ),
+        ("expired", "IP:127.0.0.1", "-startdate 20200101000000Z -enddate 20200102000000Z", TlsError::Expired),
         (
             "young",
             "IP:127.0.0.1",
-            "-not_before 20990101000000Z -not_after 20990201000000Z",
+            "-startdate 20990101000000Z -enddate 20990201000000Z",
             TlsError::NotYetValid,
         ),
-        ("name", "DNS:other.example", "-days 5", TlsError::WrongName),
+        ("name", "DNS:other.example", VALID, TlsError::WrongName),
     ];
     for (case, name, validity, wanted) in cases {
         let directory = tls_directory(case);
@@ -216,18 +227,17 @@ fn a_certificate_that_is_expired_too_young_or_for_another_host_is_named() {
 
 #[test]
 fn https_to_a_plain_port_says_so() {
-    let server = Server::answers(vec![answer("400 Bad Request", &[], "")]);
     let directory = tls_directory("plain");
-    tls_server(&directory, "IP:127.0.0.1", "-days 5");
-    let url = format!("https://127.0.0.1:{}/", server.port());
-    let request = Request {
-        ca_file: Some(directory.join("ca.pem")),
-        timeout_total: Duration::from_secs(2),
-        ..Request::get(url)
+    tls_server(&directory, "IP:127.0.0.1", VALID);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    let work = move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        pause(Duration::from_secs(1));
     };
-    let server_thread = server;
-    let error = get(request).unwrap_err();
-    drop(server_thread);
+    std::thread::Builder::new().spawn(work).unwrap();
+    let error = get(Request { ca_file: Some(directory.join("ca.pem")), ..Request::get(url) }).unwrap_err();
     assert!(matches!(error, HttpError::Tls { reason: TlsError::NotTls, .. }), "{error:?}");
     std::fs::remove_dir_all(directory).unwrap();
 }

@@ -26,7 +26,7 @@ use self::read::{Found, look};
 use self::watch::{Hints, PathWatch};
 use super::{
     ManifestParser, REASON_UNAVAILABLE, SHORTEST_PERIOD, SourceAnswer, SourcePod, SourceProblem,
-    SourceUpdate, carry_since,
+    SourceUpdate, carry_since, full_name,
 };
 use crate::clock::Clock;
 use crate::types::PodSource;
@@ -35,11 +35,15 @@ use crate::types::PodSource;
 pub const MAX_FILES: usize = 20_000;
 /// Files looked at before other tasks get a turn.
 const FILES_PER_TURN: usize = 50;
-/// How long a look waits for more events, again and again while they come.
+/// A change soon after a look may be one of many: wait for quiet before the next look.
+const BURST: Duration = Duration::from_millis(20);
 const QUIET: Duration = Duration::from_millis(1);
+/// A removal is often half of a replacement (`rm` and `cp`, an editor's backup, a directory made anew): nobody waits for
+/// the end of a pod as they do for its start.
+const QUIET_AFTER_REMOVAL: Duration = Duration::from_millis(25);
 /// The most that a burst of events delays a look, and what each known file adds to that: every update is a whole set, so
 /// that thousands of files landing one by one must not mean thousands of sets.
-const MAX_DELAY: Duration = Duration::from_millis(10);
+const MAX_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
 /// Log lines about broken files in one look; the problems themselves are complete in the update.
 const LOGGED_PROBLEMS: usize = 20;
@@ -119,7 +123,7 @@ impl<P: ManifestParser> FileSource<P> {
                 self.arm(&mut watch);
                 self.scan_in_turns(watch.as_ref()).await;
             } else {
-                self.look_at(&hints.names);
+                self.look_at(&hints.names, watch.as_ref()).await;
             }
             if let Some(update) = self.take_update()
                 && updates.send(update).await.is_err()
@@ -133,14 +137,18 @@ impl<P: ManifestParser> FileSource<P> {
                 }
             }
             hints = Hints::default();
+            if let Some(watch) = &mut watch {
+                watch.follow_hidden = self.has_links;
+            }
             let files = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
             let max_delay = MAX_DELAY + MAX_DELAY_PER_FILE.saturating_mul(files);
+            let looked = Instant::now();
             everything = tokio::select! {
                 biased;
                 // The update loop ends with its listener; nothing is pending here.
                 () = updates.closed() => return,
                 // Safe to lose: events not read yet stay in the kernel's queue, read ones are in `hints`.
-                () = wait(&mut watch, &mut hints, max_delay) => hints.everything || hints.hidden && self.has_links,
+                () = wait(&mut watch, &mut hints, looked, max_delay) => hints.everything,
                 // Safe to lose: the deadline is kept.
                 () = sleep_until(next_scan) => true,
             };
@@ -159,9 +167,13 @@ impl<P: ManifestParser> FileSource<P> {
 
     async fn scan_in_turns(&mut self, watch: Option<&PathWatch>) {
         let Some(names) = self.begin_scan() else { return };
-        for (count, name) in names.into_iter().enumerate() {
-            let being_written = watch.is_some_and(|watch| watch.is_being_written(&name));
-            self.refresh(&name, if being_written { Look::CompareWhileWritten } else { Look::Compare });
+        self.refresh_in_turns(&names, Look::Compare, watch).await;
+    }
+
+    async fn refresh_in_turns(&mut self, names: &BTreeSet<OsString>, how: Look, watch: Option<&PathWatch>) {
+        for (count, name) in names.iter().enumerate() {
+            let being_written = watch.is_some_and(|watch| watch.is_being_written(name));
+            self.refresh(name, if being_written { Look::CompareWhileWritten } else { how });
             if count % FILES_PER_TURN == FILES_PER_TURN - 1 {
                 tokio::task::yield_now().await;
             }
@@ -193,20 +205,25 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    fn look_at(&mut self, names: &BTreeSet<OsString>) {
+    /// What events told of, which `stat` need not show.
+    async fn look_at(&mut self, names: &BTreeSet<OsString>, watch: Option<&PathWatch>) {
         if self.unavailable.is_some() {
             return;
         }
-        for name in names.iter().filter(|name| is_manifest_name(name)) {
+        let names: BTreeSet<_> = names.iter().filter(|name| is_manifest_name(name)).cloned().collect();
+        for name in &names {
             self.has_links |= fs::symlink_metadata(self.path_of(name)).is_ok_and(|found| found.is_symlink());
-            self.refresh(name, Look::Changed);
         }
+        self.refresh_in_turns(&names, Look::Changed, watch).await;
     }
 
     fn refresh(&mut self, name: &OsStr, how: Look) {
         let path = self.path_of(name);
         let now = self.clock.now();
-        let entry = self.entries.entry(name.to_owned()).or_default();
+        if !self.entries.contains_key(name) {
+            self.entries.insert(name.to_owned(), Entry::default());
+        }
+        let Some(entry) = self.entries.get_mut(name) else { return };
         match entry.refresh(&path, how, &self.parser, now) {
             Looked::Kept { changed } => self.dirty |= changed,
             Looked::Gone => {
@@ -292,14 +309,15 @@ impl<P: ManifestParser> FileSource<P> {
             let problems = self.problems();
             log_news(&self.told, &problems);
             self.told.clone_from(&problems);
-            (SourceAnswer::Pods(self.pods()), problems)
+            // One broken file that never was good has nothing valid to say; upstream sends nothing either.
+            let silent = self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent);
+            (if silent { SourceAnswer::Unknown } else { SourceAnswer::Pods(self.pods()) }, problems)
         };
         Some(SourceUpdate { source: PodSource::File, answer, problems, validator: None })
     }
 
     /// In the order of file names. A last good version gives way to a pod of that name that a healthy manifest shows.
     fn pods(&self) -> Vec<SourcePod> {
-        let full_name = |pod: &SourcePod| (pod.pod.metadata.namespace.clone(), pod.pod.metadata.name.clone());
         let any_stale = self.entries.values().any(|entry| !entry.stale_pods().is_empty());
         let fresh: BTreeSet<_> = if any_stale {
             self.entries.values().flat_map(Entry::fresh_pods).map(full_name).collect()
@@ -360,7 +378,7 @@ fn log_news(before: &[SourceProblem], now: &[SourceProblem]) {
 }
 
 /// Waits for events and then a little for the rest of a burst. Without inotify it waits for ever: the rescan is left.
-async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, max_delay: Duration) {
+async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, looked: Instant, max_delay: Duration) {
     let Some(armed) = watch else { return std::future::pending().await };
     while hints.is_empty() {
         if let Err(error) = armed.wait(hints).await {
@@ -370,8 +388,14 @@ async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, max_delay: Durat
         }
     }
     let limit = Instant::now() + max_delay;
+    let alone = looked.elapsed() > BURST;
     loop {
-        sleep(QUIET).await;
+        let quiet = match (hints.everything || hints.removed, alone) {
+            (true, _) => QUIET_AFTER_REMOVAL,
+            (false, false) => QUIET,
+            (false, true) => return,
+        };
+        sleep(quiet).await;
         match armed.poll(hints) {
             Ok(true) if Instant::now() < limit => {}
             _ => return,

@@ -72,6 +72,12 @@ impl Entry {
         !self.pods.is_empty() || !self.problems.is_empty()
     }
 
+    /// Broken, and without a last good version.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.pods.is_empty() && !self.problems.is_empty()
+    }
+
     /// Pods that the newest content shows.
     #[must_use]
     pub fn fresh_pods(&self) -> &[SourcePod] {
@@ -173,4 +179,40 @@ fn digest(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::testing::{Lines, TempDir};
+
+    #[test]
+    fn a_second_write_within_one_tick_of_the_clock_is_found_and_old_content_is_not_read_again() {
+        let root = TempDir::new();
+        let (path, parser) = (root.join("a.yaml"), Lines::default());
+        let mut entry = Entry::default();
+        let look_again = |entry: &mut Entry, content: &str| {
+            std::fs::write(&path, content).unwrap();
+            // As if the clock had not moved: `stat` shows what is known already.
+            if entry.identity.is_some() {
+                let Found::File(identity) = look(&path) else { panic!("no file") };
+                entry.identity = Some(identity);
+            }
+            entry.refresh(&path, Look::Compare, &parser, Timestamp::default())
+        };
+        assert_eq!(look_again(&mut entry, "a=1"), Looked::Kept { changed: true });
+        assert_eq!(look_again(&mut entry, "a=2"), Looked::Kept { changed: true });
+        entry.known_since = Instant::now().checked_sub(TICK);
+        assert_eq!(
+            look_again(&mut entry, "a=3"),
+            Looked::Kept { changed: true },
+            "one last time after the tick"
+        );
+        assert_eq!(
+            look_again(&mut entry, "a=4"),
+            Looked::Kept { changed: false },
+            "from here on stat is believed"
+        );
+        assert_eq!(entry.fresh_pods()[0].pod.spec.hostname, "3");
+    }
 }

@@ -2,14 +2,13 @@
 //!
 //! Owns the bounded read and what counts as "the same file as before". Must not know manifests.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use nix::fcntl::OFlag;
-
 use crate::source::MAX_MANIFEST_BYTES;
+use crate::sys::open::{is_symlink_loop, open_without_waiting};
 
 /// Changes whenever the file's content may have changed, as far as the file system can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +88,7 @@ pub fn look(path: &Path) -> Found {
             Ok(_) => Found::Unusable(ReadError::Dangling),
             Err(_) => Found::Missing,
         },
-        Err(error) if error.raw_os_error() == Some(nix::libc::ELOOP) => Found::Unusable(ReadError::Loop),
+        Err(error) if is_symlink_loop(&error) => Found::Unusable(ReadError::Loop),
         Err(source) => Found::Unusable(ReadError::Io { call: "stat", source }),
     }
 }
@@ -97,7 +96,7 @@ pub fn look(path: &Path) -> Found {
 /// Reads at most [`MAX_MANIFEST_BYTES`] of a regular file. The identity is from before the read: if a writer was at work
 /// meanwhile, the next look differs from it.
 pub fn read_manifest_file(path: &Path) -> Result<(Vec<u8>, Identity), ReadError> {
-    let mut file = open(path)?;
+    let mut file = open_without_waiting(path).map_err(|source| ReadError::Io { call: "open", source })?;
     let metadata = file.metadata().map_err(|source| ReadError::Io { call: "fstat", source })?;
     if !metadata.is_file() {
         return Err(ReadError::NotRegular { kind: kind_of(&metadata) });
@@ -115,16 +114,6 @@ pub fn read_manifest_file(path: &Path) -> Result<(Vec<u8>, Identity), ReadError>
         return Err(ReadError::TooLarge);
     }
     Ok((bytes, Identity::of(&metadata)))
-}
-
-/// Opening must not block on a pipe, nor make a terminal ours.
-fn open(path: &Path) -> Result<File, ReadError> {
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits())
-        .open(path)
-        .map_err(|source| ReadError::Io { call: "open", source })
 }
 
 fn kind_of(metadata: &fs::Metadata) -> &'static str {

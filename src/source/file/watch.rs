@@ -23,15 +23,15 @@ pub struct Hints {
     pub everything: bool,
     /// Files that are complete again, were replaced, or went away.
     pub names: BTreeSet<OsString>,
-    /// A hidden name came or went: look at everything if manifests are links, which may lead through it (`..data`).
-    pub hidden: bool,
+    /// Some name went away.
+    pub removed: bool,
 }
 
 impl Hints {
     /// Nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.everything && !self.hidden && self.names.is_empty()
+        !self.everything && self.names.is_empty()
     }
 }
 
@@ -52,6 +52,8 @@ pub struct PathWatch {
     watcher: Watcher,
     path: PathBuf,
     roles: BTreeMap<WatchId, Role>,
+    /// Manifests are links, which may lead through hidden names (`..data`).
+    pub follow_hidden: bool,
     /// Files some writer holds open, as far as we know: they may be half written.
     writing: BTreeSet<OsString>,
     events: Vec<Event>,
@@ -64,6 +66,7 @@ impl PathWatch {
             watcher: Watcher::new()?,
             path: path.to_owned(),
             roles: BTreeMap::new(),
+            follow_hidden: false,
             writing: BTreeSet::new(),
             events: Vec::new(),
         })
@@ -175,8 +178,9 @@ impl PathWatch {
                 self.writing.remove(&name);
             }
             if name.as_encoded_bytes().starts_with(b".") {
-                hints.hidden |= change != Change::Attributes;
+                hints.everything |= self.follow_hidden && change != Change::Attributes;
             } else {
+                hints.removed |= change == Change::Gone;
                 hints.names.insert(name);
             }
         }
@@ -246,5 +250,63 @@ fn push_components(pending: &mut VecDeque<OsString>, path: &Path) {
             Component::ParentDir => pending.push_front("..".into()),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::source::testing::TempDir;
+
+    fn names(way: &Way) -> Vec<&str> {
+        way.lookups.iter().map(|(_, name)| name.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_way_names_every_symlink_and_the_last_component() {
+        let root = TempDir::new();
+        fs::create_dir_all(root.join("real/deep/m")).unwrap();
+        symlink("real/../real/deep", root.join("link")).unwrap();
+        let way = walk(&root.join("link/m"));
+        assert_eq!(names(&way), ["link", "m"]);
+        assert_eq!(way.end, Some(root.join("real/deep/m").canonicalize().unwrap()));
+    }
+
+    #[test]
+    fn a_way_that_ends_early_names_the_first_missing_component_and_a_loop_ends() {
+        let root = TempDir::new();
+        let way = walk(&root.join("a/b/c"));
+        assert_eq!((names(&way), way.end.as_ref()), (vec!["a"], None));
+        symlink("loop", root.join("loop")).unwrap();
+        let way = walk(&root.join("loop"));
+        assert_eq!((way.lookups.len(), way.end), (MAX_SYMLINKS + 1, None));
+    }
+
+    #[tokio::test]
+    async fn an_overflow_asks_for_a_look_at_everything() {
+        let root = TempDir::new();
+        let mut watch = PathWatch::new(root.path()).unwrap();
+        watch.arm().unwrap();
+        let mut hints = Hints::default();
+        watch.events.push(Event::Overflow);
+        watch.translate(&mut hints);
+        assert!(hints.everything);
+    }
+
+    #[tokio::test]
+    async fn what_happens_beside_the_path_wakes_nobody() {
+        let root = TempDir::new();
+        fs::create_dir(root.join("m")).unwrap();
+        let mut watch = PathWatch::new(&root.join("m")).unwrap();
+        watch.arm().unwrap();
+        fs::write(root.join("neighbour"), "x").unwrap();
+        let mut hints = Hints::default();
+        assert!(watch.poll(&mut hints).unwrap());
+        assert!(hints.is_empty());
+        fs::remove_dir(root.join("m")).unwrap();
+        watch.poll(&mut hints).unwrap();
+        assert!(hints.everything);
     }
 }

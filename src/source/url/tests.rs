@@ -1,1 +1,190 @@
+//! The URL source against a server that misbehaves, poll by poll.
 
+use std::fs;
+use std::io::Write;
+
+use super::*;
+use crate::http::testing::{Server, answer};
+use crate::source::testing::{Lines, TempDir, shown, stored};
+
+fn source(url: &str, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
+    let config = UrlConfig {
+        url: url.to_owned(),
+        headers: vec![("X-Node".into(), "a".into()), ("X-Node".into(), "b".into())],
+        check_frequency: Duration::from_millis(20),
+        ca_file: None,
+    };
+    UrlSource::new(config, Lines::default(), stored, validator, HttpClient::start().unwrap(), Clock::System)
+}
+
+fn ok(body: &str) -> String {
+    answer("200 OK", &[], body)
+}
+
+/// What each poll tells: the set and the problems, or `-`.
+async fn polls(source: &mut UrlSource<Lines>, count: usize) -> Vec<String> {
+    let mut told = Vec::new();
+    for _ in 0..count {
+        told.push(match source.poll().await {
+            None => "-".to_owned(),
+            Some(update) if update.problems.is_empty() => shown(&update),
+            Some(update) => {
+                let problems: Vec<_> =
+                    update.problems.iter().map(|problem| problem.message.clone()).collect();
+                format!("{} | {}", shown(&update), problems.join("; ").replace(&source.location, "URL"))
+            }
+        });
+    }
+    told
+}
+
+#[tokio::test]
+async fn an_identical_body_is_told_once_and_an_empty_list_removes() {
+    let server =
+        Server::answers([ok("a=1\nb=1"), ok("a=1\nb=1"), ok("a=2"), ok("none"), ok("none")].to_vec());
+    let mut source = source(&server.url("/"), Vec::new(), None);
+    assert_eq!(polls(&mut source, 5).await, ["a=1 b=1", "-", "a=2", "", "-"]);
+    assert_eq!(source.parser.parsed.get(), 3);
+    assert!(server.request().contains("x-node: a\r\nx-node: b\r\n"));
+}
+
+#[tokio::test]
+async fn nothing_is_removed_by_silence_errors_and_empty_bodies_are_unknown_and_the_set_comes_back() {
+    let unavailable = answer("503 Service Unavailable", &[], "a=2");
+    let not_found = answer("404 Not Found", &[], "");
+    let truncated = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nb=1".to_owned();
+    let answers =
+        vec![ok("a=1"), unavailable.clone(), unavailable, not_found, ok(" \n"), truncated, ok("a=1")];
+    let server = Server::answers(answers);
+    let mut source = source(&server.url("/"), Vec::new(), None);
+    assert_eq!(
+        polls(&mut source, 7).await,
+        [
+            "a=1",
+            "unknown | URL: 503 Service Unavailable",
+            "-",
+            "unknown | URL: 404 Not Found",
+            "unknown | zero-length data received from URL; serve a v1 Pod, or a PodList with no items to say none",
+            "unknown | URL: the connection was closed before the answer was complete",
+            "a=1",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_broken_body_is_not_remembered_as_good_so_that_its_problem_stays_until_it_is_mended() {
+    let server = Server::answers([ok("a=1"), ok("!"), ok("!"), ok("a=1"), ok("a=1")].to_vec());
+    let mut source = source(&server.url("/"), Vec::new(), None);
+    let told = polls(&mut source, 5).await;
+    assert_eq!(told, ["a=1", "unknown | document !: not a pod", "-", "a=1", "-"]);
+}
+
+#[tokio::test]
+async fn a_broken_item_keeps_its_last_good_version_while_the_others_update() {
+    let server = Server::answers([ok("a=1\nb=1"), ok("a=2\n!b"), ok("a=2")].to_vec());
+    let mut source = source(&server.url("/"), Vec::new(), None);
+    assert_eq!(polls(&mut source, 3).await, ["a=1 b=1", "a=2 b=1 | document !b: not a pod", "a=2"]);
+}
+
+#[tokio::test]
+async fn a_web_page_instead_of_a_manifest_is_named_as_such() {
+    let server = Server::answers(vec![answer("200 OK", &["Content-Type: text/html"], "<html>login</html>")]);
+    let mut source = source(&server.url("/"), Vec::new(), None);
+    let told = polls(&mut source, 1).await;
+    assert!(told[0].starts_with("unknown | ") && told[0].contains("is this a web page"), "{told:?}");
+}
+
+/// Serves `v1` under an ETag, and 304 to whoever has it.
+fn versioned() -> Server {
+    Server::start(|head, stream| {
+        let known = head.to_lowercase().contains("if-none-match: \"v1\"\r\n");
+        let text = if known {
+            "HTTP/1.1 304 Not Modified\r\nConnection: close\r\n\r\n".to_owned()
+        } else {
+            answer("200 OK", &["ETag: \"v1\"", "Last-Modified: Fri, 20 Nov 2026 16:00:00 GMT"], "a=1")
+        };
+        stream.write_all(text.as_bytes()).unwrap();
+    })
+}
+
+#[tokio::test]
+async fn not_modified_means_unchanged_and_after_a_restart_that_the_stored_pods_stand() {
+    let server = versioned();
+    let url = server.url("/");
+    let mut first = source(&url, Vec::new(), None);
+    let update = first.poll().await.unwrap();
+    let SourceAnswer::Pods(pods) = update.answer else { panic!("unknown") };
+    assert_eq!(first.poll().await, None);
+    server.request();
+    assert!(server.request().contains("if-modified-since: fri, 20 nov 2026 16:00:00 gmt"));
+
+    let mut second = source(&url, pods, update.validator.as_deref());
+    let again = second.poll().await.unwrap();
+    assert_eq!((shown(&again).as_str(), second.parser.parsed.get()), ("a=1", 0));
+    assert_eq!(again.validator, update.validator);
+    assert!(server.request().contains("if-none-match: \"v1\""));
+}
+
+#[tokio::test]
+async fn a_validator_or_pods_of_another_url_are_not_used() {
+    let server = versioned();
+    let validator = r#"{"url":"http://other/","etag":"\"v1\""}"#;
+    let mut source = source(&server.url("/"), vec![stored("old", "1", "http://other/")], Some(validator));
+    assert_eq!(polls(&mut source, 1).await, ["a=1"]);
+    assert_eq!(source.parser.parsed.get(), 1);
+}
+
+#[tokio::test]
+async fn a_304_nobody_asked_for_is_no_answer() {
+    let server = Server::answers(vec!["HTTP/1.1 304 Not Modified\r\n\r\n".to_owned()]);
+    let mut source = source(&server.url("/"), vec![stored("a", "1", server.url("/"))], None);
+    let told = polls(&mut source, 1).await;
+    assert!(told[0].starts_with("unknown | URL: 304 Not Modified"), "{told:?}");
+}
+
+#[tokio::test]
+async fn after_a_restart_an_unreachable_or_broken_server_removes_nothing() {
+    let mut source = source("http://127.0.0.1:1/x", vec![stored("a", "1", "http://127.0.0.1:1/x")], None);
+    let told = polls(&mut source, 1).await;
+    assert!(told[0].starts_with("unknown | ") && told[0].contains("connection refused"), "{told:?}");
+    assert_eq!(source.pods.len(), 1);
+}
+
+#[tokio::test]
+async fn an_item_that_is_broken_after_a_restart_keeps_its_stored_version() {
+    let server = Server::answers(vec![ok("a=2\n!b")]);
+    let before = vec![stored("a", "1", server.url("/")), stored("b", "1", server.url("/"))];
+    assert_eq!(
+        polls(&mut source(&server.url("/"), before, None), 1).await,
+        ["a=2 b=1 | document !b: not a pod"]
+    );
+}
+
+#[tokio::test]
+async fn a_file_url_is_read_within_the_same_bounds() {
+    let root = TempDir::new();
+    root.put("pods.yaml", "a=1");
+    let url = format!("file://{}", root.join("pods.yaml").display());
+    let mut source = source(&url, Vec::new(), None);
+    assert_eq!(polls(&mut source, 2).await, ["a=1", "-"]);
+    fs::File::create(root.join("pods.yaml")).unwrap().set_len(100 * 1024 * 1024).unwrap();
+    let told = polls(&mut source, 1).await;
+    assert!(told[0].starts_with("unknown | ") && told[0].contains("larger than"), "{told:?}");
+    root.remove("pods.yaml");
+    nix::unistd::mkfifo(&root.join("pods.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let told = polls(&mut source, 1).await;
+    assert!(told[0].contains("named pipe"), "{told:?}");
+}
+
+#[tokio::test]
+async fn the_running_source_asks_at_once_and_then_again_and_ends_with_its_listener() {
+    let server = Server::answers([ok("a=1"), ok("a=2")].to_vec());
+    let (sender, mut updates) = mpsc::channel(1);
+    let running = source(&server.url("/"), Vec::new(), None).run(sender);
+    let listen = async {
+        assert_eq!(shown(&updates.recv().await.unwrap()), "a=1");
+        assert_eq!(shown(&updates.recv().await.unwrap()), "a=2");
+        drop(updates);
+    };
+    tokio::time::timeout(Duration::from_secs(5), async { tokio::join!(running, listen) }).await.unwrap();
+}
