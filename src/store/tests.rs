@@ -339,6 +339,23 @@ fn the_ring_of_events_is_bounded_by_count_and_by_age_and_adds_up_repetitions() {
 }
 
 #[test]
+fn events_of_a_clock_that_was_ahead_do_not_keep_newer_ones_out() {
+    run(async {
+        let store = StoreHandle::open_in_memory(options(Mode::Inline)).unwrap();
+        for number in 0..i64::from(MAX_EVENTS) {
+            store.put_event(event(&format!("ahead {number}"), 4_000_000_000 + number));
+        }
+        store.flush().await.unwrap();
+        store.put_event(event("now", 1_700_000_000));
+        store.flush().await.unwrap();
+        let events = store.events().await.unwrap();
+        assert_eq!(events.len(), MAX_EVENTS as usize);
+        assert_eq!(events[0].key.message, "ahead 1");
+        assert_eq!(events.last().unwrap().key.message, "now");
+    });
+}
+
+#[test]
 fn waiting_events_are_bounded_too() {
     let mut pending = pending::Pending::default();
     for number in 0..i64::from(MAX_EVENTS) + 5 {
