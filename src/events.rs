@@ -216,6 +216,9 @@ fn log_event(key: &EventKey, suppressed: u32) {
         EventType::Normal => log::Level::Info,
         EventType::Warning => log::Level::Warn,
     };
+    if suppressed > 0 {
+        log::log!(level, object:% = object, reason:% = key.reason, count = suppressed; "Events were not logged");
+    }
     log::log!(
         level,
         object:% = object,
@@ -223,8 +226,7 @@ fn log_event(key: &EventKey, suppressed: u32) {
         kind:% = key.kind,
         "type":% = key.event_type.as_str(),
         reason:% = key.reason,
-        message:% = key.message,
-        suppressed = suppressed;
+        message:% = key.message;
         "Event occurred"
     );
 }

@@ -18,6 +18,7 @@ mod records;
 mod schema;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -82,6 +83,8 @@ struct Shared {
     pending: RefCell<Pending>,
     /// Wakes `write_behind`.
     work: Notify,
+    /// The last error of each kind of write; a success of the same kind clears it.
+    troubles: RefCell<BTreeMap<&'static str, String>>,
 }
 
 enum Owner {
@@ -114,7 +117,8 @@ impl StoreHandle {
             Mode::Inline => Owner::Inline(RefCell::new(db)),
             Mode::Threaded => Owner::Thread(spawn_owner(db)?),
         };
-        let shared = Shared { owner, pending: RefCell::default(), work: Notify::new() };
+        let shared =
+            Shared { owner, pending: RefCell::default(), work: Notify::new(), troubles: RefCell::default() };
         Ok(Self { shared: Rc::new(shared) })
     }
 
@@ -140,7 +144,7 @@ impl StoreHandle {
     ) -> Result<Commit, StoreError> {
         let rows = pods.iter().map(pod_row).collect::<Result<Vec<_>, _>>()?;
         let validator = validator.map(str::to_owned);
-        self.run(move |db| db.commit_source(source, &rows, validator.as_deref())).await?
+        self.write("desired pods", move |db| db.commit_source(source, &rows, validator.as_deref())).await
     }
 
     /// Removes a pod that has ended: terminating row, container state and status. What sources want stays.
@@ -150,7 +154,7 @@ impl StoreHandle {
     pub async fn forget_pod(&self, uid: &PodUid) -> Result<(), StoreError> {
         self.shared.pending.borrow_mut().forget(uid);
         let uid = uid.to_string();
-        self.run(move |db| db.forget_pod(&uid)).await?
+        self.write("ended pods", move |db| db.forget_pod(&uid)).await
     }
 
     /// Remembers restart count and back-off, durably, if they changed.
@@ -164,7 +168,7 @@ impl StoreHandle {
         state: StoredContainerState,
     ) -> Result<(), StoreError> {
         let (uid, name) = (uid.to_string(), name.to_string());
-        self.run(move |db| db.put_container_state(&uid, &name, state)).await?
+        self.write("container state", move |db| db.put_container_state(&uid, &name, state)).await
     }
 
     /// Replaces the list of what is wrong with a source, if it changed.
@@ -177,7 +181,7 @@ impl StoreHandle {
         problems: &[SourceProblem],
     ) -> Result<(), StoreError> {
         let problems = problems.to_vec();
-        self.run(move |db| db.put_problems(source, &problems)).await?
+        self.write("source problems", move |db| db.put_problems(source, &problems)).await
     }
 
     /// Remembers a small fact (keys in [`meta`]); `None` forgets it.
@@ -186,7 +190,7 @@ impl StoreHandle {
     /// Nothing was changed on the disk.
     pub async fn put_meta(&self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
         let (key, value) = (key.to_owned(), value.map(str::to_owned));
-        self.run(move |db| db.put_meta(&key, value.as_deref())).await?
+        self.write("facts", move |db| db.put_meta(&key, value.as_deref())).await
     }
 
     /// Queues a status to be written behind, unless it means the same as the last one.
@@ -222,6 +226,7 @@ impl StoreHandle {
                 (result, batch)
             })
             .await?;
+        self.note("statuses and events", &result);
         let mut pending = self.shared.pending.borrow_mut();
         match result {
             Ok(strangers) => strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid))),
@@ -264,6 +269,30 @@ impl StoreHandle {
         let flushed = self.flush().await;
         self.run(Db::close).await??;
         flushed
+    }
+
+    /// Why the last write of some kind did not reach the disk; `None` while all do.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.troubles.borrow().values().next().cloned()
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        kind: &'static str,
+        job: impl FnOnce(&mut Db) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let result = self.run(job).await?;
+        self.note(kind, &result);
+        result
+    }
+
+    fn note<T>(&self, kind: &'static str, result: &Result<T, StoreError>) {
+        let mut troubles = self.shared.troubles.borrow_mut();
+        match result {
+            Ok(_) => drop(troubles.remove(kind)),
+            Err(error) => drop(troubles.insert(kind, chain(error))),
+        }
     }
 
     async fn run<T: Send + 'static>(

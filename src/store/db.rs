@@ -348,7 +348,8 @@ fn put_event(transaction: &Transaction<'_>, event: &StoredEvent) -> Result<(), S
         "INSERT INTO event (kind, namespace, name, uid, field_path, type, reason, message, count, first, last)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
          ON CONFLICT (uid, reason, field_path, kind, namespace, name, type, message)
-         DO UPDATE SET count = min(count + excluded.count, 4294967295), last = max(last, excluded.last)",
+         DO UPDATE SET id = (SELECT max(id) + 1 FROM event), last = max(last, excluded.last),
+            count = min(count + excluded.count, 4294967295)",
         params![
             key.kind,
             key.namespace,
@@ -366,13 +367,14 @@ fn put_event(transaction: &Transaction<'_>, event: &StoredEvent) -> Result<(), S
     .map(drop)
 }
 
-/// Bounds the ring by age and by count; the least recently seen go first.
+/// Bounds the ring by age and by count; the least recently recorded go first, whatever the clock said then: a box
+/// without a battery-backed clock lives in 1970 or 2099 for a while.
 fn trim_events(transaction: &Transaction<'_>, now: Timestamp) -> Result<(), StoreError> {
     let age = i64::try_from(MAX_EVENT_AGE.as_nanos()).unwrap_or(i64::MAX);
     execute(transaction, "DELETE FROM event WHERE last < ?1", [now.as_nanos().saturating_sub(age)])?;
     execute(
         transaction,
-        "DELETE FROM event WHERE id IN (SELECT id FROM event ORDER BY last DESC, id DESC LIMIT -1 OFFSET ?1)",
+        "DELETE FROM event WHERE id <= (SELECT id FROM event ORDER BY id DESC LIMIT 1 OFFSET ?1)",
         [MAX_EVENTS],
     )
     .map(drop)
@@ -415,7 +417,7 @@ pub(crate) fn read_events(connection: &Connection) -> Result<Vec<StoredEvent>, S
     collect(
         connection,
         "SELECT kind, namespace, name, uid, field_path, type, reason, message, count, first, last
-         FROM event ORDER BY last, id",
+         FROM event ORDER BY id",
         [],
         |row| {
             let event_type: String = row.get(5)?;

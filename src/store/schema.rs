@@ -53,6 +53,7 @@ pub(crate) const MIGRATIONS: &[&str] = &["
         since INTEGER NOT NULL,
         PRIMARY KEY (source, position)
     ) WITHOUT ROWID;
+    -- The id is the order of recency: a repetition moves to the end.
     CREATE TABLE event (
         id INTEGER PRIMARY KEY,
         kind TEXT NOT NULL,
@@ -68,7 +69,6 @@ pub(crate) const MIGRATIONS: &[&str] = &["
         last INTEGER NOT NULL
     );
     CREATE UNIQUE INDEX event_by_object ON event (uid, reason, field_path, kind, namespace, name, type, message);
-    CREATE INDEX event_by_last ON event (last);
 "];
 
 /// One statement per table that names every column we use: preparing it proves that the file has our shape.

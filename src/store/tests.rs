@@ -272,6 +272,13 @@ fn a_status_without_its_pod_is_not_kept() {
         store.put_status(&PodUid::from("gone"), &status("Running"));
         store.flush().await.unwrap();
         assert!(store.load().await.unwrap().statuses.is_empty());
+        // Its pod comes after all, and the same status is written.
+        let mut late = pod("late", "1");
+        late.pod.metadata.uid = PodUid::from("gone");
+        store.commit_source(PodSource::File, &[late], None).await.unwrap();
+        store.put_status(&PodUid::from("gone"), &status("Running"));
+        store.flush().await.unwrap();
+        assert_eq!(store.load().await.unwrap().statuses.len(), 1);
     });
 }
 
@@ -328,6 +335,23 @@ fn the_ring_of_events_is_bounded_by_count_and_by_age_and_adds_up_repetitions() {
         store.flush().await.unwrap();
         let messages: Vec<_> = store.events().await.unwrap().into_iter().map(|e| e.key.message).collect();
         assert_eq!(messages, ["message 300", "new week"]);
+    });
+}
+
+#[test]
+fn events_of_a_clock_that_was_ahead_do_not_keep_newer_ones_out() {
+    run(async {
+        let store = StoreHandle::open_in_memory(options(Mode::Inline)).unwrap();
+        for number in 0..i64::from(MAX_EVENTS) {
+            store.put_event(event(&format!("ahead {number}"), 4_000_000_000 + number));
+        }
+        store.flush().await.unwrap();
+        store.put_event(event("now", 1_700_000_000));
+        store.flush().await.unwrap();
+        let events = store.events().await.unwrap();
+        assert_eq!(events.len(), MAX_EVENTS as usize);
+        assert_eq!(events[0].key.message, "ahead 1");
+        assert_eq!(events.last().unwrap().key.message, "now");
     });
 }
 
@@ -542,6 +566,9 @@ fn a_full_disk_is_told_apart_and_what_waits_stays_waiting() {
         let big = [pod("big", &"x".repeat(100_000))];
         let error = store.commit_source(PodSource::File, &big, None).await.unwrap_err();
         assert!(matches!(error, StoreError::Full { .. }) && error.is_retryable(), "{error:?}");
+        assert!(store.trouble().unwrap().contains("the disk is full"));
+        store.put_meta("small", Some("fact")).await.unwrap();
+        assert!(store.trouble().is_some(), "another write that works does not hide it");
         assert_eq!(names(&store.load().await.unwrap(), PodSource::File), ["a"], "all or nothing");
         let uid = PodUid::from("uid-a");
         let long = PodStatus { message: "y".repeat(100_000), ..status("Failed") };
@@ -550,7 +577,25 @@ fn a_full_disk_is_told_apart_and_what_waits_stays_waiting() {
         set_limit("10000").await;
         store.flush().await.unwrap();
         assert_eq!(store.load().await.unwrap().statuses[&uid], long);
+        store.commit_source(PodSource::File, &big, None).await.unwrap();
+        assert_eq!(store.trouble(), None);
     });
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_apart_and_still_read() {
+    run(async {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        let a = [pod("a", "1")];
+        store.commit_source(PodSource::File, &a, None).await.unwrap();
+        store.run(|db| db.execute_for_test("PRAGMA query_only = ON")).await.unwrap();
+        let error = store.commit_source(PodSource::File, &[], None).await.unwrap_err();
+        assert!(matches!(error, StoreError::ReadOnly { .. }), "{error:?}");
+        assert_eq!(names(&store.load().await.unwrap(), PodSource::File), ["a"]);
+    });
+    let nowhere = StoreHandle::open(Path::new("/proc/agent.db"), options(Mode::Inline)).err().unwrap();
+    assert!(matches!(nowhere, StoreError::File { .. }), "{nowhere:?}");
 }
 
 #[test]
