@@ -1,1 +1,3 @@
-//! To come.
+//! The real program on a real containerd.
+
+mod fixture;

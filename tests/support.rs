@@ -1,1 +1,6 @@
-//! To come.
+//! What tests share: runtimes, processes and patience.
+
+pub mod containerd;
+pub mod image;
+pub mod scratch;
+pub mod wait;
