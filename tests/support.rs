@@ -1,5 +1,6 @@
 //! What tests share: runtimes, processes and patience.
 
+pub mod agent;
 pub mod containerd;
 pub mod image;
 pub mod scratch;
