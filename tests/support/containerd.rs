@@ -110,11 +110,6 @@ impl Containerd {
         &self.scratch
     }
 
-    /// The daemon's process id.
-    pub fn pid(&self) -> u32 {
-        self.daemon.borrow().as_ref().expect("the daemon runs").id()
-    }
-
     /// Runs `ctr` in the namespace of pods and returns what it prints; fails the test when `ctr` fails.
     pub fn ctr(&self, arguments: &[&str]) -> String {
         self.try_ctr(arguments).unwrap_or_else(|error| panic!("{error}; containerd: {}", self.log_tail()))
@@ -238,36 +233,10 @@ pub fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("process ids are positive and small"))
 }
 
-/// Only what pods need: the other snapshotters would probe the machine. Containers keep the OOM score adjustment they are
-/// given only where the machine lets us lower it, hence `restrict_oom_score_adj`.
+/// The same containerd as the demo's.
 fn write_config(scratch: &Scratch) {
-    let root = scratch.path().display();
-    let pause = image::PAUSE;
-    let config = format!(
-        r#"version = 2
-root = "{root}/root"
-state = "{root}/state"
-disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.tracing"]
-[debug]
-  level = "warn"
-[grpc]
-  address = "{root}/containerd.sock"
-[plugins."io.containerd.internal.v1.opt"]
-  path = "{root}/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{pause}"
-  restrict_oom_score_adj = true
-  disable_apparmor = true
-  netns_mounts_under_state_dir = true
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-      Root = "{root}/runc"
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "/usr/lib/cni"
-    conf_dir = "{root}/cni"
-"#
-    );
+    let template = include_str!("../../scripts/containerd.toml");
+    let config = template.replace("@ROOT@", &scratch.path().to_string_lossy());
     fs::write(scratch.path().join("containerd.toml"), config).expect("write containerd's configuration");
 }
 

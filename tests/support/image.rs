@@ -9,8 +9,6 @@ use std::process::Command;
 pub const BUSYBOX: &str = "docker.io/library/busybox:1.36";
 /// Writes the time of its first instruction into the file its argument names, then waits.
 pub const STAMP: &str = "localhost/agent/stamp:1";
-/// Holds sandboxes.
-pub const PAUSE: &str = "localhost/agent/pause:1";
 
 /// What the archives are made of; a change makes new ones.
 const SOURCES: [&str; 3] = ["build", "pause.c", "stamp.c"];
