@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Node;
 use crate::support::agent::PATIENCE;
@@ -45,11 +45,6 @@ fn rewriting_a_manifest_with_the_same_content_restarts_nothing() {
     });
 }
 
-/// What `agent status` says about manifests.
-fn problems(status: &Value) -> String {
-    status["problems"].to_string()
-}
-
 #[test]
 fn a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended() {
     let mut node = Node::new();
@@ -58,15 +53,15 @@ fn a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended() {
     node.agent.start();
     node.running("good");
     wait_for("the problem to be shown", PATIENCE, || {
-        let status = node.agent.status_json()?;
-        if problems(&status).contains("bad.yaml") { Ok(()) } else { Err(status.to_string()) }
+        let problems = node.agent.problems()?;
+        if problems.contains("bad.yaml") { Ok(()) } else { Err(problems) }
     });
 
     node.agent.write_manifest("bad.yaml", &node.pod("bad", "sleep 1000").to_string());
     node.running("bad");
     wait_for("the problem to clear", PATIENCE, || {
-        let status = node.agent.status_json()?;
-        if problems(&status).contains("bad.yaml") { Err(status.to_string()) } else { Ok(()) }
+        let problems = node.agent.problems()?;
+        if problems.contains("bad.yaml") { Err(problems) } else { Ok(()) }
     });
 }
 
@@ -78,8 +73,8 @@ fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_is_broken() {
 
     node.agent.write_manifest("web.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: 7}\n");
     wait_for("the problem to be shown", PATIENCE, || {
-        let status = node.agent.status_json()?;
-        if problems(&status).contains("web.yaml") { Ok(()) } else { Err(status.to_string()) }
+        let problems = node.agent.problems()?;
+        if problems.contains("web.yaml") { Ok(()) } else { Err(problems) }
     });
     stays("the last good version", Duration::from_secs(2), || {
         let running = node.containerd.running("web-edge");

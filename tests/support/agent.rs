@@ -138,8 +138,10 @@ impl AgentProcess {
     pub fn cli(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.program)
             .args(arguments)
-            .arg("--agent-socket")
+            .arg("--socket")
             .arg(self.socket())
+            .arg("--root-dir")
+            .arg(self.root_dir())
             .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("start the agent's command line: {error}"))?;
@@ -150,9 +152,17 @@ impl AgentProcess {
         }
     }
 
-    /// What `agent status` says, for programs.
+    /// What `agent status` says, for programs; an error unless it is the running agent that says it.
     pub fn status_json(&self) -> Result<Value, String> {
-        self.json(&["status", "-o", "json"])
+        let status = self.json(&["status", "-o", "json", "--exit-zero"])?;
+        if status["pid"] == self.pid() { Ok(status) } else { Err(format!("not the agent: {status}")) }
+    }
+
+    /// Everything the agent finds wrong with manifests, as JSON text.
+    pub fn problems(&self) -> Result<String, String> {
+        let status = self.status_json()?;
+        let sources = status["sources"].as_array().into_iter().flatten();
+        Ok(sources.map(|source| source["problems"].to_string()).collect())
     }
 
     /// The pod of a manifest, as `agent get pods` shows it; `name` without the node's suffix.

@@ -22,6 +22,11 @@ fn is_rust(name: &str) -> bool {
     Path::new(name).extension().is_some_and(|extension| extension == "rs")
 }
 
+/// A module's own tests, moved out of its file: the name says what they are for, and cases may be many.
+fn is_beside_code(name: &str) -> bool {
+    name.starts_with("src/") && (name.ends_with("/tests.rs") || name.ends_with("_tests.rs"))
+}
+
 /// What is wrong with one file.
 fn complaints((name, text): &Text) -> Vec<String> {
     let mut found: Vec<String> = BANNED_WORDS
@@ -29,7 +34,7 @@ fn complaints((name, text): &Text) -> Vec<String> {
         .filter(|(word, _)| text.contains(word))
         .map(|(word, why)| format!("{name}: `{word}`: {why}"))
         .collect();
-    if is_rust(name) {
+    if is_rust(name) && !is_beside_code(name) {
         if !text.starts_with("//! ") {
             found.push(format!("{name}: the first line says what the file is for (`//! ...`)"));
         }
@@ -63,6 +68,7 @@ fn the_checks_find_what_they_are_for() {
     assert_eq!(count("src/a.rs", "//! Good.\n"), 0);
     assert_eq!(count("src/a.rs", "use b::c;\n"), 1);
     assert_eq!(count("src/a.rs", &format!("//! Long.\n{}", "\n".repeat(LONG_FILE))), 1);
+    assert_eq!(count("src/a/tests.rs", "use b::c;\n"), 0);
     assert_eq!(count("docs/a.md", concat!("see /wo", "rk/notes")), 1);
     assert_eq!(count("scripts/a", concat!("# TO", "DO: later")), 1);
 }

@@ -47,6 +47,11 @@ pub fn relative(path: &Path) -> String {
     path.strip_prefix(repository()).unwrap_or(path).to_string_lossy().into_owned()
 }
 
+/// True for a module and what is below it.
+pub fn is_within(name: &str, home: &str) -> bool {
+    name.strip_prefix(home).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
 /// Reads the library.
 pub fn modules() -> Modules {
     let source = repository().join("src");
