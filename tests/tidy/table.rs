@@ -53,6 +53,7 @@ pub const ARROW_EXCEPTIONS: &[(&str, &str, &str)] = &[
         "config::validate::configuration",
         "`Check` collects findings where the checks begin",
     ),
+    ("reconcile", "reconcile::plan", "the plan's words are declared beside the decision that makes plans"),
 ];
 
 /// Modules without effects.
