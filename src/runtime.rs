@@ -123,6 +123,14 @@ pub struct RuntimeError {
     pub message: String,
 }
 
+impl RuntimeError {
+    /// A failed `call`.
+    #[must_use]
+    pub fn new(call: &'static str, kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { call, kind, message: message.into() }
+    }
+}
+
 /// `NamespaceMode` of CRI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NamespaceMode {
@@ -367,6 +375,8 @@ impl std::fmt::Debug for ImageAuth {
         formatter.debug_struct("ImageAuth").field("username", &self.username).finish_non_exhaustive()
     }
 }
+
+pub mod labels;
 
 pub mod convert;
 pub mod cri;

@@ -4,6 +4,7 @@ mod support;
 
 mod budget;
 mod containerd;
+mod cri;
 mod fuzz;
 mod process;
 mod sim;

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod containerd;
+pub mod fake_cri;
 pub mod image;
 pub mod scratch;
 pub mod wait;

@@ -1,1 +1,275 @@
-//! To come.
+//! The runtime behind a CRI v1 socket: containerd 1.6 or newer, or CRI-O.
+//!
+//! Owns the connections, the time limits and what gRPC errors mean to us. Must not know pods. Connections are made when
+//! a call needs one, so the agent starts without its runtime, and every call tries anew: connecting to a local socket
+//! costs less than waiting out a back-off would. Only the stream of events backs off.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tonic::transport::Channel;
+
+use crate::observed::{ObservedContainer, ObservedSandbox};
+use crate::proto::runtime as cri;
+use crate::proto::runtime::image_service_client::ImageServiceClient;
+use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
+use crate::runtime::{
+    CgroupDriver, ContainerConfig, ErrorKind, ImageAuth, ImageStatus, Runtime, RuntimeError, RuntimeStatus,
+    RuntimeVersion, SandboxConfig, convert,
+};
+use crate::types::{ContainerId, PodUid, SandboxId};
+
+mod call;
+mod endpoint;
+mod events;
+
+pub use endpoint::EndpointError;
+
+use call::{answered, bounded, forgive_not_found, unbounded};
+use events::ChangeHints;
+
+/// Largest message either way, the kubelet's limit.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// What both sides of the `Version` call say.
+const API_VERSION: &str = "0.1.0";
+
+/// Where the runtime is and how long it may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CriConfig {
+    /// `containerRuntimeEndpoint`: `unix:///path` or an absolute path.
+    pub endpoint: String,
+    /// `imageServiceEndpoint`; empty for the same as `endpoint`.
+    pub image_endpoint: String,
+    /// `runtimeRequestTimeout`.
+    pub request_timeout: Duration,
+}
+
+/// A client of a CRI runtime. Calls with large requests are boxed, so that tasks that may make them stay small.
+pub struct CriRuntime {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    request_timeout: Duration,
+    hints: ChangeHints,
+    /// CRI's container status does not name the sandbox, which never changes. Refreshed by every full list.
+    sandboxes: RefCell<BTreeMap<ContainerId, SandboxId>>,
+}
+
+impl CriRuntime {
+    /// Prepares a client; call it inside the tokio runtime. Nothing is connected yet, so the runtime may be absent.
+    pub fn connect(config: &CriConfig) -> Result<Self, EndpointError> {
+        let channel = endpoint::channel("containerRuntimeEndpoint", &config.endpoint)?;
+        let image_channel = match config.image_endpoint.as_str() {
+            "" => channel.clone(),
+            same if same == config.endpoint => channel.clone(),
+            other => endpoint::channel("imageServiceEndpoint", other)?,
+        };
+        Ok(Self {
+            hints: ChangeHints::new(channel.clone()),
+            runtime: RuntimeServiceClient::new(channel)
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES),
+            images: ImageServiceClient::new(image_channel)
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
+                .max_encoding_message_size(MAX_MESSAGE_BYTES),
+            request_timeout: config.request_timeout,
+            sandboxes: RefCell::default(),
+        })
+    }
+
+    /// The generated clients are handles; calls need one of their own.
+    fn runtime(&self) -> RuntimeServiceClient<Channel> {
+        self.runtime.clone()
+    }
+
+    async fn containers(&self, filter: cri::ContainerFilter) -> Result<Vec<ObservedContainer>, RuntimeError> {
+        let request = cri::ListContainersRequest { filter: Some(filter) };
+        let mut client = self.runtime();
+        let answer = bounded("ListContainers", self.request_timeout, client.list_containers(request)).await?;
+        Ok(answer.containers.into_iter().filter_map(convert::container_from_list).collect())
+    }
+
+    async fn sandbox_of(&self, id: &ContainerId) -> Result<SandboxId, RuntimeError> {
+        if let Some(sandbox) = self.sandboxes.borrow().get(id) {
+            return Ok(sandbox.clone());
+        }
+        let filter = cri::ContainerFilter { id: id.to_string(), ..cri::ContainerFilter::default() };
+        let found = self.containers(filter).await?;
+        Ok(found
+            .into_iter()
+            .find(|container| container.id == *id)
+            .map(|container| container.sandbox)
+            .unwrap_or_default())
+    }
+}
+
+impl Runtime for CriRuntime {
+    async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
+        let call = "Version";
+        let request = cri::VersionRequest { version: API_VERSION.to_owned() };
+        let answer = bounded(call, self.request_timeout, self.runtime().version(request)).await?;
+        if answer.version != API_VERSION {
+            let message = format!("the runtime speaks version {:?}, not {API_VERSION:?}", answer.version);
+            return Err(RuntimeError::new(call, ErrorKind::Refused, message));
+        }
+        Ok(RuntimeVersion {
+            name: answer.runtime_name,
+            version: answer.runtime_version,
+            api_version: answer.runtime_api_version,
+        })
+    }
+
+    async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
+        let request = cri::StatusRequest { verbose: false };
+        let answer = bounded("Status", self.request_timeout, self.runtime().status(request)).await?;
+        Ok(convert::status_from_message(answer.status))
+    }
+
+    async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError> {
+        let request = cri::RuntimeConfigRequest {};
+        match bounded("RuntimeConfig", self.request_timeout, self.runtime().runtime_config(request)).await {
+            Ok(answer) => Ok(convert::cgroup_driver_from_message(&answer)),
+            Err(error) if error.kind == ErrorKind::Unimplemented => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list_sandboxes(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedSandbox>, RuntimeError> {
+        let filter = cri::PodSandboxFilter {
+            label_selector: convert::pod_selector(pod),
+            ..cri::PodSandboxFilter::default()
+        };
+        let request = cri::ListPodSandboxRequest { filter: Some(filter) };
+        let mut client = self.runtime();
+        let answer =
+            bounded("ListPodSandbox", self.request_timeout, client.list_pod_sandbox(request)).await?;
+        Ok(answer.items.into_iter().filter_map(convert::sandbox_from_list).collect())
+    }
+
+    async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
+        let call = "PodSandboxStatus";
+        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_string(), verbose: false };
+        let answer = bounded(call, self.request_timeout, self.runtime().pod_sandbox_status(request)).await?;
+        Ok(convert::sandbox_from_status(answered(call, answer.status)?))
+    }
+
+    async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId, RuntimeError> {
+        let call = "RunPodSandbox";
+        let request = cri::RunPodSandboxRequest {
+            config: Some(convert::sandbox_config(config)),
+            runtime_handler: config.runtime_handler.clone(),
+        };
+        // The network may take its time; upstream allows twice the usual.
+        let limit = self.request_timeout.saturating_mul(2);
+        let answer = bounded(call, limit, Box::pin(self.runtime().run_pod_sandbox(request))).await?;
+        answered(call, Some(answer.pod_sandbox_id).filter(|id| !id.is_empty())).map(SandboxId::from)
+    }
+
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_string() };
+        let mut client = self.runtime();
+        forgive_not_found(
+            bounded("StopPodSandbox", self.request_timeout, client.stop_pod_sandbox(request)).await,
+        )
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_string() };
+        let mut client = self.runtime();
+        let answer =
+            bounded("RemovePodSandbox", self.request_timeout, client.remove_pod_sandbox(request)).await;
+        forgive_not_found(answer)
+    }
+
+    async fn list_containers(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedContainer>, RuntimeError> {
+        let selector = convert::pod_selector(pod);
+        let filter = cri::ContainerFilter { label_selector: selector, ..cri::ContainerFilter::default() };
+        let containers = self.containers(filter).await?;
+        let known = containers.iter().map(|container| (container.id.clone(), container.sandbox.clone()));
+        let mut sandboxes = self.sandboxes.borrow_mut();
+        if pod.is_none() {
+            sandboxes.clear();
+        }
+        sandboxes.extend(known);
+        Ok(containers)
+    }
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
+        let call = "ContainerStatus";
+        let request = cri::ContainerStatusRequest { container_id: id.to_string(), verbose: false };
+        let answer = bounded(call, self.request_timeout, self.runtime().container_status(request)).await?;
+        let status = answered(call, answer.status)?;
+        Ok(convert::container_from_status(status, self.sandbox_of(id).await?))
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+        sandbox_config: &SandboxConfig,
+    ) -> Result<ContainerId, RuntimeError> {
+        let call = "CreateContainer";
+        let request = cri::CreateContainerRequest {
+            pod_sandbox_id: sandbox.to_string(),
+            config: Some(convert::container_config(config)),
+            sandbox_config: Some(convert::sandbox_config(sandbox_config)),
+        };
+        let mut client = self.runtime();
+        let answer = bounded(call, self.request_timeout, Box::pin(client.create_container(request))).await?;
+        let id =
+            answered(call, Some(answer.container_id).filter(|id| !id.is_empty())).map(ContainerId::from)?;
+        self.sandboxes.borrow_mut().insert(id.clone(), sandbox.clone());
+        Ok(id)
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let request = cri::StartContainerRequest { container_id: id.to_string() };
+        bounded("StartContainer", self.request_timeout, self.runtime().start_container(request)).await?;
+        Ok(())
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
+        let timeout = convert::grace_seconds(grace);
+        let request = cri::StopContainerRequest { container_id: id.to_string(), timeout };
+        let limit = self.request_timeout.saturating_add(grace);
+        forgive_not_found(bounded("StopContainer", limit, self.runtime().stop_container(request)).await)
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let request = cri::RemoveContainerRequest { container_id: id.to_string() };
+        let mut client = self.runtime();
+        let answer = bounded("RemoveContainer", self.request_timeout, client.remove_container(request)).await;
+        forgive_not_found(answer)?;
+        self.sandboxes.borrow_mut().remove(id);
+        Ok(())
+    }
+
+    async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
+        let request = cri::ImageStatusRequest { image: Some(convert::image_spec(image)), verbose: false };
+        let mut client = self.images.clone();
+        let answer = bounded("ImageStatus", self.request_timeout, client.image_status(request)).await?;
+        Ok(answer.image.map(convert::image_from_message))
+    }
+
+    /// As upstream, a pull may take as long as it takes: dropping the future cancels it, and a runtime that does not even
+    /// answer the connection's keep-alive ends it.
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&ImageAuth>,
+        sandbox: &SandboxConfig,
+    ) -> Result<String, RuntimeError> {
+        let call = "PullImage";
+        let request = cri::PullImageRequest {
+            image: Some(convert::image_spec(image)),
+            auth: auth.map(convert::auth_config),
+            sandbox_config: Some(convert::sandbox_config(sandbox)),
+        };
+        let answer = unbounded(call, Box::pin(self.images.clone().pull_image(request))).await?;
+        answered(call, Some(answer.image_ref).filter(|reference| !reference.is_empty()))
+    }
+
+    async fn next_change(&self) -> Result<(), RuntimeError> {
+        self.hints.next().await
+    }
+}

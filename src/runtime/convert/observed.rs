@@ -1,0 +1,176 @@
+//! What a runtime shows, from CRI messages.
+//!
+//! Owns the reading direction of the mapping. What carries no pod label is not ours and is left out.
+
+use std::collections::BTreeMap;
+
+use crate::observed::{ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox};
+use crate::proto::runtime as cri;
+use crate::runtime::{CgroupDriver, ImageStatus, RuntimeStatus, labels};
+use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
+
+/// A sandbox of a list; `None` when it is no pod of a kubelet's.
+#[must_use]
+pub fn sandbox_from_list(sandbox: cri::PodSandbox) -> Option<ObservedSandbox> {
+    Some(ObservedSandbox {
+        pod: pod_from_labels(&sandbox.labels)?,
+        ready: readiness(sandbox.state),
+        id: SandboxId::from(sandbox.id),
+        attempt: sandbox.metadata.map_or(0, |metadata| metadata.attempt),
+        created_at: Timestamp::from_nanos(sandbox.created_at),
+        ips: Vec::new(),
+        host_network: false,
+    })
+}
+
+/// A sandbox in full. Without pod labels the pod is named by the metadata.
+#[must_use]
+pub fn sandbox_from_status(status: cri::PodSandboxStatus) -> ObservedSandbox {
+    let ready = readiness(status.state);
+    let metadata = status.metadata.unwrap_or_default();
+    let pod = pod_from_labels(&status.labels).unwrap_or_else(|| PodRef {
+        namespace: metadata.namespace,
+        name: metadata.name,
+        uid: PodUid::from(metadata.uid),
+    });
+    let host_network = status
+        .linux
+        .and_then(|linux| linux.namespaces)
+        .and_then(|namespaces| namespaces.options)
+        .is_some_and(|options| options.network() == cri::NamespaceMode::Node);
+    let network = status.network.unwrap_or_default();
+    let additional = network.additional_ips.into_iter().map(|address| address.ip);
+    let ips = std::iter::once(network.ip).chain(additional).filter(|ip| !ip.is_empty());
+    ObservedSandbox {
+        id: SandboxId::from(status.id),
+        pod,
+        ready,
+        attempt: metadata.attempt,
+        created_at: Timestamp::from_nanos(status.created_at),
+        ips: if host_network { Vec::new() } else { ips.collect() },
+        host_network,
+    }
+}
+
+/// A container of a list; `None` when it belongs to no pod of a kubelet's.
+#[must_use]
+pub fn container_from_list(container: cri::Container) -> Option<ObservedContainer> {
+    let pod = pod_from_labels(&container.labels)?;
+    let metadata = container.metadata.unwrap_or_default();
+    Some(ObservedContainer {
+        pod,
+        name: container_name(&container.labels, metadata.name),
+        state: container_state(container.state),
+        hash: annotation(&container.annotations, labels::CONTAINER_HASH),
+        id: ContainerId::from(container.id),
+        sandbox: SandboxId::from(container.pod_sandbox_id),
+        attempt: metadata.attempt,
+        image: image_name(container.image),
+        image_id: first_set(container.image_ref, container.image_id),
+        created_at: Timestamp::from_nanos(container.created_at),
+        ..ObservedContainer::default()
+    })
+}
+
+/// A container in full. CRI's status does not name the sandbox; the caller knows it.
+#[must_use]
+pub fn container_from_status(status: cri::ContainerStatus, sandbox: SandboxId) -> ObservedContainer {
+    let metadata = status.metadata.unwrap_or_default();
+    ObservedContainer {
+        pod: pod_from_labels(&status.labels).unwrap_or_default(),
+        name: container_name(&status.labels, metadata.name),
+        state: container_state(status.state),
+        hash: annotation(&status.annotations, labels::CONTAINER_HASH),
+        id: ContainerId::from(status.id),
+        sandbox,
+        attempt: metadata.attempt,
+        image: image_name(status.image),
+        image_id: first_set(status.image_ref, status.image_id),
+        created_at: Timestamp::from_nanos(status.created_at),
+        started_at: Timestamp::from_nanos(status.started_at),
+        finished_at: Timestamp::from_nanos(status.finished_at),
+        exit_code: status.exit_code,
+        reason: status.reason,
+        message: status.message,
+        annotations: status.annotations,
+        log_path: status.log_path,
+        mounts: status.mounts.into_iter().map(observed_mount).collect(),
+    }
+}
+
+/// `ImageStatusResponse`'s image.
+#[must_use]
+pub fn image_from_message(image: cri::Image) -> ImageStatus {
+    ImageStatus {
+        id: image.id,
+        uid: image.uid.map(|uid| uid.value),
+        username: image.username,
+        size_bytes: image.size,
+    }
+}
+
+/// The two conditions that matter; one the runtime does not report counts as not met.
+#[must_use]
+pub fn status_from_message(status: Option<cri::RuntimeStatus>) -> RuntimeStatus {
+    let conditions = status.map(|status| status.conditions).unwrap_or_default();
+    let find = |kind: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
+        Some(condition) if condition.status => Ok(()),
+        Some(condition) => Err(format!("{}: {}", condition.reason, condition.message)),
+        None => Err(format!("{kind} is not reported by the runtime")),
+    };
+    RuntimeStatus { runtime_ready: find("RuntimeReady"), network_ready: find("NetworkReady") }
+}
+
+/// The pod that labels name, when they carry a UID.
+fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
+    let uid = map.get(labels::POD_UID).filter(|uid| !uid.is_empty())?;
+    Some(PodRef {
+        namespace: annotation(map, labels::POD_NAMESPACE),
+        name: annotation(map, labels::POD_NAME),
+        uid: PodUid::from(uid.as_str()),
+    })
+}
+
+fn container_name(map: &BTreeMap<String, String>, metadata_name: String) -> ContainerName {
+    map.get(labels::CONTAINER_NAME).cloned().unwrap_or(metadata_name).into()
+}
+
+fn annotation(map: &BTreeMap<String, String>, key: &str) -> String {
+    map.get(key).cloned().unwrap_or_default()
+}
+
+/// A state we do not know is not ready: what is not understood is not relied on.
+fn readiness(state: i32) -> bool {
+    state == i32::from(cri::PodSandboxState::SandboxReady)
+}
+
+fn container_state(state: i32) -> ContainerStateKind {
+    match cri::ContainerState::try_from(state) {
+        Ok(cri::ContainerState::ContainerCreated) => ContainerStateKind::Created,
+        Ok(cri::ContainerState::ContainerRunning) => ContainerStateKind::Running,
+        Ok(cri::ContainerState::ContainerExited) => ContainerStateKind::Exited,
+        Ok(cri::ContainerState::ContainerUnknown) | Err(_) => ContainerStateKind::Unknown,
+    }
+}
+
+fn image_name(image: Option<cri::ImageSpec>) -> String {
+    image.map(|image| image.image).unwrap_or_default()
+}
+
+fn first_set(first: String, second: String) -> String {
+    if first.is_empty() { second } else { first }
+}
+
+fn observed_mount(mount: cri::Mount) -> ObservedMount {
+    ObservedMount { container_path: mount.container_path, host_path: mount.host_path }
+}
+
+/// The cgroup driver the runtime wants; `None` when it does not say, or says what we do not know.
+#[must_use]
+pub fn cgroup_driver_from_message(answer: &cri::RuntimeConfigResponse) -> Option<CgroupDriver> {
+    match cri::CgroupDriver::try_from(answer.linux.as_ref()?.cgroup_driver) {
+        Ok(cri::CgroupDriver::Systemd) => Some(CgroupDriver::Systemd),
+        Ok(cri::CgroupDriver::Cgroupfs) => Some(CgroupDriver::Cgroupfs),
+        Err(_) => None,
+    }
+}

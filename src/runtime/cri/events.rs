@@ -1,0 +1,265 @@
+//! Hints that something changed, from whichever stream of events the runtime has.
+//!
+//! Owns the stream and its back-off. Must not know what happened: events only say when to look.
+//!
+//! Expected flow: CRI's `GetContainerEvents` if the runtime has it (containerd since 1.7, CRI-O when enabled), else
+//! containerd's own events, else none until the runtime may have been upgraded.
+//!
+//! Guarantees: a hint follows every event, every loss and every new start of the stream, so nothing is missed for longer
+//! than a reconnect. Caveats: containerd publishes its own events before CRI shows their effect, hence hints are given
+//! twice, a moment after the event and when the effect must be visible.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+use crate::proto::containerd_events::events_client::EventsClient;
+use crate::proto::containerd_events::{Envelope, SubscribeRequest};
+use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
+use crate::proto::runtime::{ContainerEventResponse, GetEventsRequest};
+use crate::runtime::{ErrorKind, RuntimeError};
+
+use super::MAX_MESSAGE_BYTES;
+
+/// First and longest wait between attempts to reconnect.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
+/// A stream that held this long was a good one: the next back-off starts over.
+const GOOD_STREAM: Duration = Duration::from_secs(10);
+/// A Go server answers a streaming call with the first event only. A call that has not failed by now is a stream.
+const SETTLED: Duration = Duration::from_millis(500);
+/// How long after its own event containerd's CRI usually shows the change (it deletes the task in between)...
+const FIRST_LOOK: Duration = Duration::from_millis(25);
+/// ...and surely, measured from the last event.
+const SECOND_LOOK: Duration = Duration::from_millis(200);
+/// When to ask again a runtime that has no events: it may have been upgraded.
+const ASK_AGAIN: Duration = Duration::from_secs(300);
+/// What containerd says of tasks and sandboxes of CRI, as far as it changes what CRI lists.
+const CONTAINERD_FILTERS: [&str; 6] = [
+    r#"namespace=="k8s.io",topic=="/tasks/start""#,
+    r#"namespace=="k8s.io",topic=="/tasks/exit""#,
+    r#"namespace=="k8s.io",topic=="/tasks/oom""#,
+    r#"namespace=="k8s.io",topic=="/tasks/delete""#,
+    r#"namespace=="k8s.io",topic=="/containers/delete""#,
+    r#"namespace=="k8s.io",topic=="/sandboxes/exit""#,
+];
+
+/// The receiving end; the stream starts with the first wait.
+pub(super) struct ChangeHints {
+    channel: Channel,
+    shared: Arc<Shared>,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Holds one hint for later; more than one is as good as one.
+    hint: Notify,
+    unimplemented: AtomicBool,
+}
+
+impl ChangeHints {
+    pub(super) fn new(channel: Channel) -> Self {
+        Self { channel, shared: Arc::default(), task: RefCell::default() }
+    }
+
+    /// Waits for a hint. Dropping the wait loses nothing.
+    pub(super) async fn next(&self) -> Result<(), RuntimeError> {
+        self.ensure_started();
+        self.shared.hint.notified().await;
+        if self.shared.unimplemented.load(Ordering::Relaxed) {
+            // Left for the next caller too.
+            self.shared.hint.notify_one();
+            let message = "the runtime offers no events";
+            return Err(RuntimeError::new("GetContainerEvents", ErrorKind::Unimplemented, message));
+        }
+        Ok(())
+    }
+
+    fn ensure_started(&self) {
+        let mut task = self.task.borrow_mut();
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            *task = Some(tokio::spawn(follow(self.channel.clone(), Arc::clone(&self.shared))));
+        }
+    }
+}
+
+impl Drop for ChangeHints {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.borrow_mut().take() {
+            task.abort();
+        }
+    }
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The runtime does not have it.
+    NotOffered,
+    /// The connection or the runtime is gone, or it hung up.
+    Lost,
+}
+
+/// Never returns: follows the best stream there is.
+async fn follow(channel: Channel, shared: Arc<Shared>) {
+    let mut delay = BACK_OFF.0;
+    loop {
+        let started = Instant::now();
+        let mut end = follow_cri(&channel, &shared).await;
+        if end == End::NotOffered {
+            end = follow_containerd(&channel, &shared).await;
+        }
+        if end == End::NotOffered {
+            if !shared.unimplemented.swap(true, Ordering::Relaxed) {
+                log::info!("The runtime offers no events; looking at intervals instead");
+            }
+            shared.hint.notify_one();
+            sleep(ASK_AGAIN).await;
+            continue;
+        }
+        // What the runtime was doing when the stream broke is worth a look.
+        if !shared.unimplemented.load(Ordering::Relaxed) {
+            shared.hint.notify_one();
+        }
+        if started.elapsed() >= GOOD_STREAM {
+            delay = BACK_OFF.0;
+        }
+        sleep(delay).await;
+        delay = (delay * 2).min(BACK_OFF.1);
+    }
+}
+
+async fn follow_cri(channel: &Channel, shared: &Shared) -> End {
+    let mut client = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let opened = open(shared, client.get_container_events(GetEventsRequest {})).await;
+    let mut stream: Streaming<ContainerEventResponse> = match opened {
+        Ok(stream) => stream,
+        Err(end) => return end,
+    };
+    loop {
+        match stream.message().await {
+            Ok(Some(_)) => shared.hint.notify_one(),
+            Ok(None) => return End::Lost,
+            Err(status) => return end_of(&status),
+        }
+    }
+}
+
+async fn follow_containerd(channel: &Channel, shared: &Shared) -> End {
+    let mut client = EventsClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let request = SubscribeRequest { filters: CONTAINERD_FILTERS.map(str::to_owned).to_vec() };
+    let mut stream: Streaming<Envelope> = match open(shared, client.subscribe(request)).await {
+        Ok(stream) => stream,
+        Err(end) => return end,
+    };
+    let mut looks = Looks::default();
+    loop {
+        let wait = looks.next().map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+        match timeout(wait, stream.message()).await {
+            Err(_) => {
+                looks.drop_due(Instant::now());
+                shared.hint.notify_one();
+            }
+            Ok(Ok(Some(_))) => looks.plan(Instant::now()),
+            Ok(Ok(None)) => return End::Lost,
+            Ok(Err(status)) => return end_of(&status),
+        }
+    }
+}
+
+/// When to give hints after containerd's own events. A burst of them is one change to us.
+#[derive(Debug, Default)]
+struct Looks {
+    first: Option<Instant>,
+    second: Option<Instant>,
+}
+
+impl Looks {
+    /// The first look is not put off by further events, the second is.
+    fn plan(&mut self, now: Instant) {
+        self.first.get_or_insert(now + FIRST_LOOK);
+        self.second = Some(now + SECOND_LOOK);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.first.or(self.second)
+    }
+
+    fn drop_due(&mut self, now: Instant) {
+        self.first = self.first.filter(|at| *at > now);
+        self.second = self.second.filter(|at| *at > now);
+    }
+}
+
+/// Waits for the stream, and gives the hint of a new start as soon as it can be taken for open.
+async fn open<T>(
+    shared: &Shared,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, End> {
+    let mut call = std::pin::pin!(call);
+    let answer = if let Ok(answer) = timeout(SETTLED, &mut call).await {
+        answer
+    } else {
+        shared.started();
+        call.await
+    };
+    match answer {
+        Ok(response) => {
+            shared.started();
+            Ok(response.into_inner())
+        }
+        Err(status) => Err(end_of(&status)),
+    }
+}
+
+impl Shared {
+    fn started(&self) {
+        self.unimplemented.store(false, Ordering::Relaxed);
+        self.hint.notify_one();
+    }
+}
+
+/// A runtime that has events switched off says so in words of its own, which is as good as not having them. What comes
+/// from the transport is a loss.
+fn end_of(status: &Status) -> End {
+    let lost = std::error::Error::source(status).is_some()
+        || matches!(
+            status.code(),
+            Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Internal
+        );
+    if lost { End::Lost } else { End::NotOffered }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_of_events_gives_one_early_look_and_one_after_its_end() {
+        let mut looks = Looks::default();
+        assert_eq!(looks.next(), None);
+        let start = Instant::now();
+        looks.plan(start);
+        looks.plan(start + Duration::from_millis(10));
+        assert_eq!(looks.next(), Some(start + FIRST_LOOK));
+        looks.drop_due(start + FIRST_LOOK);
+        let late = start + Duration::from_millis(10) + SECOND_LOOK;
+        assert_eq!(looks.next(), Some(late));
+        looks.drop_due(late);
+        assert_eq!(looks.next(), None);
+    }
+
+    #[test]
+    fn a_refusal_is_no_offer_and_a_broken_connection_is_a_loss() {
+        assert_eq!(end_of(&Status::unimplemented("unknown method")), End::NotOffered);
+        assert_eq!(end_of(&Status::unknown("events are disabled")), End::NotOffered);
+        assert_eq!(end_of(&Status::unavailable("shutting down")), End::Lost);
+    }
+}

@@ -1,0 +1,219 @@
+//! The CRI client against a server that does what runtimes do on bad days.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use edge_agent::observed::ContainerStateKind;
+use edge_agent::runtime::cri::{CriConfig, CriRuntime};
+use edge_agent::runtime::fake::{FakeImage, Program, RemoteImage};
+use edge_agent::runtime::{
+    CgroupDriver, ContainerConfig, ErrorKind, ImageAuth, Runtime, SandboxConfig, labels,
+};
+use edge_agent::types::PodRef;
+use tonic::Code;
+
+use crate::support::fake_cri::{Events, FakeCri};
+
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn socket(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.sock", std::process::id()))
+}
+
+fn client_with(server: &FakeCri, request_timeout: Duration) -> CriRuntime {
+    let config = CriConfig { endpoint: server.endpoint(), image_endpoint: String::new(), request_timeout };
+    CriRuntime::connect(&config).expect("the endpoint is well formed")
+}
+
+fn client(server: &FakeCri) -> CriRuntime {
+    client_with(server, PATIENCE)
+}
+
+fn sandbox_config(uid: &str) -> SandboxConfig {
+    let pod = PodRef { namespace: "default".into(), name: "web".into(), uid: uid.into() };
+    let labels = [(labels::POD_NAME, "web"), (labels::POD_NAMESPACE, "default"), (labels::POD_UID, uid)];
+    SandboxConfig {
+        pod,
+        log_directory: "/var/log/pods/web".into(),
+        labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+        ..SandboxConfig::default()
+    }
+}
+
+fn container_config(uid: &str) -> ContainerConfig {
+    let mut labels = sandbox_config(uid).labels;
+    labels.insert(labels::CONTAINER_NAME.into(), "app".into());
+    ContainerConfig {
+        name: "app".into(),
+        image: "busybox".into(),
+        user_specified_image: "busybox".into(),
+        log_path: "app/0.log".into(),
+        labels,
+        annotations: [(labels::CONTAINER_HASH.to_owned(), "1f".to_owned())].into(),
+        ..ContainerConfig::default()
+    }
+}
+
+#[tokio::test]
+async fn a_pod_lives_and_dies_over_the_wire_and_lists_are_filtered_by_pod() {
+    let server = FakeCri::start(&socket("life"));
+    server.add_image("busybox");
+    server.script("app", Program::exits(Duration::from_millis(50), 3));
+    let runtime = client(&server);
+    assert_eq!(runtime.version().await.unwrap().name, "fake");
+    assert_eq!(runtime.status().await.unwrap().network_ready, Ok(()));
+    assert_eq!(runtime.cgroup_driver().await.unwrap(), Some(CgroupDriver::Cgroupfs));
+    let config = sandbox_config("u1");
+    let sandbox = runtime.run_sandbox(&config).await.unwrap();
+    runtime.run_sandbox(&sandbox_config("u2")).await.unwrap();
+    runtime.run_sandbox(&SandboxConfig::default()).await.unwrap();
+    assert_eq!(runtime.run_sandbox(&config).await.unwrap_err().kind, ErrorKind::AlreadyExists);
+    assert_eq!(runtime.list_sandboxes(None).await.unwrap().len(), 2, "without labels it is not ours");
+    assert_eq!(runtime.list_sandboxes(Some(&"u2".into())).await.unwrap().len(), 1);
+    let container = runtime.create_container(&sandbox, &container_config("u1"), &config).await.unwrap();
+    runtime.start_container(&container).await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        tokio::time::timeout(PATIENCE, runtime.next_change()).await.unwrap().unwrap();
+        let status = runtime.container_status(&container).await.unwrap();
+        if status.state == ContainerStateKind::Exited || Instant::now() > deadline {
+            break status;
+        }
+    };
+    assert_eq!((status.exit_code, status.hash.as_str()), (3, "1f"));
+    assert_eq!(status.sandbox, sandbox);
+    assert_eq!(client(&server).container_status(&container).await.unwrap(), status, "also to a new client");
+    assert_eq!(status.log_path, "/var/log/pods/web/app/0.log");
+    let listed = runtime.list_containers(Some(&"u1".into())).await.unwrap();
+    assert_eq!(
+        (listed.len(), listed[0].sandbox.clone(), listed[0].pod.clone()),
+        (1, sandbox.clone(), config.pod)
+    );
+    assert!(runtime.list_containers(Some(&"u2".into())).await.unwrap().is_empty());
+    assert_eq!(runtime.sandbox_status(&sandbox).await.unwrap().ips.len(), 1);
+    runtime.stop_sandbox(&sandbox).await.unwrap();
+    assert!(!runtime.sandbox_status(&sandbox).await.unwrap().ready);
+    runtime.remove_sandbox(&sandbox).await.unwrap();
+    assert_eq!(runtime.sandbox_status(&sandbox).await.unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_runtime_that_is_absent_or_restarts_is_found_again_with_a_hint() {
+    let server = FakeCri::start(&socket("restart"));
+    server.close();
+    let runtime = client(&server);
+    let error = runtime.version().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert!(error.message.contains("restart-") && error.message.contains("No such file"), "{error}");
+    server.reopen();
+    runtime.version().await.unwrap();
+    // Until the stream has settled there may be several hints.
+    while tokio::time::timeout(Duration::from_secs(2), runtime.next_change()).await.is_ok() {}
+    server.close();
+    // Let the connection notice; a call that is faster than that breaks with it, see below.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(runtime.list_sandboxes(None).await.unwrap_err().kind, ErrorKind::Unavailable);
+    tokio::time::timeout(PATIENCE, runtime.next_change()).await.unwrap().expect("a hint of the loss");
+    server.reopen();
+    tokio::time::timeout(PATIENCE, runtime.next_change()).await.unwrap().expect("a hint of the return");
+    runtime.version().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_without_answer_times_out_and_a_stop_may_take_its_grace_on_top() {
+    let server = FakeCri::start(&socket("hang"));
+    server.add_image("busybox");
+    server.script("app", Program::stubborn());
+    server.state().hang.insert("ListContainers");
+    let runtime = client_with(&server, Duration::from_millis(300));
+    let before = Instant::now();
+    let error = runtime.list_containers(None).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert!(before.elapsed() >= Duration::from_millis(300), "{:?}", before.elapsed());
+    let config = sandbox_config("u1");
+    let sandbox = runtime.run_sandbox(&config).await.unwrap();
+    let container = runtime.create_container(&sandbox, &container_config("u1"), &config).await.unwrap();
+    runtime.start_container(&container).await.unwrap();
+    let before = Instant::now();
+    runtime.stop_container(&container, Duration::from_secs(1)).await.unwrap();
+    assert!(before.elapsed() >= Duration::from_secs(1));
+    assert_eq!(runtime.container_status(&container).await.unwrap().exit_code, 137);
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_under_a_call_leaves_open_whether_it_had_effect() {
+    let server = FakeCri::start(&socket("broken"));
+    server.state().hang.insert("RunPodSandbox");
+    let runtime = client(&server);
+    let config = sandbox_config("u1");
+    let (answer, ()) = tokio::join!(runtime.run_sandbox(&config), async {
+        while !server.call_names().contains(&"RunPodSandbox") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.close();
+    });
+    assert_eq!(answer.unwrap_err().kind, ErrorKind::Timeout);
+}
+
+#[tokio::test]
+async fn what_is_gone_counts_as_stopped_and_removed_and_other_failures_count() {
+    let server = FakeCri::start(&socket("gone"));
+    let runtime = client(&server);
+    let calls = ["StopPodSandbox", "RemovePodSandbox", "StopContainer", "RemoveContainer"];
+    for (code, forgiven) in [(Code::NotFound, true), (Code::Internal, false)] {
+        for call in calls {
+            server.state().fail.insert(call, (code, "no".into()));
+        }
+        assert_eq!(runtime.stop_sandbox(&"x".into()).await.is_ok(), forgiven);
+        assert_eq!(runtime.remove_sandbox(&"x".into()).await.is_ok(), forgiven);
+        assert_eq!(runtime.stop_container(&"x".into(), Duration::ZERO).await.is_ok(), forgiven);
+        assert_eq!(runtime.remove_container(&"x".into()).await.is_ok(), forgiven);
+    }
+    assert_eq!(runtime.container_status(&"x".into()).await.unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn hints_come_from_whichever_events_the_runtime_has() {
+    for (events, asked) in [(Events::Cri, "GetContainerEvents"), (Events::Containerd, "Subscribe")] {
+        let server = FakeCri::start(&socket(asked));
+        server.state().events = events;
+        let runtime = client(&server);
+        while tokio::time::timeout(Duration::from_secs(1), runtime.next_change()).await.is_ok() {}
+        server.change(|world, _| world.touch());
+        tokio::time::timeout(PATIENCE, runtime.next_change()).await.unwrap().unwrap();
+        assert_eq!(server.call_names().last(), Some(&asked));
+    }
+}
+
+#[tokio::test]
+async fn a_runtime_without_events_says_so_at_once_and_every_time() {
+    let server = FakeCri::start(&socket("mute"));
+    server.state().events = Events::None;
+    server.state().world.cgroup_driver = None;
+    let runtime = client(&server);
+    for _ in 0..3 {
+        let answer = tokio::time::timeout(PATIENCE, runtime.next_change()).await.unwrap();
+        assert_eq!(answer.unwrap_err().kind, ErrorKind::Unimplemented);
+    }
+    assert_eq!(server.call_names(), ["GetContainerEvents", "Subscribe"], "asked once, not in a loop");
+    assert_eq!(runtime.cgroup_driver().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn pulls_carry_credentials_and_answer_with_the_reference_to_use() {
+    let server = FakeCri::start(&socket("pull"));
+    let auth = ImageAuth { username: "me".into(), password: "secret".into() };
+    let remote = RemoteImage {
+        image: FakeImage::named("closed"),
+        pull_time: Duration::ZERO,
+        auth: Some(auth.clone()),
+    };
+    server.change(|world, _| world.registry.insert("closed".into(), remote));
+    let runtime = client(&server);
+    let config = sandbox_config("u1");
+    assert_eq!(runtime.image_status("closed").await.unwrap(), None);
+    assert_eq!(runtime.pull_image("closed", None, &config).await.unwrap_err().kind, ErrorKind::Refused);
+    let id = runtime.pull_image("closed", Some(&auth), &config).await.unwrap();
+    assert_eq!(runtime.image_status("closed").await.unwrap().unwrap().id, id);
+}
