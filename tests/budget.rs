@@ -15,6 +15,8 @@ use crate::support::containerd::Containerd;
 use crate::support::image::STAMP;
 use crate::support::wait::{pause, wait_for};
 
+mod own_share;
+
 /// Pods of the big row.
 const MANY: usize = 50;
 /// How long idleness is watched, unless `AGENT_BUDGET_IDLE_SECONDS` says otherwise.
@@ -99,6 +101,7 @@ fn the_release_binary_keeps_its_budgets() {
     let mut table = Table::default();
     table.hard("binary", megabytes(fs::metadata(&program).expect("look at the binary").len()), 10.0, "MB");
     with_containerd(&program, &mut table);
+    own_share::measure(&program, &mut table);
 
     let text = table.text();
     let failures = table.failures();
