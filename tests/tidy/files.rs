@@ -82,6 +82,20 @@ fn dependencies_come_from_the_public_registry_alone() {
 }
 
 #[test]
+fn crates_that_deny_toml_bans_are_not_even_locked() {
+    let read =
+        |name: &str| fs::read_to_string(repository().join(name)).expect("read a file of the repository");
+    let (bans, lock) = (read("deny.toml"), read("Cargo.lock"));
+    let rows = bans.lines().filter(|line| line.contains("reason = ") && !line.contains("wrappers = "));
+    let banned: Vec<&str> =
+        rows.filter_map(|line| line.split("crate = \"").nth(1)?.split('"').next()).collect();
+    assert!(banned.contains(&"openssl"), "deny.toml is not read as it is written: {banned:?}");
+    for name in banned {
+        assert!(!lock.contains(&format!("\nname = \"{name}\"\n")), "{name} is banned in deny.toml");
+    }
+}
+
+#[test]
 fn every_decision_record_is_whole_and_in_the_index() {
     let directory = repository().join("docs/adr");
     let index = fs::read_to_string(directory.join("README.md")).expect("read docs/adr/README.md");
