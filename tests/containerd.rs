@@ -10,6 +10,7 @@ use crate::support::containerd::{Containerd, Instance};
 use crate::support::image::BUSYBOX;
 use crate::support::wait::wait_for;
 
+mod client;
 mod fixture;
 mod inside;
 mod manifests;
@@ -113,7 +114,7 @@ impl Node {
                     "command": ["sh", "-c", command],
                     "volumeMounts": [{ "name": "out", "mountPath": "/out" }],
                 }],
-                "volumes": [{ "name": "out", "hostPath": { "path": self.out(""), "type": "Directory" } }],
+                "volumes": [{ "name": "out", "hostPath": { "path": self.containerd.scratch().dir("out"), "type": "Directory" } }],
             },
         })
     }
