@@ -1,3 +1,8 @@
 //! What tests share: runtimes, processes and patience.
 
+pub mod agent;
+pub mod containerd;
 pub mod fake_cri;
+pub mod image;
+pub mod scratch;
+pub mod wait;

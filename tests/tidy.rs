@@ -1,1 +1,8 @@
-//! To come.
+//! The repository's rules, as tests: which module may know which, where external crates live, and what a file must say.
+
+mod arrows;
+mod crates;
+mod files;
+mod lexer;
+mod table;
+mod tree;

@@ -1,0 +1,36 @@
+# What there is to do here. `scripts/test` is what continuous integration runs.
+
+# Lists this.
+default:
+    @just --list
+
+# Everything: format, lints, all tests, budgets. As root.
+test *names:
+    scripts/test {{names}}
+
+# What needs neither root nor containerd.
+quick *names:
+    cargo fmt --check
+    cargo clippy --locked --all-targets -- -D warnings
+    cargo nextest run --locked {{names}}
+
+# The repository's rules alone.
+tidy:
+    cargo nextest run --locked --test it tidy::
+
+# The scenarios on a real containerd alone. As root.
+containerd *names:
+    cargo nextest run --locked --profile ci --test it containerd:: {{names}}
+
+# The release binary's figures. As root; AGENT_BUDGET_STRICT=1 fails on times, too.
+budget:
+    cargo build --locked --release --bin agent
+    cargo nextest run --locked --profile ci --test it budget:: --no-capture
+
+# Licences, bans, sources, advisories.
+deny:
+    cargo deny --locked check
+
+# See it work; `just demo stop` ends it. As root.
+demo *what:
+    scripts/demo {{what}}

@@ -1,0 +1,140 @@
+//! The tables the rules read. An exception is a row with a reason.
+
+/// Modules from the bottom up. A module may know those above it in this table (lower ranks, and earlier ones of its own
+/// rank); what is below a module inherits its place unless it has a row of its own.
+pub const RANKS: &[(u8, &[&str])] = &[
+    (0, &["types", "api", "observed", "runtime_config", "desired"]),
+    (1, &["reconcile"]),
+    (2, &["clock", "runtime", "rt", "logging", "metrics"]),
+    (3, &["proto", "sys"]),
+    (
+        4,
+        &[
+            "cgroup",
+            "http",
+            "store",
+            "runtime::convert",
+            "runtime::cri",
+            "runtime::embedded",
+            "runtime::fake",
+        ],
+    ),
+    (5, &["apiserver"]),
+    (
+        6,
+        &[
+            "events",
+            "mailbox",
+            "observe",
+            "source",
+            "pod_config",
+            "volume",
+            "image",
+            "status",
+            "executor",
+            "prober",
+            "pleg",
+            "pod_worker",
+            "node",
+            "server",
+            "localapi",
+            "cri_server",
+        ],
+    ),
+    (7, &["config", "preflight", "init", "kubelet", "cli"]),
+    (8, &["main"]),
+];
+
+/// Arrows that break the order: from, to, why. A row stands for what is below its modules, too.
+pub const ARROW_EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("config::validate", "config::typed", "checks the flags' type, which is declared where it is read"),
+    (
+        "config::validate",
+        "config::validate::configuration",
+        "`Check` collects findings where the checks begin",
+    ),
+    ("reconcile", "reconcile::plan", "the plan's words are declared beside the decision that makes plans"),
+];
+
+/// Modules without effects.
+pub const PURE: &[&str] = &["types", "api", "observed", "reconcile"];
+
+/// What the pure zone must not mention.
+pub const BANNED_IN_PURE: &[(&str, &str)] = &[
+    ("tokio", "decisions wait for nothing"),
+    ("log", "return the reason; the caller logs it once"),
+    ("std::fs", "facts arrive as arguments"),
+    ("std::env", "facts arrive as arguments"),
+    ("std::process", "decisions do nothing"),
+    ("std::thread", "decisions do nothing"),
+    ("std::io", "decisions do nothing"),
+    ("std::time::SystemTime", "now is an argument"),
+    ("std::time::Instant", "now is an argument"),
+    ("std::collections::HashMap", "plans must print the same every time"),
+    ("std::collections::HashSet", "plans must print the same every time"),
+];
+
+/// External crates with a home: only these modules (and what is below them) may name them.
+pub const HOMES: &[(&str, &[&str])] = &[
+    ("caps", &["sys"]),
+    ("env_logger", &["logging"]),
+    ("http_body_util", &["runtime::cri", "server", "cli"]),
+    ("hyper", &["runtime::cri", "server", "cli"]),
+    ("hyper_util", &["runtime::cri", "server", "cli"]),
+    ("lexopt", &["config", "cli", "main"]),
+    ("libc", &["sys"]),
+    ("nix", &["sys"]),
+    ("prost", &["proto", "runtime::cri", "runtime::convert"]),
+    ("rusqlite", &["store"]),
+    ("rustls", &["http", "server"]),
+    ("serde_saphyr", &["source::manifest", "config"]),
+    ("tonic", &["proto", "runtime::cri", "runtime::convert"]),
+    ("tonic_prost", &["proto"]),
+    ("tower_service", &["runtime::cri"]),
+    ("ureq", &["http"]),
+];
+
+/// External crates anyone may use: plain values and the words of the language. (The pure zone's bans still hold.)
+pub const HOMELESS: &[&str] = &[
+    "futures_core",
+    "log",
+    "serde",
+    "serde_ignored",
+    "serde_json",
+    "serde_path_to_error",
+    "sha2",
+    "thiserror",
+    "time",
+    "tokio",
+];
+
+/// Crates outside their home: crate, module, why.
+pub const HOME_EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("nix", "observe", "names of open(2) flags for the standard library's OpenOptions; no call"),
+    (
+        "nix",
+        "source::file::read",
+        "names of open(2) flags and errors for the standard library's calls; no call",
+    ),
+];
+
+/// A file longer than this asks what is living together in it.
+pub const LONG_FILE: usize = 600;
+
+/// Longer files: file, why it is one thing.
+pub const LONG_FILES: &[(&str, &str)] =
+    &[("src/api/pod.rs", "one flat list of wire types; splitting it would scatter one upstream file")];
+
+/// Words that must not appear in the repository, with the files that may hold them nevertheless.
+pub const BANNED_WORDS: &[(&str, &str)] = &[
+    (concat!("/wo", "rk/"), "a path of somebody's machine"),
+    (concat!("/ro", "ot/"), "a path of somebody's machine"),
+    (concat!("/ho", "me/"), "a path of somebody's machine"),
+    (concat!("TO", "DO"), "finish it or write an issue"),
+    (concat!("FIX", "ME"), "finish it or write an issue"),
+    (concat!("to", "do!("), "finish it"),
+    (concat!("unimple", "mented!("), "finish it"),
+];
+
+/// Files that are not ours to word.
+pub const FOREIGN: &[&str] = &["proto/", "LICENSE", "Cargo.lock"];
