@@ -132,6 +132,7 @@ async fn follow(channel: Channel, shared: Arc<Shared>) {
         if started.elapsed() >= GOOD_STREAM {
             delay = BACK_OFF.0;
         }
+        log::debug!(delay:? = delay; "The stream of runtime events ended; opening it again after a delay");
         sleep(delay).await;
         delay = (delay * 2).min(BACK_OFF.1);
     }
