@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use prost::Message;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -21,7 +22,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
 use crate::proto::containerd_events::events_client::EventsClient;
-use crate::proto::containerd_events::{Envelope, SubscribeRequest};
+use crate::proto::containerd_events::{Envelope, SubscribeRequest, TaskExit};
 use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
 use crate::proto::runtime::{ContainerEventResponse, GetEventsRequest};
 use crate::runtime::{ErrorKind, RuntimeError};
@@ -131,6 +132,7 @@ async fn follow(channel: Channel, shared: Arc<Shared>) {
         if started.elapsed() >= GOOD_STREAM {
             delay = BACK_OFF.0;
         }
+        log::debug!(delay:? = delay; "The stream of runtime events ended; opening it again after a delay");
         sleep(delay).await;
         delay = (delay * 2).min(BACK_OFF.1);
     }
@@ -167,11 +169,21 @@ async fn follow_containerd(channel: &Channel, shared: &Shared) -> End {
                 looks.drop_due(Instant::now());
                 shared.hint.notify_one();
             }
+            Ok(Ok(Some(envelope))) if is_end_of_command(&envelope) => {}
             Ok(Ok(Some(_))) => looks.plan(Instant::now()),
             Ok(Ok(None)) => return End::Lost,
             Ok(Err(status)) => return end_of(&status),
         }
     }
+}
+
+/// Commands in containers end all the time (exec probes); that changes nothing CRI lists.
+fn is_end_of_command(envelope: &Envelope) -> bool {
+    let Some(packed) = envelope.event.as_ref().filter(|_| envelope.topic == "/tasks/exit") else {
+        return false;
+    };
+    // What cannot be read may be anything: better look.
+    TaskExit::decode(packed.value.as_slice()).is_ok_and(|exit| exit.id != exit.container_id)
 }
 
 /// When to give hints after containerd's own events. A burst of them is one change to us.
@@ -204,19 +216,15 @@ async fn open<T>(
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
 ) -> Result<T, End> {
     let mut call = std::pin::pin!(call);
-    let answer = if let Ok(answer) = timeout(SETTLED, &mut call).await {
-        answer
-    } else {
+    let early = timeout(SETTLED, &mut call).await;
+    if !matches!(early, Ok(Err(_))) {
         shared.started();
-        call.await
-    };
-    match answer {
-        Ok(response) => {
-            shared.started();
-            Ok(response.into_inner())
-        }
-        Err(status) => Err(end_of(&status)),
     }
+    let answer = match early {
+        Ok(answer) => answer,
+        Err(_) => call.await,
+    };
+    answer.map(tonic::Response::into_inner).map_err(|status| end_of(&status))
 }
 
 impl Shared {
@@ -240,6 +248,7 @@ fn end_of(status: &Status) -> End {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proto::containerd_events::Packed;
 
     #[tokio::test(start_paused = true)]
     async fn a_burst_of_events_gives_one_early_look_and_one_after_its_end() {
@@ -254,6 +263,22 @@ mod tests {
         assert_eq!(looks.next(), Some(late));
         looks.drop_due(late);
         assert_eq!(looks.next(), None);
+    }
+
+    #[test]
+    fn the_end_of_a_command_is_no_hint_and_the_end_of_a_container_is() {
+        let envelope = |topic: &str, container: &str, id: &str| {
+            let exit = TaskExit { container_id: container.into(), id: id.into() };
+            let event = Some(Packed { value: exit.encode_to_vec() });
+            Envelope { namespace: "k8s.io".into(), topic: topic.into(), event }
+        };
+        assert!(is_end_of_command(&envelope("/tasks/exit", "c1", "exec-7")));
+        assert!(!is_end_of_command(&envelope("/tasks/exit", "c1", "c1")));
+        assert!(!is_end_of_command(&envelope("/tasks/oom", "c1", "")));
+        let garbage = Packed { value: vec![0xff; 3] };
+        let garbage = Envelope { topic: "/tasks/exit".into(), event: Some(garbage), ..Envelope::default() };
+        assert!(!is_end_of_command(&garbage));
+        assert!(!is_end_of_command(&Envelope { topic: "/tasks/exit".into(), ..Envelope::default() }));
     }
 
     #[test]

@@ -356,6 +356,7 @@ impl ContainerdEvents for Services {
         self.stream(Events::Containerd, || Envelope {
             namespace: "k8s.io".into(),
             topic: "/tasks/exit".into(),
+            event: None,
         })
     }
 }
