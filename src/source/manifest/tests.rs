@@ -182,6 +182,36 @@ fn every_fixture_is_ready_or_refused_for_the_reason_it_names() {
 }
 
 #[test]
+fn amounts_may_be_written_as_plain_numbers() {
+    let resources = "image: x, resources: {limits: {cpu: 0.5, memory: 1e9}}";
+    let pod =
+        prepare(read(&POD.replace("image: x", resources)).pods.remove(0).pod, std::path::Path::new("/m"))
+            .unwrap();
+    let limits = &pod.spec.containers[0].resources.limits;
+    assert_eq!((limits["cpu"].milli_value(), limits["memory"].value()), (500, 1_000_000_000));
+}
+
+/// Half-edited manifests: every line of every fixture left out, doubled or cut in the middle.
+#[test]
+fn no_half_edited_manifest_makes_anything_panic() {
+    for path in manifests_below("tests/fixtures/manifests") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        for number in 0..lines.len() {
+            let half = lines[number].get(..lines[number].len() / 2).unwrap_or_default();
+            for middle in ["", half, &lines[number].repeat(2)] {
+                let edited = [&lines[..number].concat(), middle, &lines[number + 1..].concat()].concat();
+                let manifest = decode_manifest(edited.as_bytes(), ManifestOrigin::File);
+                assert!(!manifest.pods.is_empty() || !manifest.problems.is_empty(), "{edited}");
+                for pod in manifest.pods {
+                    let _ = prepare(pod.pod, &path);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn comments_and_key_order_do_not_change_the_uid_and_a_value_does() {
     let uid_of =
         |text: &str| prepare(read(text).pods.remove(0).pod, std::path::Path::new("/m")).unwrap().metadata.uid;
