@@ -39,6 +39,13 @@ fn flow_style_yaml_that_begins_with_a_brace_is_still_yaml() {
 }
 
 #[test]
+fn broken_json_is_told_in_the_words_of_both_parsers() {
+    let message = problem("{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Pod\"\n\t\"metadata\": {}\n}\n");
+    assert!(message.starts_with("line "), "{message}");
+    assert!(message.contains("(read as JSON: expected `,` or `}` at line 4 column 2)"), "{message}");
+}
+
+#[test]
 fn several_documents_and_lists_give_every_pod_with_its_place() {
     let pod = |name: &str| POD.replace("web", name);
     let list = "kind: List\napiVersion: v1\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: b}}\n";
