@@ -144,13 +144,23 @@ impl Manifest {
         Ok(())
     }
 
-    /// False when the text is not JSON. Flow style YAML begins with a brace, too, so that what only looks like JSON is
-    /// left to the YAML parser, whose message is the better one then.
+    /// False when the text does not look like JSON. Flow style YAML begins with a brace, too: what only looks like JSON is
+    /// read as YAML after all.
     fn take_json(&mut self, text: &str) -> Result<bool, String> {
         if !text.trim_start().starts_with(['{', '[']) {
             return Ok(false);
         }
-        let Ok(values) = json::parse(text) else { return Ok(false) };
+        let values = match json::parse(text) {
+            Ok(values) => values,
+            Err(error) => {
+                self.take_yaml(text)?;
+                // Broken as both: most likely it was meant as JSON, whose parser knows better what is missing.
+                if let (true, Some(problem)) = (self.pods.is_empty(), self.problems.first_mut()) {
+                    problem.message = format!("{} (read as JSON: {error})", problem.message);
+                }
+                return Ok(true);
+            }
+        };
         let alone = values.len() == 1;
         for (position, parsed) in values.into_iter().enumerate() {
             if parsed.value.is_array() {

@@ -189,3 +189,13 @@ fn a_message_names_many_errors_but_not_all_of_thousands() {
     let message = error.unwrap_err().to_string();
     assert!(message.ends_with("spec.containers[24].image: Required value, and 975 more]"), "{message}");
 }
+
+/// A uid that changes with an upgrade of the agent restarts every pod of the node: whoever changes this value must want
+/// that.
+#[test]
+fn the_uid_of_a_known_manifest_is_what_it_has_always_been() {
+    assert_eq!(
+        uid(manifest(), &file("/etc/kubernetes/manifests/web.yaml"), "edge-1"),
+        "faaae3c803e5c9a9d28329dcfca6b4c4"
+    );
+}

@@ -39,6 +39,13 @@ fn flow_style_yaml_that_begins_with_a_brace_is_still_yaml() {
 }
 
 #[test]
+fn broken_json_is_told_in_the_words_of_both_parsers() {
+    let message = problem("{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Pod\"\n\t\"metadata\": {}\n}\n");
+    assert!(message.starts_with("line "), "{message}");
+    assert!(message.contains("(read as JSON: expected `,` or `}` at line 4 column 2)"), "{message}");
+}
+
+#[test]
 fn several_documents_and_lists_give_every_pod_with_its_place() {
     let pod = |name: &str| POD.replace("web", name);
     let list = "kind: List\napiVersion: v1\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: b}}\n";
@@ -179,6 +186,36 @@ fn every_fixture_is_ready_or_refused_for_the_reason_it_names() {
         seen += 1;
     }
     assert!(seen >= 8, "only {seen} fixtures found");
+}
+
+#[test]
+fn amounts_may_be_written_as_plain_numbers() {
+    let resources = "image: x, resources: {limits: {cpu: 0.5, memory: 1e9}}";
+    let pod =
+        prepare(read(&POD.replace("image: x", resources)).pods.remove(0).pod, std::path::Path::new("/m"))
+            .unwrap();
+    let limits = &pod.spec.containers[0].resources.limits;
+    assert_eq!((limits["cpu"].milli_value(), limits["memory"].value()), (500, 1_000_000_000));
+}
+
+/// Half-edited manifests: every line of every fixture left out, doubled or cut in the middle.
+#[test]
+fn no_half_edited_manifest_makes_anything_panic() {
+    for path in manifests_below("tests/fixtures/manifests") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        for number in 0..lines.len() {
+            let half = lines[number].get(..lines[number].len() / 2).unwrap_or_default();
+            for middle in ["", half, &lines[number].repeat(2)] {
+                let edited = [&lines[..number].concat(), middle, &lines[number + 1..].concat()].concat();
+                let manifest = decode_manifest(edited.as_bytes(), ManifestOrigin::File);
+                assert!(!manifest.pods.is_empty() || !manifest.problems.is_empty(), "{edited}");
+                for pod in manifest.pods {
+                    let _ = prepare(pod.pod, &path);
+                }
+            }
+        }
+    }
 }
 
 #[test]

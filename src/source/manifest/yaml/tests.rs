@@ -24,6 +24,32 @@ fn scalars_mean_what_they_mean_to_kubernetes() {
     assert_eq!(value, expected);
 }
 
+/// Where YAML parsers disagree, pinned: a newer version of the parser must not change what a manifest means unnoticed.
+#[test]
+fn numbers_and_words_in_unusual_spellings_are_pinned() {
+    for (text, expected) in [
+        ("0x1F", json!(31)),
+        ("0b11", json!(3)),
+        ("1_000", json!(1000)),
+        ("-0644", json!(-420)),
+        ("0888", json!(888)),
+        ("1:30", json!("1:30")),
+        ("2001-01-01", json!("2001-01-01")),
+        ("1.5Gi", json!("1.5Gi")),
+        ("5.", json!(5)),
+        ("y", json!(true)),
+        ("N", json!(false)),
+        ("NULL", Value::Null),
+        ("!!str 5", json!("5")),
+        ("!local x", json!("x")),
+        ("!!binary aGk=", json!("hi")),
+        ("18446744073709551615", json!(u64::MAX)),
+        ("18446744073709551616", json!(18_446_744_073_709_551_616.0)),
+    ] {
+        assert_eq!(one(&format!("a: {text}\n"))["a"], expected, "{text}");
+    }
+}
+
 #[test]
 fn merge_keys_are_merged_and_own_keys_win() {
     let value = one("base: &base {a: 1, b: 2}\nuse:\n  <<: *base\n  b: 3\n");
