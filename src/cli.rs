@@ -66,6 +66,12 @@ enum CliError {
     Runtime(#[source] io::Error),
 }
 
+/// Pods as `agent get pods -A -o wide` shows them.
+#[must_use]
+pub fn pods_table(pods: &[crate::api::pod::Pod], now: Timestamp) -> String {
+    table::render(&get::pod_rows(pods, true, true, now))
+}
+
 /// Runs a command of [`COMMANDS`] with the arguments after its name; answers the exit code.
 pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>) -> u8 {
     let result = match command {
