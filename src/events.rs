@@ -1,1 +1,237 @@
-//! To come.
+//! Events: what happened to a pod or to the node, for people. Logged, kept in a short list in memory and, in batches, in
+//! the store's ring.
+//!
+//! Owns rate limits and the memory list. Must not know why something happened; reasons and messages come from the caller
+//! and are Kubernetes' own.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::store::{EventKey, StoreHandle, StoredEvent};
+use crate::types::{PodRef, Timestamp};
+
+pub use crate::store::EventType;
+
+/// Events that `recent` shows; the store's ring holds more.
+const MAX_RECENT: usize = 100;
+/// Pairs of object and reason whose rate is watched. Beyond it the one that was silent longest is forgotten.
+const MAX_WATCHED: usize = 1024;
+/// Most characters of a message; a runtime's error may carry a whole log. The API's own bound.
+const MAX_MESSAGE_CHARS: usize = 1024;
+/// What an object may say with one reason before it is slowed down, as client-go's spam filter has it (there per object;
+/// here per reason too, so that a crash loop does not silence a failing mount).
+const RING_BURST: u32 = 25;
+/// The log is read by people and wears the same flash: less of it.
+const LOG_BURST: u32 = 5;
+/// After its burst, once in this time; client-go's rate.
+const REFILL: Duration = Duration::from_secs(300);
+
+/// Records events. Clones share limits and list.
+#[derive(Clone)]
+pub struct EventRecorder {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    node_name: String,
+    clock: Clock,
+    store: StoreHandle,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    recent: VecDeque<StoredEvent>,
+    watched: BTreeMap<(Object, String), Watched>,
+}
+
+/// Kind, namespace, name, uid.
+type Object = (String, String, String, String);
+
+struct Watched {
+    ring: Bucket,
+    log: Bucket,
+    /// Log lines withheld since the last one.
+    suppressed: u32,
+    last: Timestamp,
+}
+
+impl EventRecorder {
+    /// `earlier` is the store's ring at start, oldest first.
+    #[must_use]
+    pub fn new(node_name: String, clock: Clock, store: StoreHandle, earlier: Vec<StoredEvent>) -> Self {
+        let skip = earlier.len().saturating_sub(MAX_RECENT);
+        let state = State { recent: earlier.into_iter().skip(skip).collect(), watched: BTreeMap::new() };
+        Self { shared: Rc::new(Shared { node_name, clock, store, state: RefCell::new(state) }) }
+    }
+
+    /// Something happened to a pod, or to the part of it that `field_path` names (see [`container_path`]).
+    pub fn event(
+        &self,
+        pod: &PodRef,
+        field_path: Option<String>,
+        event_type: EventType,
+        reason: &str,
+        message: &str,
+    ) {
+        self.record(EventKey {
+            kind: "Pod".to_owned(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.to_string(),
+            field_path: field_path.unwrap_or_default(),
+            event_type,
+            reason: reason.to_owned(),
+            message: shortened(message),
+        });
+    }
+
+    /// Something happened to the node.
+    pub fn node_event(&self, event_type: EventType, reason: &str, message: &str) {
+        let name = self.shared.node_name.clone();
+        self.record(EventKey {
+            kind: "Node".to_owned(),
+            namespace: String::new(),
+            // The kubelet names the node as its uid as well; clients find node events by that.
+            uid: name.clone(),
+            name,
+            field_path: String::new(),
+            event_type,
+            reason: reason.to_owned(),
+            message: shortened(message),
+        });
+    }
+
+    /// The last events, oldest first, repetitions counted.
+    #[must_use]
+    pub fn recent(&self) -> Vec<StoredEvent> {
+        self.shared.state.borrow().recent.iter().cloned().collect()
+    }
+
+    fn record(&self, key: EventKey) {
+        let now = self.shared.clock.now();
+        let event = StoredEvent { key, count: 1, first: now, last: now };
+        let verdict = self.shared.state.borrow_mut().admit(&event.key, now);
+        if let Some(suppressed) = verdict.log {
+            log_event(&event.key, suppressed);
+        }
+        if verdict.ring {
+            self.shared.state.borrow_mut().remember(&event);
+            self.shared.store.put_event(event);
+        }
+    }
+}
+
+/// `spec.containers{web}`: the part of a pod an event is about. `list` is `containers`, `initContainers` or
+/// `ephemeralContainers`.
+#[must_use]
+pub fn container_path(list: &str, container: &str) -> String {
+    format!("spec.{list}{{{container}}}")
+}
+
+/// What may be done with an event.
+struct Verdict {
+    ring: bool,
+    /// How many lines were withheld before this one.
+    log: Option<u32>,
+}
+
+impl State {
+    fn admit(&mut self, key: &EventKey, now: Timestamp) -> Verdict {
+        let object = (key.kind.clone(), key.namespace.clone(), key.name.clone(), key.uid.clone());
+        let watch = (object, key.reason.clone());
+        if self.watched.len() >= MAX_WATCHED && !self.watched.contains_key(&watch) {
+            let silent = self.watched.iter().min_by_key(|(_, watched)| watched.last);
+            if let Some(silent) = silent.map(|(key, _)| key.clone()) {
+                self.watched.remove(&silent);
+            }
+        }
+        let watched = self.watched.entry(watch).or_insert_with(|| Watched {
+            ring: Bucket::full(RING_BURST, now),
+            log: Bucket::full(LOG_BURST, now),
+            suppressed: 0,
+            last: now,
+        });
+        watched.last = now;
+        let log = if watched.log.take(LOG_BURST, now) {
+            Some(std::mem::take(&mut watched.suppressed))
+        } else {
+            watched.suppressed = watched.suppressed.saturating_add(1);
+            None
+        };
+        Verdict { ring: watched.ring.take(RING_BURST, now), log }
+    }
+
+    fn remember(&mut self, event: &StoredEvent) {
+        let mut event = event.clone();
+        if let Some(position) = self.recent.iter().position(|known| known.key == event.key)
+            && let Some(known) = self.recent.remove(position)
+        {
+            event.count = event.count.saturating_add(known.count);
+            event.first = known.first;
+        }
+        while self.recent.len() >= MAX_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(event);
+    }
+}
+
+/// Tokens that come back one per [`REFILL`].
+struct Bucket {
+    tokens: u32,
+    /// Where the time of the next token counts from.
+    since: Timestamp,
+}
+
+impl Bucket {
+    fn full(burst: u32, now: Timestamp) -> Self {
+        Self { tokens: burst, since: now }
+    }
+
+    fn take(&mut self, burst: u32, now: Timestamp) -> bool {
+        let earned = now.saturating_since(self.since).as_secs() / REFILL.as_secs();
+        if earned > 0 || self.tokens == burst || now < self.since {
+            self.since = now;
+        }
+        self.tokens = self.tokens.saturating_add(u32::try_from(earned).unwrap_or(u32::MAX)).min(burst);
+        match self.tokens.checked_sub(1) {
+            Some(rest) => {
+                self.tokens = rest;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// The keys are those of the kubelet's log of events.
+fn log_event(key: &EventKey, suppressed: u32) {
+    let object =
+        if key.namespace.is_empty() { key.name.clone() } else { format!("{}/{}", key.namespace, key.name) };
+    let level = match key.event_type {
+        EventType::Normal => log::Level::Info,
+        EventType::Warning => log::Level::Warn,
+    };
+    log::log!(
+        level,
+        object:% = object,
+        fieldPath:% = key.field_path,
+        kind:% = key.kind,
+        "type":% = key.event_type.as_str(),
+        reason:% = key.reason,
+        message:% = key.message,
+        suppressed = suppressed;
+        "Event occurred"
+    );
+}
+
+fn shortened(message: &str) -> String {
+    match message.char_indices().nth(MAX_MESSAGE_CHARS) {
+        Some((end, _)) => format!("{}...", &message[..end]),
+        None => message.to_owned(),
+    }
+}

@@ -1,1 +1,378 @@
-//! To come.
+//! Carries plans out, action by action, against the runtime and the pod's files. No decisions are left to make here.
+//!
+//! Owns the order of effects within one action and the words of their events. Must not know why an action was planned.
+
+mod config;
+mod files;
+mod stop;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::api::pod::{Container, Pod};
+use crate::cgroup::{self, CgroupConfig};
+use crate::clock::Clock;
+use crate::events::{EventRecorder, EventType};
+use crate::image::{ImagePuller, ImageRequest};
+use crate::observed::{ObservedPod, ObservedSandbox};
+use crate::mailbox::Mailbox;
+use crate::reconcile::containers::find_container;
+use crate::reconcile::plan::{Action, ContainerKind, PodPlan, StartContainer};
+use crate::reconcile::env::ObjectLookup;
+use crate::reconcile::network::dns::DnsProblem;
+use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags, pod_cgroup_path, qos_class};
+use crate::runtime::{ErrorKind, Runtime, RuntimeError, SandboxConfig};
+use crate::types::{ContainerName, PodUid, SandboxId};
+use crate::volume::{self, MountedVolumes, VolumeConfig, VolumeError};
+
+/// After a failed step (upstream's worker back-off).
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The name is still taken by a call of an earlier process that has not ended yet.
+const RETRY_NAME_AFTER: Duration = Duration::from_millis(500);
+/// The runtime did not answer; it may be restarting.
+const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
+
+/// What of the configuration and of the node concerns starting containers.
+#[derive(Clone)]
+pub struct ExecutorConfig {
+    /// Pods' directories.
+    pub volumes: VolumeConfig,
+    /// `podLogsDir`.
+    pub pod_logs_dir: PathBuf,
+    /// `/var/log/containers`.
+    pub container_logs_dir: PathBuf,
+    /// `<root-dir>/seccomp`.
+    pub seccomp_dir: PathBuf,
+    /// `seccompDefault`.
+    pub seccomp_default: bool,
+    /// Node name.
+    pub node_name: String,
+    /// The node's addresses, primary first.
+    pub node_ips: Vec<String>,
+    /// CPUs, memory, page sizes.
+    pub capacity: NodeCapacity,
+    /// How resources become cgroup values.
+    pub resources: ResourceFlags,
+    /// How pod cgroups are named.
+    pub layout: CgroupLayout,
+    /// Where they are.
+    pub cgroup: CgroupConfig,
+    /// `clusterDNS`.
+    pub cluster_dns: Vec<String>,
+    /// `clusterDomain`.
+    pub cluster_domain: String,
+    /// `resolvConf`; `None` when explicitly empty.
+    pub resolv_conf: Option<PathBuf>,
+    /// ConfigMaps and Secrets.
+    pub objects: Rc<dyn ObjectLookup>,
+}
+
+/// Why something could not be started, in the words of a status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// A Kubernetes waiting reason or event reason.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// When trying again makes sense; `None`: only a changed manifest helps.
+    pub retry_after: Option<Duration>,
+}
+
+/// How a plan went.
+#[derive(Clone, Debug, Default)]
+pub struct Execution {
+    /// Containers that could not be started.
+    pub containers: BTreeMap<ContainerName, Failure>,
+    /// The step that ended the execution: sandbox, volumes, a stop.
+    pub pod: Option<Failure>,
+}
+
+/// Acts for all pods.
+pub struct Executor<R> {
+    runtime: Rc<R>,
+    images: ImagePuller<R>,
+    events: EventRecorder,
+    clock: Clock,
+    config: ExecutorConfig,
+}
+
+/// One pod's execution: what its actions share.
+struct Run<'a> {
+    pod: &'a Pod,
+    sandbox_config: SandboxConfig,
+    dns_problems: Vec<DnsProblem>,
+    sandbox: Option<ObservedSandbox>,
+    volumes: Option<MountedVolumes>,
+    mailbox: &'a Mailbox,
+    /// An ordinary init container failed to start: those behind it wait.
+    init_failed: bool,
+}
+
+impl<R: Runtime> Executor<R> {
+    /// An executor for one runtime.
+    #[must_use]
+    pub fn new(
+        runtime: Rc<R>,
+        images: ImagePuller<R>,
+        events: EventRecorder,
+        clock: Clock,
+        config: ExecutorConfig,
+    ) -> Self {
+        Self { runtime, images, events, clock, config }
+    }
+
+    /// Carries out the plan's actions in order. A failed container start ends what depends on it; any other failure ends
+    /// the execution.
+    pub async fn execute(
+        &self,
+        pod: &Pod,
+        observed: &ObservedPod,
+        plan: &PodPlan,
+        mailbox: &Mailbox,
+    ) -> Execution {
+        let mut execution = Execution::default();
+        let attempt = observed.sandboxes.first().map_or(0, |sandbox| sandbox.attempt);
+        let starts = |action: &Action| matches!(action, Action::CreateSandbox { .. } | Action::StartContainer(_));
+        let (sandbox_config, dns_problems) = if plan.actions.iter().any(starts) {
+            match self.sandbox_config(pod, attempt) {
+                Ok(made) => made,
+                Err(message) => {
+                    execution.pod = Some(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER));
+                    return execution;
+                }
+            }
+        } else {
+            Default::default()
+        };
+        let mut run = Run {
+            pod,
+            sandbox_config,
+            dns_problems,
+            sandbox: observed.ready_sandbox().cloned(),
+            volumes: None,
+            mailbox,
+            init_failed: false,
+        };
+        for action in &plan.actions {
+            if let Err(failure) = self.carry_out(&mut run, action, &mut execution).await {
+                execution.pod = Some(failure);
+                break;
+            }
+        }
+        execution
+    }
+
+    async fn carry_out(
+        &self,
+        run: &mut Run<'_>,
+        action: &Action,
+        execution: &mut Execution,
+    ) -> Result<(), Failure> {
+        match action {
+            Action::StopContainers { groups, grace_seconds } => {
+                self.stop_containers(run.pod, groups, *grace_seconds).await
+            }
+            Action::StopSandbox { id } => {
+                let stopped = self.runtime.stop_sandbox(id).await;
+                if run.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == *id) {
+                    run.sandbox = None;
+                }
+                self.killing(run.pod, stopped)
+            }
+            Action::RemoveSandbox { id } => self.killing(run.pod, self.runtime.remove_sandbox(id).await),
+            Action::RemoveContainer { id, name } => {
+                self.remove_log_link(run.pod, name, id).await;
+                self.killing(run.pod, self.runtime.remove_container(id).await)
+            }
+            Action::CreateSandbox { attempt } => self.create_sandbox(run, *attempt).await,
+            Action::StartContainer(start) => {
+                if run.init_failed {
+                    return Ok(());
+                }
+                if let Err(failure) = self.start_container(run, start).await {
+                    run.init_failed = start.kind == ContainerKind::Init;
+                    execution.containers.insert(start.name.clone(), failure);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn killing(&self, pod: &Pod, result: Result<(), RuntimeError>) -> Result<(), Failure> {
+        result.map_err(|error| {
+            let message = format!("error killing pod: {error}");
+            self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
+            Failure { reason: "FailedKillPod", message, retry_after: Some(retry_after(&error)) }
+        })
+    }
+
+    async fn create_sandbox(&self, run: &mut Run<'_>, attempt: u32) -> Result<(), Failure> {
+        let pod = run.pod;
+        if attempt > 0 {
+            let text = "Pod sandbox changed, it will be killed and re-created.";
+            self.pod_event(pod, EventType::Normal, "SandboxChanged", text);
+        }
+        self.ensure_volumes(run).await?;
+        self.make_log_dir(&run.sandbox_config.log_directory).await.map_err(|error| {
+            let message = format!("error making pod data directories: create {:?}: {error}", run.sandbox_config.log_directory);
+            self.pod_event(pod, EventType::Warning, "Failed", &message);
+            Failure { reason: "Failed", message, retry_after: Some(RETRY_AFTER) }
+        })?;
+        run.sandbox_config.attempt = attempt;
+        self.report_dns(pod, &run.dns_problems);
+        let failed = |reason: &'static str, what: &str, error: &RuntimeError| {
+            self.sandbox_failure(pod, reason, format!("{what}: {}", error.message), retry_after(error))
+        };
+        let id = self
+            .runtime
+            .run_sandbox(&run.sandbox_config)
+            .await
+            .map_err(|error| failed("FailedCreatePodSandBox", "Failed to create pod sandbox", &error))?;
+        let status = self
+            .runtime
+            .sandbox_status(&id)
+            .await
+            .map_err(|error| failed("FailedPodSandBoxStatus", "Unable to get pod sandbox status", &error))?;
+        run.sandbox = Some(status);
+        Ok(())
+    }
+
+    fn sandbox_failure(&self, pod: &Pod, reason: &'static str, message: String, after: Duration) -> Failure {
+        self.pod_event(pod, EventType::Warning, reason, &message);
+        Failure { reason, message, retry_after: Some(after) }
+    }
+
+    async fn ensure_volumes(&self, run: &mut Run<'_>) -> Result<(), Failure> {
+        if run.volumes.is_some() {
+            return Ok(());
+        }
+        let volumes = volume::ensure_volumes(&self.config.volumes, run.pod).await.map_err(|error| {
+            let message = format!("Unable to attach or mount volumes: {}", chain(&error));
+            self.pod_event(run.pod, EventType::Warning, "FailedMount", &message);
+            let hopeless = matches!(error, VolumeError::UnsupportedKind { .. });
+            Failure { reason: "FailedMount", message, retry_after: (!hopeless).then_some(RETRY_AFTER) }
+        })?;
+        run.volumes = Some(volumes);
+        Ok(())
+    }
+
+    async fn start_container(&self, run: &mut Run<'_>, start: &StartContainer) -> Result<(), Failure> {
+        let Some((container, _)) = find_container(run.pod, &start.name) else { return Ok(()) };
+        let Some(sandbox) = run.sandbox.clone() else {
+            let message = "the pod has no ready sandbox".to_owned();
+            return Err(Failure { reason: "CreateContainerError", message, retry_after: Some(RETRY_RUNTIME_AFTER) });
+        };
+        let field_path = field_path(&start.name, start.kind);
+        let pod_ref = run.pod.pod_ref();
+        let request = ImageRequest {
+            pod: &pod_ref,
+            field_path: &field_path,
+            image: &container.image,
+            policy: &container.image_pull_policy,
+            sandbox: &run.sandbox_config,
+        };
+        // A pull may take minutes; taking the pod down does not wait for it.
+        let image = tokio::select! {
+            biased;
+            () = run.mailbox.removal() => return Err(Failure {
+                reason: "ErrImagePull", message: "pull given up: the pod is being removed".to_owned(), retry_after: None,
+            }),
+            image = self.images.ensure_image(request) => image,
+        };
+        let image = image.map_err(|failure| {
+            let message = format!("Error: {}", failure.reason);
+            self.event(run.pod, &field_path, EventType::Warning, "Failed", message);
+            Failure { reason: failure.reason, message: failure.message, retry_after: failure.retry_after }
+        })?;
+        self.ensure_volumes(run).await?;
+        let config = self.prepare_container(run, container, start, &sandbox, &image).await.map_err(|failure| {
+            self.event(run.pod, &field_path, EventType::Warning, "Failed", format!("Error: {}", failure.message));
+            failure
+        })?;
+        self.create_and_start(run, container, &field_path, &sandbox.id, &config).await
+    }
+
+    async fn create_and_start(
+        &self,
+        run: &Run<'_>,
+        container: &Container,
+        field_path: &str,
+        sandbox: &SandboxId,
+        config: &crate::runtime::ContainerConfig,
+    ) -> Result<(), Failure> {
+        let failed = |reason: &'static str, error: &RuntimeError| {
+            self.event(run.pod, field_path, EventType::Warning, "Failed", format!("Error: {}", error.message));
+            Failure { reason, message: error.message.clone(), retry_after: Some(retry_after(error)) }
+        };
+        let id = self
+            .runtime
+            .create_container(sandbox, config, &run.sandbox_config)
+            .await
+            .map_err(|error| failed("CreateContainerError", &error))?;
+        self.event(run.pod, field_path, EventType::Normal, "Created", "Container created".to_owned());
+        self.runtime.start_container(&id).await.map_err(|error| failed("RunContainerError", &error))?;
+        self.event(run.pod, field_path, EventType::Normal, "Started", "Container started".to_owned());
+        self.make_log_link(run.pod, &container.name, &id, &run.sandbox_config.log_directory, &config.log_path).await;
+        Ok(())
+    }
+
+    /// Removes what a pod that has ended leaves on the node: volumes and cgroup; with `records`, its logs too. False when
+    /// something is still in the way and it has to be tried again.
+    pub async fn remove_leftovers(&self, pod: &Pod, records: bool) -> bool {
+        if let Err(error) = volume::tear_down(&self.config.volumes, &pod.metadata.uid).await {
+            let message = format!("error cleaning up pod directories: {}", chain(&error));
+            self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
+            return false;
+        }
+        let parent = pod_cgroup_path(&pod.metadata.uid, qos_class(pod), &self.config.layout);
+        for error in cgroup::remove_pod_cgroup(&self.config.cgroup, &parent) {
+            log::debug!(pod:% = pod.pod_ref(), err:% = chain(&error); "Pod cgroup is still in use");
+        }
+        if records {
+            self.remove_logs(pod).await;
+        }
+        true
+    }
+
+    /// Forgets what is kept in memory about a pod.
+    pub fn forget_pod(&self, uid: &PodUid) {
+        self.images.forget_pod(uid);
+    }
+
+    fn pod_event(&self, pod: &Pod, kind: EventType, reason: &str, message: &str) {
+        self.events.event(&pod.pod_ref(), None, kind, reason, message);
+    }
+
+    fn event(&self, pod: &Pod, field_path: &str, kind: EventType, reason: &str, message: String) {
+        self.events.event(&pod.pod_ref(), Some(field_path.to_owned()), kind, reason, &message);
+    }
+}
+
+/// Where a container stands in the spec, as events name it.
+fn field_path(name: &ContainerName, kind: ContainerKind) -> String {
+    match kind {
+        ContainerKind::Init | ContainerKind::Sidecar => format!("spec.initContainers{{{name}}}"),
+        ContainerKind::Regular => format!("spec.containers{{{name}}}"),
+    }
+}
+
+fn retry_after(error: &RuntimeError) -> Duration {
+    match error.kind {
+        ErrorKind::AlreadyExists | ErrorKind::NotFound => RETRY_NAME_AFTER,
+        ErrorKind::Unavailable | ErrorKind::Timeout => RETRY_RUNTIME_AFTER,
+        ErrorKind::Unimplemented | ErrorKind::Refused => RETRY_AFTER,
+    }
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,1 +1,251 @@
-//! To come.
+//! Blocking HTTP on its own thread: one GET at a time, bounded in time, size, redirects and queue.
+//!
+//! Owns the ureq agent, TLS roots and the words for what can go wrong on the way to a server. Must not know what is
+//! fetched: a status that is not 200 is an answer here.
+
+pub mod error;
+pub mod tls;
+
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use ureq::Agent;
+use ureq::config::{AutoHeaderValue, RedirectAuthHeaders};
+use ureq::http::{HeaderMap, Uri};
+
+pub use error::{HttpError, TlsError, shown_url};
+use tls::Roots;
+
+/// Requests waiting for the thread; each caller waits for its own answer, so more means that something is stuck.
+const QUEUE: usize = 16;
+/// As in other clients; a loop ends here.
+const MAX_REDIRECTS: u32 = 10;
+/// Deep call chains of TLS in unoptimised builds; musl's default would be 128 KiB. Only touched pages cost.
+const STACK_BYTES: usize = 1024 * 1024;
+/// Read buffer of a body of unknown length.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// One GET.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `http://` or `https://`.
+    pub url: String,
+    /// Added as they are; a name may repeat.
+    pub headers: Vec<(String, String)>,
+    /// From the first look-up to the last byte.
+    pub timeout_total: Duration,
+    /// A longer body is an error.
+    pub max_body: usize,
+    /// Trust these authorities instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// An ETag: answer 304 while it stands.
+    pub if_none_match: Option<String>,
+    /// A Last-Modified: answer 304 while it stands.
+    pub if_modified_since: Option<String>,
+}
+
+impl Request {
+    /// A plain GET with the kubelet's bounds: 10 seconds, 10 MiB.
+    #[must_use]
+    pub fn get(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            headers: Vec::new(),
+            timeout_total: Duration::from_secs(10),
+            max_body: 10 * 1024 * 1024,
+            ca_file: None,
+            if_none_match: None,
+            if_modified_since: None,
+        }
+    }
+}
+
+/// What the server said, after redirects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// 200, 304, 404.
+    pub status: u16,
+    /// `404 Not Found`.
+    pub status_line: String,
+    /// The ETag, as sent.
+    pub etag: Option<String>,
+    /// The Last-Modified, as sent.
+    pub last_modified: Option<String>,
+    /// The Content-Type, as sent.
+    pub content_type: Option<String>,
+    /// The whole body.
+    pub body: Vec<u8>,
+}
+
+/// Sends requests to the owner thread, which ends with the last handle.
+#[derive(Clone, Debug)]
+pub struct HttpClient {
+    jobs: mpsc::Sender<Job>,
+}
+
+#[derive(Debug)]
+struct Job {
+    request: Request,
+    reply: oneshot::Sender<Result<Response, HttpError>>,
+}
+
+impl HttpClient {
+    /// Starts the thread. It reads no certificates and opens nothing before the first request.
+    pub fn start() -> Result<Self, HttpError> {
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        spawn_thread("http", move || serve(queue)).map_err(|source| HttpError::Thread { source })?;
+        Ok(Self { jobs })
+    }
+
+    /// Waits for a place in the queue, then for the answer. Dropping the future abandons the request; the thread finishes
+    /// it within its time limit.
+    pub async fn get(&self, request: Request) -> Result<Response, HttpError> {
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(Job { request, reply }).await.map_err(|_| HttpError::Stopped)?;
+        answer.await.map_err(|_| HttpError::Stopped)?
+    }
+}
+
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(work).map(drop)
+}
+
+fn serve(mut queue: mpsc::Receiver<Job>) {
+    let mut fetcher = Fetcher::default();
+    while let Some(job) = queue.blocking_recv() {
+        if job.reply.is_closed() {
+            continue;
+        }
+        let answer = fetcher.fetch(&job.request);
+        if job.reply.send(answer).is_err() {
+            log::debug!(url = shown_url(&job.request.url).as_str(); "Nobody waits for this answer any more");
+        }
+    }
+}
+
+/// The last agent and the roots it was made with: certificates are parsed again only when their file changes.
+#[derive(Default)]
+struct Fetcher {
+    agent: Option<(Agent, Roots)>,
+    /// A plain `http` URL once led to an `https` one, so that roots are needed from the start.
+    redirected_to_tls: bool,
+}
+
+impl Fetcher {
+    fn fetch(&mut self, request: &Request) -> Result<Response, HttpError> {
+        let scheme = request.url.split("://").next().unwrap_or_default().to_ascii_lowercase();
+        let encrypted = match scheme.as_str() {
+            "https" => true,
+            "http" => self.redirected_to_tls || request.ca_file.is_some(),
+            _ => return Err(HttpError::Scheme { url: shown_url(&request.url) }),
+        };
+        let answer = self.fetch_once(request, encrypted);
+        // The system's certificates take a third of a megabyte: a plain URL does without until a redirect needs them.
+        if !encrypted && matches!(answer, Err(HttpError::Tls { reason: TlsError::UnknownIssuer, .. })) {
+            self.redirected_to_tls = true;
+            return self.fetch_once(request, true);
+        }
+        answer
+    }
+
+    fn fetch_once(&mut self, request: &Request, encrypted: bool) -> Result<Response, HttpError> {
+        let agent = self.agent_for(request, encrypted)?;
+        let mut call = agent.get(&request.url).config().timeout_global(Some(request.timeout_total));
+        if is_loopback(&request.url) {
+            // As Go does: no proxy can reach this machine's own loopback.
+            call = call.proxy(None);
+        }
+        let mut call = call.build();
+        for (name, value) in &request.headers {
+            call = call.header(name, value);
+        }
+        if let Some(etag) = &request.if_none_match {
+            call = call.header("If-None-Match", etag);
+        }
+        if let Some(moment) = &request.if_modified_since {
+            call = call.header("If-Modified-Since", moment);
+        }
+        let mut response = call.call().map_err(|error| error::explain(error, request))?;
+        refuse_encoded(response.headers(), request)?;
+        let body = read_body(response.body_mut().as_reader(), request)?;
+        let status = response.status();
+        let reason = status.canonical_reason().unwrap_or_default();
+        Ok(Response {
+            status: status.as_u16(),
+            status_line: format!("{} {reason}", status.as_u16()).trim_end().to_owned(),
+            etag: header(response.headers(), "etag"),
+            last_modified: header(response.headers(), "last-modified"),
+            content_type: header(response.headers(), "content-type"),
+            body,
+        })
+    }
+
+    fn agent_for(&mut self, request: &Request, encrypted: bool) -> Result<Agent, HttpError> {
+        let roots = Roots::find(encrypted, request.ca_file.as_deref())?;
+        if let Some((agent, known)) = &self.agent
+            && *known == roots
+        {
+            return Ok(agent.clone());
+        }
+        let config = Agent::config_builder()
+            .tls_config(roots.load()?)
+            .http_status_as_error(false)
+            .max_redirects(MAX_REDIRECTS)
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .user_agent(concat!("agent/", env!("CARGO_PKG_VERSION")))
+            .accept_encoding(AutoHeaderValue::None)
+            // Polls are far apart: a kept connection would only ever be found dead.
+            .max_idle_connections(0)
+            .max_idle_connections_per_host(0)
+            .build();
+        let agent = Agent::new_with_config(config);
+        self.agent = Some((agent.clone(), roots));
+        Ok(agent)
+    }
+}
+
+fn read_body(mut reader: impl Read, request: &Request) -> Result<Vec<u8>, HttpError> {
+    let mut body = Vec::new();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let count = match reader.read(&mut chunk) {
+            Ok(0) => return Ok(body),
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error::explain_body(error, request)),
+        };
+        if body.len() + count > request.max_body {
+            return Err(HttpError::TooLong { url: shown_url(&request.url), limit: request.max_body });
+        }
+        body.extend_from_slice(&chunk[..count]);
+    }
+}
+
+/// We ask for no compression; a server that compresses anyway would look like a broken manifest.
+fn refuse_encoded(headers: &HeaderMap, request: &Request) -> Result<(), HttpError> {
+    match header(headers, "content-encoding") {
+        Some(encoding) if !encoding.eq_ignore_ascii_case("identity") => {
+            Err(HttpError::Encoded { url: shown_url(&request.url), encoding })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let uri = url.parse::<Uri>().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+}
+
+fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+#[cfg(test)]
+pub mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,258 @@
-//! To come.
+//! Images for containers: looks, pulls when the policy says so, and holds back after failures (upstream: image manager).
+//!
+//! Owns pull slots, the pull rate and pull back-off. Must not know pods beyond their identity, nor what the image is for.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use crate::clock::Clock;
+use crate::events::{EventRecorder, EventType};
+use crate::reconcile::images::{PullDecision, apply_default_tag, decide_pull};
+use crate::reconcile::restart::BackOffLimits;
+use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
+use crate::types::{PodRef, PodUid, Timestamp, go_duration};
+
+/// Pulls at the same time when nothing bounds them: enough to keep a slow link busy, few enough for a small box.
+const DEFAULT_PARALLEL_PULLS: usize = 10;
+/// A back-off nobody asked about for this long is forgotten (upstream: twice the longest back-off).
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+
+/// How long a status shows `ErrImagePull` before it turns into `ImagePullBackOff`.
+const TELL_BACK_OFF_AFTER: Duration = Duration::from_secs(1);
+
+/// What of the configuration concerns pulls.
+#[derive(Clone, Debug)]
+pub struct ImageConfig {
+    /// `serializeImagePulls`: one at a time.
+    pub serialize: bool,
+    /// `maxParallelImagePulls`.
+    pub max_parallel: Option<usize>,
+    /// `registryPullQPS`; 0 is unlimited.
+    pub qps: u32,
+    /// `registryBurst`.
+    pub burst: u32,
+}
+
+impl Default for ImageConfig {
+    fn default() -> Self {
+        Self { serialize: true, max_parallel: None, qps: 5, burst: 10 }
+    }
+}
+
+/// What to pull, for whom.
+#[derive(Clone, Copy, Debug)]
+pub struct ImageRequest<'a> {
+    /// Whose container.
+    pub pod: &'a PodRef,
+    /// For events: `spec.containers{web}`.
+    pub field_path: &'a str,
+    /// The text of the spec.
+    pub image: &'a str,
+    /// `imagePullPolicy`.
+    pub policy: &'a str,
+    /// The pod's sandbox, which some runtimes want for pulls.
+    pub sandbox: &'a SandboxConfig,
+}
+
+/// Why a container cannot have its image yet, in the words of its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFailure {
+    /// `ErrImagePull`, `ImagePullBackOff`, `ErrImageNeverPull`, `InvalidImageName`, `ImageInspectError`.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// When trying again makes sense; `None` when only a changed manifest or a new image can help.
+    pub retry_after: Option<Duration>,
+}
+
+struct PullBackOff {
+    delay: Duration,
+    failed_at: Timestamp,
+    last_error: String,
+}
+
+/// Tokens refill with time; a pull takes one.
+struct Bucket {
+    tokens: f64,
+    filled_at: Timestamp,
+}
+
+/// Gets images through the runtime.
+pub struct ImagePuller<R> {
+    runtime: Rc<R>,
+    clock: Clock,
+    events: EventRecorder,
+    config: ImageConfig,
+    limits: BackOffLimits,
+    slots: Semaphore,
+    bucket: RefCell<Bucket>,
+    back_off: RefCell<BTreeMap<(PodUid, String), PullBackOff>>,
+}
+
+impl<R: Runtime> ImagePuller<R> {
+    /// A puller with nothing under way.
+    #[must_use]
+    pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ImageConfig) -> Self {
+        let slots = if config.serialize { 1 } else { config.max_parallel.unwrap_or(DEFAULT_PARALLEL_PULLS) };
+        let bucket = Bucket { tokens: f64::from(config.burst), filled_at: clock.now() };
+        Self {
+            runtime,
+            clock,
+            events,
+            config,
+            limits: BackOffLimits::default(),
+            slots: Semaphore::new(slots),
+            bucket: RefCell::new(bucket),
+            back_off: RefCell::default(),
+        }
+    }
+
+    /// Makes sure the image is there by its policy. Dropping the future gives the pull up.
+    ///
+    /// # Errors
+    /// What the container's status has to say, and when to try again.
+    pub async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, ImageFailure> {
+        let image = apply_default_tag(request.image).map_err(|error| ImageFailure {
+            reason: "InvalidImageName",
+            message: format!("Failed to apply default image tag {:?}: couldn't parse image name: {error}", request.image),
+            retry_after: None,
+        })?;
+        let present = if request.policy == "Always" { None } else { self.inspect(&request, &image).await? };
+        match (decide_pull(request.policy, present.is_some()), present) {
+            (PullDecision::UsePresent, Some(status)) => {
+                let text = format!(
+                    "Container image {:?} already present on machine and can be accessed by the pod",
+                    request.image
+                );
+                self.event(&request, EventType::Normal, "Pulled", text);
+                Ok(status)
+            }
+            (PullDecision::Refuse, _) => {
+                let message =
+                    format!("Container image {:?} is not present with pull policy of Never", request.image);
+                self.event(&request, EventType::Warning, "ErrImageNeverPull", message.clone());
+                Err(ImageFailure { reason: "ErrImageNeverPull", message, retry_after: Some(self.limits.max) })
+            }
+            _ => self.pull(&request, &image).await,
+        }
+    }
+
+    /// Forgets what a pod's pulls failed on; call it when the pod is gone.
+    pub fn forget_pod(&self, uid: &PodUid) {
+        self.back_off.borrow_mut().retain(|(owner, _), _| owner != uid);
+    }
+
+    async fn inspect(&self, request: &ImageRequest<'_>, image: &str) -> Result<Option<ImageStatus>, ImageFailure> {
+        self.runtime.image_status(image).await.map_err(|error| {
+            let message = format!("Failed to inspect image {:?}: {}", request.image, error.message);
+            self.event(request, EventType::Warning, "InspectFailed", message.clone());
+            ImageFailure { reason: "ImageInspectError", message, retry_after: Some(self.limits.initial) }
+        })
+    }
+
+    async fn pull(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, ImageFailure> {
+        let key = (request.pod.uid.clone(), image.to_owned());
+        self.check_back_off(request, &key)?;
+        let asked_at = self.clock.now();
+        // The semaphore is never closed, so the permit always comes.
+        let _slot = self.slots.acquire().await;
+        let started_at = self.clock.now();
+        self.event(request, EventType::Normal, "Pulling", format!("Pulling image {:?}", request.image));
+        let pulled = match self.take_token() {
+            false => Err("pull QPS exceeded".to_owned()),
+            true => self.pull_and_inspect(request, image).await,
+        };
+        match pulled {
+            Ok(status) => {
+                let now = self.clock.now();
+                self.back_off.borrow_mut().remove(&key);
+                let text = format!(
+                    "Successfully pulled image {:?} in {} ({} including waiting). Image size: {} bytes.",
+                    request.image,
+                    go_duration(to_millis(now.saturating_since(started_at))),
+                    go_duration(to_millis(now.saturating_since(asked_at))),
+                    status.size_bytes
+                );
+                self.event(request, EventType::Normal, "Pulled", text);
+                Ok(status)
+            }
+            Err(message) => Err(self.note_failure(request, key, message)),
+        }
+    }
+
+    async fn pull_and_inspect(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, String> {
+        let reference = self.runtime.pull_image(image, None, request.sandbox).await.map_err(|error| match error.kind {
+            ErrorKind::Unavailable => format!("container runtime is not answering: {}", error.message),
+            _ => error.message,
+        })?;
+        let status = self.runtime.image_status(&reference).await.map_err(|error| error.message)?;
+        Ok(status.unwrap_or(ImageStatus { id: reference, ..ImageStatus::default() }))
+    }
+
+    fn check_back_off(&self, request: &ImageRequest<'_>, key: &(PodUid, String)) -> Result<(), ImageFailure> {
+        let now = self.clock.now();
+        let waiting = {
+            let mut back_off = self.back_off.borrow_mut();
+            back_off.retain(|_, entry| now.saturating_since(entry.failed_at) < entry.delay + FORGET_AFTER);
+            back_off.get(key).and_then(|entry| {
+                let left = entry.delay.saturating_sub(now.saturating_since(entry.failed_at));
+                (!left.is_zero()).then(|| (left, entry.last_error.clone()))
+            })
+        };
+        let Some((left, last_error)) = waiting else { return Ok(()) };
+        let text = format!("Back-off pulling image {:?}", request.image);
+        self.event(request, EventType::Normal, "BackOff", text.clone());
+        Err(ImageFailure {
+            reason: "ImagePullBackOff",
+            message: format!("{text}: ErrImagePull: {last_error}"),
+            retry_after: Some(left),
+        })
+    }
+
+    fn note_failure(&self, request: &ImageRequest<'_>, key: (PodUid, String), message: String) -> ImageFailure {
+        self.event(
+            request,
+            EventType::Warning,
+            "Failed",
+            format!("Failed to pull image {:?}: {message}", request.image),
+        );
+        let mut back_off = self.back_off.borrow_mut();
+        let delay = match back_off.get(&key) {
+            Some(entry) => (entry.delay * 2).min(self.limits.max),
+            None => self.limits.initial,
+        };
+        let entry = PullBackOff { delay, failed_at: self.clock.now(), last_error: message.clone() };
+        back_off.insert(key, entry);
+        // Soon again: the next look finds the back-off and the status says ImagePullBackOff, as users know it.
+        ImageFailure { reason: "ErrImagePull", message, retry_after: Some(TELL_BACK_OFF_AFTER) }
+    }
+
+    fn take_token(&self) -> bool {
+        if self.config.qps == 0 {
+            return true;
+        }
+        let now = self.clock.now();
+        let mut bucket = self.bucket.borrow_mut();
+        let refill = now.saturating_since(bucket.filled_at).as_secs_f64() * f64::from(self.config.qps);
+        bucket.tokens = (bucket.tokens + refill).min(f64::from(self.config.burst.max(1)));
+        bucket.filled_at = now;
+        let granted = bucket.tokens >= 1.0;
+        if granted {
+            bucket.tokens -= 1.0;
+        }
+        granted
+    }
+
+    fn event(&self, request: &ImageRequest<'_>, kind: EventType, reason: &str, message: String) {
+        self.events.event(request.pod, Some(request.field_path.to_owned()), kind, reason, &message);
+    }
+}
+
+/// Pull times are told in milliseconds.
+fn to_millis(duration: Duration) -> Duration {
+    Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}

@@ -6,6 +6,8 @@
 // Rank 0: words.
 pub mod api;
 pub mod observed;
+pub mod desired;
+pub mod runtime_config;
 pub mod types;
 // Rank 1: decisions.
 pub mod reconcile;
@@ -24,6 +26,8 @@ pub mod http;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod events;
+pub mod mailbox;
+pub mod observe;
 pub mod executor;
 pub mod image;
 pub mod pleg;

@@ -1,1 +1,132 @@
-//! To come.
+//! Notices what changes in the runtime (upstream: pod lifecycle event generator): waits for the runtime's hints, lists
+//! everything, and tells whose pods look different.
+//!
+//! Owns the last look at the whole runtime and its health. Must not know what anybody does about a change.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::reconcile::pleg::{PlegSnapshot, diff, pods_to_wake};
+use crate::runtime::{ErrorKind, Runtime, RuntimeError};
+use crate::types::PodUid;
+
+/// How often to look.
+#[derive(Clone, Debug)]
+pub struct PlegConfig {
+    /// While the runtime gives hints: only the safety net for a lost one.
+    pub period_with_hints: Duration,
+    /// While it gives none: upstream's period.
+    pub period_without_hints: Duration,
+    /// Between two looks, however many hints there are: a start of fifty pods gives hundreds.
+    pub shortest_gap: Duration,
+}
+
+impl Default for PlegConfig {
+    fn default() -> Self {
+        Self {
+            period_with_hints: Duration::from_secs(60),
+            period_without_hints: Duration::from_secs(1),
+            shortest_gap: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What a look showed.
+#[derive(Debug)]
+pub enum PlegUpdate {
+    /// The runtime answered; these pods changed since the last look (all it holds, the first time).
+    Seen {
+        /// Whose containers or sandboxes changed.
+        changed: BTreeSet<PodUid>,
+        /// The whole look, for finding orphans.
+        snapshot: Rc<PlegSnapshot>,
+    },
+    /// The runtime did not answer.
+    Down(RuntimeError),
+}
+
+/// First wait after the runtime did not answer, doubling to [`LONGEST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// Longest wait between tries.
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+/// With no hints, one try in this time to get them after all: the runtime may have been replaced by a newer one.
+const ASK_FOR_HINTS_AGAIN: Duration = Duration::from_secs(300);
+
+/// Looks until the receiver is gone. An unchanged look is not reported, except the first after trouble.
+pub async fn run<R: Runtime>(runtime: Rc<R>, config: PlegConfig, updates: mpsc::Sender<PlegUpdate>) {
+    let mut last: Option<Rc<PlegSnapshot>> = None;
+    let mut healthy = false;
+    let mut retry = FIRST_RETRY;
+    let mut hints = Hints { missing_since: None };
+    loop {
+        let looked_at = Instant::now();
+        let update = match look(&*runtime).await {
+            Ok(snapshot) => {
+                let snapshot = Rc::new(snapshot);
+                let changed = match &last {
+                    Some(last) => pods_to_wake(&diff(last, &snapshot)),
+                    None => snapshot.uids().cloned().collect(),
+                };
+                let news = !healthy || last.is_none() || !changed.is_empty();
+                last = Some(Rc::clone(&snapshot));
+                healthy = true;
+                retry = FIRST_RETRY;
+                news.then_some(PlegUpdate::Seen { changed, snapshot })
+            }
+            Err(error) => {
+                healthy = false;
+                Some(PlegUpdate::Down(error))
+            }
+        };
+        if let Some(update) = update
+            && updates.send(update).await.is_err()
+        {
+            return;
+        }
+        if healthy {
+            hints.wait(&*runtime, &config).await;
+            tokio::time::sleep_until(looked_at + config.shortest_gap).await;
+        } else {
+            tokio::time::sleep(retry).await;
+            retry = (retry * 2).min(LONGEST_RETRY);
+        }
+    }
+}
+
+async fn look<R: Runtime>(runtime: &R) -> Result<PlegSnapshot, RuntimeError> {
+    let sandboxes = runtime.list_sandboxes(None).await?;
+    let containers = runtime.list_containers(None).await?;
+    Ok(PlegSnapshot::new(&sandboxes, &containers))
+}
+
+/// Whether the runtime tells when something changes.
+struct Hints {
+    missing_since: Option<Instant>,
+}
+
+impl Hints {
+    /// Returns when there is a reason to look.
+    async fn wait<R: Runtime>(&mut self, runtime: &R, config: &PlegConfig) {
+        if let Some(since) = self.missing_since {
+            tokio::time::sleep(config.period_without_hints).await;
+            if since.elapsed() > ASK_FOR_HINTS_AGAIN {
+                self.missing_since = None;
+            }
+            return;
+        }
+        // A lost hint is caught by the period; a hint that comes while we look is kept by the runtime.
+        let hint = tokio::time::timeout(config.period_with_hints, runtime.next_change()).await;
+        match hint {
+            Ok(Err(error)) if error.kind == ErrorKind::Unimplemented => {
+                log::info!(err:% = error, periodMs = config.period_without_hints.as_millis(); "The runtime gives no hints of changes, looking often instead");
+                self.missing_since = Some(Instant::now());
+            }
+            Ok(Err(_)) => tokio::time::sleep(config.period_without_hints).await,
+            Ok(Ok(())) | Err(_) => {}
+        }
+    }
+}

@@ -1,1 +1,223 @@
-//! To come.
+//! What should run on this node: every source's whole set, merged, written down first, and handed on as changes (upstream:
+//! `PodConfig`).
+//!
+//! Owns the desired set and what is wrong with the sources. Must not know workers, nor how a source reads.
+
+use std::collections::BTreeMap;
+
+use crate::clock::Clock;
+use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
+use crate::events::{EventRecorder, EventType};
+use crate::reconcile::merge::{DesiredSet, Finding, PodChange, PodOp, SourceState, merge};
+use crate::store::{StoreHandle, StoredSource};
+use crate::types::{PodSource, Timestamp};
+
+/// Event and problem reason of a pod that is dropped.
+const FAILED_VALIDATION: &str = "FailedValidation";
+
+/// How one source stands, for people.
+#[derive(Clone, Debug, Default)]
+pub struct SourceView {
+    /// Has given a valid answer since start.
+    pub seen: bool,
+    /// Its last answer was valid.
+    pub answering: bool,
+    /// When it last gave one.
+    pub last_answer: Option<Timestamp>,
+    /// Pods it wants.
+    pub pods: usize,
+    /// What is wrong with it or its manifests.
+    pub problems: Vec<SourceProblem>,
+}
+
+/// The desired set and its keeper.
+pub struct PodConfig {
+    desired: DesiredSet,
+    registered: Vec<PodSource>,
+    views: BTreeMap<PodSource, SourceView>,
+    /// Sources whose newest set is not yet on disk, with what to write besides the pods.
+    unwritten: BTreeMap<PodSource, Option<String>>,
+    store: StoreHandle,
+    events: EventRecorder,
+    clock: Clock,
+    store_trouble: Option<String>,
+}
+
+impl PodConfig {
+    /// Starts from the store: what each registered source wanted last stands until that source speaks.
+    #[must_use]
+    pub fn new(
+        registered: Vec<PodSource>,
+        stored: Vec<StoredSource>,
+        store: StoreHandle,
+        events: EventRecorder,
+        clock: Clock,
+    ) -> Self {
+        let mut desired = DesiredSet::default();
+        for source in stored {
+            let pods = source.pods.into_iter().map(|pod| (pod.pod.metadata.uid.clone(), pod)).collect();
+            desired.sources.insert(source.source, SourceState { seen: false, pods });
+        }
+        let mut config = Self {
+            desired,
+            views: registered.iter().map(|source| (*source, SourceView::default())).collect(),
+            registered,
+            unwritten: BTreeMap::new(),
+            store,
+            events,
+            clock,
+            store_trouble: None,
+        };
+        for source in config.registered.clone() {
+            config.count(source);
+        }
+        config
+    }
+
+    /// Every wanted pod.
+    pub fn pods(&self) -> impl Iterator<Item = &SourcePod> {
+        self.desired.pods().map(|(_, pod)| pod)
+    }
+
+    /// True when every registered source has given a valid answer since start.
+    #[must_use]
+    pub fn all_seen(&self) -> bool {
+        self.desired.all_seen(&self.registered)
+    }
+
+    /// How each registered source stands.
+    #[must_use]
+    pub fn views(&self) -> &BTreeMap<PodSource, SourceView> {
+        &self.views
+    }
+
+    /// Why the newest desired set is not on disk, if it is not.
+    #[must_use]
+    pub fn store_trouble(&self) -> Option<&str> {
+        self.store_trouble.as_deref()
+    }
+
+    /// A source that earlier runs had and this one has not: the user took it away, so its pods go.
+    pub async fn drop_unregistered(&mut self) -> Vec<PodChange> {
+        let gone: Vec<PodSource> =
+            self.desired.sources.keys().copied().filter(|source| !self.registered.contains(source)).collect();
+        let mut changes = Vec::new();
+        for source in gone {
+            let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
+            if pods > 0 {
+                log::info!(source = source.as_str(), pods = pods; "Source is not configured any more, removing its pods");
+            }
+            let merged = merge(&self.desired, source, Some(Vec::new()), self.clock.now());
+            changes.extend(merged.changes);
+            self.desired = merged.desired;
+            self.write(source, None).await;
+            self.desired.sources.remove(&source);
+        }
+        changes
+    }
+
+    /// Takes in what a source says. When this returns, the new set is on disk (or the disk's trouble is known) and the
+    /// changes may be acted on.
+    pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
+        let now = self.clock.now();
+        let (answer, answering) = match update.answer {
+            SourceAnswer::Pods(pods) => (Some(pods), true),
+            SourceAnswer::Unknown => (None, false),
+        };
+        let merged = merge(&self.desired, update.source, answer, now);
+        self.desired = merged.desired;
+        let mut problems = update.problems;
+        problems.extend(self.note_findings(update.source, merged.findings, now));
+        self.report_problems(update.source, &problems);
+        if answering {
+            self.write(update.source, update.validator).await;
+        }
+        if let Err(error) = self.store.put_problems(update.source, &problems).await {
+            log::debug!(source = update.source.as_str(), err:% = error; "Failed to write down problems");
+        }
+        let view = self.views.entry(update.source).or_default();
+        view.answering = answering;
+        view.problems = problems;
+        if answering {
+            view.seen = true;
+            view.last_answer = Some(now);
+        }
+        self.count(update.source);
+        log_changes(update.source, &merged.changes);
+        merged.changes
+    }
+
+    /// Tries again to write what could not be written. Cheap when there is nothing.
+    pub async fn retry_writes(&mut self) {
+        for (source, validator) in std::mem::take(&mut self.unwritten) {
+            self.write(source, validator).await;
+        }
+    }
+
+    async fn write(&mut self, source: PodSource, validator: Option<String>) {
+        let pods: Vec<SourcePod> =
+            self.desired.sources.get(&source).map(|state| state.pods.values().cloned().collect()).unwrap_or_default();
+        match self.store.commit_source(source, &pods, validator.as_deref()).await {
+            Ok(_) => {
+                if self.unwritten.is_empty() && self.store_trouble.take().is_some() {
+                    log::info!(source = source.as_str(); "The desired state is on disk again");
+                }
+            }
+            Err(error) => {
+                // What should run still runs; only a power cut before this is mended would forget it.
+                if self.store_trouble.is_none() {
+                    log::error!(source = source.as_str(), err:% = error; "Failed to write down the desired state, going on without");
+                }
+                self.store_trouble = Some(error.to_string());
+                self.unwritten.insert(source, validator);
+            }
+        }
+    }
+
+    fn count(&mut self, source: PodSource) {
+        let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
+        self.views.entry(source).or_default().pods = pods;
+    }
+
+    /// Findings of the merge are problems of the source too; a known one keeps its first time.
+    fn note_findings(&self, source: PodSource, findings: Vec<Finding>, now: Timestamp) -> Vec<SourceProblem> {
+        let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
+        findings
+            .into_iter()
+            .map(|finding| {
+                let earlier = known.iter().find(|problem| {
+                    problem.origin == finding.origin && problem.message == finding.message
+                });
+                if earlier.is_none() {
+                    self.events.event(&finding.pod, None, EventType::Warning, FAILED_VALIDATION, &finding.message);
+                }
+                SourceProblem {
+                    since: earlier.map_or(now, |problem| problem.since),
+                    origin: finding.origin,
+                    reason: FAILED_VALIDATION.to_owned(),
+                    message: finding.message,
+                }
+            })
+            .collect()
+    }
+
+    /// Says each problem once when it appears and once when it is mended.
+    fn report_problems(&self, source: PodSource, problems: &[SourceProblem]) {
+        let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
+        let same = |a: &SourceProblem, b: &SourceProblem| a.origin == b.origin && a.message == b.message;
+        for problem in problems.iter().filter(|problem| !known.iter().any(|old| same(old, problem))) {
+            log::error!(source = source.as_str(), origin = problem.origin, reason = problem.reason, err = problem.message; "Problem with a source of pods");
+            let text = format!("{}: {}", problem.origin, problem.message);
+            self.events.node_event(EventType::Warning, &problem.reason, &text);
+        }
+        for mended in known.iter().filter(|old| !problems.iter().any(|problem| problem.origin == old.origin)) {
+            log::info!(source = source.as_str(), origin = mended.origin; "Problem with a source of pods is mended");
+        }
+    }
+}
+
+fn log_changes(source: PodSource, changes: &[PodChange]) {
+    for change in changes {
+        log::info!(source = source.as_str(), op:% = change.op, pod:% = change.pod.pod.pod_ref(), origin = change.pod.origin; "SyncLoop");
+    }
+}

@@ -1,1 +1,184 @@
-//! To come.
+//! One worker per pod: looks, decides (through `reconcile`), acts (through `executor`), and says how it went.
+//!
+//! Owns which workers exist and which incarnation of a full name may run. Must not know where pods come from; it is told
+//! what is desired and woken when something changed, and it finds out the rest itself.
+
+pub mod held;
+mod worker;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use tokio::task::JoinHandle;
+
+use crate::api::pod::Pod;
+use crate::clock::Clock;
+use crate::executor::Executor;
+use crate::reconcile::lifecycle::{NameQueue, PodWorkerEvent};
+use crate::reconcile::restart::BackOffLimits;
+use crate::rt;
+use crate::runtime::Runtime;
+use crate::status::StatusManager;
+use crate::store::{StoreHandle, StoredContainerState};
+use crate::types::{ContainerName, PodFullName, PodUid};
+
+use crate::mailbox::Mailbox;
+
+/// What of the configuration concerns workers.
+#[derive(Clone, Debug, Default)]
+pub struct PodWorkerConfig {
+    /// Crash-loop back-off.
+    pub limits: BackOffLimits,
+    /// `maximum-dead-containers-per-container`.
+    pub max_dead_per_container: usize,
+    /// Addresses of the node, primary first, for statuses.
+    pub node_ips: Vec<String>,
+    /// The scheme of container ids: `containerd`.
+    pub runtime_name: String,
+}
+
+/// What every worker works with.
+pub struct PodWorkerDeps<R> {
+    /// Acts.
+    pub executor: Executor<R>,
+    /// Looks.
+    pub runtime: Rc<R>,
+    /// Remembers restart counts before a restart.
+    pub store: StoreHandle,
+    /// Publishes statuses.
+    pub statuses: Rc<StatusManager>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Limits.
+    pub config: PodWorkerConfig,
+}
+
+/// Restart counts and back-off of one pod's containers.
+pub type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
+
+struct WorkerHandle {
+    mailbox: Rc<Mailbox>,
+    task: JoinHandle<()>,
+}
+
+/// All pod workers.
+pub struct PodWorkers<R> {
+    shared: Rc<Shared<R>>,
+}
+
+/// What workers share: each other's mailboxes and the queue of names.
+struct Shared<R> {
+    deps: PodWorkerDeps<R>,
+    workers: RefCell<BTreeMap<PodUid, WorkerHandle>>,
+    names: RefCell<NameQueue>,
+    remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
+}
+
+impl<R: Runtime> PodWorkers<R> {
+    /// No workers yet. `remembered` is what the store knows of restart counts and back-off.
+    #[must_use]
+    pub fn new(deps: PodWorkerDeps<R>, remembered: BTreeMap<PodUid, ContainerStates>) -> Self {
+        let shared = Shared {
+            deps,
+            workers: RefCell::default(),
+            names: RefCell::default(),
+            remembered: RefCell::new(remembered),
+        };
+        Self { shared: Rc::new(shared) }
+    }
+
+    /// This pod is wanted: starts a worker, or tells the one it has about the new version.
+    pub fn desire(&self, pod: Rc<Pod>) {
+        self.mailbox_of(&pod).desire(pod);
+    }
+
+    /// A pod that an earlier process began to take down: goes on with that.
+    pub fn go_on_terminating(&self, pod: Rc<Pod>) {
+        let mailbox = self.mailbox_of(&pod);
+        mailbox.desire(pod);
+        mailbox.tell(PodWorkerEvent::Removed { grace_override: None });
+    }
+
+    /// Nobody wants this pod any more.
+    pub fn remove(&self, uid: &PodUid, grace_override: Option<i64>) {
+        if let Some(worker) = self.shared.workers.borrow().get(uid) {
+            worker.mailbox.tell(PodWorkerEvent::Removed { grace_override });
+        }
+    }
+
+    /// Something changed in the runtime for these pods. Returns those that have no worker.
+    pub fn look(&self, uids: impl IntoIterator<Item = PodUid>) -> BTreeSet<PodUid> {
+        let workers = self.shared.workers.borrow();
+        let mut unknown = BTreeSet::new();
+        for uid in uids {
+            match workers.get(&uid) {
+                Some(worker) => worker.mailbox.look(),
+                None => {
+                    unknown.insert(uid);
+                }
+            }
+        }
+        unknown
+    }
+
+    /// Everybody looks again, for example when the runtime is back.
+    pub fn look_all(&self) {
+        for worker in self.shared.workers.borrow().values() {
+            worker.mailbox.look();
+        }
+    }
+
+    /// Pods that have a worker.
+    #[must_use]
+    pub fn uids(&self) -> BTreeSet<PodUid> {
+        self.shared.workers.borrow().keys().cloned().collect()
+    }
+
+    fn mailbox_of(&self, pod: &Rc<Pod>) -> Rc<Mailbox> {
+        let uid = pod.metadata.uid.clone();
+        if let Some(worker) = self.shared.workers.borrow().get(&uid) {
+            return Rc::clone(&worker.mailbox);
+        }
+        let mailbox = Rc::new(Mailbox::default());
+        let states = self.shared.remembered.borrow_mut().remove(&uid).unwrap_or_default();
+        // Queued in the order of arrival, not in the order in which tasks happen to run first.
+        self.shared.names.borrow_mut().request(&pod.pod_ref().full_name(), &uid);
+        let worker =
+            worker::Worker::new(Rc::clone(&self.shared), Rc::clone(&mailbox), Rc::clone(pod), states);
+        let task = rt::spawn("pod worker", worker.run());
+        let handle = WorkerHandle { mailbox: Rc::clone(&mailbox), task };
+        self.shared.workers.borrow_mut().insert(uid, handle);
+        mailbox
+    }
+}
+
+impl<R> Drop for PodWorkers<R> {
+    /// The process is going down: workers stop where they are, pods keep running.
+    fn drop(&mut self) {
+        for worker in self.shared.workers.borrow().values() {
+            worker.task.abort();
+        }
+        // Workers hold `Shared` and `Shared` holds their handles: let go of one side.
+        self.shared.workers.borrow_mut().clear();
+    }
+}
+
+impl<R> Shared<R> {
+    fn holds_name(&self, name: &PodFullName, uid: &PodUid) -> bool {
+        self.names.borrow_mut().request(name, uid)
+    }
+
+    fn release_name(&self, name: &PodFullName, uid: &PodUid) {
+        let next = self.names.borrow_mut().release(name, uid);
+        if let Some(next) = next
+            && let Some(worker) = self.workers.borrow().get(&next)
+        {
+            worker.mailbox.tell(PodWorkerEvent::NameFree);
+        }
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        self.workers.borrow_mut().remove(uid);
+    }
+}

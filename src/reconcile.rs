@@ -6,6 +6,7 @@
 pub mod containers;
 pub mod defaults;
 pub mod env;
+pub mod images;
 pub mod lifecycle;
 pub mod merge;
 pub mod network;

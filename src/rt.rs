@@ -1,1 +1,77 @@
-//! To come.
+//! The process's one thread of control: the tokio runtime, named tasks, the blocking pool, signals, systemd notification.
+//!
+//! Owns how things run. Must not know what runs. Timers and sleeps come from tokio, so that a simulation can pause time.
+
+pub mod notify;
+pub mod shutdown;
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, LocalSet};
+
+/// Threads of the blocking pool: file work of pods (directories, hosts files, volumes) is short; two keep one slow disk
+/// operation from holding up everything else.
+const BLOCKING_THREADS: usize = 2;
+/// An idle blocking thread goes away so that its stack does not count against the memory budget.
+const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// A blocking job slower than this is worth a line in the log.
+const SLOW_JOB: Duration = Duration::from_secs(1);
+
+/// Runs `main` to its end on a current-thread runtime, with local tasks available.
+///
+/// # Errors
+/// When the kernel refuses the runtime its descriptors.
+pub fn run<F: Future>(main: F) -> std::io::Result<F::Output> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_keep_alive(BLOCKING_KEEP_ALIVE)
+        .thread_name("blocking")
+        .build()?;
+    let tasks = LocalSet::new();
+    let output = tasks.block_on(&runtime, main);
+    // A blocking job that hangs (a dead NFS server) must not keep the process from ending.
+    runtime.shutdown_background();
+    Ok(output)
+}
+
+/// Spawns a task of this thread. The name is for the log when it ends by panic; the caller owns the handle.
+pub fn spawn<F>(name: &'static str, task: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    log::trace!(task = name; "Spawned task");
+    tokio::task::spawn_local(task)
+}
+
+/// Runs blocking work on the small pool and names it when it is slow.
+///
+/// A panic in the job is a panic here.
+#[expect(clippy::disallowed_methods, reason = "measures its own duration only, to warn")]
+pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() -> T + Send + 'static) -> T {
+    let started = std::time::Instant::now();
+    let result = tokio::task::spawn_blocking(job).await;
+    let took = started.elapsed();
+    if took > SLOW_JOB {
+        log::warn!(job = name, tookMs = took.as_millis(); "Blocking job was slow");
+    }
+    match result {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// The named threads that own blocking things (SQLite, HTTP) are made here and nowhere else.
+///
+/// # Errors
+/// When the kernel refuses another thread.
+pub fn spawn_thread(
+    name: &'static str,
+    body: impl FnOnce() + Send + 'static,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
+    // 256 KiB: SQLite and TLS need well under half of it, and untouched pages cost nothing.
+    std::thread::Builder::new().name(name.to_owned()).stack_size(256 * 1024).spawn(body)
+}

@@ -1,58 +1,119 @@
 //! Where pods come from. A source always sends its whole set, never a delta, and never a set it is not sure of: silence
 //! keeps what runs.
 //!
-//! Owns the message a source sends. Must not know who listens.
+//! Owns reading manifests. Must not know who listens.
 
 pub mod file;
 pub mod manifest;
+pub mod parser;
+#[cfg(test)]
+mod testing;
 pub mod url;
 
-use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 use crate::api::pod::Pod;
+pub use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
 use crate::types::{PodSource, Timestamp};
 
-/// Everything a source wants to run now.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SourceUpdate {
-    /// Who speaks.
+/// Upstream's event reason for a manifest that cannot become a pod.
+pub const REASON_INVALID_MANIFEST: &str = "FailedValidation";
+/// The reason of a source that gives no answer: a missing directory, an unreachable server.
+pub const REASON_UNAVAILABLE: &str = "SourceUnavailable";
+/// Upstream's bound on one manifest file or one answer of a URL.
+pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
+
+/// A period of zero in a configuration must not become a busy loop.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(10);
+
+/// Where a manifest was written: what its defaulting, uid and messages depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The kind of source.
     pub source: PodSource,
-    /// The whole set, or that there is no valid answer and the last one stands.
-    pub answer: SourceAnswer,
-    /// What is wrong with the source right now, its whole list; empty when all is well.
-    pub problems: Vec<SourceProblem>,
-    /// Lets a URL source go on after a restart: its ETag and Last-Modified.
-    pub validator: Option<String>,
+    /// Path of the file or the URL.
+    pub location: String,
 }
 
-/// What a source knows.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SourceAnswer {
-    /// These pods and no others (an empty list is a valid answer).
-    Pods(Vec<SourcePod>),
-    /// No valid answer: a missing directory, an HTTP error, an empty body. The last good set stands.
-    Unknown,
+/// What became of one manifest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParsedManifest {
+    /// The pods of every good document, ready to run.
+    pub pods: Vec<Pod>,
+    /// What is wrong, one entry per document: names the document, the field and the fix.
+    pub problems: Vec<String>,
+    /// What was accepted but is doubtful, for the log.
+    pub warnings: Vec<String>,
+    /// No document was broken: a pod that is not in `pods` is not wanted any more.
+    pub complete: bool,
 }
 
-/// One wanted pod and where it was written.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SourcePod {
-    /// Defaulted, named, with uid and annotations: ready to run.
-    pub pod: Pod,
-    /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken keeps its last
-    /// good version here.
-    pub origin: String,
+/// Turns bytes into pods. The sources bring bytes and remember what was good; what a manifest means is not their business.
+pub trait ManifestParser {
+    /// Reads a whole file or body.
+    fn parse(&self, bytes: &[u8], origin: &Origin) -> ParsedManifest;
 }
 
-/// Something a user must mend.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SourceProblem {
-    /// File path or URL.
-    pub origin: String,
-    /// A Kubernetes event reason, `FailedValidation` for a manifest that does not parse or validate.
-    pub reason: String,
-    /// What is wrong, where, and how to mend it.
-    pub message: String,
-    /// When this problem (with this very message) was first seen.
-    pub since: Timestamp,
+/// Reads a manifest on top of what its origin said before. An empty one is never an answer: writers truncate files and
+/// broken servers send nothing.
+fn parse_manifest<P: ManifestParser>(parser: &P, bytes: &[u8], origin: &Origin) -> ParsedManifest {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        let location = &origin.location;
+        let problem = match origin.source {
+            PodSource::File => format!(
+                "{location}: the file is empty; write a v1 Pod into it, or delete it if its pods are not wanted"
+            ),
+            PodSource::Http | PodSource::Api => format!(
+                "zero-length data received from {location}; serve a v1 Pod, or a PodList with no items to say none"
+            ),
+        };
+        return ParsedManifest { problems: vec![problem], ..ParsedManifest::default() };
+    }
+    parser.parse(bytes, origin)
+}
+
+/// The pods an origin stands for: the newest good ones, and while a document is broken also the last good version of
+/// every pod that the newest manifest does not show, because it may be the one that is broken.
+fn keep_last_good(
+    parsed: Vec<Pod>,
+    complete: bool,
+    last_good: &[SourcePod],
+    location: &str,
+) -> Vec<SourcePod> {
+    let mut pods: Vec<SourcePod> =
+        parsed.into_iter().map(|pod| SourcePod { pod, origin: location.to_owned() }).collect();
+    if !complete {
+        let fresh = pods.len();
+        for old in last_good {
+            if !pods[..fresh].iter().any(|new| same_name(&new.pod, &old.pod)) {
+                pods.push(old.clone());
+            }
+        }
+    }
+    pods
+}
+
+fn same_name(one: &Pod, other: &Pod) -> bool {
+    one.metadata.name == other.metadata.name && one.metadata.namespace == other.metadata.namespace
+}
+
+/// Today's problems of one origin; one that was there before keeps its `since`.
+fn carry_since(
+    messages: Vec<String>,
+    reason: &str,
+    origin: &str,
+    before: &[SourceProblem],
+    now: Timestamp,
+) -> Vec<SourceProblem> {
+    let since =
+        |message: &str| before.iter().find(|known| known.message == message).map_or(now, |known| known.since);
+    messages
+        .into_iter()
+        .map(|message| SourceProblem {
+            origin: origin.to_owned(),
+            reason: reason.to_owned(),
+            since: since(&message),
+            message,
+        })
+        .collect()
 }

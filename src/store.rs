@@ -1,3 +1,324 @@
-//! The agent's memory.
+//! The agent's memory: one SQLite file with one writer.
+//!
+//! Owns the handle, the owner thread and what waits to be written. Must not know who asks, nor decide anything: the truth
+//! about what runs is the runtime's.
+//!
+//! Guarantees: see `store/db.rs` for what is on the disk when. Statuses and events are queued by [`StoreHandle`], latest
+//! value per pod, and written by [`StoreHandle::write_behind`] about a second later in one transaction.
+//!
+//! Assumptions: handles stay on the agent's one thread; the shell spawns `write_behind` once and calls `shutdown` last.
 
-pub mod schema;
+mod db;
+mod decode;
+mod error;
+mod open;
+mod pending;
+mod read_only;
+mod records;
+mod schema;
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+
+pub use db::{Commit, MAX_EVENT_AGE, MAX_EVENTS};
+pub use error::StoreError;
+pub use open::{DamagedFile, OpenReport};
+pub use read_only::ReadOnlyStore;
+pub use records::{
+    EventKey, EventType, Loaded, StoredContainerState, StoredEvent, StoredSource, UnreadableRow, meta,
+};
+
+use crate::api::pod::PodStatus;
+use crate::source::{SourcePod, SourceProblem};
+use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
+use db::{Db, PodRow};
+use pending::Pending;
+
+/// The file's name under the root directory.
+pub const FILE_NAME: &str = "agent.db";
+
+/// Jobs that wait for the owner thread. Callers await their answer, so this is about the number of pods at most.
+const QUEUE_LENGTH: usize = 64;
+/// SQLite needs well under 100 kB; objects are encoded and decoded by the caller.
+const STACK_BYTES: usize = 256 * 1024;
+/// How long statuses and events wait for company.
+const WRITE_BEHIND: Duration = Duration::from_secs(1);
+/// How long to wait after a failed write: a full disk does not empty itself in a second.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// Where SQLite runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// On its own thread, so that a slow disk delays nobody who does not wait for it.
+    #[default]
+    Threaded,
+    /// In the caller, for simulations and tests.
+    Inline,
+}
+
+/// How to open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Where SQLite runs.
+    pub mode: Mode,
+    /// Names a damaged file that is set aside.
+    pub now: Timestamp,
+}
+
+type Job = Box<dyn FnOnce(&mut Db) + Send>;
+
+/// Client side of the store. Clones share it.
+#[derive(Clone)]
+pub struct StoreHandle {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    owner: Owner,
+    pending: RefCell<Pending>,
+    /// Wakes `write_behind`.
+    work: Notify,
+}
+
+enum Owner {
+    Thread(mpsc::Sender<Job>),
+    Inline(RefCell<Db>),
+}
+
+impl StoreHandle {
+    /// Opens the file, or creates it; its directory must exist. A damaged file is set aside and reported.
+    ///
+    /// Blocks: meant for the start of the program.
+    ///
+    /// # Errors
+    /// Another agent has it, it is newer than we are, or the disk does not let us.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<(Self, OpenReport), StoreError> {
+        let (db, report) = open::open(path, options.now)?;
+        Ok((Self::new(db, options.mode)?, report))
+    }
+
+    /// A store that forgets everything at the end of the process.
+    ///
+    /// # Errors
+    /// Out of memory, or no thread can be started.
+    pub fn open_in_memory(options: OpenOptions) -> Result<Self, StoreError> {
+        Self::new(open::open_in_memory()?, options.mode)
+    }
+
+    fn new(db: Db, mode: Mode) -> Result<Self, StoreError> {
+        let owner = match mode {
+            Mode::Inline => Owner::Inline(RefCell::new(db)),
+            Mode::Threaded => Owner::Thread(spawn_owner(db)?),
+        };
+        let shared = Shared { owner, pending: RefCell::default(), work: Notify::new() };
+        Ok(Self { shared: Rc::new(shared) })
+    }
+
+    /// Everything remembered. Rows that do not decode are listed and skipped.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub async fn load(&self) -> Result<Loaded, StoreError> {
+        let raw = self.run(Db::load).await??;
+        Ok(decode::loaded(raw))
+    }
+
+    /// Makes `pods` the whole desired set of a source, durably and at once. Pods that leave it become terminating until
+    /// [`Self::forget_pod`]; a pod that comes back under the same uid stops being so. Writes nothing if nothing changed.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn commit_source(
+        &self,
+        source: PodSource,
+        pods: &[SourcePod],
+        validator: Option<&str>,
+    ) -> Result<Commit, StoreError> {
+        let rows = pods.iter().map(pod_row).collect::<Result<Vec<_>, _>>()?;
+        let validator = validator.map(str::to_owned);
+        self.run(move |db| db.commit_source(source, &rows, validator.as_deref())).await?
+    }
+
+    /// Removes a pod that has ended: terminating row, container state and status. What sources want stays.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn forget_pod(&self, uid: &PodUid) -> Result<(), StoreError> {
+        self.shared.pending.borrow_mut().forget(uid);
+        let uid = uid.to_string();
+        self.run(move |db| db.forget_pod(&uid)).await?
+    }
+
+    /// Remembers restart count and back-off, durably, if they changed.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn put_container_state(
+        &self,
+        uid: &PodUid,
+        name: &ContainerName,
+        state: StoredContainerState,
+    ) -> Result<(), StoreError> {
+        let (uid, name) = (uid.to_string(), name.to_string());
+        self.run(move |db| db.put_container_state(&uid, &name, state)).await?
+    }
+
+    /// Replaces the list of what is wrong with a source, if it changed.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn put_problems(
+        &self,
+        source: PodSource,
+        problems: &[SourceProblem],
+    ) -> Result<(), StoreError> {
+        let problems = problems.to_vec();
+        self.run(move |db| db.put_problems(source, &problems)).await?
+    }
+
+    /// Remembers a small fact (keys in [`meta`]); `None` forgets it.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn put_meta(&self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
+        let (key, value) = (key.to_owned(), value.map(str::to_owned));
+        self.run(move |db| db.put_meta(&key, value.as_deref())).await?
+    }
+
+    /// Queues a status to be written behind, unless it means the same as the last one.
+    pub fn put_status(&self, uid: &PodUid, status: &PodStatus) {
+        if self.shared.pending.borrow_mut().put_status(uid, status) {
+            self.shared.work.notify_one();
+        }
+    }
+
+    /// Queues events to be written behind. Repetitions of one that already waits are added up.
+    pub fn put_event(&self, event: StoredEvent) {
+        self.shared.pending.borrow_mut().put_event(event);
+        self.shared.work.notify_one();
+    }
+
+    /// The ring of events, oldest first, those still queued not among them.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub async fn events(&self) -> Result<Vec<StoredEvent>, StoreError> {
+        self.run(Db::events).await?
+    }
+
+    /// Writes what is queued now. After a failure it stays queued.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        let Some(batch) = self.shared.pending.borrow_mut().take() else { return Ok(()) };
+        let (result, batch) = self
+            .run(move |db| {
+                let result = db.write_batch(&batch);
+                (result, batch)
+            })
+            .await?;
+        if result.is_err() {
+            self.shared.pending.borrow_mut().put_back(batch);
+        }
+        result
+    }
+
+    /// Writes queued statuses and events until the future is dropped. Sleeps while there are none.
+    pub async fn write_behind(self) {
+        let mut failing = false;
+        loop {
+            self.shared.work.notified().await;
+            tokio::time::sleep(WRITE_BEHIND).await;
+            while let Err(error) = self.flush().await {
+                if !failing {
+                    log::warn!(err:% = chain(&error); "Failed to write to the store, going on with memory");
+                }
+                failing = true;
+                if matches!(error, StoreError::Closed) {
+                    return;
+                }
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+            if failing {
+                log::info!("Writing to the store works again");
+            }
+            failing = false;
+        }
+    }
+
+    /// Writes what is queued and closes the file. Later calls on any clone answer [`StoreError::Closed`].
+    ///
+    /// # Errors
+    /// The queue could not be written (the file is closed all the same), or closing failed.
+    pub async fn shutdown(&self) -> Result<(), StoreError> {
+        let flushed = self.flush().await;
+        self.run(Db::close).await??;
+        flushed
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Db) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.shared.owner {
+            Owner::Inline(db) => Ok(job(&mut db.borrow_mut())),
+            Owner::Thread(queue) => {
+                let (reply, answer) = oneshot::channel();
+                let job: Job = Box::new(move |db| {
+                    // Nobody waits any more: the work was still wanted.
+                    let _ = reply.send(job(db));
+                });
+                queue.send(job).await.map_err(|_| StoreError::Closed)?;
+                answer.await.map_err(|_| StoreError::Closed)
+            }
+        }
+    }
+}
+
+/// The thread ends when the last handle is gone.
+fn spawn_owner(mut db: Db) -> Result<mpsc::Sender<Job>, StoreError> {
+    let (queue, mut jobs) = mpsc::channel::<Job>(QUEUE_LENGTH);
+    std::thread::Builder::new()
+        .name("store".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            while let Some(job) = jobs.blocking_recv() {
+                job(&mut db);
+            }
+        })
+        .map_err(|source| StoreError::Thread { source })?;
+    Ok(queue)
+}
+
+fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
+    let metadata = &pod.pod.metadata;
+    let json = serde_json::to_string(&pod.pod)
+        .map_err(|source| StoreError::Encode { what: format!("pod {}", pod.pod.pod_ref()), source })?;
+    Ok(PodRow {
+        uid: metadata.uid.to_string(),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        origin: pod.origin.clone(),
+        json,
+    })
+}
+
+/// An error with all its sources in one line.
+fn chain(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

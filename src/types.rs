@@ -217,6 +217,31 @@ impl<'de> Deserialize<'de> for Timestamp {
     }
 }
 
+/// A duration as Go prints it, which is how Kubernetes' messages show durations: `1.5s`, `5m0s`, `2h45m0s`, `300ms`.
+#[must_use]
+pub fn go_duration(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    let fraction = |whole: u128, unit: u128, suffix: &str| {
+        let digits = unit.to_string().len() - 1;
+        let text = format!("{}.{:0digits$}", whole / unit, whole % unit);
+        format!("{}{suffix}", text.trim_end_matches('0').trim_end_matches('.'))
+    };
+    match nanos {
+        0 => "0s".to_owned(),
+        1..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => fraction(nanos, 1_000, "µs"),
+        1_000_000..1_000_000_000 => fraction(nanos, 1_000_000, "ms"),
+        _ => {
+            let seconds = fraction(nanos % 60_000_000_000, 1_000_000_000, "s");
+            match (nanos / 3_600_000_000_000, nanos / 60_000_000_000 % 60) {
+                (0, 0) => seconds,
+                (0, minutes) => format!("{minutes}m{seconds}"),
+                (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,6 +253,16 @@ mod tests {
         assert_eq!(Timestamp::parse_rfc3339(&moment.to_rfc3339_nano()), Some(moment));
         assert_eq!(Timestamp::parse_rfc3339("yesterday"), None);
         assert_eq!(Timestamp::from_nanos(-1).to_rfc3339(), "1969-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn durations_print_as_go_prints_them() {
+        for (millis, text) in
+            [(0, "0s"), (300, "300ms"), (1500, "1.5s"), (10_000, "10s"), (300_000, "5m0s"), (9_905_250, "2h45m5.25s")]
+        {
+            assert_eq!(go_duration(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(go_duration(Duration::from_nanos(1_500)), "1.5µs");
     }
 
     #[test]

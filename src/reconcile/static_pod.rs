@@ -1,1 +1,140 @@
-//! To come.
+//! From a decoded manifest to a pod that is ready to run: defaults, the fields a source fills in, validation and the
+//! check of what a pod outside an apiserver may refer to.
+//!
+//! Owns the uid of static pods. Must not know how the manifest was read, nor `config.source` and `config.seen`, which the
+//! merge adds.
+
+mod references;
+
+use std::fmt::Write as _;
+
+use sha2::{Digest, Sha256};
+
+use crate::api::pod::{Pod, Toleration};
+use crate::reconcile::defaults::default_pod;
+use crate::reconcile::validation::{FieldError, validate_pod};
+use crate::types::PodUid;
+
+/// Annotation with the pod's content hash (its uid).
+pub const CONFIG_HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
+/// Annotation with the name of the source.
+pub const CONFIG_SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
+/// Annotation with the moment the pod was first seen.
+pub const CONFIG_SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
+/// Annotation that marks a mirror pod.
+pub const CONFIG_MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// Where a static pod is written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StaticOrigin {
+    /// A manifest file.
+    File {
+        /// Its full path.
+        path: String,
+    },
+    /// A manifest URL.
+    Url {
+        /// As configured.
+        url: String,
+    },
+}
+
+impl StaticOrigin {
+    /// The path or URL alone, for messages.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::File { path } => path,
+            Self::Url { url } => url,
+        }
+    }
+}
+
+/// Why a manifest cannot become a static pod. The texts are upstream's.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum StaticPodError {
+    /// No `metadata.name`.
+    #[error("invalid pod: name is needed for the pod")]
+    NameMissing,
+    /// Field errors, all of them.
+    #[error("invalid pod: {}", list(.0))]
+    Invalid(Vec<FieldError>),
+    /// It refers to an object that only an apiserver has.
+    #[error("static pods may not reference {0}")]
+    Reference(&'static str),
+}
+
+fn list(errors: &[FieldError]) -> String {
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match &texts[..] {
+        [only] => only.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}
+
+/// Makes a decoded pod ready to run on `node_name`.
+///
+/// # Errors
+/// When the pod has no name, breaks a rule of the API, or refers to what only an apiserver has.
+pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, StaticPodError> {
+    let mut pod = default_pod(pod);
+    if pod.metadata.name.is_empty() {
+        return Err(StaticPodError::NameMissing);
+    }
+    if pod.metadata.uid.is_empty() {
+        pod.metadata.uid = content_uid(&pod, origin, node_name);
+    }
+    pod.metadata.name = format!("{}-{}", pod.metadata.name, node_name.to_lowercase());
+    if pod.metadata.namespace.is_empty() {
+        "default".clone_into(&mut pod.metadata.namespace);
+    }
+    node_name.clone_into(&mut pod.spec.node_name);
+    let hash = pod.metadata.uid.to_string();
+    pod.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), hash);
+    if matches!(origin, StaticOrigin::File { .. }) {
+        tolerate_no_execute(&mut pod.spec.tolerations);
+    }
+    "Pending".clone_into(&mut pod.status.phase);
+    let errors = validate_pod(&pod);
+    if !errors.is_empty() {
+        return Err(StaticPodError::Invalid(errors));
+    }
+    references::check(&pod.spec).map_err(StaticPodError::Reference)?;
+    Ok(pod)
+}
+
+/// 128 bits over the defaulted pod, the node and the place it is written at, as 32 hex digits. The pod is hashed as
+/// canonical JSON (fields in the type's order, maps sorted, defaults left out), so that comments, key order and spelled
+/// out defaults do not matter while any change of meaning does.
+fn content_uid(pod: &Pod, origin: &StaticOrigin, node_name: &str) -> PodUid {
+    let canonical =
+        serde_json::to_vec(pod).expect("a pod has string keys only, and writing to memory cannot fail");
+    let (kind, place) = match origin {
+        StaticOrigin::File { path } => ("file", path),
+        StaticOrigin::Url { url } => ("url", url),
+    };
+    let mut hasher = Sha256::new();
+    // Each part is preceded by its length, so that no two different triples give the same bytes.
+    for part in [&canonical[..], node_name.as_bytes(), kind.as_bytes(), place.as_bytes()] {
+        hasher.update((part.len() as u64).to_be_bytes());
+        hasher.update(part);
+    }
+    let digest = hasher.finalize();
+    let mut uid = String::with_capacity(32);
+    for byte in &digest[..16] {
+        let _ = write!(uid, "{byte:02x}");
+    }
+    PodUid::from(uid)
+}
+
+/// A pod from a file stays whatever taints the node has.
+fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
+    let tolerate_all =
+        Toleration { operator: "Exists".to_owned(), effect: "NoExecute".to_owned(), ..Toleration::default() };
+    if !tolerations.contains(&tolerate_all) {
+        tolerations.push(tolerate_all);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,81 @@
-//! To come.
+//! The rules an apiserver applies when a pod is created (upstream: `ValidatePodCreate`), for everything the types hold.
+//!
+//! Owns the order of the parts and the rules of metadata. Expects a defaulted pod; reports every broken rule, never only
+//! the first.
+
+mod container;
+mod env;
+mod field;
+pub mod names;
+mod probe;
+mod resources;
+mod security;
+mod spec;
+mod volume;
+
+pub use field::{FieldError, FieldErrorKind};
+
+use crate::api::pod::{ObjectMeta, Pod, StringMap};
+use field::{Errors, Path};
+
+/// Bytes of all annotations of an object together.
+const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
+
+/// Everything that is wrong with a defaulted pod; empty when it may run.
+#[must_use]
+pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    metadata(&pod.metadata, &Path::Root("metadata"), &mut errors);
+    spec::validate(&pod.spec, &Path::Root("spec"), &mut errors);
+    errors.0
+}
+
+fn metadata(metadata: &ObjectMeta, at: &Path<'_>, errors: &mut Errors) {
+    if metadata.name.is_empty() {
+        errors.required(&at.child("name"), "name or generateName is required");
+    } else {
+        errors.all(&at.child("name"), &metadata.name, names::dns_subdomain(&metadata.name));
+    }
+    if metadata.namespace.is_empty() {
+        errors.required(&at.child("namespace"), "");
+    } else {
+        errors.all(&at.child("namespace"), &metadata.namespace, names::dns_label(&metadata.namespace));
+    }
+    if !is_safe_uid(metadata.uid.as_str()) {
+        // Not a rule upstream, but the uid names directories and cgroups on this node.
+        let detail = "must consist of at most 128 alphanumeric characters, '-', '_' or '.', and must not begin with '.'";
+        errors.invalid(&at.child("uid"), metadata.uid.as_str(), detail);
+    }
+    labels(&metadata.labels, &at.child("labels"), errors);
+    annotations(&metadata.annotations, &at.child("annotations"), errors);
+    for (index, finalizer) in metadata.finalizers.iter().enumerate() {
+        let finalizers = at.child("finalizers");
+        errors.all(&finalizers.index(index), finalizer, names::qualified_name(finalizer));
+    }
+}
+
+fn is_safe_uid(uid: &str) -> bool {
+    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    uid.len() <= 128 && !uid.starts_with('.') && uid.bytes().all(safe)
+}
+
+/// Labels and node selectors.
+fn labels(labels: &StringMap, at: &Path<'_>, errors: &mut Errors) {
+    for (name, value) in labels {
+        errors.all(at, name, names::qualified_name(name));
+        errors.all(at, value, names::label_value(value));
+    }
+}
+
+fn annotations(annotations: &StringMap, at: &Path<'_>, errors: &mut Errors) {
+    for name in annotations.keys() {
+        errors.all(at, name, names::qualified_name(&name.to_lowercase()));
+    }
+    let bytes: usize = annotations.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > MAX_ANNOTATION_BYTES {
+        errors.too_long(at, MAX_ANNOTATION_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,450 @@
-//! To come.
+//! A simulated runtime for tests: containers are scripts, time is whatever the clock says, faults are seeded.
+//!
+//! It runs nothing. Nothing switches it on: only a test that constructs a [`FakeRuntime`] gets one, and no flag of the
+//! program leads here.
+//!
+//! Owns the asynchronous side: delays, faults, crashes of the agent, the log of calls. The state is `world`'s. Must not
+//! know the agent.
+//!
+//! Names are reserved, lookups fail, stops take their time as with containerd; and what an agent must never do panics
+//! (two live instances of one container, a start in a sandbox it has stopped, two ready sandboxes of a pod both at work).
+//!
+//! A handle belongs to one incarnation of the agent. [`FakeRuntime::crash_at`] makes all further calls of an incarnation
+//! hang, which is how a dead process looks from the runtime; [`FakeRuntime::reincarnate`] gives a new agent the same world.
+
+use std::cell::{Cell, Ref, RefCell, RefMut};
+use std::collections::VecDeque;
+use std::future::pending;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::observed::{ObservedContainer, ObservedSandbox};
+use crate::runtime::{
+    CgroupDriver, ContainerConfig, ErrorKind, ImageAuth, ImageStatus, Runtime, RuntimeError, RuntimeStatus,
+    RuntimeVersion, SandboxConfig,
+};
+use crate::types::{ContainerId, PodUid, SandboxId, Timestamp};
+
+pub mod faults;
+pub mod program;
+#[cfg(test)]
+mod tests;
+pub mod world;
+
+pub use faults::FakeFaults;
+pub use program::{FakeImage, OnStop, Program, RemoteImage, Run};
+pub use world::{FakeContainer, FakeSandbox, World};
+
+use faults::Dice;
+
+/// Calls remembered; older ones are dropped so that a long simulation stays small.
+const CALL_LOG_LIMIT: usize = 65_536;
+
+/// One call an agent made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallRecord {
+    /// When it arrived.
+    pub at: Timestamp,
+    /// Which incarnation of the agent made it, from 0.
+    pub incarnation: u32,
+    /// CRI's name of the call.
+    pub call: &'static str,
+    /// Id, image, or `namespace/name` of the pod or container concerned; empty for none.
+    pub subject: String,
+    /// `None` while it is under way, and for ever when the caller died.
+    pub outcome: Option<Result<(), ErrorKind>>,
+}
+
+/// Where an incarnation of the agent dies, counted in its own calls from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrashPoint {
+    /// The number of the call.
+    pub call: u64,
+    /// The call still has its effect on the world.
+    pub after_effect: bool,
+}
+
+/// A handle to the simulated runtime; clones share it.
+#[derive(Clone)]
+pub struct FakeRuntime {
+    shared: Rc<Shared>,
+    incarnation: Rc<Incarnation>,
+}
+
+struct Shared {
+    clock: Clock,
+    world: RefCell<World>,
+    faults: RefCell<FakeFaults>,
+    dice: RefCell<Dice>,
+    hints: Cell<bool>,
+    changed: Notify,
+    log: RefCell<CallLog>,
+    incarnations: Cell<u32>,
+}
+
+#[derive(Default)]
+struct CallLog {
+    records: VecDeque<CallRecord>,
+    dropped: usize,
+}
+
+struct Incarnation {
+    number: u32,
+    calls: Cell<u64>,
+    crash: Cell<Option<CrashPoint>>,
+    dead: Cell<bool>,
+    died: Notify,
+    seen: Cell<u64>,
+}
+
+impl FakeRuntime {
+    /// An empty node. `seed` decides the faults.
+    #[must_use]
+    pub fn new(clock: Clock, seed: u64) -> Self {
+        let shared = Shared {
+            clock,
+            world: RefCell::default(),
+            faults: RefCell::default(),
+            dice: RefCell::new(Dice::new(seed)),
+            hints: Cell::new(true),
+            changed: Notify::new(),
+            log: RefCell::default(),
+            incarnations: Cell::new(1),
+        };
+        Self { shared: Rc::new(shared), incarnation: Rc::new(Incarnation::new(0)) }
+    }
+
+    /// The same world for the next incarnation of the agent; calls of the old one never return from now on.
+    #[must_use]
+    pub fn reincarnate(&self) -> Self {
+        self.incarnation.die();
+        let number = self.shared.incarnations.replace(self.shared.incarnations.get() + 1);
+        Self { shared: Rc::clone(&self.shared), incarnation: Rc::new(Incarnation::new(number)) }
+    }
+
+    /// This incarnation dies at its n-th call.
+    pub fn crash_at(&self, point: CrashPoint) {
+        self.incarnation.crash.set(Some(point));
+    }
+
+    /// Waits for this incarnation to die.
+    pub async fn crashed(&self) {
+        let died = self.incarnation.died.notified();
+        if !self.incarnation.dead.get() {
+            died.await;
+        }
+    }
+
+    /// Calls this incarnation has made.
+    #[must_use]
+    pub fn call_count(&self) -> u64 {
+        self.incarnation.calls.get()
+    }
+
+    /// The fault switches, to be set.
+    pub fn faults(&self) -> RefMut<'_, FakeFaults> {
+        // Waiters for hints look at the switches again: the socket may be back.
+        self.shared.world.borrow_mut().touch();
+        self.shared.changed.notify_waiters();
+        self.shared.faults.borrow_mut()
+    }
+
+    /// Whether `next_change` works; else it is unimplemented.
+    pub fn set_hints(&self, on: bool) {
+        self.shared.hints.set(on);
+        self.shared.changed.notify_waiters();
+    }
+
+    /// Calls so far, oldest first.
+    #[must_use]
+    pub fn calls(&self) -> Vec<CallRecord> {
+        self.shared.log.borrow().records.iter().cloned().collect()
+    }
+
+    /// Forgets the calls so far.
+    pub fn clear_calls(&self) {
+        let mut log = self.shared.log.borrow_mut();
+        log.dropped += log.records.len();
+        log.records.clear();
+    }
+
+    /// The world as it is now, for assertions.
+    #[must_use]
+    pub fn world(&self) -> Ref<'_, World> {
+        self.shared.settle();
+        self.shared.world.borrow()
+    }
+
+    /// Changes the world behind the agent's back; hints follow.
+    pub fn change<T>(&self, change: impl FnOnce(&mut World, Timestamp) -> T) -> T {
+        let now = self.shared.settle();
+        let answer = change(&mut self.shared.world.borrow_mut(), now);
+        self.shared.changed.notify_waiters();
+        answer
+    }
+
+    /// Puts an image on the node.
+    pub fn add_image(&self, reference: &str) {
+        self.change(|world, _| world.images.insert(reference.to_owned(), FakeImage::named(reference)));
+    }
+
+    /// Puts an image into the registry, open to all.
+    pub fn add_remote_image(&self, reference: &str, pull_time: Duration) {
+        let remote = RemoteImage { image: FakeImage::named(reference), pull_time, auth: None };
+        self.change(|world, _| world.registry.insert(reference.to_owned(), remote));
+    }
+
+    /// What containers of this name, or of this image, do.
+    pub fn script(&self, name_or_image: &str, program: Program) {
+        self.change(|world, _| world.set_programs(name_or_image, vec![program]));
+    }
+
+    /// One call: arrives, meets its fate, has its effect, is answered.
+    async fn call<T>(
+        &self,
+        call: &'static str,
+        subject: impl Into<String>,
+        effect: impl FnOnce(&mut World, Timestamp) -> Result<T, RuntimeError>,
+    ) -> Result<T, RuntimeError> {
+        let arrival = self.arrive(call, subject.into()).await;
+        let fate = self.shared.faults.borrow().fate(call, &mut self.shared.dice.borrow_mut());
+        self.rest(fate.delay_before).await;
+        let mut answer = match fate.error_before {
+            Some(error) => Err(error),
+            None => self.change(effect),
+        };
+        if arrival.dies_after {
+            self.incarnation.die();
+        }
+        self.rest(fate.delay_after).await;
+        if let Some(error) = fate.error_after {
+            answer = Err(error);
+        }
+        self.shared
+            .log
+            .borrow_mut()
+            .finish(arrival.index, answer.as_ref().map(|_| ()).map_err(|error| error.kind));
+        answer
+    }
+
+    async fn arrive(&self, call: &'static str, subject: String) -> Arrival {
+        self.alive().await;
+        let number = self.incarnation.calls.get() + 1;
+        self.incarnation.calls.set(number);
+        let crash = self.incarnation.crash.get().filter(|crash| crash.call == number);
+        let now = self.shared.clock.now();
+        let incarnation = self.incarnation.number;
+        let record = CallRecord { at: now, incarnation, call, subject, outcome: None };
+        let index = self.shared.log.borrow_mut().begin(record);
+        if crash.is_some_and(|crash| !crash.after_effect) {
+            self.incarnation.die();
+            self.alive().await;
+        }
+        Arrival { index, dies_after: crash.is_some() }
+    }
+
+    /// Lets simulated time pass; a caller that died meanwhile gets no answer.
+    async fn rest(&self, delay: Duration) {
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        self.alive().await;
+    }
+
+    /// Returns at once, or never.
+    async fn alive(&self) {
+        if self.incarnation.dead.get() {
+            pending::<()>().await;
+        }
+    }
+}
+
+struct Arrival {
+    index: usize,
+    dies_after: bool,
+}
+
+impl Incarnation {
+    fn new(number: u32) -> Self {
+        Self {
+            number,
+            calls: Cell::new(0),
+            crash: Cell::new(None),
+            dead: Cell::new(false),
+            died: Notify::new(),
+            seen: Cell::new(0),
+        }
+    }
+
+    fn die(&self) {
+        self.dead.set(true);
+        self.died.notify_waiters();
+    }
+}
+
+impl Shared {
+    /// Brings the world up to now.
+    fn settle(&self) -> Timestamp {
+        let now = self.clock.now();
+        self.world.borrow_mut().settle(now);
+        now
+    }
+}
+
+impl CallLog {
+    fn begin(&mut self, record: CallRecord) -> usize {
+        if self.records.len() == CALL_LOG_LIMIT {
+            self.records.pop_front();
+            self.dropped += 1;
+        }
+        self.records.push_back(record);
+        self.dropped + self.records.len() - 1
+    }
+
+    fn finish(&mut self, index: usize, outcome: Result<(), ErrorKind>) {
+        let record = index.checked_sub(self.dropped).and_then(|index| self.records.get_mut(index));
+        if let Some(record) = record {
+            record.outcome = Some(outcome);
+        }
+    }
+}
+
+impl Runtime for FakeRuntime {
+    async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
+        self.call("Version", "", |_, _| {
+            let [name, version, api_version] = ["fake", "1.0.0", "v1"].map(str::to_owned);
+            Ok(RuntimeVersion { name, version, api_version })
+        })
+        .await
+    }
+
+    async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
+        self.call("Status", "", |world, _| Ok(world.status.clone())).await
+    }
+
+    async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError> {
+        self.call("RuntimeConfig", "", |world, _| Ok(world.cgroup_driver)).await
+    }
+
+    async fn list_sandboxes(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedSandbox>, RuntimeError> {
+        let subject = pod.map_or("", PodUid::as_str);
+        self.call("ListPodSandbox", subject, |world, _| Ok(world.list_sandboxes(pod))).await
+    }
+
+    async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
+        self.call("PodSandboxStatus", id.as_str(), |world, _| world.sandbox_status(id)).await
+    }
+
+    async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId, RuntimeError> {
+        let subject = format!("{}/{}", config.pod.namespace, config.pod.name);
+        self.call("RunPodSandbox", subject, |world, now| world.run_sandbox(config, now)).await
+    }
+
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let effect = |world: &mut World, now| {
+            world.stop_sandbox(id, now);
+            Ok(())
+        };
+        self.call("StopPodSandbox", id.as_str(), effect).await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let effect = |world: &mut World, now| {
+            world.remove_sandbox(id, now);
+            Ok(())
+        };
+        self.call("RemovePodSandbox", id.as_str(), effect).await
+    }
+
+    async fn list_containers(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedContainer>, RuntimeError> {
+        let subject = pod.map_or("", PodUid::as_str);
+        self.call("ListContainers", subject, |world, _| Ok(world.list_containers(pod))).await
+    }
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
+        self.call("ContainerStatus", id.as_str(), |world, _| world.container_status(id)).await
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+        sandbox_config: &SandboxConfig,
+    ) -> Result<ContainerId, RuntimeError> {
+        let subject = format!("{}/{}/{}", sandbox_config.pod.namespace, sandbox_config.pod.name, config.name);
+        let effect = |world: &mut World, now| world.create_container(sandbox, config, now);
+        self.call("CreateContainer", subject, effect).await
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.call("StartContainer", id.as_str(), |world, now| world.start_container(id, now)).await
+    }
+
+    /// Answers when the container has ended, as real runtimes do.
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
+        let effect = |world: &mut World, now| {
+            world.begin_stop(id, grace, now);
+            Ok(())
+        };
+        self.call("StopContainer", id.as_str(), effect).await?;
+        loop {
+            self.alive().await;
+            let now = self.shared.settle();
+            let Some(until) = self.shared.world.borrow().stopping_until(id) else { break };
+            tokio::time::sleep(until.saturating_since(now)).await;
+        }
+        self.shared.changed.notify_waiters();
+        Ok(())
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let effect = |world: &mut World, now| {
+            world.remove_container(id, now);
+            Ok(())
+        };
+        self.call("RemoveContainer", id.as_str(), effect).await
+    }
+
+    async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
+        self.call("ImageStatus", image, |world, _| Ok(world.image_status(image))).await
+    }
+
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&ImageAuth>,
+        _sandbox: &SandboxConfig,
+    ) -> Result<String, RuntimeError> {
+        let remote = self.call("PullImage", image, |world, _| world.resolve_remote(image, auth)).await?;
+        self.rest(remote.pull_time).await;
+        let id = remote.image.id.clone();
+        self.change(|world, _| world.images.insert(image.to_owned(), remote.image));
+        Ok(id)
+    }
+
+    async fn next_change(&self) -> Result<(), RuntimeError> {
+        loop {
+            self.alive().await;
+            let mut wake = std::pin::pin!(self.shared.changed.notified());
+            wake.as_mut().enable();
+            if !self.shared.hints.get() {
+                let message = "unknown method GetContainerEvents";
+                return Err(RuntimeError::new("GetContainerEvents", ErrorKind::Unimplemented, message));
+            }
+            let now = self.shared.settle();
+            let (changes, due) = {
+                let world = self.shared.world.borrow();
+                (world.changes(), world.next_due())
+            };
+            if !self.shared.faults.borrow().unavailable && self.incarnation.seen.replace(changes) != changes {
+                return Ok(());
+            }
+            let wait = due.map_or(Duration::MAX, |due| due.saturating_since(now));
+            // Losing either is safe: the loop looks at everything again.
+            let _ = tokio::time::timeout(wait, wake).await;
+        }
+    }
+}

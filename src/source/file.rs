@@ -1,1 +1,403 @@
-//! To come.
+//! Pods from files: a directory of manifests, or one manifest file. inotify says when to look, a rescan every
+//! `fileCheckFrequency` is the truth.
+//!
+//! Owns what each file last said. Must not know what a manifest means (the parser does) nor who listens.
+//!
+//! Skipped without a word: names that begin with `.` (as upstream) and what editors leave beside a file while it is open:
+//! `*~`, `#*#`, `4913` (vim's test for a writable directory), `*.swp`, `*.swo`, `*.swx`, `*.kate-swp`. Every other regular
+//! file is read whatever its extension, `.bak` included, as upstream does. Sub-directories are never descended.
+
+pub mod entry;
+pub mod read;
+pub mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use self::entry::{Entry, Look, Looked};
+use self::read::{Found, look};
+use self::watch::{Hints, PathWatch};
+use super::{
+    ManifestParser, REASON_UNAVAILABLE, SHORTEST_PERIOD, SourceAnswer, SourcePod, SourceProblem,
+    SourceUpdate, carry_since,
+};
+use crate::clock::Clock;
+use crate::types::PodSource;
+
+/// More files than this is not a manifest directory but a mistake in `staticPodPath`.
+pub const MAX_FILES: usize = 20_000;
+/// Files looked at before other tasks get a turn.
+const FILES_PER_TURN: usize = 50;
+/// How long a look waits for more events, again and again while they come.
+const QUIET: Duration = Duration::from_millis(1);
+/// The most that a burst of events delays a look, and what each known file adds to that: every update is a whole set, so
+/// that thousands of files landing one by one must not mean thousands of sets.
+const MAX_DELAY: Duration = Duration::from_millis(10);
+const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
+/// Log lines about broken files in one look; the problems themselves are complete in the update.
+const LOGGED_PROBLEMS: usize = 20;
+
+/// What a file source needs to know.
+#[derive(Clone, Debug)]
+pub struct FileConfig {
+    /// `staticPodPath`: a directory or a file; it may not exist yet.
+    pub path: PathBuf,
+    /// `fileCheckFrequency`: between two rescans.
+    pub check_frequency: Duration,
+}
+
+/// The source `file`.
+#[derive(Debug)]
+pub struct FileSource<P> {
+    config: FileConfig,
+    parser: P,
+    clock: Clock,
+    /// By name in the directory; a single file has an empty name.
+    entries: BTreeMap<OsString, Entry>,
+    /// Why there is no answer at all.
+    unavailable: Option<SourceProblem>,
+    /// Some manifest is a symlink.
+    has_links: bool,
+    /// Something was found that the last update does not say.
+    dirty: bool,
+    logged_directories: BTreeSet<OsString>,
+    /// Of the last update with an answer, to log each problem once.
+    told: Vec<SourceProblem>,
+    /// Said once.
+    watch_failed: bool,
+}
+
+/// What stands at the configured path.
+enum Listing {
+    /// The manifests of a directory, or the one file.
+    Names(BTreeSet<OsString>),
+    Unavailable(String),
+}
+
+impl<P: ManifestParser> FileSource<P> {
+    /// A source that has said nothing yet. `stored` is the last good set from before a restart: what is broken now keeps
+    /// its pods from there.
+    pub fn new(mut config: FileConfig, parser: P, stored: Vec<SourcePod>, clock: Clock) -> Self {
+        // Without a trailing slash, so that a path is always written the same way.
+        config.path = config.path.components().collect();
+        let mut by_name: BTreeMap<OsString, Vec<SourcePod>> = BTreeMap::new();
+        for pod in stored {
+            if let Some(name) = name_within(&config.path, &pod.origin) {
+                by_name.entry(name).or_default().push(pod);
+            }
+        }
+        let entries = by_name.into_iter().map(|(name, pods)| (name, Entry::restored(pods))).collect();
+        Self {
+            config,
+            parser,
+            clock,
+            entries,
+            unavailable: None,
+            has_links: false,
+            dirty: true,
+            logged_directories: BTreeSet::new(),
+            told: Vec::new(),
+            watch_failed: false,
+        }
+    }
+
+    /// Looks, tells, waits for a reason to look again; ends when nobody listens any more. Dropping it at any await is safe.
+    pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
+        let mut watch = self.start_watch();
+        let mut everything = true;
+        let mut hints = Hints::default();
+        let mut next_scan = Instant::now();
+        loop {
+            if everything {
+                self.arm(&mut watch);
+                self.scan_in_turns(watch.as_ref()).await;
+            } else {
+                self.look_at(&hints.names);
+            }
+            if let Some(update) = self.take_update()
+                && updates.send(update).await.is_err()
+            {
+                return;
+            }
+            if next_scan <= Instant::now() {
+                next_scan = Instant::now() + self.config.check_frequency.max(SHORTEST_PERIOD);
+                if let Some(watch) = &mut watch {
+                    watch.forget_writers();
+                }
+            }
+            hints = Hints::default();
+            let files = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+            let max_delay = MAX_DELAY + MAX_DELAY_PER_FILE.saturating_mul(files);
+            everything = tokio::select! {
+                biased;
+                // The update loop ends with its listener; nothing is pending here.
+                () = updates.closed() => return,
+                // Safe to lose: events not read yet stay in the kernel's queue, read ones are in `hints`.
+                () = wait(&mut watch, &mut hints, max_delay) => hints.everything || hints.hidden && self.has_links,
+                // Safe to lose: the deadline is kept.
+                () = sleep_until(next_scan) => true,
+            };
+        }
+    }
+
+    /// A whole look at once, as at start and at every rescan; the update if there is something new to tell.
+    pub fn scan(&mut self) -> Option<SourceUpdate> {
+        if let Some(names) = self.begin_scan() {
+            for name in names {
+                self.refresh(&name, Look::Compare);
+            }
+        }
+        self.take_update()
+    }
+
+    async fn scan_in_turns(&mut self, watch: Option<&PathWatch>) {
+        let Some(names) = self.begin_scan() else { return };
+        for (count, name) in names.into_iter().enumerate() {
+            let being_written = watch.is_some_and(|watch| watch.is_being_written(&name));
+            self.refresh(&name, if being_written { Look::CompareWhileWritten } else { Look::Compare });
+            if count % FILES_PER_TURN == FILES_PER_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Lists, drops what a readable directory no longer has, and returns the names to look at.
+    fn begin_scan(&mut self) -> Option<BTreeSet<OsString>> {
+        match self.list() {
+            Listing::Unavailable(message) => {
+                self.set_unavailable(message);
+                None
+            }
+            Listing::Names(names) => {
+                if let Some(problem) = self.unavailable.take() {
+                    log::info!(path = problem.origin.as_str(); "Static pod path can be read again");
+                    self.dirty = true;
+                }
+                let mut dropped = false;
+                self.entries.retain(|name, entry| {
+                    let stays = names.contains(name);
+                    dropped |= !stays && entry.says_something();
+                    stays
+                });
+                self.dirty |= dropped;
+                self.logged_directories.retain(|name| names.contains(name));
+                Some(names)
+            }
+        }
+    }
+
+    fn look_at(&mut self, names: &BTreeSet<OsString>) {
+        if self.unavailable.is_some() {
+            return;
+        }
+        for name in names.iter().filter(|name| is_manifest_name(name)) {
+            self.has_links |= fs::symlink_metadata(self.path_of(name)).is_ok_and(|found| found.is_symlink());
+            self.refresh(name, Look::Changed);
+        }
+    }
+
+    fn refresh(&mut self, name: &OsStr, how: Look) {
+        let path = self.path_of(name);
+        let now = self.clock.now();
+        let entry = self.entries.entry(name.to_owned()).or_default();
+        match entry.refresh(&path, how, &self.parser, now) {
+            Looked::Kept { changed } => self.dirty |= changed,
+            Looked::Gone => {
+                // A single file that is gone is a missing path: the next listing says so.
+                if name.is_empty() {
+                    return;
+                }
+                self.dirty |= self.entries.remove(name).is_some_and(|entry| entry.says_something());
+            }
+            Looked::Directory => {
+                self.entries.remove(name);
+                if self.logged_directories.insert(name.to_owned()) {
+                    log::debug!(path:% = path.display(); "Sub-directories of the static pod path are not read");
+                }
+            }
+        }
+    }
+
+    fn path_of(&self, name: &OsStr) -> PathBuf {
+        if name.is_empty() { self.config.path.clone() } else { self.config.path.join(name) }
+    }
+
+    fn list(&mut self) -> Listing {
+        let shown = self.config.path.clone();
+        let path = shown.display();
+        match look(&self.config.path) {
+            Found::Missing => Listing::Unavailable(format!(
+                "{path}: does not exist; create it, or correct staticPodPath. What ran from it keeps running"
+            )),
+            Found::Unusable(error) => Listing::Unavailable(format!("{path}: {error}")),
+            Found::File(_) => Listing::Names(BTreeSet::from([OsString::new()])),
+            Found::Directory(_) => match self.list_directory() {
+                Ok(names) if names.len() > MAX_FILES => Listing::Unavailable(format!(
+                    "{path}: holds more than {MAX_FILES} files; give static pods a directory of their own"
+                )),
+                Ok(names) => Listing::Names(names),
+                Err(error) => {
+                    Listing::Unavailable(format!("{path}: list directory: {error}; check its permissions"))
+                }
+            },
+        }
+    }
+
+    /// All or nothing: half a listing must not remove the other half.
+    fn list_directory(&mut self) -> io::Result<BTreeSet<OsString>> {
+        let mut names = BTreeSet::new();
+        let mut has_links = false;
+        for entry in fs::read_dir(&self.config.path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if !is_manifest_name(&name) {
+                continue;
+            }
+            has_links |= entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            names.insert(name);
+            if names.len() > MAX_FILES {
+                break;
+            }
+        }
+        self.has_links = has_links;
+        Ok(names)
+    }
+
+    fn set_unavailable(&mut self, message: String) {
+        if self.unavailable.as_ref().is_some_and(|known| known.message == message) {
+            return;
+        }
+        log::warn!(path:% = self.config.path.display(), err = message.as_str(); "No answer from the static pod path");
+        let origin = self.config.path.to_string_lossy();
+        let now = self.clock.now();
+        self.unavailable = carry_since(vec![message], REASON_UNAVAILABLE, &origin, &[], now).pop();
+        self.dirty = true;
+    }
+
+    /// The whole set, if it is not what was told last.
+    fn take_update(&mut self) -> Option<SourceUpdate> {
+        if !std::mem::take(&mut self.dirty) {
+            return None;
+        }
+        let (answer, problems) = if let Some(problem) = &self.unavailable {
+            (SourceAnswer::Unknown, vec![problem.clone()])
+        } else {
+            let problems = self.problems();
+            log_news(&self.told, &problems);
+            self.told.clone_from(&problems);
+            (SourceAnswer::Pods(self.pods()), problems)
+        };
+        Some(SourceUpdate { source: PodSource::File, answer, problems, validator: None })
+    }
+
+    /// In the order of file names. A last good version gives way to a pod of that name that a healthy manifest shows.
+    fn pods(&self) -> Vec<SourcePod> {
+        let full_name = |pod: &SourcePod| (pod.pod.metadata.namespace.clone(), pod.pod.metadata.name.clone());
+        let any_stale = self.entries.values().any(|entry| !entry.stale_pods().is_empty());
+        let fresh: BTreeSet<_> = if any_stale {
+            self.entries.values().flat_map(Entry::fresh_pods).map(full_name).collect()
+        } else {
+            BTreeSet::new()
+        };
+        let mut pods = Vec::new();
+        for entry in self.entries.values() {
+            pods.extend_from_slice(entry.fresh_pods());
+            pods.extend(entry.stale_pods().iter().filter(|pod| !fresh.contains(&full_name(pod))).cloned());
+        }
+        pods
+    }
+
+    fn problems(&self) -> Vec<SourceProblem> {
+        self.entries.values().flat_map(Entry::problems).cloned().collect()
+    }
+
+    fn start_watch(&self) -> Option<PathWatch> {
+        match PathWatch::new(&self.config.path) {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                log::warn!(err:% = error; "No inotify: manifests are only found by polling");
+                None
+            }
+        }
+    }
+
+    fn arm(&mut self, watch: &mut Option<PathWatch>) {
+        if let Some(armed) = watch
+            && let Err(error) = armed.arm()
+        {
+            let level = if self.watch_failed { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, path:% = self.config.path.display(), err:% = error;
+                "Cannot watch the static pod path: changes are found by polling");
+            self.watch_failed = true;
+        }
+    }
+}
+
+/// Says each problem once when it comes and once when it is gone.
+fn log_news(before: &[SourceProblem], now: &[SourceProblem]) {
+    let known: BTreeSet<_> = before.iter().collect();
+    let new: Vec<_> = now.iter().filter(|problem| !known.contains(problem)).collect();
+    for problem in new.iter().take(LOGGED_PROBLEMS) {
+        log::warn!(path = problem.origin.as_str(), err = problem.message.as_str();
+            "Manifest is broken; its last good version stays");
+    }
+    if new.len() > LOGGED_PROBLEMS {
+        log::warn!(count = new.len(); "More manifests are broken than are logged");
+    }
+    let broken: BTreeSet<_> = now.iter().map(|problem| &problem.origin).collect();
+    let mended: BTreeSet<_> =
+        before.iter().map(|problem| &problem.origin).filter(|path| !broken.contains(path)).collect();
+    for path in mended.iter().take(LOGGED_PROBLEMS) {
+        log::info!(path = path.as_str(); "Manifest is mended or gone");
+    }
+}
+
+/// Waits for events and then a little for the rest of a burst. Without inotify it waits for ever: the rescan is left.
+async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, max_delay: Duration) {
+    let Some(armed) = watch else { return std::future::pending().await };
+    while hints.is_empty() {
+        if let Err(error) = armed.wait(hints).await {
+            log::warn!(err:% = error; "inotify failed: manifests are only found by polling");
+            *watch = None;
+            return std::future::pending().await;
+        }
+    }
+    let limit = Instant::now() + max_delay;
+    loop {
+        sleep(QUIET).await;
+        match armed.poll(hints) {
+            Ok(true) if Instant::now() < limit => {}
+            _ => return,
+        }
+    }
+}
+
+/// The name under which a stored origin is found again, if it belongs to this path.
+fn name_within(path: &Path, origin: &str) -> Option<OsString> {
+    let origin = Path::new(origin);
+    if origin == path {
+        return Some(OsString::new());
+    }
+    (origin.parent() == Some(path)).then(|| origin.file_name()).flatten().map(OsStr::to_owned)
+}
+
+/// Everything but hidden files and what editors leave beside a file.
+fn is_manifest_name(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    let ends = |suffix: &str| name.ends_with(suffix.as_bytes());
+    let lock = name.starts_with(b"#") && ends("#");
+    let hidden = name.starts_with(b".");
+    let editor =
+        ends("~") || ends(".swp") || ends(".swo") || ends(".swx") || ends(".kate-swp") || name == b"4913";
+    !(hidden || lock || editor)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,316 @@
-//! To come.
+//! From the bytes of a manifest to decoded objects: encoding, JSON or YAML, several documents, lists, kinds.
+//!
+//! Owns what counts as a manifest, and the last good version is nobody's business here: a broken document is reported
+//! beside the good ones. Must not know files, URLs or defaults; the only home of YAML among the sources.
+
+mod hint;
+mod json;
+pub mod yaml;
+
+use serde_json::Value;
+
+use crate::api::decode::decode;
+use crate::api::pod::Pod;
+
+pub use yaml::{YamlDocument, YamlError, yaml_documents, yaml_to_values};
+
+/// A manifest larger than this is refused; upstream's limit for files and URLs.
+pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
+/// Objects of one manifest that are looked at; a node runs a few hundred pods at most.
+const MAX_OBJECTS: usize = 5_000;
+/// Warnings and problems kept of one manifest; more tell nobody anything.
+const MAX_NOTES: usize = 100;
+
+/// What kind of place a manifest comes from; it decides the words for an empty one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManifestOrigin {
+    /// A file.
+    File,
+    /// A URL.
+    Url,
+}
+
+/// What a manifest holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Manifest {
+    /// Pods that decoded, in order, neither defaulted nor validated.
+    pub pods: Vec<ManifestPod>,
+    /// Documents or list items that cannot be used.
+    pub problems: Vec<ManifestNote>,
+    /// What was ignored in those that can.
+    pub warnings: Vec<ManifestNote>,
+}
+
+/// A decoded pod and its place in the manifest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ManifestPod {
+    /// As written.
+    pub pod: Pod,
+    /// For example `document 2`, `document 1, items[3]`; empty when the manifest holds just this one object.
+    pub place: String,
+}
+
+/// A problem or a warning.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManifestNote {
+    /// As in [`ManifestPod`], with the line where it is known: `document 2 (line 14)`.
+    pub place: String,
+    /// `metadata.name` of the object, where it can be read: whose last good version should stay.
+    pub name: Option<String>,
+    /// What is wrong and how to mend it.
+    pub message: String,
+}
+
+impl std::fmt::Display for ManifestNote {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.place.is_empty() {
+            formatter.write_str(&self.message)
+        } else {
+            write!(formatter, "{}: {}", self.place, self.message)
+        }
+    }
+}
+
+/// One raw object on its way.
+struct Raw {
+    place: String,
+    value: Value,
+}
+
+/// Reads a manifest. Never fails as a whole: what cannot be read is in `problems`.
+#[must_use]
+pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
+    let mut manifest = Manifest::default();
+    match read_objects(bytes, origin, &mut manifest) {
+        Ok(objects) => {
+            for raw in objects {
+                manifest.take(raw);
+            }
+        }
+        Err(message) => manifest.problem(String::new(), None, message),
+    }
+    manifest
+}
+
+/// Splits and parses; what is broken in one document goes to the manifest's problems.
+fn read_objects(bytes: &[u8], origin: ManifestOrigin, manifest: &mut Manifest) -> Result<Vec<Raw>, String> {
+    let text = readable_text(bytes, origin)?;
+    if let Some(objects) = read_json(text, manifest)? {
+        return Ok(objects);
+    }
+    let documents = yaml_documents(text);
+    if documents.is_empty() {
+        return Err(
+            "the manifest has only comments or empty documents; write a Pod into it, or remove it".to_owned()
+        );
+    }
+    let alone = documents.len() == 1;
+    let mut objects = Vec::new();
+    for document in documents {
+        let place = if alone { String::new() } else { format!("document {}", document.number) };
+        for message in document.warnings {
+            manifest.warning(place.clone(), None, message);
+        }
+        match document.value {
+            Ok(value) => objects.push(Raw { place, value }),
+            Err(error) => manifest.problem(place, None, error.to_string()),
+        }
+    }
+    Ok(objects)
+}
+
+/// `None` when the text is not JSON. Flow style YAML begins with a brace, too, so that what only looks like JSON is left
+/// to the YAML parser, whose message is the better one then.
+fn read_json(text: &str, manifest: &mut Manifest) -> Result<Option<Vec<Raw>>, String> {
+    if !text.trim_start().starts_with(['{', '[']) {
+        return Ok(None);
+    }
+    let Ok(values) = json::parse(text) else { return Ok(None) };
+    let alone = values.len() == 1;
+    let mut objects = Vec::new();
+    for (position, parsed) in values.into_iter().enumerate() {
+        if parsed.value.is_array() {
+            return Err("the manifest is a bare list; write {\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [...]}".to_owned());
+        }
+        let place = if alone { String::new() } else { format!("document {}", position + 1) };
+        for field in parsed.duplicates {
+            manifest.warning(place.clone(), None, format!("duplicate field {field:?}, the last one is used"));
+        }
+        objects.push(Raw { place, value: parsed.value });
+    }
+    Ok(Some(objects))
+}
+
+/// The text of the manifest, or why it has none.
+fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
+    if bytes.len() > MAX_MANIFEST_BYTES {
+        return Err(format!(
+            "the manifest has {} bytes, more than the {MAX_MANIFEST_BYTES} allowed; split it into several",
+            bytes.len()
+        ));
+    }
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err("the manifest is UTF-16; save it as UTF-8".to_owned());
+    }
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(match origin {
+            ManifestOrigin::File => "the file is empty".to_owned(),
+            ManifestOrigin::Url => "zero-length data received".to_owned(),
+        });
+    }
+    if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
+        return Err(format!("the manifest is binary data, not YAML or JSON (NUL byte at offset {offset})"));
+    }
+    std::str::from_utf8(bytes).map_err(|error| {
+        let offset = error.valid_up_to();
+        let line = bytes[..offset].iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!(
+            "the manifest is not UTF-8 text: byte {:#04x} at offset {offset} (line {line}); save it as UTF-8",
+            bytes.get(offset).copied().unwrap_or_default()
+        )
+    })
+}
+
+impl Manifest {
+    fn problem(&mut self, place: String, name: Option<String>, message: String) {
+        if self.problems.len() < MAX_NOTES {
+            self.problems.push(ManifestNote { place, name, message });
+        }
+    }
+
+    fn warning(&mut self, place: String, name: Option<String>, message: String) {
+        if self.warnings.len() < MAX_NOTES {
+            self.warnings.push(ManifestNote { place, name, message });
+        }
+    }
+
+    /// Dispatches one document by its kind.
+    fn take(&mut self, raw: Raw) {
+        let kind = match object_kind(&raw.value) {
+            Ok(kind) => kind,
+            Err(message) => return self.problem(raw.place, object_name(&raw.value), message),
+        };
+        match kind {
+            Kind::List => self.take_list(raw),
+            _ => self.take_object(raw, kind),
+        }
+    }
+
+    fn take_list(&mut self, mut raw: Raw) {
+        let of_pods = raw.value.get("kind").and_then(Value::as_str) == Some("PodList");
+        let items = match raw.value.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
+            None | Some(Value::Null) => Vec::new(),
+            Some(_) => return self.problem(raw.place, None, "items: must be a list".to_owned()),
+        };
+        for (index, mut value) in items.into_iter().enumerate() {
+            let place = match &raw.place[..] {
+                "" => format!("items[{index}]"),
+                outer => format!("{outer}, items[{index}]"),
+            };
+            if of_pods {
+                imply_pod(&mut value);
+            }
+            match object_kind(&value) {
+                Ok(Kind::List) => {
+                    self.problem(
+                        place,
+                        None,
+                        "a list inside a list is not supported; put its items into the outer one".to_owned(),
+                    );
+                }
+                Ok(kind) => self.take_object(Raw { place, value }, kind),
+                Err(message) => self.problem(place, object_name(&value), message),
+            }
+        }
+    }
+
+    fn take_object(&mut self, raw: Raw, kind: Kind) {
+        let name = object_name(&raw.value);
+        if let Kind::Local(kind) = kind {
+            let message = format!("kind {kind} is accepted, but this version does not use it yet");
+            return self.warning(raw.place, name, message);
+        }
+        if self.pods.len() >= MAX_OBJECTS {
+            let message = format!("more than {MAX_OBJECTS} pods in one manifest; split it into several");
+            return self.problem(raw.place, name, message);
+        }
+        match decode::<Pod>(raw.value) {
+            Ok(decoded) => {
+                for field in decoded.unknown_fields {
+                    self.warning(raw.place.clone(), name.clone(), hint::unknown_field(&field));
+                }
+                self.pods.push(ManifestPod { pod: decoded.object, place: raw.place });
+            }
+            Err(error) => self.problem(raw.place, name, error.to_string()),
+        }
+    }
+}
+
+/// What a document is to us.
+#[derive(Clone, Copy)]
+enum Kind {
+    Pod,
+    List,
+    Local(&'static str),
+}
+
+/// Items of a `PodList` need not repeat what they are.
+fn imply_pod(item: &mut Value) {
+    if let Value::Object(members) = item {
+        members.entry("apiVersion").or_insert_with(|| Value::from("v1"));
+        members.entry("kind").or_insert_with(|| Value::from("Pod"));
+    }
+}
+
+fn object_name(value: &Value) -> Option<String> {
+    value.get("metadata")?.get("name")?.as_str().map(str::to_owned)
+}
+
+fn object_kind(value: &Value) -> Result<Kind, String> {
+    const KINDS: &str =
+        "only Pod, PodList, List, ConfigMap, Secret and PersistentVolumeClaim of apiVersion v1 are read";
+    let Value::Object(members) = value else {
+        return Err(format!(
+            "not an object but {}; a manifest is a mapping with apiVersion, kind, metadata and spec",
+            type_name(value)
+        ));
+    };
+    let text = |field: &str| match members.get(field) {
+        None | Some(Value::Null) => Ok(""),
+        Some(Value::String(text)) => Ok(text.as_str()),
+        Some(other) => Err(format!("{field}: must be a text, not {}", type_name(other))),
+    };
+    let (version, kind) = (text("apiVersion")?, text("kind")?);
+    if kind.is_empty() {
+        return Err("kind is missing; write kind: Pod".to_owned());
+    }
+    let known = match kind {
+        "Pod" => Kind::Pod,
+        "PodList" | "List" => Kind::List,
+        "ConfigMap" => Kind::Local("ConfigMap"),
+        "Secret" => Kind::Local("Secret"),
+        "PersistentVolumeClaim" => Kind::Local("PersistentVolumeClaim"),
+        _ => return Err(format!("kind {kind:?} of apiVersion {version:?} is not run by agent: {KINDS}")),
+    };
+    match version {
+        "v1" => Ok(known),
+        "" => Err(format!("apiVersion is missing; write apiVersion: v1 for kind {kind}")),
+        _ => Err(format!("apiVersion {version:?} does not have kind {kind}; write apiVersion: v1")),
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a mapping",
+    }
+}
+
+#[cfg(test)]
+mod tests;

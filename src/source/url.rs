@@ -1,1 +1,305 @@
-//! To come.
+//! Pods from a URL: `http`, `https` or `file`, asked at once and then every `httpCheckFrequency`.
+//!
+//! Owns what the URL last said: the good pods, the validators, the problem. Must not know HTTP's wire (`http` does) nor what
+//! a manifest means (the parser does).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::file::read::{ReadError, read_manifest_file};
+use super::{
+    MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, SHORTEST_PERIOD,
+    SourceAnswer, SourcePod, SourceProblem, SourceUpdate, carry_since, keep_last_good, parse_manifest,
+};
+use crate::clock::Clock;
+use crate::http::{HttpClient, HttpError, Request, Response, shown_url};
+use crate::types::PodSource;
+
+/// Upstream's limit for one request, body included.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Failures in a row that are logged as such; upstream's number.
+const LOGGED_FAILURES: u32 = 3;
+
+/// What a URL source needs to know.
+#[derive(Clone, Debug)]
+pub struct UrlConfig {
+    /// `staticPodURL`.
+    pub url: String,
+    /// `staticPodURLHeader`: name and value; a name with several values comes several times.
+    pub headers: Vec<(String, String)>,
+    /// `httpCheckFrequency`: between two requests.
+    pub check_frequency: Duration,
+    /// Trust these authorities instead of the system's.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// The source `http`.
+#[derive(Debug)]
+pub struct UrlSource<P> {
+    config: UrlConfig,
+    parser: P,
+    http: HttpClient,
+    clock: Clock,
+    /// The URL without a password: the origin of its pods.
+    location: String,
+    /// Of the good pods.
+    validator: Option<Validator>,
+    /// Of the last body that was good as a whole.
+    digest: Option<[u8; 32]>,
+    pods: Vec<SourcePod>,
+    problems: Vec<SourceProblem>,
+    told: Option<Told>,
+    failures: u32,
+}
+
+/// What the last update said, as far as it decides whether the next one is news.
+#[derive(Clone, Debug, PartialEq)]
+struct Told {
+    answered: bool,
+    problems: Vec<SourceProblem>,
+}
+
+/// Stored beside the pods, so that after a restart an unchanged answer need not be sent again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Validator {
+    url: String,
+    etag: Option<String>,
+    last_modified: Option<String>,
+}
+
+/// One request without pods.
+#[derive(Debug, thiserror::Error)]
+enum PollError {
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("{location}: {source}")]
+    File { location: String, source: ReadError },
+    #[error("{location}: {status_line}")]
+    Status { location: String, status_line: String },
+    #[error("{location}: 304 Not Modified, but nothing was asked for by version")]
+    Unasked { location: String },
+    #[error("{location}: only file:///absolute/path is understood")]
+    FileUrl { location: String },
+}
+
+/// What a good request brought.
+enum Body {
+    Unchanged,
+    New { bytes: Vec<u8>, content_type: Option<String>, validator: Option<Validator> },
+}
+
+impl<P: ManifestParser> UrlSource<P> {
+    /// A source that has said nothing yet. `stored` and `validator` are the last good set from before a restart and what
+    /// the server named it by.
+    pub fn new(
+        config: UrlConfig,
+        parser: P,
+        stored: Vec<SourcePod>,
+        validator: Option<&str>,
+        http: HttpClient,
+        clock: Clock,
+    ) -> Self {
+        let location = shown_url(&config.url);
+        let pods: Vec<_> = stored.into_iter().filter(|pod| pod.origin == location).collect();
+        let validator = validator
+            .and_then(|text| serde_json::from_str::<Validator>(text).ok())
+            .filter(|validator| validator.url == location);
+        Self {
+            config,
+            parser,
+            http,
+            clock,
+            location,
+            validator,
+            digest: None,
+            pods,
+            problems: Vec::new(),
+            told: None,
+            failures: 0,
+        }
+    }
+
+    /// Asks, tells, waits; ends when nobody listens any more. Dropping it at any await is safe.
+    pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
+        let mut timer = interval(self.config.check_frequency.max(SHORTEST_PERIOD));
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                // Nobody listens: nothing is pending here.
+                () = updates.closed() => return,
+                // Safe to lose: the tick is kept by the timer.
+                _ = timer.tick() => {}
+            }
+            if let Some(update) = self.poll().await
+                && updates.send(update).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    /// Asks once; the update if there is something new to tell.
+    pub async fn poll(&mut self) -> Option<SourceUpdate> {
+        match self.fetch().await {
+            Ok(Body::Unchanged) => {
+                self.succeed();
+                self.tell(true, Vec::new(), false)
+            }
+            Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
+            Err(error) => {
+                let message = chain(&error);
+                self.fail(&message);
+                self.tell(false, vec![(REASON_UNAVAILABLE, message)], false)
+            }
+        }
+    }
+
+    async fn fetch(&self) -> Result<Body, PollError> {
+        let location = || self.location.clone();
+        if let Some(path) = self.config.url.strip_prefix("file://") {
+            if !path.starts_with('/') {
+                return Err(PollError::FileUrl { location: location() });
+            }
+            let (bytes, _) = read_manifest_file(path.as_ref())
+                .map_err(|source| PollError::File { location: location(), source })?;
+            return Ok(Body::New { bytes, content_type: None, validator: None });
+        }
+        let known = self.validator.clone().unwrap_or_default();
+        let conditional = known.etag.is_some() || known.last_modified.is_some();
+        let request = Request {
+            url: self.config.url.clone(),
+            headers: self.config.headers.clone(),
+            timeout_total: TIMEOUT,
+            max_body: MAX_MANIFEST_BYTES,
+            ca_file: self.config.ca_file.clone(),
+            if_none_match: known.etag,
+            if_modified_since: known.last_modified,
+        };
+        let response = self.http.get(request).await?;
+        match response.status {
+            200 => Ok(self.new_body(response)),
+            304 if conditional => Ok(Body::Unchanged),
+            304 => Err(PollError::Unasked { location: location() }),
+            _ => Err(PollError::Status { location: location(), status_line: response.status_line }),
+        }
+    }
+
+    fn new_body(&self, response: Response) -> Body {
+        let Response { etag, last_modified, content_type, body, .. } = response;
+        let named = etag.is_some() || last_modified.is_some();
+        let validator = named.then(|| Validator { url: self.location.clone(), etag, last_modified });
+        Body::New { bytes: body, content_type, validator }
+    }
+
+    /// Upstream remembers a body before it has parsed it and so takes a broken one for unchanged later on; here only what
+    /// was good as a whole is remembered.
+    fn accept(
+        &mut self,
+        bytes: &[u8],
+        content_type: Option<String>,
+        validator: Option<Validator>,
+    ) -> Option<SourceUpdate> {
+        let digest: [u8; 32] = Sha256::digest(bytes).into();
+        if self.digest == Some(digest) {
+            self.validator = validator;
+            self.succeed();
+            return self.tell(true, Vec::new(), false);
+        }
+        let origin = Origin { source: PodSource::Http, location: self.location.clone() };
+        let parsed = parse_manifest(&self.parser, bytes, &origin);
+        for warning in &parsed.warnings {
+            log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
+        }
+        let nothing = !parsed.complete && parsed.pods.is_empty();
+        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &self.location);
+        let changed = pods != self.pods;
+        self.pods = pods;
+        let hint = content_type.filter(|kind| kind.contains("html"));
+        let problems = parsed
+            .problems
+            .into_iter()
+            .map(|problem| match &hint {
+                Some(kind) => {
+                    format!("{problem} (the server calls it {kind}: is this a web page, not a manifest?)")
+                }
+                None => problem,
+            })
+            .map(|problem| (REASON_INVALID_MANIFEST, problem))
+            .collect::<Vec<_>>();
+        if parsed.complete {
+            (self.digest, self.validator) = (Some(digest), validator);
+            self.succeed();
+        } else {
+            // Ask for the whole of it again, also after a restart: otherwise a 304 would hide the problem.
+            (self.digest, self.validator) = (None, None);
+            self.fail(problems.first().map_or("no valid manifest", |(_, problem)| problem));
+        }
+        self.tell(!nothing, problems, changed)
+    }
+
+    fn tell(&mut self, answered: bool, problems: Vec<(&str, String)>, changed: bool) -> Option<SourceUpdate> {
+        let now = self.clock.now();
+        self.problems = problems
+            .into_iter()
+            .flat_map(|(reason, message)| {
+                carry_since(vec![message], reason, &self.location, &self.problems, now)
+            })
+            .collect();
+        let told = Told { answered, problems: self.problems.clone() };
+        // A new validator alone is no news: some servers say that everything was modified just now.
+        if !changed && self.told.as_ref() == Some(&told) {
+            return None;
+        }
+        self.told = Some(told);
+        Some(SourceUpdate {
+            source: PodSource::Http,
+            answer: if answered { SourceAnswer::Pods(self.pods.clone()) } else { SourceAnswer::Unknown },
+            problems: self.problems.clone(),
+            validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
+        })
+    }
+
+    fn succeed(&mut self) {
+        if self.failures > 0 {
+            log::info!(url = self.location.as_str(); "Static pod URL answers again");
+        }
+        self.failures = 0;
+    }
+
+    fn fail(&mut self, message: &str) {
+        self.failures = self.failures.saturating_add(1);
+        let url = self.location.as_str();
+        if self.failures <= LOGGED_FAILURES {
+            log::error!(url = url, err = message; "No valid answer from the static pod URL");
+        } else if self.failures == LOGGED_FAILURES + 1 {
+            log::error!(url = url, err = message;
+                "No valid answer from the static pod URL; further failures are logged at debug");
+        } else {
+            log::debug!(url = url, err = message; "No valid answer from the static pod URL");
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.ends_with(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

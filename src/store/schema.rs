@@ -1,1 +1,115 @@
-//! To come.
+//! The shape of the file: an append-only list of migrations, counted in `user_version`.
+//!
+//! Owns table and column names' birth. Never edit a migration that was released, never drop a column that an older
+//! release reads.
+
+use rusqlite::Connection;
+
+use super::error::{Doing, StoreError};
+
+/// Each entry takes the file from version `index` to `index + 1`.
+pub(crate) const MIGRATIONS: &[&str] = &["
+    CREATE TABLE meta (
+        key TEXT NOT NULL PRIMARY KEY,
+        value TEXT NOT NULL
+    ) WITHOUT ROWID;
+    -- A row here means that the source has given a valid answer once; its set may be empty.
+    CREATE TABLE source (
+        name TEXT NOT NULL PRIMARY KEY,
+        validator TEXT
+    ) WITHOUT ROWID;
+    -- A manifest may set a uid itself, so two sources may carry the same one.
+    CREATE TABLE desired (
+        source TEXT NOT NULL,
+        uid TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        name TEXT NOT NULL,
+        origin TEXT NOT NULL,
+        json TEXT NOT NULL,
+        PRIMARY KEY (source, uid)
+    );
+    CREATE TABLE terminating (
+        uid TEXT NOT NULL PRIMARY KEY,
+        json TEXT NOT NULL
+    );
+    CREATE TABLE container_state (
+        uid TEXT NOT NULL,
+        container TEXT NOT NULL,
+        restart_count INTEGER NOT NULL,
+        back_off_nanos INTEGER,
+        back_off_updated INTEGER,
+        PRIMARY KEY (uid, container)
+    ) WITHOUT ROWID;
+    CREATE TABLE status (
+        uid TEXT NOT NULL PRIMARY KEY,
+        json TEXT NOT NULL
+    );
+    CREATE TABLE problem (
+        source TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        origin TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        message TEXT NOT NULL,
+        since INTEGER NOT NULL,
+        PRIMARY KEY (source, position)
+    ) WITHOUT ROWID;
+    CREATE TABLE event (
+        id INTEGER PRIMARY KEY,
+        kind TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        name TEXT NOT NULL,
+        uid TEXT NOT NULL,
+        field_path TEXT NOT NULL,
+        type TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        message TEXT NOT NULL,
+        count INTEGER NOT NULL,
+        first INTEGER NOT NULL,
+        last INTEGER NOT NULL
+    );
+    CREATE UNIQUE INDEX event_by_object ON event (uid, reason, field_path, kind, namespace, name, type, message);
+    CREATE INDEX event_by_last ON event (last);
+"];
+
+/// One statement per table that names every column we use: preparing it proves that the file has our shape.
+const SHAPE: &[&str] = &[
+    "SELECT key, value FROM meta",
+    "SELECT name, validator FROM source",
+    "SELECT source, uid, namespace, name, origin, json FROM desired",
+    "SELECT uid, json FROM terminating",
+    "SELECT uid, container, restart_count, back_off_nanos, back_off_updated FROM container_state",
+    "SELECT uid, json FROM status",
+    "SELECT source, position, origin, reason, message, since FROM problem",
+    "SELECT id, kind, namespace, name, uid, field_path, type, reason, message, count, first, last FROM event",
+];
+
+/// The newest version this program knows.
+pub(crate) fn known_version() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+/// The version of a file; zero when it is fresh.
+pub(crate) fn version(connection: &Connection) -> Result<i64, StoreError> {
+    connection.query_row("PRAGMA user_version", [], |row| row.get(0)).doing("read the schema version")
+}
+
+/// Brings a file up to the newest version, all of it in one transaction. The caller has refused newer files.
+pub(crate) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
+    let found = usize::try_from(version(connection)?).unwrap_or_default();
+    if found >= MIGRATIONS.len() {
+        return Ok(());
+    }
+    let transaction = connection.transaction().doing("begin the migration")?;
+    for statement in &MIGRATIONS[found..] {
+        transaction.execute_batch(statement).doing("migrate the store")?;
+    }
+    transaction
+        .execute_batch(&format!("PRAGMA user_version = {}", known_version()))
+        .doing("write the schema version")?;
+    transaction.commit().doing("commit the migration")
+}
+
+/// True when every table and column is there.
+pub(crate) fn has_our_shape(connection: &Connection) -> bool {
+    SHAPE.iter().all(|statement| connection.prepare(statement).is_ok())
+}

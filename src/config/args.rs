@@ -1,0 +1,181 @@
+//! The argument vector as flags given, in pflag's grammar, and the command that follows them.
+//!
+//! Owns spelling: normalisation, short flags, repetition. Must not know defaults or files.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use lexopt::{Arg, Parser};
+use serde_json::Value;
+
+use super::error::{ConfigError, FlagError};
+use super::flags::{Family, Target, find, known_names};
+use super::suggest::nearest;
+
+/// A flag as it was given.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    /// The spelling used last, normalised.
+    pub(super) spelled: String,
+    /// Its value, all occurrences combined.
+    pub(super) value: Value,
+}
+
+/// The first positional argument and what surrounds it.
+#[derive(Clone, Debug)]
+pub(super) struct Command {
+    pub(super) name: String,
+    /// Arguments before it.
+    pub(super) before: Vec<OsString>,
+    /// Arguments after it.
+    pub(super) rest: Vec<OsString>,
+    /// The bare bool flag right before it, if any: a detached `false` lands here.
+    pub(super) after_bool: Option<String>,
+}
+
+/// What an argument vector says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Args {
+    /// By the flag's own name.
+    pub(super) given: BTreeMap<&'static str, Given>,
+    pub(super) command: Option<Command>,
+    /// `--explain` was given (only where the caller allows it).
+    pub(super) explain: bool,
+    /// Lines about deprecated and removed flags, in order of use.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Args {
+    /// The value given for a flag.
+    pub(super) fn value(&self, name: &str) -> Option<&Value> {
+        self.given.get(name).map(|given| &given.value)
+    }
+}
+
+/// Reads flags up to the first positional argument. `explain` admits `--explain`.
+pub(super) fn scan(arguments: &[OsString], explain: bool) -> Result<Args, ConfigError> {
+    let mut args = Args::default();
+    let mut parser = Parser::from_args(arguments.iter().cloned());
+    let mut after_bool = None;
+    loop {
+        let (name, short) = match parser.next().map_err(unreadable)? {
+            None => return Ok(args),
+            Some(Arg::Value(name)) => {
+                let rest: Vec<OsString> = parser.raw_args().map(Iterator::collect).unwrap_or_default();
+                let before = arguments.len().saturating_sub(rest.len() + 1);
+                let before =
+                    arguments[..before].iter().filter(|argument| *argument != "--").cloned().collect();
+                args.command = Some(Command { name: text(name)?, before, rest, after_bool });
+                return Ok(args);
+            }
+            Some(Arg::Long(name)) => (name.replace('_', "-"), None),
+            Some(Arg::Short('v')) => ("v".to_owned(), Some('v')),
+            Some(Arg::Short('h')) => ("help".to_owned(), Some('h')),
+            Some(Arg::Short(flag)) => return Err(ConfigError::Flag(FlagError::UnknownShort { flag })),
+        };
+        if explain && name == "explain" {
+            let bare = parser.optional_value().is_none_or(|value| value == "true");
+            args.explain = bare;
+            continue;
+        }
+        let target = find(&name).ok_or_else(|| unknown(&name))?;
+        let (value, alone) = match parser.optional_value() {
+            Some(value) => (text(value)?, false),
+            None if target.stands_alone() => ("true".to_owned(), true),
+            None => {
+                let value = parser.value().map_err(|_| FlagError::NoValue { flag: name.clone() });
+                (text(value.map_err(ConfigError::Flag)?)?, false)
+            }
+        };
+        after_bool = alone.then(|| short.map_or_else(|| format!("--{name}"), |flag| format!("-{flag}")));
+        take(&mut args, name, target, &value)?;
+    }
+}
+
+fn take(args: &mut Args, name: String, target: Target, text: &str) -> Result<(), ConfigError> {
+    let (canonical, kind, warning) = match target {
+        Target::Removed(removed) if removed.fatal => {
+            return Err(ConfigError::Flag(FlagError::Removed { flag: name, advice: removed.advice }));
+        }
+        Target::Removed(removed) => {
+            let line =
+                format!("Flag --{name} was removed from the kubelet and is ignored: {}", removed.advice);
+            note(&mut args.warnings, line);
+            return Ok(());
+        }
+        Target::Flag(flag) => {
+            let warning = flag.deprecated.map(|why| format!("Flag --{name} has been deprecated, {why}"));
+            (flag.name, flag.kind, warning)
+        }
+        Target::Field(field) => {
+            let deprecated = field.flag_deprecated() && field.flag == name;
+            let warning = deprecated.then(|| {
+                format!(
+                    "Flag --{name} has been deprecated, set {} in the file given to --config instead",
+                    field.path
+                )
+            });
+            (field.flag, field.kind, warning)
+        }
+    };
+    let earlier = args.given.get(canonical).map(|given| &given.value);
+    let value = kind.parse(text, earlier).map_err(|error| {
+        // A header is often a token, so it is not repeated.
+        let value = if canonical == "manifest-url-header" { "<masked>".to_owned() } else { shorten(text) };
+        ConfigError::Flag(FlagError::Value { flag: name.clone(), value, error })
+    })?;
+    if let Some(line) = warning {
+        note(&mut args.warnings, line);
+    }
+    args.given.insert(canonical, Given { spelled: name, value });
+    Ok(())
+}
+
+/// Each line once, however often the flag is used.
+fn note(lines: &mut Vec<String>, line: String) {
+    if !lines.contains(&line) {
+        lines.push(line);
+    }
+}
+
+/// Values in messages are cut here.
+const MAX_SHOWN: usize = 128;
+
+fn shorten(text: &str) -> String {
+    if text.chars().count() <= MAX_SHOWN {
+        return text.to_owned();
+    }
+    text.chars().take(MAX_SHOWN).chain(['.', '.', '.']).collect()
+}
+
+fn unknown(name: &str) -> ConfigError {
+    let hint = nearest(name, known_names()).map_or(String::new(), |near| format!(", did you mean --{near}?"));
+    ConfigError::Flag(FlagError::Unknown { flag: shorten(name), hint })
+}
+
+fn unreadable(error: lexopt::Error) -> ConfigError {
+    ConfigError::Flag(match error {
+        lexopt::Error::NonUnicodeValue(argument) => {
+            FlagError::NotUtf8 { argument: shorten(&argument.to_string_lossy()) }
+        }
+        lexopt::Error::UnexpectedOption(flag) => {
+            FlagError::Unknown { flag: shorten(&flag), hint: String::new() }
+        }
+        other => FlagError::NoValue { flag: shorten(&other.to_string()) },
+    })
+}
+
+fn text(value: OsString) -> Result<String, ConfigError> {
+    value.into_string().map_err(|value| {
+        ConfigError::Flag(FlagError::NotUtf8 { argument: shorten(&value.to_string_lossy()) })
+    })
+}
+
+/// True for a flag whose effect this version lacks.
+pub(super) fn without_effect(target: Target) -> bool {
+    match target {
+        Target::Field(field) => !field.acted_on(),
+        Target::Flag(flag) => !flag.acted_on && flag.family != Family::Cadvisor,
+        Target::Removed(_) => false,
+    }
+}

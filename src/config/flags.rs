@@ -1,0 +1,244 @@
+//! Flags that are not fields of the configuration file: the kubelet's own, ours, cAdvisor's leftovers, and those upstream
+//! has removed. Finds the setting behind a spelling.
+//!
+//! Owns the tables and the look-up. Must not know values given by anyone.
+
+use super::fields::{FIELDS, Field};
+use super::value::Kind;
+use super::value::Kind::{Bool, Duration, Int32, Map, Text, Version};
+
+/// Who defined a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// The kubelet's.
+    Kubelet,
+    /// Ours.
+    Agent,
+    /// Accepted because cAdvisor's flags always were; without effect.
+    Cadvisor,
+}
+
+/// One flag that is no field of the file.
+#[derive(Debug)]
+pub(super) struct Flag {
+    /// Its name, with dashes.
+    pub(super) name: &'static str,
+    /// How values are written.
+    pub(super) kind: Kind,
+    /// In flag syntax.
+    pub(super) default: &'static str,
+    /// Who defined it.
+    pub(super) family: Family,
+    /// This version acts on it.
+    pub(super) acted_on: bool,
+    /// Why it should not be used, where it is deprecated.
+    pub(super) deprecated: Option<&'static str>,
+    /// One line for `--help`.
+    pub(super) help: &'static str,
+}
+
+/// A flag upstream has removed.
+#[derive(Debug)]
+pub(super) struct Removed {
+    /// Its name; a trailing `*` stands for every name that starts so.
+    pub(super) name: &'static str,
+    /// It takes no detached value.
+    pub(super) stands_alone: bool,
+    /// What to use instead, or why nothing is needed.
+    pub(super) advice: &'static str,
+    /// Ignoring it would change what the node does: refused.
+    pub(super) fatal: bool,
+}
+
+/// What a spelling on the command line stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// A field of the file.
+    Field(&'static Field),
+    /// Any other flag.
+    Flag(&'static Flag),
+    /// Gone upstream.
+    Removed(&'static Removed),
+}
+
+impl Target {
+    /// May it stand alone?
+    pub(super) fn stands_alone(self) -> bool {
+        match self {
+            Self::Field(field) => field.kind.stands_alone(),
+            Self::Flag(flag) => flag.kind.stands_alone(),
+            Self::Removed(removed) => removed.stands_alone,
+        }
+    }
+}
+
+/// Our spelling and the kubelet's name for the same flag.
+pub(super) const ALIASES: [(&str, &str); 1] = [("manifest-dir", "pod-manifest-path")];
+
+/// Finds a flag by its normalised name.
+pub(super) fn find(name: &str) -> Option<Target> {
+    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, flag)| flag);
+    if name.is_empty() {
+        return None;
+    }
+    if let Some(field) = FIELDS.iter().find(|field| field.flag == name) {
+        return Some(Target::Field(field));
+    }
+    if let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) {
+        return Some(Target::Flag(flag));
+    }
+    let matches = |removed: &&Removed| match removed.name.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => removed.name == name,
+    };
+    REMOVED.iter().find(matches).map(Target::Removed)
+}
+
+/// Every name that works today, for suggestions.
+pub(super) fn known_names() -> impl Iterator<Item = &'static str> {
+    let fields = FIELDS.iter().map(|field| field.flag).filter(|flag| !flag.is_empty());
+    fields.chain(FLAGS.iter().map(|flag| flag.name)).chain(ALIASES.iter().map(|(alias, _)| *alias))
+}
+
+const fn kubelet(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    acted_on: bool,
+    help: &'static str,
+) -> Flag {
+    Flag { name, kind, default, family: Family::Kubelet, acted_on, deprecated: None, help }
+}
+
+const fn old(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    acted_on: bool,
+    why: &'static str,
+) -> Flag {
+    Flag { name, kind, default, family: Family::Kubelet, acted_on, deprecated: Some(why), help: "" }
+}
+
+const fn ours(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+    Flag { name, kind, default, family: Family::Agent, acted_on: true, deprecated: None, help }
+}
+
+const fn cadvisor(name: &'static str, kind: Kind, default: &'static str) -> Flag {
+    let deprecated = Some("this is a cAdvisor flag without effect here, and will be removed.");
+    Flag { name, kind, default, family: Family::Cadvisor, acted_on: false, deprecated, help: "" }
+}
+
+const EVICTION_REPLACES: &str =
+    "use --eviction-hard or --eviction-soft instead. Will be removed in a future version.";
+const WILL_BE_REMOVED: &str = "will be removed in a future version.";
+
+#[rustfmt::skip]
+pub(super) static FLAGS: &[Flag] = &[
+    kubelet("config", Text, "", true, "the KubeletConfiguration file (YAML or JSON); flags given beside it win"),
+    kubelet("config-dir", Text, "", true, "directory of drop-in files (*.conf) merged over --config in lexical order"),
+    kubelet("kubeconfig", Text, "", false, "how to reach the API server; empty means standalone mode"),
+    kubelet("bootstrap-kubeconfig", Text, "", false, "kubeconfig for the first client certificate"),
+    kubelet("hostname-override", Text, "", true, "the node's name instead of the host's"),
+    kubelet("node-ip", Text, "", true, "the node's address, or two of them (IPv4,IPv6)"),
+    kubelet("cert-dir", Text, "/var/lib/kubelet/pki", false, "where certificates live"),
+    kubelet("cloud-provider", Text, "", false, "empty or \"external\""),
+    kubelet("root-dir", Text, "/var/lib/kubelet", true, "where pods, volumes and agent.db live"),
+    kubelet("seccomp-default", Bool, "false", true, "use the runtime's default seccomp profile where a pod names none"),
+    kubelet("node-labels", Map, "", true, "labels of this node"),
+    kubelet("lock-file", Text, "", true, "file locked while running; a second instance waits for it"),
+    kubelet("exit-on-lock-contention", Bool, "false", true, "exit when someone else wants the lock file"),
+    kubelet("runtime-cgroups", Text, "", false, "cgroup of the container runtime, for statistics"),
+    kubelet("image-credential-provider-config", Text, "", false, "credential provider configuration, a file or directory"),
+    kubelet("image-credential-provider-bin-dir", Text, "", false, "where credential provider programs are"),
+    old("minimum-container-ttl-duration", Duration, "0s", true, EVICTION_REPLACES),
+    old("maximum-dead-containers-per-container", Int32, "1", true, EVICTION_REPLACES),
+    old("maximum-dead-containers", Int32, "-1", true, EVICTION_REPLACES),
+    old("experimental-mounter-path", Text, "", false, WILL_BE_REMOVED),
+    old("experimental-allocatable-ignore-eviction", Bool, "false", false, WILL_BE_REMOVED),
+    kubelet("windows-service", Bool, "false", false, "accepted; means nothing on Linux"),
+    kubelet("windows-priorityclass", Text, "NORMAL_PRIORITY_CLASS", false, "accepted; means nothing on Linux"),
+    kubelet("version", Version, "false", true, "print the version and exit; =raw prints all of it, =vX.Y.Z sets what is reported"),
+    kubelet("help", Bool, "false", true, "print this text and exit"),
+    ours("manifest-url-ca-file", Text, "", "PEM file of the authorities trusted for --manifest-url; empty means the system's"),
+    ours("runonce-timeout", Duration, "5m", "how long --runonce waits for the pods"),
+    ours("runonce-wait", Text, "running", "what --runonce waits for: running or completed"),
+    ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)"),
+    ours("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and its relatives"),
+    cadvisor("housekeeping-interval", Duration, "10s"),
+    cadvisor("max-housekeeping-interval", Duration, "15s"),
+    cadvisor("application-metrics-count-limit", Int32, "100"),
+    cadvisor("boot-id-file", Text, "/proc/sys/kernel/random/boot_id"),
+    cadvisor("container-hints", Text, "/etc/cadvisor/container_hints.json"),
+    cadvisor("containerd", Text, "/run/containerd/containerd.sock"),
+    cadvisor("containerd-namespace", Text, "k8s.io"),
+    cadvisor("enable-load-reader", Bool, "false"),
+    cadvisor("event-storage-age-limit", Text, "default=0"),
+    cadvisor("event-storage-event-limit", Text, "default=0"),
+    cadvisor("global-housekeeping-interval", Duration, "1m"),
+    cadvisor("log-cadvisor-usage", Bool, "false"),
+    cadvisor("machine-id-file", Text, "/etc/machine-id,/var/lib/dbus/machine-id"),
+    cadvisor("storage-driver-user", Text, "root"),
+    cadvisor("storage-driver-password", Text, "root"),
+    cadvisor("storage-driver-host", Text, "localhost:8086"),
+    cadvisor("storage-driver-db", Text, "cadvisor"),
+    cadvisor("storage-driver-table", Text, "stats"),
+    cadvisor("storage-driver-secure", Bool, "false"),
+    cadvisor("storage-driver-buffer-duration", Duration, "1m"),
+];
+
+const fn gone(name: &'static str, advice: &'static str) -> Removed {
+    Removed { name, stands_alone: false, advice, fatal: false }
+}
+
+const fn gone_bool(name: &'static str, advice: &'static str) -> Removed {
+    Removed { name, stands_alone: true, advice, fatal: false }
+}
+
+const fn refused(name: &'static str, advice: &'static str) -> Removed {
+    Removed { name, stands_alone: false, advice, fatal: true }
+}
+
+const RUNTIME_OWNS_NETWORK: &str = "the container runtime sets up pod networks; configure CNI there";
+const RUNTIME_ENDPOINT: &str = "use --container-runtime-endpoint";
+const LOGS_TO_STDERR: &str = "logs go to stderr; let the service manager store them";
+const ALWAYS: &str = "this is no longer optional";
+
+#[rustfmt::skip]
+pub(super) static REMOVED: &[Removed] = &[
+    gone("network-plugin", RUNTIME_OWNS_NETWORK),
+    gone("cni-conf-dir", RUNTIME_OWNS_NETWORK),
+    gone("cni-bin-dir", RUNTIME_OWNS_NETWORK),
+    gone("cni-cache-dir", RUNTIME_OWNS_NETWORK),
+    gone("network-plugin-mtu", RUNTIME_OWNS_NETWORK),
+    gone("pod-infra-container-image", "the container runtime owns the sandbox image; set it there"),
+    gone("container-runtime", RUNTIME_ENDPOINT),
+    gone("docker-endpoint", RUNTIME_ENDPOINT),
+    gone("image-pull-progress-deadline", "set a pull timeout in the container runtime"),
+    gone("dynamic-config-dir", "use --config and --config-dir"),
+    gone_bool("experimental-dockershim", RUNTIME_ENDPOINT),
+    gone("experimental-dockershim*", RUNTIME_ENDPOINT),
+    gone("cloud-config", "run a cloud controller manager and use --cloud-provider=external"),
+    gone_bool("keep-terminated-pod-volumes", "volumes of terminated pods are always unmounted"),
+    gone("non-masquerade-cidr", RUNTIME_OWNS_NETWORK),
+    gone_bool("register-schedulable", "use --register-with-taints"),
+    gone_bool("allow-privileged", "privileged containers are always allowed"),
+    gone("cadvisor-port", "use /metrics/cadvisor of the kubelet's port"),
+    refused("api-servers", "use --kubeconfig"),
+    refused("experimental-bootstrap-kubeconfig", "use --bootstrap-kubeconfig"),
+    gone_bool("experimental-check-node-capabilities-before-mount", ALWAYS),
+    gone_bool("really-crash-for-testing", "a panic always ends the process"),
+    gone("chaos-chance", "there is no fault injection in this program"),
+    gone_bool("experimental-kernel-memcg-notification", "use --kernel-memcg-notification"),
+    gone_bool("add-dir-header", LOGS_TO_STDERR),
+    gone_bool("alsologtostderr", LOGS_TO_STDERR),
+    gone("log-backtrace-at", LOGS_TO_STDERR),
+    gone("log-dir", LOGS_TO_STDERR),
+    gone("log-file", LOGS_TO_STDERR),
+    gone("log-file-max-size", LOGS_TO_STDERR),
+    gone_bool("logtostderr", LOGS_TO_STDERR),
+    gone_bool("one-output", LOGS_TO_STDERR),
+    gone_bool("skip-headers", LOGS_TO_STDERR),
+    gone_bool("skip-log-headers", LOGS_TO_STDERR),
+    gone("stderrthreshold", LOGS_TO_STDERR),
+];

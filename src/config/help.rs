@@ -1,0 +1,94 @@
+//! The text of `--help`.
+//!
+//! Owns its layout. Must not know values given by anyone.
+
+use std::fmt::Write;
+
+use super::fields::FIELDS;
+use super::flags::{ALIASES, FLAGS, Family, Flag};
+use super::value::Kind;
+
+const INTRODUCTION: &str = "\
+agent is a kubelet for the edge: it runs the pods of manifest files and URLs on this machine, with or without a
+Kubernetes cluster. It takes the flags and the KubeletConfiguration file of kubelet v1.36.
+
+Usage:
+  agent [flags]                     run
+  agent --runonce [flags]           start the pods once, wait for them, and leave them running
+  agent config [--explain] [flags]  print the resolved configuration; --explain says where each setting came from
+  agent status                      what runs, what is wrong, and why
+  agent get                         pods as a table
+  agent version                     the version
+";
+
+/// The whole text.
+pub(super) fn text() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    text.push_str("\nFlags of this agent:\n");
+    for (alias, flag) in ALIASES {
+        let _ = writeln!(
+            text,
+            "      --{alias} string\n            directory or file of pod manifests; same as --{flag}"
+        );
+    }
+    let _ = writeln!(
+        text,
+        "      --runonce\n            start the pods once, wait for them, and leave them running"
+    );
+    for flag in FLAGS.iter().filter(|flag| flag.family == Family::Agent) {
+        write_flag(&mut text, flag);
+    }
+    text.push_str("\nFlags of the kubelet that are no fields of the configuration file:\n");
+    for flag in FLAGS.iter().filter(|flag| flag.family == Family::Kubelet) {
+        write_flag(&mut text, flag);
+    }
+    text.push_str("\nFlags for fields of the configuration file (a flag wins over the file):\n");
+    let mut fields: Vec<_> =
+        FIELDS.iter().filter(|field| !field.flag.is_empty() && field.flag != "runonce").collect();
+    fields.sort_by_key(|field| field.flag);
+    for field in fields {
+        let dash = if field.flag == "v" { "  -v, --" } else { "      --" };
+        let default = default_text(field.kind, field.default.unwrap_or_default());
+        let note = if field.flag_deprecated() { "deprecated: set" } else { "sets" };
+        let effect = if field.acted_on() { "" } else { "; not acted on yet" };
+        let _ = writeln!(
+            text,
+            "{dash}{}{}\n            {note} {} of the file{default}{effect}",
+            field.flag,
+            word(field.kind),
+            field.path
+        );
+    }
+    text.push_str("\nAccepted without effect (cAdvisor):\n");
+    for flag in FLAGS.iter().filter(|flag| flag.family == Family::Cadvisor) {
+        let _ = writeln!(text, "      --{}{}", flag.name, word(flag.kind));
+    }
+    text
+}
+
+fn write_flag(text: &mut String, flag: &Flag) {
+    let dash = if flag.name == "help" { "  -h, --" } else { "      --" };
+    let help = match flag.deprecated {
+        Some(why) => format!("deprecated: {why}"),
+        None => flag.help.to_owned(),
+    };
+    let default =
+        if flag.kind == Kind::Version { String::new() } else { default_text(flag.kind, flag.default) };
+    let effect = if flag.acted_on { "" } else { "; not acted on yet" };
+    let _ = writeln!(text, "{dash}{}{}\n            {help}{default}{effect}", flag.name, word(flag.kind));
+}
+
+fn word(kind: Kind) -> String {
+    match kind {
+        Kind::Bool => String::new(),
+        Kind::Version => "[=true|raw|vX.Y.Z]".to_owned(),
+        other => format!(" {}", other.word()),
+    }
+}
+
+fn default_text(kind: Kind, default: &str) -> String {
+    if default.is_empty() || (kind == Kind::Bool && default == "false") {
+        return String::new();
+    }
+    format!(" (default {default})")
+}

@@ -1,0 +1,1 @@
+//! Tests of the whole road from arguments and files to the resolved configuration.

@@ -1,0 +1,47 @@
+//! Dotted paths in a JSON tree.
+//!
+//! Owns walking. Must not know which paths exist.
+
+use serde_json::{Map, Value};
+
+/// The value at a path; null counts as absent.
+pub(super) fn get<'a>(tree: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(tree, |value, name| value.get(name)).filter(|value| !value.is_null())
+}
+
+/// Puts a value at a path, making objects on the way.
+pub(super) fn set(tree: &mut Value, path: &str, value: Value) {
+    let mut place = tree;
+    for name in path.split('.') {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        let Value::Object(members) = place else { return };
+        place = members.entry(name.to_owned()).or_insert(Value::Null);
+    }
+    *place = value;
+}
+
+/// How a patch speaks of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mention {
+    /// Not at all.
+    None,
+    /// With a value.
+    Value,
+    /// With null, at the path or above it.
+    Null,
+}
+
+/// Whether and how `patch` touches `path`.
+pub(super) fn mention(patch: &Value, path: &str) -> Mention {
+    let mut value = patch;
+    for name in path.split('.') {
+        match value.get(name) {
+            None => return Mention::None,
+            Some(Value::Null) => return Mention::Null,
+            Some(next) => value = next,
+        }
+    }
+    Mention::Value
+}

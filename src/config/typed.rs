@@ -1,0 +1,257 @@
+//! From layers to the typed, checked result.
+//!
+//! Owns the order of the checks and the flags' typed form. Must not know the command line's grammar.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::args::{Args, without_effect};
+use super::duration::GoDuration;
+use super::error::{ConfigError, FileError, RunOnceError};
+use super::fields::FIELDS;
+use super::flags::{FLAGS, find};
+use super::gates::{self, FeatureGates};
+use super::load::clean;
+use super::resolve::{self, Layered, Origin, layer};
+use super::schema::KubeletConfiguration;
+use super::{Environment, Resolved, explain, tree, validate};
+use crate::api::decode::decode;
+
+/// The kubelet's flags that are no fields of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are upstream's; `flags` describes each")]
+pub struct KubeletFlags {
+    pub config: String,
+    pub config_dir: String,
+    pub kubeconfig: String,
+    pub bootstrap_kubeconfig: String,
+    pub hostname_override: String,
+    pub node_ip: String,
+    pub cert_dir: PathBuf,
+    pub cloud_provider: String,
+    pub root_dir: PathBuf,
+    pub seccomp_default: bool,
+    pub node_labels: BTreeMap<String, String>,
+    pub lock_file: String,
+    pub exit_on_lock_contention: bool,
+    pub runtime_cgroups: String,
+    pub image_credential_provider_config: String,
+    pub image_credential_provider_bin_dir: String,
+    pub minimum_container_ttl_duration: GoDuration,
+    pub maximum_dead_containers_per_container: i32,
+    pub maximum_dead_containers: i32,
+    pub experimental_mounter_path: String,
+    pub experimental_allocatable_ignore_eviction: bool,
+    /// `--version=vX.Y.Z`: the version to report.
+    pub reported_version: Option<String>,
+}
+
+/// What run-once waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunOnceWait {
+    /// Until pods that always restart run, and the others have ended.
+    #[default]
+    Running,
+    /// Until every pod has ended.
+    Completed,
+}
+
+/// Our own flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentFlags {
+    /// Start the pods once and leave.
+    pub run_once: bool,
+    /// How long to wait for them.
+    pub run_once_timeout: GoDuration,
+    /// What to wait for.
+    pub run_once_wait: RunOnceWait,
+    /// Image archives to import.
+    pub images_dir: PathBuf,
+    /// Authorities trusted for `--manifest-url`; `None` means the system's.
+    pub manifest_url_ca_file: Option<PathBuf>,
+    /// The socket of `agent status`.
+    pub agent_socket: PathBuf,
+}
+
+/// Given or default values of the flags that are no fields.
+struct Values<'a>(&'a Args);
+
+impl Values<'_> {
+    fn get(&self, name: &str) -> Value {
+        self.0.value(name).cloned().unwrap_or_else(|| {
+            let flag = FLAGS.iter().find(|flag| flag.name == name);
+            flag.and_then(|flag| flag.kind.parse(flag.default, None).ok()).unwrap_or_default()
+        })
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.get(name).as_str().unwrap_or_default().to_owned()
+    }
+
+    fn switch(&self, name: &str) -> bool {
+        self.get(name).as_bool().unwrap_or_default()
+    }
+
+    fn int(&self, name: &str) -> i32 {
+        self.get(name).as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or_default()
+    }
+
+    fn duration(&self, name: &str) -> GoDuration {
+        GoDuration::parse(&self.text(name)).unwrap_or_default()
+    }
+
+    fn map(&self, name: &str) -> BTreeMap<String, String> {
+        let value = self.get(name);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        value.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect()
+    }
+}
+
+fn kubelet_flags(values: &Values<'_>) -> KubeletFlags {
+    KubeletFlags {
+        config: values.text("config"),
+        config_dir: values.text("config-dir"),
+        kubeconfig: values.text("kubeconfig"),
+        bootstrap_kubeconfig: values.text("bootstrap-kubeconfig"),
+        hostname_override: values.text("hostname-override"),
+        node_ip: values.text("node-ip"),
+        cert_dir: PathBuf::from(values.text("cert-dir")),
+        cloud_provider: values.text("cloud-provider"),
+        root_dir: PathBuf::from(clean(Path::new(&values.text("root-dir")))),
+        seccomp_default: values.switch("seccomp-default"),
+        node_labels: values.map("node-labels"),
+        lock_file: values.text("lock-file"),
+        exit_on_lock_contention: values.switch("exit-on-lock-contention"),
+        runtime_cgroups: values.text("runtime-cgroups"),
+        image_credential_provider_config: values.text("image-credential-provider-config"),
+        image_credential_provider_bin_dir: values.text("image-credential-provider-bin-dir"),
+        minimum_container_ttl_duration: values.duration("minimum-container-ttl-duration"),
+        maximum_dead_containers_per_container: values.int("maximum-dead-containers-per-container"),
+        maximum_dead_containers: values.int("maximum-dead-containers"),
+        experimental_mounter_path: values.text("experimental-mounter-path"),
+        experimental_allocatable_ignore_eviction: values.switch("experimental-allocatable-ignore-eviction"),
+        reported_version: Some(values.text("version")).filter(|version| version.starts_with('v')),
+    }
+}
+
+fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<AgentFlags, ConfigError> {
+    let path = |name: &str| Some(values.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let run_once_wait = match values.text("runonce-wait").as_str() {
+        "running" => RunOnceWait::Running,
+        "completed" => RunOnceWait::Completed,
+        word => {
+            return Err(ConfigError::RunOnce(RunOnceError::Wait { word: word.chars().take(64).collect() }));
+        }
+    };
+    let run_once_timeout = values.duration("runonce-timeout");
+    if run_once_timeout.is_zero() || run_once_timeout.is_negative() {
+        return Err(ConfigError::RunOnce(RunOnceError::Timeout));
+    }
+    Ok(AgentFlags {
+        run_once,
+        run_once_timeout,
+        run_once_wait,
+        images_dir: path("images-dir").unwrap_or_else(|| root_dir.join("images")),
+        manifest_url_ca_file: path("manifest-url-ca-file"),
+        agent_socket: PathBuf::from(values.text("agent-socket")),
+    })
+}
+
+/// Everything between the parsed arguments and a configuration one can start with.
+pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved, ConfigError> {
+    let from_flags = gates_of(args.value("feature-gates"));
+    FeatureGates::resolve(&from_flags).map_err(ConfigError::FeatureGates)?;
+    let values = Values(args);
+    let flags = kubelet_flags(&values);
+    let mut warnings = args.warnings.clone();
+    let node = validate::flags(&flags, args, environment).map_err(ConfigError::Flags)?;
+    warnings.extend(node.warnings);
+
+    let mut layered = layer(args)?;
+    let run_once = tree::get(&layered.document, "runOnce") == Some(&Value::Bool(true));
+    check_run_once(args, &flags, run_once)?;
+    if run_once {
+        stop_server(&mut layered);
+    }
+    let agent = agent_flags(&values, &flags.root_dir, run_once)?;
+    let given_gates = gates_of(tree::get(&layered.document, "featureGates"));
+    let feature_gates = FeatureGates::resolve(&given_gates).map_err(ConfigError::FeatureGates)?;
+    let kubelet = decode::<KubeletConfiguration>(layered.document.clone()).map_err(|error| {
+        // Every layer decoded on its own; only a merge of drop-ins can still disagree with itself.
+        ConfigError::DropIn { path: PathBuf::from(&flags.config_dir), error: FileError::Decode(error) }
+    })?;
+    let kubelet = kubelet.object;
+    validate::configuration(&kubelet, &feature_gates).map_err(ConfigError::Configuration)?;
+
+    warnings.append(&mut layered.warnings);
+    warnings.extend(gates::warnings(&given_gates));
+    warnings.extend(validate::soft_warnings(&kubelet));
+    Ok(Resolved {
+        flag_dump: explain::flag_dump(args),
+        not_acted_on: not_acted_on(args, &layered),
+        flags,
+        kubelet,
+        agent,
+        feature_gates,
+        node_name: node.name,
+        node_ips: node.addresses,
+        provenance: layered.provenance,
+        warnings,
+        document: layered.document,
+    })
+}
+
+fn gates_of(value: Option<&Value>) -> BTreeMap<String, bool> {
+    let members = value.and_then(Value::as_object).into_iter().flatten();
+    members.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
+}
+
+fn check_run_once(args: &Args, flags: &KubeletFlags, run_once: bool) -> Result<(), ConfigError> {
+    let bad = |error| Err(ConfigError::RunOnce(error));
+    if !run_once {
+        let alone =
+            ["runonce-timeout", "runonce-wait"].into_iter().find(|flag| args.given.contains_key(flag));
+        return alone.map_or(Ok(()), |flag| bad(RunOnceError::Alone { flag }));
+    }
+    if !flags.kubeconfig.is_empty() {
+        return bad(RunOnceError::WithKubeconfig);
+    }
+    if args.value("enable-server") == Some(&Value::Bool(true)) {
+        return bad(RunOnceError::WithServer);
+    }
+    Ok(())
+}
+
+fn stop_server(layered: &mut Layered) {
+    if tree::get(&layered.document, "enableServer") == Some(&Value::Bool(true)) {
+        tree::set(&mut layered.document, "enableServer", Value::Bool(false));
+        let origin = Origin::AgentDefault("run-once never starts the server");
+        layered.provenance.insert("enableServer".to_owned(), origin);
+    }
+}
+
+/// One line for each setting the user made that has no effect yet.
+fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
+    let baseline = resolve::baseline().document;
+    let mut lines = Vec::new();
+    for field in FIELDS.iter().filter(|field| !field.acted_on()) {
+        let Some(origin) = layered.provenance.get(field.path).filter(|origin| origin.is_explicit()) else {
+            continue;
+        };
+        // Saying what holds anyway needs no warning.
+        if tree::get(&baseline, field.path) == tree::get(&layered.document, field.path) {
+            continue;
+        }
+        lines.push(format!("{} ({origin}) is accepted but this version does not act on it yet", field.path));
+    }
+    for (name, given) in &args.given {
+        let Some(target @ super::flags::Target::Flag(_)) = find(name) else { continue };
+        if without_effect(target) {
+            let name = &given.spelled;
+            lines.push(format!("--{name} is accepted but this version does not act on it yet"));
+        }
+    }
+    lines
+}

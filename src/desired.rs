@@ -1,0 +1,53 @@
+//! What sources want: the messages between whoever reads manifests and whoever acts on them, and what the store keeps.
+//!
+//! Owns shapes. Must not know how a source reads or how the store writes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::pod::Pod;
+use crate::types::{PodSource, Timestamp};
+
+/// Everything a source wants to run now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceUpdate {
+    /// Who speaks.
+    pub source: PodSource,
+    /// The whole set, or that there is no valid answer and the last one stands.
+    pub answer: SourceAnswer,
+    /// What is wrong with the source right now, its whole list; empty when all is well.
+    pub problems: Vec<SourceProblem>,
+    /// Lets a URL source go on after a restart: its ETag and Last-Modified.
+    pub validator: Option<String>,
+}
+
+/// What a source knows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SourceAnswer {
+    /// These pods and no others (an empty list is a valid answer).
+    Pods(Vec<SourcePod>),
+    /// No valid answer: a missing directory, an HTTP error, an empty body. The last good set stands.
+    Unknown,
+}
+
+/// One wanted pod and where it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourcePod {
+    /// Defaulted, named, with uid and annotations: ready to run.
+    pub pod: Pod,
+    /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken keeps its last
+    /// good version here.
+    pub origin: String,
+}
+
+/// Something a user must mend.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SourceProblem {
+    /// File path or URL.
+    pub origin: String,
+    /// A Kubernetes event reason, `FailedValidation` for a manifest that does not parse or validate.
+    pub reason: String,
+    /// What is wrong, where, and how to mend it.
+    pub message: String,
+    /// When this problem (with this very message) was first seen.
+    pub since: Timestamp,
+}

@@ -1,0 +1,251 @@
+//! Why a request got no answer, in words that name the server and, where there is one, the fix.
+//!
+//! Owns the translation of ureq's and rustls' errors. Must not know what the request was for.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustls::CertificateError;
+use rustls::pki_types::pem;
+
+use super::Request;
+
+/// A request without an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// The owner thread cannot be made.
+    #[error("start the HTTP thread")]
+    Thread {
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The owner thread is gone.
+    #[error("the HTTP thread has stopped")]
+    Stopped,
+    /// Neither http nor https.
+    #[error("{url}: the scheme must be http or https")]
+    Scheme {
+        /// The URL.
+        url: String,
+    },
+    /// Not a URL, or a header that cannot be sent.
+    #[error("{url}: not a valid request: {reason}; check the URL and the configured headers")]
+    Invalid {
+        /// The URL.
+        url: String,
+        /// The client's words.
+        reason: String,
+    },
+    /// A file of certificates cannot be read.
+    #[error("read trusted certificates from {}", path.display())]
+    ReadAuthorities {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of certificates is not PEM.
+    #[error("parse trusted certificates in {}: {source:?}", path.display())]
+    ParseAuthorities {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: pem::Error,
+    },
+    /// A file of certificates has none.
+    #[error("{} holds no PEM certificate", path.display())]
+    EmptyAuthorities {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No bundle of authorities on this system.
+    #[error("no trusted certificates on this system: install ca-certificates or set SSL_CERT_FILE")]
+    NoAuthorities,
+    /// DNS does not know the host.
+    #[error("{url}: cannot resolve the host name; check the name and the DNS servers in /etc/resolv.conf")]
+    Resolve {
+        /// The URL.
+        url: String,
+    },
+    /// Nobody listens there.
+    #[error("{url}: connection refused; is the server running on that port?")]
+    Refused {
+        /// The URL.
+        url: String,
+    },
+    /// Connecting, sending or receiving failed.
+    #[error("{url}: connection failed")]
+    Connection {
+        /// The URL.
+        url: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The whole request took too long.
+    #[error("{url}: no complete answer within {seconds} s")]
+    Timeout {
+        /// The URL.
+        url: String,
+        /// The limit.
+        seconds: u64,
+    },
+    /// A redirect loop, or nearly one.
+    #[error("{url}: more than 10 redirects; the server sends us in circles")]
+    TooManyRedirects {
+        /// The URL.
+        url: String,
+    },
+    /// The body passes the limit.
+    #[error("{url}: the body is longer than the limit of {limit} bytes")]
+    TooLong {
+        /// The URL.
+        url: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// The connection ended before the body did.
+    #[error("{url}: the connection was closed before the answer was complete")]
+    Truncated {
+        /// The URL.
+        url: String,
+    },
+    /// Compressed although we did not ask for it.
+    #[error("{url}: the server sent content encoding {encoding:?}, which was not asked for")]
+    Encoded {
+        /// The URL.
+        url: String,
+        /// The encoding.
+        encoding: String,
+    },
+    /// TLS was refused by either side.
+    #[error("{url}: TLS: {reason}")]
+    Tls {
+        /// The URL.
+        url: String,
+        /// Why.
+        reason: TlsError,
+    },
+    /// The proxy of the environment cannot be used.
+    #[error(
+        "{url}: the proxy did not connect: {reason}; check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY"
+    )]
+    Proxy {
+        /// The URL.
+        url: String,
+        /// The client's words.
+        reason: String,
+    },
+    /// The server does not speak HTTP as it should.
+    #[error("{url}: not a valid HTTP answer: {reason}")]
+    Protocol {
+        /// The URL.
+        url: String,
+        /// The client's words.
+        reason: String,
+    },
+}
+
+/// Why TLS failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TlsError {
+    /// Past its notAfter.
+    #[error(
+        "the server's certificate has expired; renew it, or correct this machine's clock if that is ahead"
+    )]
+    Expired,
+    /// Before its notBefore.
+    #[error("the server's certificate is not valid yet; this machine's clock is probably behind")]
+    NotYetValid,
+    /// Signed by nobody we trust.
+    #[error(
+        "the server's certificate is signed by an unknown authority; add that authority to the trusted ones"
+    )]
+    UnknownIssuer,
+    /// For another host.
+    #[error("the server's certificate is not for this host name")]
+    WrongName,
+    /// Any other fault of the certificate.
+    #[error("the server's certificate is not acceptable: {0:?}")]
+    Certificate(CertificateError),
+    /// The other side does not speak TLS.
+    #[error("the server does not speak TLS on this port; is it an http:// URL?")]
+    NotTls,
+    /// Any other fault of the handshake.
+    #[error("{0}")]
+    Handshake(String),
+}
+
+/// The URL without a password, for logs and messages.
+#[must_use]
+pub fn shown_url(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
+        None => url.to_owned(),
+    }
+}
+
+pub(super) fn explain(error: ureq::Error, request: &Request) -> HttpError {
+    let url = shown_url(&request.url);
+    match error {
+        ureq::Error::HostNotFound => HttpError::Resolve { url },
+        ureq::Error::Timeout(_) => timeout(request),
+        ureq::Error::TooManyRedirects => HttpError::TooManyRedirects { url },
+        ureq::Error::Rustls(error) => HttpError::Tls { url, reason: explain_tls(error) },
+        ureq::Error::Tls(reason) => HttpError::Tls { url, reason: TlsError::Handshake(reason.to_owned()) },
+        ureq::Error::Io(error) => explain_io(error, request),
+        ureq::Error::BadUri(reason) => HttpError::Invalid { url, reason },
+        ureq::Error::Http(error) => HttpError::Invalid { url, reason: error.to_string() },
+        ureq::Error::InvalidProxyUrl => HttpError::Proxy { url, reason: "not a proxy URL".to_owned() },
+        ureq::Error::ConnectProxyFailed(reason) => HttpError::Proxy { url, reason },
+        other => HttpError::Protocol { url, reason: other.to_string() },
+    }
+}
+
+pub(super) fn explain_body(error: io::Error, request: &Request) -> HttpError {
+    if error.kind() == io::ErrorKind::UnexpectedEof {
+        return HttpError::Truncated { url: shown_url(&request.url) };
+    }
+    explain(ureq::Error::from(error), request)
+}
+
+fn explain_io(error: io::Error, request: &Request) -> HttpError {
+    let url = shown_url(&request.url);
+    if let Some(tls) = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        return HttpError::Tls { url, reason: explain_tls(tls.clone()) };
+    }
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => HttpError::Refused { url },
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => timeout(request),
+        io::ErrorKind::UnexpectedEof => HttpError::Truncated { url },
+        // The resolver of the standard library has no kind of its own.
+        _ if error.to_string().contains("failed to lookup address") => HttpError::Resolve { url },
+        _ => HttpError::Connection { url, source: error },
+    }
+}
+
+fn timeout(request: &Request) -> HttpError {
+    HttpError::Timeout { url: shown_url(&request.url), seconds: request.timeout_total.as_secs() }
+}
+
+fn explain_tls(error: rustls::Error) -> TlsError {
+    match error {
+        rustls::Error::InvalidCertificate(certificate) => match certificate {
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => TlsError::Expired,
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                TlsError::NotYetValid
+            }
+            CertificateError::UnknownIssuer => TlsError::UnknownIssuer,
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                TlsError::WrongName
+            }
+            other => TlsError::Certificate(other),
+        },
+        rustls::Error::InvalidMessage(_) => TlsError::NotTls,
+        other => TlsError::Handshake(other.to_string()),
+    }
+}

@@ -1,0 +1,260 @@
+//! The client against servers that do everything wrong.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::testing::{Server, answer, pause};
+use super::*;
+
+fn get(request: Request) -> Result<Response, HttpError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(HttpClient::start().unwrap().get(request))
+}
+
+fn failure(url: &str) -> String {
+    get(Request { timeout_total: Duration::from_secs(2), ..Request::get(url) }).unwrap_err().to_string()
+}
+
+#[test]
+fn an_answer_comes_with_its_status_validators_and_body_and_the_request_with_its_headers() {
+    let text =
+        answer("404 Not Found", &["ETag: \"v1\"", "Last-Modified: today", "Content-Type: text/plain"], "no");
+    let server = Server::answers(vec![text]);
+    let request = Request {
+        headers: vec![("X-Key".into(), "a".into()), ("X-Key".into(), "b".into())],
+        if_none_match: Some("\"v0\"".into()),
+        if_modified_since: Some("yesterday".into()),
+        ..Request::get(server.url("/manifest"))
+    };
+    let response = get(request).unwrap();
+    assert_eq!((response.status, response.status_line.as_str()), (404, "404 Not Found"));
+    assert_eq!(response.etag.as_deref(), Some("\"v1\""));
+    assert_eq!(response.last_modified.as_deref(), Some("today"));
+    assert_eq!(response.content_type.as_deref(), Some("text/plain"));
+    assert_eq!(response.body, b"no");
+    let head = server.request();
+    assert!(head.starts_with("get /manifest http/1.1\r\n"), "{head}");
+    for line in
+        ["x-key: a\r\n", "x-key: b\r\n", "if-none-match: \"v0\"\r\n", "if-modified-since: yesterday\r\n"]
+    {
+        assert!(head.contains(line), "{line} in {head}");
+    }
+    assert!(!head.contains("accept-encoding"), "{head}");
+}
+
+#[test]
+fn a_server_that_drips_is_cut_off_at_the_total_deadline() {
+    for head_first in [true, false] {
+        let server = Server::start(move |_, stream: &mut TcpStream| {
+            if head_first {
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n").unwrap();
+            }
+            while stream.write_all(b"x").is_ok() {
+                pause(Duration::from_millis(50));
+            }
+        });
+        let started = Instant::now();
+        let request = Request { timeout_total: Duration::from_millis(400), ..Request::get(server.url("/")) };
+        let error = get(request).unwrap_err();
+        assert!(matches!(error, HttpError::Timeout { .. }), "{head_first}: {error}");
+        assert!(started.elapsed() < Duration::from_secs(2), "{head_first}: {:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn an_endless_body_ends_at_the_limit() {
+    let server = Server::start(|_, stream: &mut TcpStream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").unwrap();
+        while stream.write_all(&[b'x'; 4096]).is_ok() {}
+    });
+    let error = get(Request { max_body: 100_000, ..Request::get(server.url("/")) }).unwrap_err();
+    assert!(matches!(error, HttpError::TooLong { limit: 100_000, .. }), "{error}");
+}
+
+#[test]
+fn a_body_of_exactly_the_limit_is_accepted() {
+    let server = Server::answers(vec![answer("200 OK", &[], "12345")]);
+    assert_eq!(get(Request { max_body: 5, ..Request::get(server.url("/")) }).unwrap().body, b"12345");
+    let error = get(Request { max_body: 4, ..Request::get(server.url("/")) }).unwrap_err();
+    assert!(matches!(error, HttpError::TooLong { limit: 4, .. }), "{error}");
+}
+
+#[test]
+fn a_body_shorter_than_announced_is_an_error() {
+    let cut = [
+        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\napiVersion: v1",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\napiVersion: v1",
+        "HTTP/1.1 200 OK\r\nContent-Le",
+        "",
+    ];
+    for text in cut {
+        let server = Server::answers(vec![text.to_owned()]);
+        let error = get(Request::get(server.url("/"))).unwrap_err();
+        assert!(matches!(error, HttpError::Truncated { .. }), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn redirects_are_followed_and_a_loop_is_named() {
+    let target = Server::answers(vec![answer("200 OK", &[], "here")]);
+    let to = format!("Location: {}", target.url("/x"));
+    let server = Server::answers(vec![answer("302 Found", &[&to], "")]);
+    assert_eq!(get(Request::get(server.url("/"))).unwrap().body, b"here");
+    let server = Server::answers(vec![answer("302 Found", &["Location: /again"], "")]);
+    assert!(failure(&server.url("/")).contains("more than 10 redirects"));
+}
+
+#[test]
+fn what_is_not_a_working_server_is_said_in_words_that_help() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port());
+    drop(listener);
+    assert!(failure(&closed).contains("connection refused"), "{}", failure(&closed));
+    let unknown = failure("http://name.invalid/");
+    assert!(unknown.contains("cannot resolve the host name"), "{unknown}");
+    assert!(failure("ftp://host/").contains("the scheme must be http or https"));
+    assert!(failure("http:///x").contains("not a valid"), "{}", failure("http:///x"));
+    let server = Server::answers(vec!["SSH-2.0-OpenSSH_9.2\r\n".to_owned()]);
+    assert!(failure(&server.url("/")).contains("not a valid HTTP answer"), "{}", failure(&server.url("/")));
+    let server = Server::answers(vec![answer("200 OK", &["Content-Encoding: gzip"], "x")]);
+    assert!(failure(&server.url("/")).contains("content encoding \"gzip\""));
+}
+
+#[test]
+fn a_password_in_the_url_is_never_shown() {
+    assert_eq!(shown_url("https://user:p@ss@host:1/a@b?c"), "https://host:1/a@b?c");
+    assert_eq!(shown_url("http://host/a@b"), "http://host/a@b");
+    assert!(!failure("http://user:secret@127.0.0.1:1/").contains("secret"));
+}
+
+fn openssl(directory: &Path, arguments: &str) {
+    let run = Command::new("openssl").current_dir(directory).args(arguments.split(' ')).output().unwrap();
+    assert!(run.status.success(), "{arguments}: {}", String::from_utf8_lossy(&run.stderr));
+}
+
+/// A CA and a server certificate for 127.0.0.1 and `names`, valid from and to these dates if given.
+fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
+    std::fs::create_dir_all(directory).unwrap();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(directory, &format!("req -x509 {key} -subj /CN=ca -days 10 -keyout ca.key -out ca.pem"));
+    openssl(directory, &format!("req -new {key} -subj /CN=server -keyout key.pem -out server.csr"));
+    std::fs::write(directory.join("ext"), format!("subjectAltName={name}\n")).unwrap();
+    openssl(
+        directory,
+        &format!(
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile ext -out cert.pem {validity}"
+        ),
+    );
+    let certificate = CertificateDer::from_pem_file(directory.join("cert.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(directory.join("key.pem")).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(tls::tls_provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    Server::tls(config, answer("200 OK", &[], "over tls"))
+}
+
+fn tls_directory(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("edge-agent-tls-{name}-{}", std::process::id()))
+}
+
+#[test]
+fn https_trusts_the_given_authority_and_no_other() {
+    let directory = tls_directory("trust");
+    let server = tls_server(&directory, "IP:127.0.0.1", "-days 5");
+    let url = format!("https://127.0.0.1:{}/", server.port());
+    let ca_file = Some(directory.join("ca.pem"));
+    assert_eq!(get(Request { ca_file: ca_file.clone(), ..Request::get(&url) }).unwrap().body, b"over tls");
+    // A plain URL that leads to an encrypted one finds the authorities too.
+    let to = format!("Location: {url}");
+    let plain = Server::answers(vec![answer("307 Temporary Redirect", &[&to], "")]);
+    assert_eq!(get(Request { ca_file, ..Request::get(plain.url("/")) }).unwrap().body, b"over tls");
+    if Roots::find(true, None).is_ok() {
+        for start in [url, plain.url("/")] {
+            let error = get(Request::get(start)).unwrap_err();
+            assert!(matches!(error, HttpError::Tls { reason: TlsError::UnknownIssuer, .. }), "{error}");
+        }
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_certificate_that_is_expired_too_young_or_for_another_host_is_named() {
+    let cases = [
+        (
+            "expired",
+            "IP:127.0.0.1",
+            "-not_before 20200101000000Z -not_after 20200102000000Z",
+            TlsError::Expired,
+        ),
+        (
+            "young",
+            "IP:127.0.0.1",
+            "-not_before 20990101000000Z -not_after 20990201000000Z",
+            TlsError::NotYetValid,
+        ),
+        ("name", "DNS:other.example", "-days 5", TlsError::WrongName),
+    ];
+    for (case, name, validity, wanted) in cases {
+        let directory = tls_directory(case);
+        let server = tls_server(&directory, name, validity);
+        let url = format!("https://127.0.0.1:{}/", server.port());
+        let error =
+            get(Request { ca_file: Some(directory.join("ca.pem")), ..Request::get(url) }).unwrap_err();
+        assert!(matches!(&error, HttpError::Tls { reason, .. } if *reason == wanted), "{case}: {error}");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
+
+#[test]
+fn https_to_a_plain_port_says_so() {
+    let server = Server::answers(vec![answer("400 Bad Request", &[], "")]);
+    let directory = tls_directory("plain");
+    tls_server(&directory, "IP:127.0.0.1", "-days 5");
+    let url = format!("https://127.0.0.1:{}/", server.port());
+    let request = Request {
+        ca_file: Some(directory.join("ca.pem")),
+        timeout_total: Duration::from_secs(2),
+        ..Request::get(url)
+    };
+    let server_thread = server;
+    let error = get(request).unwrap_err();
+    drop(server_thread);
+    assert!(matches!(error, HttpError::Tls { reason: TlsError::NotTls, .. }), "{error:?}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_bad_file_of_authorities_is_named() {
+    let missing = Request { ca_file: Some("/nowhere/ca.pem".into()), ..Request::get("https://127.0.0.1/") };
+    assert_eq!(get(missing).unwrap_err().to_string(), "read trusted certificates from /nowhere/ca.pem");
+    let empty = Request { ca_file: Some("/proc/self/comm".into()), ..Request::get("https://127.0.0.1/") };
+    assert_eq!(get(empty).unwrap_err().to_string(), "/proc/self/comm holds no PEM certificate");
+}
+
+#[tokio::test]
+async fn a_slow_server_does_not_hold_up_the_caller() {
+    let server = Server::start(|_, _| pause(Duration::from_secs(1)));
+    let client = HttpClient::start().unwrap();
+    let request = Request { timeout_total: Duration::from_millis(600), ..Request::get(server.url("/")) };
+    let mut ticks = 0;
+    let mut timer = tokio::time::interval(Duration::from_millis(20));
+    let fetch = client.get(request);
+    tokio::pin!(fetch);
+    let error = loop {
+        tokio::select! {
+            answer = &mut fetch => break answer.unwrap_err(),
+            _ = timer.tick() => ticks += 1,
+        }
+    };
+    assert!(matches!(error, HttpError::Timeout { .. }), "{error}");
+    assert!(ticks > 5, "{ticks}");
+}

@@ -1,0 +1,107 @@
+//! Starts that failed and when they may be tried again: keeps a failing container from being retried on every event it
+//! causes itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::reconcile::plan::{Action, PodPlan};
+use crate::types::{ContainerName, Timestamp};
+
+/// A failure that is being waited out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// A Kubernetes waiting reason.
+    pub reason: &'static str,
+    /// For the status.
+    pub message: String,
+    /// Not again before this; `None`: not before the pod changes.
+    pub until: Option<Timestamp>,
+}
+
+/// Failures of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldStarts {
+    /// By container.
+    pub containers: BTreeMap<ContainerName, Held>,
+    /// Of the pod as a whole: sandbox, volumes.
+    pub pod: Option<Held>,
+}
+
+impl HeldStarts {
+    /// Takes out of the plan what must not be tried yet, and makes sure the pod is looked at when it may be.
+    #[must_use]
+    pub fn hold_back(&self, mut plan: PodPlan, now: Timestamp) -> PodPlan {
+        let mut wake: Option<Duration> = plan.requeue_after;
+        let mut is_held = |held: &Held| match held.until {
+            Some(until) if until <= now => false,
+            Some(until) => {
+                let left = until.saturating_since(now);
+                wake = Some(wake.map_or(left, |wake| wake.min(left)));
+                true
+            }
+            None => true,
+        };
+        let pod_held = self.pod.as_ref().is_some_and(&mut is_held);
+        plan.actions.retain(|action| match action {
+            Action::CreateSandbox { .. } => !pod_held,
+            Action::StartContainer(start) => {
+                !pod_held && !self.containers.get(&start.name).is_some_and(&mut is_held)
+            }
+            _ => true,
+        });
+        plan.requeue_after = wake;
+        plan
+    }
+
+    /// Nothing is held any more.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::plan::{ContainerKind, StartContainer};
+
+    fn start(name: &str) -> Action {
+        let name = ContainerName::from(name);
+        Action::StartContainer(StartContainer { name, kind: ContainerKind::Regular, attempt: 0, back_off: None })
+    }
+
+    fn held(until: Option<i64>) -> Held {
+        Held { reason: "CreateContainerError", message: String::new(), until: until.map(Timestamp::from_secs) }
+    }
+
+    #[test]
+    fn a_failed_start_waits_for_its_time_and_the_others_go_on() {
+        let mut starts = HeldStarts::default();
+        starts.containers.insert("bad".into(), held(Some(20)));
+        let plan = PodPlan { actions: vec![start("bad"), start("good")], ..PodPlan::default() };
+        let early = starts.hold_back(plan.clone(), Timestamp::from_secs(15));
+        assert_eq!(early.actions, [start("good")]);
+        assert_eq!(early.requeue_after, Some(Duration::from_secs(5)));
+        let late = starts.hold_back(plan.clone(), Timestamp::from_secs(20));
+        assert_eq!(late, plan);
+    }
+
+    #[test]
+    fn what_only_a_changed_manifest_can_mend_is_not_tried_again() {
+        let mut starts = HeldStarts::default();
+        starts.containers.insert("bad".into(), held(None));
+        let plan = PodPlan { actions: vec![start("bad")], ..PodPlan::default() };
+        let kept = starts.hold_back(plan, Timestamp::from_secs(1_000_000));
+        assert!(kept.actions.is_empty() && kept.requeue_after.is_none());
+    }
+
+    #[test]
+    fn a_failed_sandbox_holds_everything_that_needs_it_but_not_what_stops() {
+        let starts = HeldStarts { pod: Some(held(Some(30))), ..HeldStarts::default() };
+        let stop = Action::StopSandbox { id: "s".into() };
+        let plan =
+            PodPlan { actions: vec![stop.clone(), Action::CreateSandbox { attempt: 1 }, start("c")], ..PodPlan::default() };
+        let kept = starts.hold_back(plan, Timestamp::from_secs(10));
+        assert_eq!(kept.actions, [stop]);
+        assert_eq!(kept.requeue_after, Some(Duration::from_secs(20)));
+    }
+}

@@ -1,0 +1,79 @@
+//! SIGTERM and SIGINT: the first asks everything to end (pods keep running), the second ends the process at once.
+//!
+//! Owns the shutdown flag. Whoever waits holds a `Shutdown`.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Becomes true once and stays so.
+#[derive(Clone, Debug)]
+pub struct Shutdown {
+    asked: watch::Receiver<bool>,
+}
+
+/// The side that asks.
+#[derive(Debug)]
+pub struct ShutdownTrigger {
+    asked: watch::Sender<bool>,
+}
+
+/// A pair of flag and trigger.
+#[must_use]
+pub fn channel() -> (ShutdownTrigger, Shutdown) {
+    let (sender, receiver) = watch::channel(false);
+    (ShutdownTrigger { asked: sender }, Shutdown { asked: receiver })
+}
+
+impl ShutdownTrigger {
+    /// Asks everyone to end.
+    pub fn ask(&self) {
+        self.asked.send_replace(true);
+    }
+}
+
+impl Shutdown {
+    /// True once somebody asked.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        *self.asked.borrow()
+    }
+
+    /// Returns when somebody has asked; never if the trigger is gone without having asked.
+    pub async fn asked(&self) {
+        let mut asked = self.asked.clone();
+        if asked.wait_for(|asked| *asked).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Turns signals into the flag; runs until the process ends.
+///
+/// # Errors
+/// When a handler cannot be installed.
+pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        let mut asked_before = false;
+        loop {
+            let name = tokio::select! {
+                biased;
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            if asked_before {
+                exit_now(name);
+            }
+            asked_before = true;
+            log::info!(signal = name; "Shutting down; pods keep running");
+            trigger.ask();
+        }
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "upstream: a second signal ends the process with status 1, cleanly or not")]
+fn exit_now(signal: &str) -> ! {
+    log::error!(signal = signal; "Second signal, exiting at once");
+    std::process::exit(1)
+}

@@ -1,0 +1,124 @@
+//! What simulated containers do: scripts for processes and images.
+//!
+//! Owns shapes. Must not know time or the world.
+
+use std::time::Duration;
+
+use crate::runtime::ImageAuth;
+
+/// What a container's process does once started. The default runs for ever and ends at once with 143 when asked to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// Left alone.
+    pub run: Run,
+    /// When asked to stop.
+    pub on_stop: OnStop,
+}
+
+/// How a process goes when nobody stops it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Run {
+    /// Never ends.
+    #[default]
+    Forever,
+    /// Ends by itself.
+    Exits {
+        /// Since the start.
+        after: Duration,
+        /// Exit code.
+        code: i32,
+    },
+    /// Is killed for its memory: code 137, reason `OOMKilled`.
+    OutOfMemory {
+        /// Since the start.
+        after: Duration,
+    },
+    /// `StartContainer` fails with this message; the container is exited with 128 and `StartError` after it.
+    FailsToStart {
+        /// The runtime's words.
+        message: String,
+    },
+    /// `CreateContainer` fails with this message and leaves nothing.
+    FailsToCreate {
+        /// The runtime's words.
+        message: String,
+    },
+}
+
+/// How a process answers the stop signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStop {
+    /// Ends, if the grace period allows.
+    Exits {
+        /// Since the signal.
+        after: Duration,
+        /// Exit code.
+        code: i32,
+    },
+    /// Has to be killed.
+    Ignores,
+}
+
+impl Default for OnStop {
+    fn default() -> Self {
+        Self::Exits { after: Duration::ZERO, code: 143 }
+    }
+}
+
+impl Program {
+    /// Runs until stopped.
+    #[must_use]
+    pub fn forever() -> Self {
+        Self::default()
+    }
+
+    /// Ends by itself with `code`.
+    #[must_use]
+    pub fn exits(after: Duration, code: i32) -> Self {
+        Self { run: Run::Exits { after, code }, ..Self::default() }
+    }
+
+    /// Never gets to run.
+    #[must_use]
+    pub fn fails_to_start(message: &str) -> Self {
+        Self { run: Run::FailsToStart { message: message.to_owned() }, ..Self::default() }
+    }
+
+    /// Runs for ever and has to be killed.
+    #[must_use]
+    pub fn stubborn() -> Self {
+        Self { run: Run::Forever, on_stop: OnStop::Ignores }
+    }
+}
+
+/// An image on the simulated node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FakeImage {
+    /// What references resolve to.
+    pub id: String,
+    /// Numeric user, if the image has one.
+    pub uid: Option<i64>,
+    /// User name, if the image has one.
+    pub username: String,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+impl FakeImage {
+    /// An image of a megabyte whose id is made of its name.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self { id: format!("sha256:{name}"), size_bytes: 1 << 20, ..Self::default() }
+    }
+}
+
+/// An image in the simulated registry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteImage {
+    /// What arrives.
+    pub image: FakeImage,
+    /// How long it takes.
+    pub pull_time: Duration,
+    /// Who may have it; `None` for everyone.
+    pub auth: Option<ImageAuth>,
+}

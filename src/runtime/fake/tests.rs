@@ -1,0 +1,229 @@
+//! The simulator keeps the rules that real runtimes keep.
+
+use std::time::Duration;
+
+use super::*;
+use crate::observed::ContainerStateKind;
+use crate::runtime::labels;
+use crate::types::PodRef;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn pod() -> PodRef {
+    PodRef { namespace: "default".into(), name: "web".into(), uid: "uid-1".into() }
+}
+
+fn sandbox_config(attempt: u32) -> SandboxConfig {
+    let pod = pod();
+    let labels = [
+        (labels::POD_NAME, pod.name.clone()),
+        (labels::POD_NAMESPACE, pod.namespace.clone()),
+        (labels::POD_UID, pod.uid.to_string()),
+    ];
+    SandboxConfig {
+        pod,
+        attempt,
+        log_directory: "/var/log/pods/web".into(),
+        labels: labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+        ..SandboxConfig::default()
+    }
+}
+
+fn container_config(name: &str, attempt: u32) -> ContainerConfig {
+    let mut labels = sandbox_config(0).labels;
+    labels.insert(labels::CONTAINER_NAME.into(), name.into());
+    ContainerConfig {
+        name: name.into(),
+        attempt,
+        image: "busybox".into(),
+        user_specified_image: "busybox".into(),
+        log_path: format!("{name}/{attempt}.log"),
+        labels,
+        ..ContainerConfig::default()
+    }
+}
+
+fn fake() -> FakeRuntime {
+    let fake = FakeRuntime::new(Clock::manual(Timestamp::from_secs(1_000_000)), 1);
+    fake.add_image("busybox");
+    fake
+}
+
+async fn started(fake: &FakeRuntime, name: &str) -> (SandboxId, ContainerId) {
+    let sandbox = fake.run_sandbox(&sandbox_config(0)).await.unwrap();
+    let container =
+        fake.create_container(&sandbox, &container_config(name, 0), &sandbox_config(0)).await.unwrap();
+    fake.start_container(&container).await.unwrap();
+    (sandbox, container)
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_stay_reserved_until_the_record_is_removed() {
+    let fake = fake();
+    let (sandbox, container) = started(&fake, "app").await;
+    let again = fake.run_sandbox(&sandbox_config(0)).await.unwrap_err();
+    assert_eq!(again.kind, ErrorKind::AlreadyExists);
+    assert!(again.message.contains("is reserved for"), "{again}");
+    let again = fake.create_container(&sandbox, &container_config("app", 0), &sandbox_config(0)).await;
+    assert_eq!(again.unwrap_err().kind, ErrorKind::AlreadyExists);
+    fake.stop_container(&container, Duration::ZERO).await.unwrap();
+    fake.remove_container(&container).await.unwrap();
+    fake.create_container(&sandbox, &container_config("app", 0), &sandbox_config(0)).await.unwrap();
+    fake.remove_sandbox(&sandbox).await.unwrap();
+    fake.remove_sandbox(&sandbox).await.unwrap();
+    assert!(fake.list_containers(None).await.unwrap().is_empty());
+    fake.run_sandbox(&sandbox_config(0)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_ends_in_time_with_code_reason_and_a_hint() {
+    let fake = fake();
+    fake.script("app", Program::exits(5 * SECOND, 3));
+    let (_, container) = started(&fake, "app").await;
+    fake.next_change().await.unwrap();
+    let before = tokio::time::Instant::now();
+    fake.next_change().await.unwrap();
+    assert!((5 * SECOND..6 * SECOND).contains(&before.elapsed()), "{:?}", before.elapsed());
+    let status = fake.container_status(&container).await.unwrap();
+    assert_eq!((status.state, status.exit_code), (ContainerStateKind::Exited, 3));
+    assert_eq!(status.reason, "Error");
+    assert_eq!(status.finished_at.saturating_since(status.started_at), 5 * SECOND);
+    assert_eq!(status.log_path, "/var/log/pods/web/app/0.log");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stopping_takes_the_grace_period_of_a_program_that_ignores_the_signal_and_no_time_otherwise() {
+    for (program, wanted, code) in
+        [(Program::stubborn(), 30 * SECOND, 137), (Program::forever(), Duration::ZERO, 143)]
+    {
+        let fake = fake();
+        fake.script("busybox", program);
+        let (_, container) = started(&fake, "app").await;
+        let before = tokio::time::Instant::now();
+        fake.stop_container(&container, 30 * SECOND).await.unwrap();
+        assert_eq!(before.elapsed().as_secs(), wanted.as_secs());
+        assert_eq!(fake.container_status(&container).await.unwrap().exit_code, code);
+        fake.stop_container(&"gone".into(), SECOND).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_may_differ_and_a_failed_start_leaves_an_exited_record() {
+    let fake = fake();
+    fake.change(|world, _| {
+        world.set_programs("app", vec![Program::fails_to_start("exec: not found"), Program::forever()]);
+    });
+    let sandbox = fake.run_sandbox(&sandbox_config(0)).await.unwrap();
+    let first =
+        fake.create_container(&sandbox, &container_config("app", 0), &sandbox_config(0)).await.unwrap();
+    let error = fake.start_container(&first).await.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Refused, "exec: not found"));
+    let status = fake.container_status(&first).await.unwrap();
+    assert_eq!(
+        (status.state, status.exit_code, status.reason.as_str()),
+        (ContainerStateKind::Exited, 128, "StartError")
+    );
+    let second =
+        fake.create_container(&sandbox, &container_config("app", 1), &sandbox_config(0)).await.unwrap();
+    fake.start_container(&second).await.unwrap();
+    assert_eq!(fake.container_status(&second).await.unwrap().state, ContainerStateKind::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_must_be_pulled_and_pulls_need_the_right_password() {
+    let fake = fake();
+    let auth = ImageAuth { username: "me".into(), password: "secret".into() };
+    fake.add_remote_image("open", 2 * SECOND);
+    fake.change(|world, _| {
+        let image = FakeImage::named("closed");
+        let remote = RemoteImage { image, pull_time: SECOND, auth: Some(auth.clone()) };
+        world.registry.insert("closed".into(), remote);
+    });
+    let config = sandbox_config(0);
+    assert_eq!(fake.image_status("open").await.unwrap(), None);
+    let id = fake.pull_image("open", None, &config).await.unwrap();
+    assert_eq!(fake.image_status("open").await.unwrap().unwrap().id, id);
+    assert_eq!(fake.pull_image("closed", None, &config).await.unwrap_err().kind, ErrorKind::Refused);
+    assert!(fake.pull_image("closed", Some(&auth), &config).await.is_ok());
+    assert_eq!(fake.pull_image("nowhere", None, &config).await.unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_incarnation_gets_no_answers_and_the_world_lives_on() {
+    for (after_effect, sandboxes) in [(false, 0), (true, 1)] {
+        let fake = fake();
+        fake.version().await.unwrap();
+        fake.crash_at(CrashPoint { call: 2, after_effect });
+        let config = sandbox_config(0);
+        tokio::select! {
+            biased;
+            _ = fake.run_sandbox(&config) => panic!("the dead got an answer"),
+            () = fake.crashed() => {}
+        }
+        let late = tokio::time::timeout(3600 * SECOND, fake.version()).await;
+        assert!(late.is_err(), "the dead got an answer");
+        let next = fake.reincarnate();
+        assert_eq!(next.list_sandboxes(None).await.unwrap().len(), sandboxes);
+        next.next_change().await.unwrap();
+        assert_eq!(next.calls().last().unwrap().incarnation, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn faults_come_as_switched() {
+    let fake = fake();
+    fake.faults().unavailable = true;
+    assert_eq!(fake.version().await.unwrap_err().kind, ErrorKind::Unavailable);
+    fake.faults().unavailable = false;
+    fake.faults().hang.insert("Status");
+    let before = tokio::time::Instant::now();
+    assert_eq!(fake.status().await.unwrap_err().kind, ErrorKind::Timeout);
+    assert_eq!(before.elapsed(), 120 * SECOND);
+    fake.version().await.unwrap();
+    fake.set_hints(false);
+    assert_eq!(fake.next_change().await.unwrap_err().kind, ErrorKind::Unimplemented);
+    let outcomes: Vec<_> = fake.calls().into_iter().map(|record| record.outcome).collect();
+    let (down, late) = (Some(Err(ErrorKind::Unavailable)), Some(Err(ErrorKind::Timeout)));
+    assert_eq!(outcomes, [down, late, Some(Ok(()))]);
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "two live containers app")]
+async fn two_live_instances_of_a_container_panic() {
+    let fake = fake();
+    let (sandbox, _) = started(&fake, "app").await;
+    let second =
+        fake.create_container(&sandbox, &container_config("app", 1), &sandbox_config(0)).await.unwrap();
+    fake.start_container(&second).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "two ready sandboxes")]
+async fn containers_at_work_in_two_ready_sandboxes_of_a_pod_panic() {
+    let fake = fake();
+    started(&fake, "app").await;
+    let second = fake.run_sandbox(&sandbox_config(1)).await.unwrap();
+    let other =
+        fake.create_container(&second, &container_config("other", 0), &sandbox_config(1)).await.unwrap();
+    fake.start_container(&other).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "the agent itself had stopped")]
+async fn a_start_in_a_sandbox_the_agent_stopped_panics() {
+    let fake = fake();
+    let sandbox = fake.run_sandbox(&sandbox_config(0)).await.unwrap();
+    let made =
+        fake.create_container(&sandbox, &container_config("app", 0), &sandbox_config(0)).await.unwrap();
+    fake.stop_sandbox(&sandbox).await.unwrap();
+    let _ = fake.start_container(&made).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_leaves_records_and_nothing_alive() {
+    let fake = fake();
+    let (sandbox, container) = started(&fake, "app").await;
+    fake.change(World::reboot);
+    assert!(!fake.sandbox_status(&sandbox).await.unwrap().ready);
+    assert_eq!(fake.container_status(&container).await.unwrap().exit_code, 255);
+}

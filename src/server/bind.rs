@@ -1,0 +1,100 @@
+//! Making the local socket: who may use it, and what is done about one that is already there.
+//!
+//! Owns the socket file. Must not know what is served on it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::{UnixListener, UnixStream};
+
+/// Root only: the socket shows environment variables of pods.
+const SOCKET_MODE: u32 = 0o600;
+/// Others may see that the agent is there.
+const DIRECTORY_MODE: u32 = 0o755;
+/// A living agent accepts at once; one whose queue is full is alive too.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The local socket could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody answers there.
+    #[error("another agent is listening on {}: stop it, or choose another socket", path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// A file of another kind is in the way.
+    #[error("{} is in the way and is not a socket: move it, or choose another socket", path.display())]
+    NotASocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The system refused.
+    #[error("{action} {}", path.display())]
+    File {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+}
+
+/// Listens on `path`. A socket that nobody serves any more is replaced.
+///
+/// # Errors
+/// Another agent is alive there, something else is in the way, or the system refuses.
+pub async fn bind(path: &Path) -> Result<UnixListener, BindError> {
+    let fail = |action: &'static str, path: &Path, source: io::Error| BindError::File {
+        action,
+        path: path.to_owned(),
+        source,
+    };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(directory) = directory {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(DIRECTORY_MODE)
+            .create(directory)
+            .map_err(|error| fail("create the directory", directory, error))?;
+    }
+    make_way(path).await?;
+    // Bound under another name first, so that it is never reachable with a mode the umask chose, and so that it
+    // replaces a stale one in one step.
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let young = PathBuf::from(name);
+    let _ = fs::remove_file(&young);
+    let listener = UnixListener::bind(&young).map_err(|error| fail("listen on", &young, error))?;
+    let placed = fs::set_permissions(&young, fs::Permissions::from_mode(SOCKET_MODE))
+        .map_err(|error| fail("set the mode of", &young, error))
+        .and_then(|()| fs::rename(&young, path).map_err(|error| fail("put the socket at", path, error)));
+    if let Err(error) = placed {
+        let _ = fs::remove_file(&young);
+        return Err(error);
+    }
+    Ok(listener)
+}
+
+async fn make_way(path: &Path) -> Result<(), BindError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => {
+            return Err(BindError::File { action: "look at", path: path.to_owned(), source });
+        }
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(BindError::NotASocket { path: path.to_owned() });
+        }
+        Ok(_) => {}
+    }
+    match tokio::time::timeout(PROBE_TIMEOUT, UnixStream::connect(path)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(Err(source)) => Err(BindError::File { action: "ask who serves", path: path.to_owned(), source }),
+        Ok(Ok(_)) | Err(_) => Err(BindError::InUse { path: path.to_owned() }),
+    }
+}

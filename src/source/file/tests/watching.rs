@@ -1,0 +1,249 @@
+//! The running source: what it notices between two rescans. The rescan is set so far away that only events can help.
+
+use std::future::Future;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+
+use tokio::task::LocalSet;
+use tokio::time::timeout;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+struct Running {
+    updates: mpsc::Receiver<SourceUpdate>,
+}
+
+impl Running {
+    async fn next(&mut self) -> String {
+        shown(&timeout(PATIENCE, self.updates.recv()).await.expect("an update in time").unwrap())
+    }
+
+    /// The next updates until one says this.
+    async fn until(&mut self, wanted: &str) {
+        let mut last = String::new();
+        while last != wanted {
+            last = self.next().await;
+        }
+    }
+
+    async fn nothing_for(&mut self, duration: Duration) {
+        if let Ok(update) = timeout(duration, self.updates.recv()).await {
+            panic!("unexpected: {:?}", update.map(|update| (shown(&update), update.problems)));
+        }
+    }
+}
+
+fn watched<F: Future>(path: &Path, check: Duration, test: impl FnOnce(Running) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = FileConfig { path: path.to_owned(), check_frequency: check };
+    let source = FileSource::new(config, Lines::default(), Vec::new(), Clock::System);
+    let (sender, updates) = mpsc::channel(1);
+    runtime.block_on(LocalSet::new().run_until(async move {
+        let running = tokio::task::spawn_local(source.run(sender));
+        test(Running { updates }).await;
+        timeout(PATIENCE, running).await.expect("ends with its listener").unwrap();
+    }));
+}
+
+const NEVER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_manifest_renamed_into_place_is_told_within_milliseconds() {
+    let root = TempDir::new();
+    watched(root.path(), NEVER, async |mut running| {
+        assert_eq!(running.next().await, "");
+        let mut times = Vec::new();
+        for version in 0..20 {
+            let started = std::time::Instant::now();
+            root.put("a.yaml", &format!("a={version}"));
+            assert_eq!(running.next().await, format!("a={version}"));
+            times.push(started.elapsed());
+        }
+        times.sort();
+        println!("median {:?}, worst {:?}", times[10], times[19]);
+        assert!(times[10] < Duration::from_millis(100), "{times:?}");
+    });
+}
+
+#[test]
+fn created_changed_and_deleted_files_are_noticed_without_a_rescan() {
+    let root = TempDir::new();
+    watched(root.path(), NEVER, async |mut running| {
+        assert_eq!(running.next().await, "");
+        fs::write(root.join("a.yaml"), "a=1").unwrap();
+        assert_eq!(running.next().await, "a=1");
+        fs::write(root.join("a.yaml"), "a=2").unwrap();
+        assert_eq!(running.next().await, "a=2");
+        symlink("a.yaml", root.join("b.yaml")).unwrap();
+        assert_eq!(running.next().await, "a=2 a=2");
+        root.remove("b.yaml");
+        assert_eq!(running.next().await, "a=2");
+        fs::rename(root.join("a.yaml"), root.join(".a.yaml")).unwrap();
+        assert_eq!(running.next().await, "");
+    });
+}
+
+#[test]
+fn a_half_written_file_is_left_alone_until_its_writer_closes_it() {
+    let root = TempDir::new();
+    root.put("a.yaml", "a=1\nb=1");
+    watched(root.path(), NEVER, async |mut running| {
+        assert_eq!(running.next().await, "a=1 b=1");
+        let mut file = fs::File::create(root.join("a.yaml")).unwrap();
+        file.write_all(b"a=2\n").unwrap();
+        // A full look in between, which a change of the directory's own mode causes, must not believe the half either.
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        running.nothing_for(Duration::from_millis(50)).await;
+        root.put("c.yaml", "c=1");
+        assert_eq!(running.next().await, "a=1 b=1 c=1");
+        file.write_all(b"b=2").unwrap();
+        drop(file);
+        assert_eq!(running.next().await, "a=2 b=2 c=1");
+    });
+}
+
+#[test]
+fn a_writer_that_never_closes_holds_a_file_back_for_two_rescans_at_most() {
+    let root = TempDir::new();
+    root.put("a.yaml", "a=1");
+    watched(root.path(), Duration::from_millis(50), async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        let mut file = fs::File::create(root.join("a.yaml")).unwrap();
+        file.write_all(b"a=2").unwrap();
+        running.until("a=2").await;
+        drop(file);
+    });
+}
+
+#[test]
+fn a_directory_that_is_removed_and_made_again_is_watched_again() {
+    let root = TempDir::new();
+    let path = root.join("etc/manifests");
+    watched(&path, NEVER, async |mut running| {
+        assert_eq!(running.next().await, "unknown");
+        for version in 1..4 {
+            fs::create_dir_all(&path).unwrap();
+            running.until("").await;
+            fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
+            running.until(&format!("a={version}")).await;
+            fs::remove_dir_all(root.join("etc")).unwrap();
+            running.until("unknown").await;
+        }
+    });
+}
+
+#[test]
+fn a_directory_renamed_away_and_replaced_is_watched_at_its_new_inode() {
+    let root = TempDir::new();
+    let path = root.join("manifests");
+    fs::create_dir(&path).unwrap();
+    fs::create_dir(root.join("next")).unwrap();
+    fs::write(root.join("next/a.yaml"), "a=2").unwrap();
+    fs::write(path.join("a.yaml"), "a=1").unwrap();
+    watched(&path, NEVER, async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        fs::rename(&path, root.join("old")).unwrap();
+        fs::rename(root.join("next"), &path).unwrap();
+        running.until("a=2").await;
+        fs::write(path.join("b.yaml"), "b=1").unwrap();
+        running.until("a=2 b=1").await;
+        fs::write(root.join("old/c.yaml"), "c=1").unwrap();
+        running.nothing_for(Duration::from_millis(30)).await;
+    });
+}
+
+#[test]
+fn a_symlink_on_the_way_that_is_swapped_is_noticed() {
+    let root = TempDir::new();
+    for version in ["1", "2"] {
+        fs::create_dir_all(root.join(&format!("deploy-{version}/manifests"))).unwrap();
+        fs::write(root.join(&format!("deploy-{version}/manifests/a.yaml")), format!("a={version}")).unwrap();
+    }
+    symlink("deploy-1", root.join("current")).unwrap();
+    watched(&root.join("current/manifests"), NEVER, async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        symlink("deploy-2", root.join("swap")).unwrap();
+        fs::rename(root.join("swap"), root.join("current")).unwrap();
+        assert_eq!(running.next().await, "a=2");
+        fs::write(root.join("deploy-2/manifests/b.yaml"), "b=1").unwrap();
+        assert_eq!(running.next().await, "a=2 b=1");
+    });
+}
+
+#[test]
+fn manifests_that_are_links_through_a_hidden_directory_follow_its_swap() {
+    let root = TempDir::new();
+    for version in ["1", "2"] {
+        fs::create_dir(root.join(&format!("..v{version}"))).unwrap();
+        fs::write(root.join(&format!("..v{version}/a.yaml")), format!("a={version}")).unwrap();
+    }
+    symlink("..v1", root.join("..data")).unwrap();
+    symlink("..data/a.yaml", root.join("a.yaml")).unwrap();
+    watched(root.path(), NEVER, async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        symlink("..v2", root.join("..data_tmp")).unwrap();
+        fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+        assert_eq!(running.next().await, "a=2");
+    });
+}
+
+#[test]
+fn a_single_file_that_is_replaced_made_or_removed_is_noticed() {
+    let root = TempDir::new();
+    let path = root.join("only.yaml");
+    watched(&path, NEVER, async |mut running| {
+        assert_eq!(running.next().await, "unknown");
+        fs::write(&path, "a=1").unwrap();
+        running.until("a=1").await;
+        root.put("only.yaml", "a=2");
+        running.until("a=2").await;
+        fs::write(&path, "a=3").unwrap();
+        running.until("a=3").await;
+        root.put("other.yaml", "b=1");
+        running.nothing_for(Duration::from_millis(30)).await;
+        root.remove("only.yaml");
+        running.until("unknown").await;
+    });
+}
+
+#[test]
+fn many_files_landing_at_once_make_few_updates() {
+    let root = TempDir::new();
+    watched(root.path(), NEVER, async |mut running| {
+        assert_eq!(running.next().await, "");
+        for number in 0..500 {
+            root.put(&format!("{number:03}.yaml"), &format!("p{number}=1"));
+        }
+        let mut updates = 1;
+        while running.next().await.split(' ').count() != 500 {
+            updates += 1;
+        }
+        assert!(updates <= 10, "{updates} updates");
+    });
+}
+
+#[test]
+fn an_idle_source_tells_nothing_rescan_after_rescan() {
+    let root = TempDir::new();
+    root.put("a.yaml", "a=1");
+    root.put("b.yaml", "!");
+    watched(root.path(), Duration::from_millis(20), async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        running.nothing_for(Duration::from_millis(200)).await;
+    });
+}
+
+#[test]
+fn the_rescan_finds_what_no_event_told() {
+    let root = TempDir::new();
+    let elsewhere = TempDir::new();
+    elsewhere.put("a.yaml", "a=1");
+    symlink(elsewhere.join("a.yaml"), root.join("a.yaml")).unwrap();
+    watched(root.path(), Duration::from_millis(50), async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        elsewhere.put("a.yaml", "a=2");
+        assert_eq!(running.next().await, "a=2");
+    });
+}

@@ -1,0 +1,461 @@
+//! The connection and every write. Runs on the owner thread, or in the caller when the store is inline.
+//!
+//! Owns transactions and how durable each is. Must not know pods as types: objects arrive and leave as JSON text.
+//!
+//! Guarantees: desired state, terminating pods and container state are on the disk (WAL synced, `synchronous=FULL`) when
+//! the call returns, because the next thing a caller does is to act on them: a power cut between starting a container
+//! and remembering its restart count would turn a crash loop into a busy one. Statuses, problems, facts and events use
+//! `NORMAL`: losing the last second of them costs history only, and a sync per event would wear out flash. Neither level
+//! can corrupt the file. A call that changes nothing writes nothing.
+
+use std::collections::BTreeSet;
+
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+
+use super::error::{Doing, StoreError};
+use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
+use crate::source::SourceProblem;
+use crate::types::{PodSource, Timestamp};
+
+/// Most events that are kept.
+pub const MAX_EVENTS: u32 = 1000;
+/// Events not seen for this long go. The API server keeps them for an hour; a box somebody visits on Monday needs longer.
+pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+
+/// How long a write may be lost for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// On the disk when the call returns.
+    Full,
+    /// On the disk at the next checkpoint, or with the next full write.
+    Normal,
+}
+
+/// A pod as a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodRow {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    pub origin: String,
+    pub json: String,
+}
+
+/// What a commit changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Commit {
+    /// Rows written.
+    pub written: usize,
+    /// Pods that moved to the terminating ones.
+    pub removed: usize,
+}
+
+/// Everything, undecoded.
+#[derive(Debug, Default)]
+pub(crate) struct RawLoaded {
+    pub sources: Vec<(String, Option<String>)>,
+    pub desired: Vec<(String, PodRow)>,
+    pub terminating: Vec<(String, String)>,
+    pub container_state: Vec<(String, String, StoredContainerStateRow)>,
+    pub statuses: Vec<(String, String)>,
+    pub problems: Vec<(String, SourceProblem)>,
+    pub meta: Vec<(String, String)>,
+}
+
+/// Restart count, back-off in nanoseconds, when it was set.
+pub(crate) type StoredContainerStateRow = (i64, Option<i64>, Option<i64>);
+
+/// What is written behind, in one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub statuses: Vec<(String, String)>,
+    pub events: Vec<StoredEvent>,
+}
+
+/// One open database.
+pub(crate) struct Db {
+    /// `None` after [`Db::close`].
+    connection: Option<Connection>,
+    durability: Option<Durability>,
+    /// Held as long as the connection; released by the kernel when the process dies.
+    lock: Option<std::fs::File>,
+}
+
+impl Db {
+    pub(crate) fn new(connection: Connection, lock: Option<std::fs::File>) -> Self {
+        Self { connection: Some(connection), durability: None, lock }
+    }
+
+    /// Checkpoints and closes. Later calls answer [`StoreError::Closed`].
+    pub(crate) fn close(&mut self) -> Result<(), StoreError> {
+        let Some(connection) = self.connection.take() else { return Ok(()) };
+        let closed = connection.close().map_err(|(_, error)| StoreError::sqlite("close the store", error));
+        // After the connection, so that the next owner finds a file that nobody touches.
+        self.lock = None;
+        closed
+    }
+
+    #[cfg(test)]
+    pub(crate) fn execute_for_test(&mut self, statement: &str) {
+        let connection = self.connection().unwrap();
+        let mut statement = connection.prepare(statement).unwrap();
+        drop(statement.query([]).unwrap().next());
+    }
+
+    fn connection(&mut self) -> Result<&mut Connection, StoreError> {
+        self.connection.as_mut().ok_or(StoreError::Closed)
+    }
+
+    /// A write transaction at the wanted level. `synchronous` is a setting of the connection and costs no write.
+    fn write<T>(
+        &mut self,
+        durability: Durability,
+        action: &'static str,
+        job: impl FnOnce(&Transaction<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let current = self.durability;
+        let connection = self.connection()?;
+        if current != Some(durability) {
+            let level = if durability == Durability::Full { "FULL" } else { "NORMAL" };
+            connection.pragma_update(None, "synchronous", level).doing("set the sync level")?;
+        }
+        let transaction = connection.transaction().doing(action)?;
+        let value = job(&transaction)?;
+        transaction.commit().doing(action)?;
+        self.durability = Some(durability);
+        Ok(value)
+    }
+
+    pub(crate) fn commit_source(
+        &mut self,
+        source: PodSource,
+        pods: &[PodRow],
+        validator: Option<&str>,
+    ) -> Result<Commit, StoreError> {
+        let action = "commit desired pods";
+        self.write(Durability::Full, action, |transaction| {
+            let mut commit = Commit { written: put_source(transaction, source, validator)?, removed: 0 };
+            let mut wanted = BTreeSet::new();
+            for pod in pods {
+                // The first of two pods with one uid wins, as in the merge.
+                if wanted.insert(pod.uid.as_str()) {
+                    commit.written += put_desired(transaction, source, pod)?;
+                }
+            }
+            for uid in uids_of(transaction, source)? {
+                if !wanted.contains(uid.as_str()) {
+                    drop_desired(transaction, source, &uid)?;
+                    commit.removed += 1;
+                }
+            }
+            Ok(commit)
+        })
+    }
+
+    pub(crate) fn forget_pod(&mut self, uid: &str) -> Result<(), StoreError> {
+        self.write(Durability::Full, "forget a pod", |transaction| {
+            // The desired rows stay: they belong to the sources, and a pod may be wanted again under the same uid.
+            for statement in [
+                "DELETE FROM terminating WHERE uid = ?1",
+                "DELETE FROM container_state WHERE uid = ?1",
+                "DELETE FROM status WHERE uid = ?1",
+            ] {
+                execute(transaction, statement, [uid])?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn put_container_state(
+        &mut self,
+        uid: &str,
+        container: &str,
+        state: StoredContainerState,
+    ) -> Result<(), StoreError> {
+        let delay =
+            state.back_off.map(|back_off| i64::try_from(back_off.delay.as_nanos()).unwrap_or(i64::MAX));
+        let updated = state.back_off.map(|back_off| back_off.updated.as_nanos());
+        self.write(Durability::Full, "write container state", |transaction| {
+            execute(
+                transaction,
+                "INSERT INTO container_state VALUES (?1, ?2, ?3, ?4, ?5)
+                 ON CONFLICT (uid, container) DO UPDATE SET restart_count = excluded.restart_count,
+                    back_off_nanos = excluded.back_off_nanos, back_off_updated = excluded.back_off_updated
+                 WHERE restart_count IS NOT excluded.restart_count
+                    OR back_off_nanos IS NOT excluded.back_off_nanos
+                    OR back_off_updated IS NOT excluded.back_off_updated",
+                params![uid, container, state.restart_count, delay, updated],
+            )
+            .map(drop)
+        })
+    }
+
+    pub(crate) fn put_problems(
+        &mut self,
+        source: PodSource,
+        problems: &[SourceProblem],
+    ) -> Result<(), StoreError> {
+        self.write(Durability::Normal, "write source problems", |transaction| {
+            if problems_of(transaction, Some(source))?.iter().map(|(_, problem)| problem).eq(problems) {
+                return Ok(());
+            }
+            execute(transaction, "DELETE FROM problem WHERE source = ?1", [source.as_str()])?;
+            for (position, problem) in problems.iter().enumerate() {
+                execute(
+                    transaction,
+                    "INSERT INTO problem (source, position, origin, reason, message, since)
+                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                    params![
+                        source.as_str(),
+                        i64::try_from(position).unwrap_or(i64::MAX),
+                        problem.origin,
+                        problem.reason,
+                        problem.message,
+                        problem.since.as_nanos()
+                    ],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    pub(crate) fn put_meta(&mut self, key: &str, value: Option<&str>) -> Result<(), StoreError> {
+        self.write(Durability::Normal, "write a fact", |transaction| {
+            match value {
+                Some(value) => execute(
+                    transaction,
+                    "INSERT INTO meta VALUES (?1, ?2)
+                     ON CONFLICT (key) DO UPDATE SET value = excluded.value WHERE value <> excluded.value",
+                    [key, value],
+                ),
+                None => execute(transaction, "DELETE FROM meta WHERE key = ?1", [key]),
+            }
+            .map(drop)
+        })
+    }
+
+    pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        self.write(Durability::Normal, "write statuses and events", |transaction| {
+            for (uid, json) in &batch.statuses {
+                // A status that comes after its pod was forgotten has no one to clear it away.
+                execute(
+                    transaction,
+                    "INSERT INTO status SELECT ?1, ?2
+                        WHERE EXISTS (SELECT 1 FROM desired WHERE uid = ?1)
+                           OR EXISTS (SELECT 1 FROM terminating WHERE uid = ?1)
+                     ON CONFLICT (uid) DO UPDATE SET json = excluded.json WHERE json <> excluded.json",
+                    [uid, json],
+                )?;
+            }
+            for event in &batch.events {
+                put_event(transaction, event)?;
+            }
+            match batch.events.iter().map(|event| event.last).max() {
+                Some(now) => trim_events(transaction, now),
+                None => Ok(()),
+            }
+        })
+    }
+
+    pub(crate) fn events(&mut self) -> Result<Vec<StoredEvent>, StoreError> {
+        read_events(self.connection()?)
+    }
+
+    pub(crate) fn load(&mut self) -> Result<RawLoaded, StoreError> {
+        read_all(self.connection()?)
+    }
+}
+
+fn execute(
+    transaction: &Transaction<'_>,
+    statement: &str,
+    values: impl rusqlite::Params,
+) -> Result<usize, StoreError> {
+    transaction.execute(statement, values).doing("write a row")
+}
+
+fn put_source(
+    transaction: &Transaction<'_>,
+    source: PodSource,
+    validator: Option<&str>,
+) -> Result<usize, StoreError> {
+    execute(
+        transaction,
+        "INSERT INTO source (name, validator) VALUES (?1, ?2)
+         ON CONFLICT (name) DO UPDATE SET validator = excluded.validator
+         WHERE validator IS NOT excluded.validator",
+        params![source.as_str(), validator],
+    )
+}
+
+fn put_desired(transaction: &Transaction<'_>, source: PodSource, pod: &PodRow) -> Result<usize, StoreError> {
+    let written = execute(
+        transaction,
+        "INSERT INTO desired (source, uid, namespace, name, origin, json) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (source, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name,
+            origin = excluded.origin, json = excluded.json
+         WHERE namespace <> excluded.namespace OR name <> excluded.name
+            OR origin <> excluded.origin OR json <> excluded.json",
+        params![source.as_str(), pod.uid, pod.namespace, pod.name, pod.origin, pod.json],
+    )?;
+    let revived = execute(transaction, "DELETE FROM terminating WHERE uid = ?1", [&pod.uid])?;
+    Ok(written + revived)
+}
+
+fn uids_of(transaction: &Transaction<'_>, source: PodSource) -> Result<Vec<String>, StoreError> {
+    collect(transaction, "SELECT uid FROM desired WHERE source = ?1", [source.as_str()], |row| row.get(0))
+}
+
+/// Moves a pod to the terminating ones, unless another source still wants it.
+fn drop_desired(transaction: &Transaction<'_>, source: PodSource, uid: &str) -> Result<(), StoreError> {
+    let json: Option<String> = transaction
+        .query_row(
+            "DELETE FROM desired WHERE source = ?1 AND uid = ?2 RETURNING json",
+            [source.as_str(), uid],
+            |row| row.get(0),
+        )
+        .optional()
+        .doing("remove a desired pod")?;
+    execute(
+        transaction,
+        "INSERT INTO terminating (uid, json) SELECT ?1, ?2
+            WHERE NOT EXISTS (SELECT 1 FROM desired WHERE uid = ?1)
+         ON CONFLICT (uid) DO UPDATE SET json = excluded.json",
+        params![uid, json.unwrap_or_default()],
+    )
+    .map(drop)
+}
+
+fn put_event(transaction: &Transaction<'_>, event: &StoredEvent) -> Result<(), StoreError> {
+    let key = &event.key;
+    execute(
+        transaction,
+        "INSERT INTO event (kind, namespace, name, uid, field_path, type, reason, message, count, first, last)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+         ON CONFLICT (uid, reason, field_path, kind, namespace, name, type, message)
+         DO UPDATE SET count = min(count + excluded.count, 4294967295), last = max(last, excluded.last)",
+        params![
+            key.kind,
+            key.namespace,
+            key.name,
+            key.uid,
+            key.field_path,
+            key.event_type.as_str(),
+            key.reason,
+            key.message,
+            event.count,
+            event.first.as_nanos(),
+            event.last.as_nanos()
+        ],
+    )
+    .map(drop)
+}
+
+/// Bounds the ring by age and by count; the least recently seen go first.
+fn trim_events(transaction: &Transaction<'_>, now: Timestamp) -> Result<(), StoreError> {
+    let age = i64::try_from(MAX_EVENT_AGE.as_nanos()).unwrap_or(i64::MAX);
+    execute(transaction, "DELETE FROM event WHERE last < ?1", [now.as_nanos().saturating_sub(age)])?;
+    execute(
+        transaction,
+        "DELETE FROM event WHERE id IN (SELECT id FROM event ORDER BY last DESC, id DESC LIMIT -1 OFFSET ?1)",
+        [MAX_EVENTS],
+    )
+    .map(drop)
+}
+
+fn collect<T>(
+    connection: &Connection,
+    statement: &str,
+    values: impl rusqlite::Params,
+    read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+) -> Result<Vec<T>, StoreError> {
+    let mut statement = connection.prepare(statement).doing("prepare a read")?;
+    let rows = statement.query_map(values, read).doing("read rows")?;
+    rows.collect::<rusqlite::Result<Vec<T>>>().doing("read rows")
+}
+
+fn problems_of(
+    connection: &Connection,
+    source: Option<PodSource>,
+) -> Result<Vec<(String, SourceProblem)>, StoreError> {
+    collect(
+        connection,
+        "SELECT source, origin, reason, message, since FROM problem
+         WHERE ?1 IS NULL OR source = ?1 ORDER BY source, position",
+        [source.map(PodSource::as_str)],
+        |row| {
+            let problem = SourceProblem {
+                origin: row.get(1)?,
+                reason: row.get(2)?,
+                message: row.get(3)?,
+                since: Timestamp::from_nanos(row.get(4)?),
+            };
+            Ok((row.get(0)?, problem))
+        },
+    )
+}
+
+/// Oldest first.
+pub(crate) fn read_events(connection: &Connection) -> Result<Vec<StoredEvent>, StoreError> {
+    collect(
+        connection,
+        "SELECT kind, namespace, name, uid, field_path, type, reason, message, count, first, last
+         FROM event ORDER BY last, id",
+        [],
+        |row| {
+            let event_type: String = row.get(5)?;
+            Ok(StoredEvent {
+                key: EventKey {
+                    kind: row.get(0)?,
+                    namespace: row.get(1)?,
+                    name: row.get(2)?,
+                    uid: row.get(3)?,
+                    field_path: row.get(4)?,
+                    event_type: EventType::from_name(&event_type),
+                    reason: row.get(6)?,
+                    message: row.get(7)?,
+                },
+                count: row.get(8)?,
+                first: Timestamp::from_nanos(row.get(9)?),
+                last: Timestamp::from_nanos(row.get(10)?),
+            })
+        },
+    )
+}
+
+/// Reads every table as one snapshot.
+pub(crate) fn read_all(connection: &mut Connection) -> Result<RawLoaded, StoreError> {
+    let snapshot = connection.transaction().doing("begin reading")?;
+    let pair = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+    Ok(RawLoaded {
+        sources: collect(&snapshot, "SELECT name, validator FROM source", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?,
+        desired: collect(
+            &snapshot,
+            "SELECT source, uid, namespace, name, origin, json FROM desired
+             ORDER BY source, namespace, name, uid",
+            [],
+            |row| {
+                let pod = PodRow {
+                    uid: row.get(1)?,
+                    namespace: row.get(2)?,
+                    name: row.get(3)?,
+                    origin: row.get(4)?,
+                    json: row.get(5)?,
+                };
+                Ok((row.get(0)?, pod))
+            },
+        )?,
+        terminating: collect(&snapshot, "SELECT uid, json FROM terminating ORDER BY uid", [], pair)?,
+        container_state: collect(
+            &snapshot,
+            "SELECT uid, container, restart_count, back_off_nanos, back_off_updated FROM container_state",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?, (row.get(2)?, row.get(3)?, row.get(4)?))),
+        )?,
+        statuses: collect(&snapshot, "SELECT uid, json FROM status", [], pair)?,
+        problems: problems_of(&snapshot, None)?,
+        meta: collect(&snapshot, "SELECT key, value FROM meta", [], pair)?,
+    })
+}

@@ -1,0 +1,86 @@
+//! From rows to objects. A row that does not decode is reported and skipped: one bad row must not take the others along.
+//!
+//! Owns leniency. Must not know SQL.
+
+use super::db::RawLoaded;
+use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
+use crate::api::decode::decode;
+use crate::reconcile::restart::BackOff;
+use crate::source::SourcePod;
+use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+pub(super) fn loaded(raw: RawLoaded) -> Loaded {
+    let mut loaded = Loaded::default();
+    let mut unreadable = Vec::new();
+    for (name, validator) in raw.sources {
+        match PodSource::from_name(&name) {
+            Some(source) => loaded.desired.push(StoredSource { source, pods: Vec::new(), validator }),
+            None => unreadable.push(unknown_source("source", name)),
+        }
+    }
+    loaded.desired.sort_by_key(|stored| stored.source);
+    for (name, row) in raw.desired {
+        let Some(pod) = object("desired", &row.uid, &row.json, &mut unreadable) else { continue };
+        let source = PodSource::from_name(&name);
+        match loaded.desired.iter_mut().find(|stored| Some(stored.source) == source) {
+            Some(stored) => stored.pods.push(SourcePod { pod, origin: row.origin }),
+            None => unreadable.push(unknown_source("desired", name)),
+        }
+    }
+    for (uid, json) in raw.terminating {
+        loaded.terminating.extend(object("terminating", &uid, &json, &mut unreadable));
+    }
+    for (uid, container, (count, delay, updated)) in raw.container_state {
+        let back_off = delay.zip(updated).map(|(delay, updated)| BackOff {
+            delay: Duration::from_nanos(u64::try_from(delay).unwrap_or_default()),
+            updated: Timestamp::from_nanos(updated),
+        });
+        let restart_count = u32::try_from(count.max(0)).unwrap_or(u32::MAX);
+        loaded
+            .container_state
+            .entry(PodUid::from(uid))
+            .or_default()
+            .insert(ContainerName::from(container), StoredContainerState { restart_count, back_off });
+    }
+    for (uid, json) in raw.statuses {
+        if let Some(status) = object("status", &uid, &json, &mut unreadable) {
+            loaded.statuses.insert(PodUid::from(uid), status);
+        }
+    }
+    for (name, problem) in raw.problems {
+        match PodSource::from_name(&name) {
+            Some(source) => loaded.problems.entry(source).or_default().push(problem),
+            None => unreadable.push(unknown_source("problem", name)),
+        }
+    }
+    loaded.meta = raw.meta.into_iter().collect();
+    loaded.unreadable = unreadable;
+    loaded
+}
+
+fn object<T: DeserializeOwned>(
+    table: &'static str,
+    key: &str,
+    json: &str,
+    unreadable: &mut Vec<UnreadableRow>,
+) -> Option<T> {
+    let result = match serde_json::from_str::<serde_json::Value>(json) {
+        Ok(value) => decode::<T>(value).map(|decoded| decoded.object).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match result {
+        Ok(object) => Some(object),
+        Err(message) => {
+            unreadable.push(UnreadableRow { table, key: key.to_owned(), message });
+            None
+        }
+    }
+}
+
+fn unknown_source(table: &'static str, name: String) -> UnreadableRow {
+    UnreadableRow { table, key: name, message: "not a source this agent knows".to_owned() }
+}

@@ -1,0 +1,151 @@
+//! What can go wrong with the store, told apart by what a caller can do about it.
+//!
+//! Owns the translation of SQLite's codes. Must not know what was being stored.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::ErrorCode;
+
+/// An operation on the store failed. The agent goes on with what it has in memory.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// No space left; worth trying again later.
+    #[error("{action}: the disk is full")]
+    Full {
+        /// What was being done.
+        action: &'static str,
+        /// SQLite's word.
+        source: rusqlite::Error,
+    },
+    /// The file system or the file cannot be written.
+    #[error("{action}: the store is read-only")]
+    ReadOnly {
+        /// What was being done.
+        action: &'static str,
+        /// SQLite's word.
+        source: rusqlite::Error,
+    },
+    /// The file is not a database, or no longer one.
+    #[error("{action}: the store is damaged; it is set aside at the next start")]
+    Damaged {
+        /// What was being done.
+        action: &'static str,
+        /// SQLite's word.
+        source: rusqlite::Error,
+    },
+    /// Reading or writing the disk failed.
+    #[error("{action}: input/output error")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// SQLite's word.
+        source: rusqlite::Error,
+    },
+    /// Another process holds the file for longer than we wait.
+    #[error("{action}: the store is busy")]
+    Busy {
+        /// What was being done.
+        action: &'static str,
+        /// SQLite's word.
+        source: rusqlite::Error,
+    },
+    /// Anything else SQLite refuses: a defect of ours.
+    #[error("{action}")]
+    Sqlite {
+        /// What was being done.
+        action: &'static str,
+        /// SQLite's word.
+        source: rusqlite::Error,
+    },
+    /// A second agent on the same root directory.
+    #[error(
+        "another agent is using {}: stop it, or give this one another --root-dir", path.display()
+    )]
+    InUse {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// Written by a newer release.
+    #[error(
+        "{} was written by a newer agent (schema {found}, this one knows up to {known}): run the newer agent, \
+         or move the file away to start without history", path.display()
+    )]
+    TooNew {
+        /// The database file.
+        path: PathBuf,
+        /// Its `user_version`.
+        found: i64,
+        /// Ours.
+        known: i64,
+    },
+    /// A file operation around the database failed.
+    #[error("{action} {}", path.display())]
+    File {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// There is nothing to read.
+    #[error("there is no store at {}: the agent has not run with this --root-dir", path.display())]
+    Missing {
+        /// The database file.
+        path: PathBuf,
+    },
+    /// The owner thread could not be started.
+    #[error("start the store thread")]
+    Thread {
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The store was shut down.
+    #[error("the store is closed")]
+    Closed,
+    /// An object could not be written as JSON.
+    #[error("encode {what}")]
+    Encode {
+        /// Which object.
+        what: String,
+        /// The encoder's word.
+        source: serde_json::Error,
+    },
+}
+
+impl StoreError {
+    /// Names the operation and sorts SQLite's code into what a caller can do about it.
+    pub(crate) fn sqlite(action: &'static str, source: rusqlite::Error) -> Self {
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => Self::Full { action, source },
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => Self::ReadOnly { action, source },
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged { action, source },
+            Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) => Self::Io { action, source },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Self::Busy { action, source },
+            _ => Self::Sqlite { action, source },
+        }
+    }
+
+    pub(crate) fn file(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::File { action, path: path.to_owned(), source }
+    }
+
+    /// True when the same operation may succeed later without anybody mending anything of ours.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Full { .. } | Self::ReadOnly { .. } | Self::Io { .. } | Self::Busy { .. })
+    }
+}
+
+/// `map_err` for SQLite calls: `.doing("read desired pods")`.
+pub(crate) trait Doing<T> {
+    /// Names the operation.
+    fn doing(self, action: &'static str) -> Result<T, StoreError>;
+}
+
+impl<T> Doing<T> for rusqlite::Result<T> {
+    fn doing(self, action: &'static str) -> Result<T, StoreError> {
+        self.map_err(|source| StoreError::sqlite(action, source))
+    }
+}

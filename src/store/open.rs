@@ -1,0 +1,233 @@
+//! Opening the file: who may, what is done when it is damaged, and how SQLite is set up.
+//!
+//! Owns the file, its lock and its side files. Must not know what the tables hold.
+//!
+//! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first sync of a
+//! new log, so a power cut leaves one behind regularly, and everything older is in the main file by then. SQLite ignores
+//! such a log, and so do we; whether the main file is whole is decided by `quick_check`.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use super::db::Db;
+use super::error::{Doing, StoreError};
+use super::schema;
+use crate::types::Timestamp;
+
+/// The file belongs to root and may hold secrets.
+const FILE_MODE: u32 = 0o600;
+/// The database, its log and its shared index.
+const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
+/// Damaged files that are kept for a post-mortem; older ones are removed, so that a bad disk does not fill itself.
+const MAX_DAMAGED: usize = 3;
+/// SQLite's smallest page. It takes anything shorter for a new database and would overwrite it.
+const LEAST_BYTES: u64 = 512;
+/// Readers (the command line) hold the file for milliseconds.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The log is folded into the file when it is this long, and cut back to it: 256 pages of 4 KiB.
+const WAL_PAGES: u32 = 256;
+
+/// What opening found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// There was no store.
+    pub created: bool,
+    /// The damaged file, under its new name, and what was wrong with it.
+    pub damaged: Option<DamagedFile>,
+}
+
+/// A damaged file that was set aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedFile {
+    /// Where it is now.
+    pub kept_as: PathBuf,
+    /// What SQLite said.
+    pub reason: String,
+}
+
+/// Opens or creates the store, setting a damaged file aside.
+pub(super) fn open(path: &Path, now: Timestamp) -> Result<(Db, OpenReport), StoreError> {
+    let lock = lock(path)?;
+    let mut report = OpenReport::default();
+    let connection = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            // A log without its database belongs to nothing; SQLite would mix it into the new file.
+            set_aside(path, now)?;
+            report.created = true;
+            connect(path)?
+        }
+        Err(error) => return Err(StoreError::file("look at", path, error)),
+        Ok(metadata) if metadata.len() < LEAST_BYTES => {
+            let reason = format!("{} bytes are not a database", metadata.len());
+            report.damaged = set_aside_because(path, now, reason)?;
+            connect(path)?
+        }
+        Ok(_) => match connect(path) {
+            Ok(connection) => connection,
+            Err(StoreError::Damaged { source, .. }) => {
+                report.damaged = set_aside_because(path, now, source.to_string())?;
+                connect(path)?
+            }
+            Err(error) => return Err(error),
+        },
+    };
+    Ok((Db::new(connection, Some(lock)), report))
+}
+
+/// A store without a file, for simulations and for nodes whose disk cannot be written.
+pub(super) fn open_in_memory() -> Result<Db, StoreError> {
+    let mut connection = Connection::open_in_memory().doing("open a store in memory")?;
+    configure(&connection)?;
+    schema::migrate(&mut connection)?;
+    Ok(Db::new(connection, None))
+}
+
+/// A file of its own: closing any descriptor of the database would drop SQLite's own locks on it (POSIX semantics).
+fn lock(path: &Path) -> Result<File, StoreError> {
+    let lock_path = with_suffix(path, ".lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(FILE_MODE)
+        .open(&lock_path)
+        .map_err(|error| StoreError::file("open", &lock_path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(StoreError::file("lock", &lock_path, error)),
+    }
+}
+
+/// Makes the file with its mode before SQLite does; the log and the index inherit it.
+fn ensure_file(path: &Path) -> Result<(), StoreError> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .read(true)
+        .mode(FILE_MODE)
+        .open(path)
+        .map_err(|error| StoreError::file("open", path, error))?;
+    let metadata = file.metadata().map_err(|error| StoreError::file("look at", path, error))?;
+    if metadata.mode() & 0o777 != FILE_MODE {
+        file.set_permissions(fs::Permissions::from_mode(FILE_MODE))
+            .map_err(|error| StoreError::file("set the mode of", path, error))?;
+    }
+    Ok(())
+}
+
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    ensure_file(path)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags).doing("open the store")?;
+    let found = schema::version(&connection)?;
+    if found > schema::known_version() {
+        return Err(StoreError::TooNew { path: path.to_owned(), found, known: schema::known_version() });
+    }
+    quick_check(&connection)?;
+    configure(&connection)?;
+    schema::migrate(&mut connection).map_err(shape_error)?;
+    if !schema::has_our_shape(&connection) {
+        return Err(damaged("check the tables", "a table of ours is missing"));
+    }
+    Ok(connection)
+}
+
+fn configure(connection: &Connection) -> Result<(), StoreError> {
+    connection.busy_timeout(BUSY_TIMEOUT).doing("set the busy timeout")?;
+    // 256 kB of cache; temporary tables in memory; no mapping, whose pages would count as ours and whose faults would
+    // turn a disk error into a signal.
+    connection
+        .execute_batch(&format!(
+            "PRAGMA journal_mode = WAL;
+             PRAGMA cache_size = -256;
+             PRAGMA temp_store = MEMORY;
+             PRAGMA mmap_size = 0;
+             PRAGMA wal_autocheckpoint = {WAL_PAGES};
+             PRAGMA journal_size_limit = {};
+             PRAGMA foreign_keys = OFF;
+             PRAGMA trusted_schema = OFF;",
+            WAL_PAGES * 4096
+        ))
+        .doing("set up the store")
+}
+
+fn quick_check(connection: &Connection) -> Result<(), StoreError> {
+    let verdict: String =
+        connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0)).doing("check the store")?;
+    if verdict == "ok" { Ok(()) } else { Err(damaged("check the store", &verdict)) }
+}
+
+/// A migration that fails on what is there (a table of that name exists already) met a file that is not ours.
+fn shape_error(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Sqlite { action, source } => damaged(action, &source.to_string()),
+        other => other,
+    }
+}
+
+fn damaged(action: &'static str, reason: &str) -> StoreError {
+    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+    let source = rusqlite::Error::SqliteFailure(code, Some(reason.to_owned()));
+    StoreError::Damaged { action, source }
+}
+
+fn set_aside_because(path: &Path, now: Timestamp, reason: String) -> Result<Option<DamagedFile>, StoreError> {
+    Ok(Some(DamagedFile { kept_as: set_aside(path, now)?, reason }))
+}
+
+/// Renames the file and its side files, and forgets all but the newest damaged ones.
+fn set_aside(path: &Path, now: Timestamp) -> Result<PathBuf, StoreError> {
+    let stamp: String = now.to_rfc3339().chars().filter(|c| !matches!(c, '-' | ':')).collect();
+    let mut kept_as = with_suffix(path, &format!(".damaged-{stamp}"));
+    let mut attempt = 1;
+    // The clock may stand still or have been set back.
+    while kept_as.exists() {
+        attempt += 1;
+        kept_as = with_suffix(path, &format!(".damaged-{stamp}-{attempt}"));
+    }
+    for suffix in SUFFIXES {
+        let from = with_suffix(path, suffix);
+        match fs::rename(&from, with_suffix(&kept_as, suffix)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StoreError::file("set aside", &from, error)),
+        }
+    }
+    remove_old_damaged(path);
+    Ok(kept_as)
+}
+
+/// Best effort: what cannot be removed costs space only.
+fn remove_old_damaged(path: &Path) {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else { return };
+    let prefix = format!("{}.damaged-", name.to_string_lossy());
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let mut sets: Vec<(std::time::SystemTime, PathBuf)> = entries
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            name.starts_with(&prefix) && !name.ends_with("-wal") && !name.ends_with("-shm")
+        })
+        .filter_map(|entry| Some((fs::metadata(entry.path()).ok()?.modified().ok()?, entry.path())))
+        .collect();
+    sets.sort();
+    let excess = sets.len().saturating_sub(MAX_DAMAGED);
+    for (_, old) in sets.drain(..excess) {
+        for suffix in SUFFIXES {
+            let _ = fs::remove_file(with_suffix(&old, suffix));
+        }
+    }
+}
+
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}

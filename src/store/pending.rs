@@ -1,0 +1,95 @@
+//! What waits to be written behind: the latest status per pod, events added up.
+//!
+//! Owns the queue and its bounds. Must not know SQL.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::db::{Batch, MAX_EVENTS};
+use super::records::{EventKey, StoredEvent};
+use crate::api::pod::PodStatus;
+use crate::types::{PodUid, Timestamp};
+
+#[derive(Default)]
+pub(crate) struct Pending {
+    statuses: BTreeMap<PodUid, String>,
+    events: BTreeMap<EventKey, StoredEvent>,
+    /// Fingerprint of the last status queued per pod, so that an unchanged one does not even wake the writer.
+    seen: BTreeMap<PodUid, u64>,
+}
+
+impl Pending {
+    /// True when the status means something new.
+    pub(crate) fn put_status(&mut self, uid: &PodUid, status: &PodStatus) -> bool {
+        let Some(json) = meaning(status) else { return false };
+        let mut hasher = DefaultHasher::new();
+        json.hash(&mut hasher);
+        let fingerprint = hasher.finish();
+        if self.seen.insert(uid.clone(), fingerprint) == Some(fingerprint) {
+            return false;
+        }
+        self.statuses.insert(uid.clone(), json);
+        true
+    }
+
+    /// At the bound the oldest waiting event goes.
+    pub(crate) fn put_event(&mut self, event: StoredEvent) {
+        if let Some(known) = self.events.get_mut(&event.key) {
+            known.count = known.count.saturating_add(event.count);
+            known.first = known.first.min(event.first);
+            known.last = known.last.max(event.last);
+            return;
+        }
+        if self.events.len() >= MAX_EVENTS as usize {
+            let oldest: Option<(Timestamp, EventKey)> =
+                self.events.values().map(|event| (event.last, &event.key)).min().map(|(t, k)| (t, k.clone()));
+            if let Some((_, key)) = oldest {
+                self.events.remove(&key);
+            }
+        }
+        self.events.insert(event.key.clone(), event);
+    }
+
+    /// The pod has ended: nothing of it is written any more, and a new pod of that uid starts afresh.
+    pub(crate) fn forget(&mut self, uid: &PodUid) {
+        self.statuses.remove(uid);
+        self.seen.remove(uid);
+    }
+
+    /// Everything that waits, oldest event first; `None` when nothing does.
+    pub(crate) fn take(&mut self) -> Option<Batch> {
+        if self.statuses.is_empty() && self.events.is_empty() {
+            return None;
+        }
+        let statuses = std::mem::take(&mut self.statuses);
+        let mut events: Vec<_> = std::mem::take(&mut self.events).into_values().collect();
+        events.sort_by_key(|event| event.last);
+        Some(Batch {
+            statuses: statuses.into_iter().map(|(uid, json)| (uid.to_string(), json)).collect(),
+            events,
+        })
+    }
+
+    /// A batch that could not be written waits again; newer statuses win.
+    pub(crate) fn put_back(&mut self, batch: Batch) {
+        for (uid, json) in batch.statuses {
+            let uid = PodUid::from(uid);
+            // Forgotten meanwhile.
+            if self.seen.contains_key(&uid) {
+                self.statuses.entry(uid).or_insert(json);
+            }
+        }
+        for event in batch.events {
+            self.put_event(event);
+        }
+    }
+}
+
+/// The status as stored: without when a probe last ran, which changes without meaning anything.
+fn meaning(status: &PodStatus) -> Option<String> {
+    let mut status = status.clone();
+    for condition in &mut status.conditions {
+        condition.last_probe_time = None;
+    }
+    serde_json::to_string(&status).ok()
+}

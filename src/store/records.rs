@@ -1,0 +1,131 @@
+//! What the store remembers, as values.
+//!
+//! Owns shapes only. Must not know SQL.
+
+use std::collections::BTreeMap;
+
+use crate::api::pod::{Pod, PodStatus};
+use crate::reconcile::restart::BackOff;
+use crate::source::{SourcePod, SourceProblem};
+use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
+
+/// Everything the agent remembers, read once at start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Loaded {
+    /// Every source that has ever given a valid answer, with its last good set.
+    pub desired: Vec<StoredSource>,
+    /// Pods that left the desired set and whose end nobody has confirmed with `forget_pod`.
+    pub terminating: Vec<Pod>,
+    /// Restart counts and back-off.
+    pub container_state: BTreeMap<PodUid, BTreeMap<ContainerName, StoredContainerState>>,
+    /// Last known statuses.
+    pub statuses: BTreeMap<PodUid, PodStatus>,
+    /// What was wrong with each source.
+    pub problems: BTreeMap<PodSource, Vec<SourceProblem>>,
+    /// Small facts by key, see [`meta`].
+    pub meta: BTreeMap<String, String>,
+    /// Rows that could not be read back. They were skipped.
+    pub unreadable: Vec<UnreadableRow>,
+}
+
+/// Keys of `meta` that several modules share.
+pub mod meta {
+    /// The runtime endpoint that holds the pods.
+    pub const RUNTIME_ENDPOINT: &str = "runtime-endpoint";
+    /// The node's name, which is part of every static pod's name.
+    pub const NODE_NAME: &str = "node-name";
+    /// `/proc/sys/kernel/random/boot_id` of the last run.
+    pub const BOOT_ID: &str = "boot-id";
+}
+
+/// The last good set of a source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredSource {
+    /// Who said it.
+    pub source: PodSource,
+    /// Ordered by namespace, name, uid.
+    pub pods: Vec<SourcePod>,
+    /// ETag and the like.
+    pub validator: Option<String>,
+}
+
+/// What must survive of a container when its records are gone from the runtime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredContainerState {
+    /// How often it was restarted.
+    pub restart_count: u32,
+    /// Crash-loop back-off, when it is in one.
+    pub back_off: Option<BackOff>,
+}
+
+/// A row that does not decode: written by another release, or hit by a bit flip that SQLite cannot see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableRow {
+    /// Table.
+    pub table: &'static str,
+    /// Its key, for the log.
+    pub key: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// `Normal` or `Warning`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventType {
+    /// Information only.
+    #[default]
+    Normal,
+    /// Something may go wrong.
+    Warning,
+}
+
+impl EventType {
+    /// The wire's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+
+    /// Reads the wire's word; anything but `Warning` is normal.
+    #[must_use]
+    pub fn from_name(name: &str) -> Self {
+        if name == "Warning" { Self::Warning } else { Self::Normal }
+    }
+}
+
+/// What an event is about, and what it says: repetitions of the same key only count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventKey {
+    /// `Pod` or `Node`.
+    pub kind: String,
+    /// Empty for nodes.
+    pub namespace: String,
+    /// Of the object.
+    pub name: String,
+    /// Of the object; a node's uid is its name, as the kubelet has it.
+    pub uid: String,
+    /// `spec.containers{name}`, or empty for the whole object.
+    pub field_path: String,
+    /// Normal or Warning.
+    pub event_type: EventType,
+    /// CamelCase word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// An event as often as it happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredEvent {
+    /// Object, reason, message.
+    pub key: EventKey,
+    /// How often.
+    pub count: u32,
+    /// First time.
+    pub first: Timestamp,
+    /// Last time.
+    pub last: Timestamp,
+}

@@ -1,0 +1,259 @@
+//! inotify as typed events on tokio's reactor.
+//!
+//! Owns the descriptor and the kernel's flags. Must not know what is watched or why. Events are hints: the kernel drops them
+//! when its queue is full, and says so.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
+use tokio::io::unix::AsyncFd;
+
+/// Which events a watch asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Names that appear in and vanish from a directory.
+    Names,
+    /// Names, and also writing to the files behind them.
+    Contents,
+}
+
+impl Interest {
+    fn flags(self) -> AddWatchFlags {
+        let names = AddWatchFlags::IN_CREATE
+            | AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ONLYDIR;
+        match self {
+            Self::Names => names,
+            Self::Contents => {
+                names | AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ATTRIB
+            }
+        }
+    }
+}
+
+/// A watched directory. The same directory (inode) has the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WatchId(WatchDescriptor);
+
+/// What happened to a name in a watched directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It was made, and may still be empty.
+    Created,
+    /// It was written to and may be written to further.
+    Modified,
+    /// Its writer closed it.
+    Written,
+    /// It was renamed into the directory: complete.
+    MovedIn,
+    /// It was deleted or renamed away.
+    Gone,
+    /// Its owner, mode, links or times changed.
+    Attributes,
+}
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Something happened to a name in a directory.
+    Entry {
+        /// The directory.
+        watch: WatchId,
+        /// The name in it.
+        name: OsString,
+        /// What.
+        change: Change,
+    },
+    /// The directory itself changed its attributes, moved, or was deleted or unmounted.
+    Directory {
+        /// The directory.
+        watch: WatchId,
+        /// The watch is gone with it.
+        ended: bool,
+    },
+    /// The kernel dropped events: look at everything.
+    Overflow,
+}
+
+/// A call to inotify failed.
+#[derive(Debug, thiserror::Error)]
+pub enum InotifyError {
+    /// `fs.inotify.max_user_instances` reached, or no inotify in this kernel.
+    #[error("create an inotify instance (see fs.inotify.max_user_instances)")]
+    Init(#[source] io::Error),
+    /// Missing directory, or `fs.inotify.max_user_watches` reached.
+    #[error("watch {}", path.display())]
+    Watch {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The descriptor cannot be waited for or read.
+    #[error("read inotify events")]
+    Read(#[source] io::Error),
+}
+
+/// Watched directories.
+#[derive(Debug)]
+pub struct Watcher {
+    fd: AsyncFd<Descriptor>,
+}
+
+#[derive(Debug)]
+struct Descriptor(Inotify);
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Watcher {
+    /// Needs a running tokio runtime with I/O enabled.
+    pub fn new() -> Result<Self, InotifyError> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
+            .map_err(|errno| InotifyError::Init(errno.into()))?;
+        // SAFETY: the descriptor is owned by what is registered, always the same, and closed only when that is dropped,
+        // which AsyncFd does after it has taken it off the reactor.
+        let fd =
+            unsafe { AsyncFd::register_with_interest(Descriptor(inotify), tokio::io::Interest::READABLE) }
+                .map_err(|error| InotifyError::Init(error.into()))?;
+        Ok(Self { fd })
+    }
+
+    /// Watches a directory, following symlinks. Watching it again changes only the interest.
+    pub fn watch(&self, directory: &Path, interest: Interest) -> Result<WatchId, InotifyError> {
+        let added = self.fd.get_ref().0.add_watch(directory, interest.flags());
+        match added {
+            Ok(descriptor) => Ok(WatchId(descriptor)),
+            Err(errno) => Err(InotifyError::Watch { path: directory.to_owned(), source: errno.into() }),
+        }
+    }
+
+    /// Ends a watch. One that has ended by itself is no error.
+    pub fn unwatch(&self, watch: WatchId) {
+        if let Err(errno) = self.fd.get_ref().0.rm_watch(watch.0) {
+            log::trace!(err:% = errno; "Watch had ended already");
+        }
+    }
+
+    /// Appends what has happened; waits until there is something.
+    pub async fn read(&self, events: &mut Vec<Event>) -> Result<(), InotifyError> {
+        loop {
+            let mut ready = self.fd.readable().await.map_err(InotifyError::Read)?;
+            if self.drain(events)? {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// Appends what has happened so far; false when that was nothing.
+    pub fn drain(&self, events: &mut Vec<Event>) -> Result<bool, InotifyError> {
+        match self.fd.get_ref().0.read_events() {
+            Ok(raw) => {
+                events
+                    .extend(raw.into_iter().filter_map(|event| translate(event.wd, event.mask, event.name)));
+                Ok(true)
+            }
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(false),
+            Err(errno) => Err(InotifyError::Read(errno.into())),
+        }
+    }
+}
+
+fn translate(descriptor: WatchDescriptor, mask: AddWatchFlags, name: Option<OsString>) -> Option<Event> {
+    if mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
+        return Some(Event::Overflow);
+    }
+    let watch = WatchId(descriptor);
+    let Some(name) = name else {
+        let ended = mask.contains(AddWatchFlags::IN_IGNORED);
+        return Some(Event::Directory { watch, ended });
+    };
+    let change = if mask.contains(AddWatchFlags::IN_CLOSE_WRITE) {
+        Change::Written
+    } else if mask.contains(AddWatchFlags::IN_MOVED_TO) {
+        Change::MovedIn
+    } else if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) {
+        Change::Gone
+    } else if mask.contains(AddWatchFlags::IN_CREATE) {
+        Change::Created
+    } else if mask.contains(AddWatchFlags::IN_MODIFY) {
+        Change::Modified
+    } else if mask.contains(AddWatchFlags::IN_ATTRIB) {
+        Change::Attributes
+    } else {
+        return None;
+    };
+    Some(Event::Entry { watch, name, change })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("inotify-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[tokio::test]
+    async fn a_write_a_rename_and_a_removal_arrive_as_typed_events_in_order() {
+        let path = directory("typed");
+        let watcher = Watcher::new().unwrap();
+        let watch = watcher.watch(&path, Interest::Contents).unwrap();
+        assert_eq!(watcher.watch(&path, Interest::Contents).unwrap(), watch);
+        std::fs::write(path.join("a"), "x").unwrap();
+        std::fs::rename(path.join("a"), path.join("b")).unwrap();
+        std::fs::remove_dir_all(&path).unwrap();
+        let mut events = Vec::new();
+        while !events.contains(&Event::Directory { watch, ended: true }) {
+            watcher.read(&mut events).await.unwrap();
+        }
+        let seen: Vec<_> = events
+            .iter()
+            .filter_map(|event| match event {
+                Event::Entry { name, change, .. } => Some((name.to_str().unwrap(), *change)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                ("a", Change::Created),
+                ("a", Change::Modified),
+                ("a", Change::Written),
+                ("a", Change::Gone),
+                ("b", Change::MovedIn),
+                ("b", Change::Gone),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_full_queue_is_an_overflow_event_and_not_an_unknown_name() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let _guard = runtime.enter();
+        let path = directory("missing").join("none");
+        let watcher = Watcher::new().unwrap();
+        let error = watcher.watch(&path, Interest::Names).unwrap_err();
+        assert_eq!(error.to_string(), format!("watch {}", path.display()));
+        let real = watcher.watch(path.parent().unwrap(), Interest::Names).unwrap();
+        let descriptor =
+            watcher.fd.get_ref().0.add_watch(path.parent().unwrap(), Interest::Names.flags()).unwrap();
+        assert_eq!(WatchId(descriptor), real);
+        assert_eq!(translate(descriptor, AddWatchFlags::IN_Q_OVERFLOW, None), Some(Event::Overflow));
+    }
+}

@@ -1,0 +1,154 @@
+//! Facts about this machine and limits of this process: name, addresses, memory, CPUs, cgroup version, oom score, files.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// The host name the kernel has.
+///
+/// # Errors
+/// When it is not UTF-8 or cannot be read.
+pub fn hostname() -> std::io::Result<String> {
+    let name = nix::unistd::gethostname()?;
+    name.into_string().map_err(|name| std::io::Error::other(format!("host name {name:?} is not UTF-8")))
+}
+
+/// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's order.
+#[must_use]
+pub fn addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = getifaddrs() else { return Vec::new() };
+    let mut found: Vec<IpAddr> = interfaces
+        .filter(|interface| {
+            interface.flags.contains(InterfaceFlags::IFF_UP) && !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK)
+        })
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let ipv4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            ipv4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        })
+        .filter(|address| match address {
+            IpAddr::V4(address) => !address.is_link_local(),
+            IpAddr::V6(address) => !address.is_unicast_link_local(),
+        })
+        .collect();
+    found.sort_by_key(IpAddr::is_ipv6);
+    found
+}
+
+/// The source address of the default route of each family, IPv4 first: what upstream calls the node's IPs. Asks the
+/// kernel's routing table through an unconnected datagram socket; nothing is sent.
+#[must_use]
+pub fn default_route_addresses() -> Vec<IpAddr> {
+    let probes: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
+    probes
+        .iter()
+        .filter_map(|(local, remote)| {
+            let socket = std::net::UdpSocket::bind(local).ok()?;
+            socket.connect(remote).ok()?;
+            let address = socket.local_addr().ok()?.ip();
+            (!address.is_loopback() && !address.is_unspecified()).then_some(address)
+        })
+        .collect()
+}
+
+/// CPUs this process may use.
+#[must_use]
+pub fn cpu_count() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// `MemTotal` in bytes; 0 when procfs does not say.
+#[must_use]
+pub fn memory_total_bytes() -> i64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB"))
+        .and_then(|number| number.trim().parse::<i64>().ok());
+    kilobytes.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Huge page sizes the kernel offers, in bytes.
+#[must_use]
+pub fn huge_page_sizes() -> Vec<u64> {
+    let Ok(entries) = std::fs::read_dir("/sys/kernel/mm/hugepages") else { return Vec::new() };
+    let mut sizes: Vec<u64> = entries
+        .filter_map(|entry| {
+            let name = entry.ok()?.file_name().into_string().ok()?;
+            let kilobytes: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            Some(kilobytes * 1024)
+        })
+        .collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// True when `/sys/fs/cgroup` is the unified hierarchy.
+#[must_use]
+pub fn cgroup_v2() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// Changes with every boot; empty when procfs does not say.
+#[must_use]
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// True for uid 0.
+#[must_use]
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Writes this process's oom_score_adj. Lowering it needs CAP_SYS_RESOURCE.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn set_oom_score_adj(value: i32) -> std::io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", value.to_string())
+}
+
+/// Sets RLIMIT_NOFILE as far as allowed: to `wanted`, or to the hard limit when raising that is refused. Returns what is
+/// in force.
+///
+/// # Errors
+/// When not even the soft limit can be changed.
+pub fn raise_open_files(wanted: u64) -> std::io::Result<u64> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted.max(hard)).is_ok() {
+        return Ok(wanted);
+    }
+    let allowed = wanted.min(hard);
+    setrlimit(Resource::RLIMIT_NOFILE, allowed, hard)?;
+    Ok(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_has_a_name_memory_and_a_cpu() {
+        assert!(!hostname().unwrap().is_empty());
+        assert!(memory_total_bytes() > 16 << 20);
+        assert!(cpu_count() >= 1);
+        assert_eq!(boot_id().len(), 36);
+    }
+
+    #[test]
+    fn addresses_never_contain_loopback() {
+        assert!(addresses().iter().chain(&default_route_addresses()).all(|address| !address.is_loopback()));
+    }
+
+    #[test]
+    fn open_files_stay_within_the_hard_limit_when_it_cannot_be_raised() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(raise_open_files(soft.min(hard)).unwrap(), soft.min(hard));
+    }
+}
