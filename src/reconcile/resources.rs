@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::api::pod::{Container, Pod, ResourceList};
 use crate::api::quantity::Quantity;
 use crate::reconcile::containers::{all_containers, is_sidecar};
-use crate::runtime::{CgroupDriver, LinuxResources};
+use crate::runtime_config::{CgroupDriver, LinuxResources};
 use crate::types::{PodSource, PodUid};
 
 const MIN_SHARES: i64 = 2;

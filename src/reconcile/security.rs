@@ -3,7 +3,7 @@
 //! Owns the choices. Must not know how a runtime enforces them.
 
 use crate::api::pod::{Container, Pod, SeccompProfile, SecurityContext};
-use crate::runtime::{ContainerSecurity, ImageStatus, NamespaceMode, NamespaceOptions, SeccompChoice};
+use crate::runtime_config::{ContainerSecurity, ImageStatus, NamespaceMode, NamespaceOptions, SeccompChoice};
 
 /// Hidden unless `procMount: Unmasked`.
 const MASKED_PATHS: [&str; 12] = [

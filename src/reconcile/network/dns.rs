@@ -1,7 +1,7 @@
 //! DNS of a pod: its policy applied to the node's resolv.conf and the cluster's servers.
 
 use crate::api::pod::{Pod, PodDnsConfig};
-use crate::runtime::DnsConfig;
+use crate::runtime_config::DnsConfig;
 
 /// As many as the resolver of the C library reads.
 const SERVERS_MAX: usize = 3;
