@@ -8,6 +8,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
 
+pub use self::dns::{
+    DnsContext, DnsProblem, ResolvConfSource, check_host_limits, parse_resolv_conf, pod_dns,
+};
 use crate::api::pod::{HostAlias, Pod};
 use crate::runtime_config::PortMapping;
 

@@ -1,7 +1,6 @@
 //! Tables for names, hosts files, DNS and ports.
 #![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
 
-use super::dns::{DnsContext, ResolvConfSource, parse_resolv_conf, pod_dns};
 use super::*;
 use crate::api::decode::decode;
 use crate::runtime_config::DnsConfig;
