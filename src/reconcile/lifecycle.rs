@@ -109,11 +109,12 @@ pub fn transition(
     };
     match (state, event) {
         (In::WaitingForName, On::NameFree) | (In::Syncing, On::Desired) => (In::Syncing, vec![Do::Sync]),
-        // Nothing to stop: it never ran or has ended. It may have left directories all the same.
-        (In::WaitingForName | In::Finished { cause: EndCause::Completed }, On::Removed { .. }) => {
+        // Nothing to stop, but it left records.
+        (In::Finished { cause: EndCause::Completed }, On::Removed { .. }) => {
             (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }])
         }
-        (In::Syncing, On::Removed { grace_override }) => {
+        // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
+        (In::Syncing | In::WaitingForName, On::Removed { grace_override }) => {
             terminating(grace_override.unwrap_or(spec_grace_seconds), EndCause::Removed)
         }
         (In::Syncing, On::PodTerminal) => terminating(spec_grace_seconds, EndCause::Completed),

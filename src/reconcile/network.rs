@@ -2,14 +2,15 @@
 //!
 //! Owns content. Must not know where the files lie.
 
-mod dns;
+pub mod dns;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
 
-pub use dns::{DnsContext, DnsProblem, ResolvConfSource, check_host_limits, parse_resolv_conf, pod_dns};
-
+pub use self::dns::{
+    DnsContext, DnsProblem, ResolvConfSource, check_host_limits, parse_resolv_conf, pod_dns,
+};
 use crate::api::pod::{HostAlias, Pod};
 use crate::runtime_config::PortMapping;
 

@@ -25,7 +25,7 @@ pub(super) fn set_conditions(
     let containers_ready = containers_ready(pod, status);
     let ready = ready(pod, &containers_ready, &foreign);
     let verdicts: [Verdict; 5] = [
-        (sandbox_ready(pod, observed), "", String::new()),
+        (sandbox_ready(pod, status, observed), "", String::new()),
         initialized(pod, status),
         ready,
         containers_ready,
@@ -48,11 +48,11 @@ pub(super) fn set_conditions(
 }
 
 /// The pod has a sandbox with its network, and needs no other.
-fn sandbox_ready(pod: &Pod, observed: &ObservedPod) -> bool {
+fn sandbox_ready(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> bool {
     let ready = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).count();
-    let newest = observed.sandboxes.first();
-    ready == 1
-        && newest.is_some_and(|newest| newest.ready && (pod.spec.host_network || !newest.ips.is_empty()))
+    // The status remembers addresses that this observation, made without a status call, may lack.
+    let has_network = pod.spec.host_network || !status.pod_ips.is_empty();
+    ready == 1 && observed.sandboxes.first().is_some_and(|newest| newest.ready) && has_network
 }
 
 fn initialized(pod: &Pod, status: &PodStatus) -> Verdict {

@@ -1,1 +1,306 @@
+//! Tables for phases, container states and conditions.
+#![expect(clippy::needless_pass_by_value, reason = "JSON literals read better unborrowed")]
 
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::decode::decode;
+use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
+
+const NOW: i64 = 1_700_000_000;
+
+fn pod(more: Value) -> Pod {
+    let mut spec = json!({"containers": [{"name": "b", "image": "ib"}, {"name": "a", "image": "ia"}]});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec});
+    decode::<Pod>(pod).unwrap().object
+}
+
+/// `a:running`, `a:exited:1`, `a#2:created`; newest last, in one ready sandbox.
+fn seen(words: &str) -> ObservedPod {
+    let sandbox =
+        ObservedSandbox { id: "s".into(), ready: true, ips: vec!["10.1.0.2".into()], ..Default::default() };
+    let mut observed = ObservedPod { sandboxes: vec![sandbox], ..Default::default() };
+    for (at, word) in words.split_whitespace().enumerate() {
+        let parts: Vec<&str> = word.split(':').collect();
+        let (name, attempt) = parts[0].split_once('#').unwrap_or((parts[0], "0"));
+        observed.containers.push(ObservedContainer {
+            id: format!("{name}-{attempt}").into(),
+            name: name.into(),
+            attempt: attempt.parse().unwrap(),
+            created_at: Timestamp::from_secs(100 + i64::try_from(at).unwrap()),
+            started_at: Timestamp::from_nanos(NOW * 1_000_000_000 + 5),
+            exit_code: parts.get(2).map_or(0, |code| code.parse().unwrap()),
+            state: match parts[1] {
+                "created" => ContainerStateKind::Created,
+                "running" => ContainerStateKind::Running,
+                "exited" => ContainerStateKind::Exited,
+                _ => ContainerStateKind::Unknown,
+            },
+            ..Default::default()
+        });
+    }
+    observed.sort();
+    observed
+}
+
+struct Case {
+    previous: Option<PodStatus>,
+    waiting: BTreeMap<ContainerName, (String, String)>,
+    blocked: Vec<Blocked>,
+    ready: BTreeMap<ContainerName, bool>,
+    terminal: bool,
+    is_static: bool,
+    rejected: Option<(&'static str, &'static str)>,
+    now: i64,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            previous: None,
+            waiting: BTreeMap::new(),
+            blocked: Vec::new(),
+            ready: BTreeMap::new(),
+            terminal: false,
+            is_static: true,
+            rejected: None,
+            now: NOW,
+        }
+    }
+}
+
+impl Case {
+    fn status(&self, more: Value, words: &str) -> PodStatus {
+        let context = StatusContext {
+            now: Timestamp::from_secs(self.now),
+            previous: self.previous.as_ref(),
+            waiting: &self.waiting,
+            blocked: &self.blocked,
+            node_ips: &["10.0.0.1".to_owned()],
+            terminal: self.terminal,
+            runtime_name: "containerd",
+            is_static: self.is_static,
+            ready: &self.ready,
+            rejected: self.rejected,
+        };
+        compute_pod_status(&pod(more), &seen(words), &context)
+    }
+}
+
+/// `a=Running`, `a=Waiting(reason)`, `a=Terminated(reason,code)`, then ` <last ...` and ` xN` restarts.
+fn states(status: &PodStatus) -> Vec<String> {
+    let state = |state: &ContainerState| match (&state.waiting, &state.running, &state.terminated) {
+        (Some(waiting), ..) => format!("Waiting({})", waiting.reason),
+        (_, Some(_), _) => "Running".to_owned(),
+        (.., Some(ended)) => format!("Terminated({},{})", ended.reason, ended.exit_code),
+        (None, None, None) => String::new(),
+    };
+    let shown = |container: &ContainerStatus| {
+        let last = state(&container.last_state);
+        let last = if last.is_empty() { last } else { format!(" <{last}") };
+        let restarts = container.restart_count;
+        let restarts = if restarts == 0 { String::new() } else { format!(" x{restarts}") };
+        format!("{}={}{last}{restarts}", container.name, state(&container.state))
+    };
+    status.init_container_statuses.iter().chain(&status.container_statuses).map(shown).collect()
+}
+
+fn conditions(status: &PodStatus) -> Vec<String> {
+    let shown = |condition: &crate::api::pod::PodCondition| {
+        format!("{}={} {} {}", condition.type_, condition.status, condition.reason, condition.message)
+            .trim_end()
+            .to_owned()
+    };
+    status.conditions.iter().map(shown).collect()
+}
+
+#[test]
+fn the_phase_follows_from_the_containers() {
+    let case = Case::default();
+    let phase = |policy: &str, words: &str| case.status(json!({"restartPolicy": policy}), words).phase;
+    let cases = [
+        ("Always", "", "Pending"),
+        ("Always", "a:running", "Pending"),
+        ("Always", "a:running b:running", "Running"),
+        ("Always", "a:exited b:exited:1", "Running"),
+        ("OnFailure", "a:exited b:exited:1", "Running"),
+        ("OnFailure", "a:exited b:exited", "Succeeded"),
+        ("Never", "a:exited b:running", "Running"),
+        ("Never", "a:exited b:exited", "Succeeded"),
+        ("Never", "a:exited b:exited:1", "Failed"),
+        ("Never", "a:exited b:created", "Pending"),
+    ];
+    for (policy, words, expected) in cases {
+        assert_eq!(phase(policy, words), expected, "{policy} {words}");
+    }
+    let terminal = Case { terminal: true, is_static: false, ..Case::default() };
+    assert_eq!(terminal.status(json!({}), "a:exited b:exited:1").phase, "Failed");
+    let of_static = Case { terminal: true, ..Case::default() };
+    assert_eq!(of_static.status(json!({}), "a:exited b:exited:1").phase, "Running");
+}
+
+#[test]
+fn init_containers_keep_a_pod_pending_and_can_fail_it() {
+    let spec =
+        |policy: &str| json!({"restartPolicy": policy, "initContainers": [{"name": "i", "image": "x"}]});
+    let case = Case::default();
+    let status = case.status(spec("Always"), "i:running");
+    assert_eq!(status.phase, "Pending");
+    assert_eq!(states(&status), ["i=Running", "a=Waiting(PodInitializing)", "b=Waiting(PodInitializing)"]);
+    assert_eq!(
+        conditions(&status)[1],
+        "Initialized=False ContainersNotInitialized containers with incomplete status: [i]"
+    );
+    assert_eq!(case.status(spec("Always"), "i:exited:1").phase, "Pending");
+    assert_eq!(case.status(spec("Never"), "i:exited:1").phase, "Failed");
+    let status = case.status(spec("Never"), "a:running b:running");
+    assert_eq!(states(&status)[0], "i=Terminated(Completed,0)");
+    assert_eq!(status.phase, "Running");
+}
+
+#[test]
+fn container_states_tell_restarts_and_obstacles() {
+    let mut case = Case::default();
+    let of = |case: &Case, words: &str| states(&case.status(json!({}), words));
+    assert_eq!(of(&case, ""), ["a=Waiting(ContainerCreating)", "b=Waiting(ContainerCreating)"]);
+    assert_eq!(
+        of(&case, "a:exited:2 b:running a#1:running"),
+        ["a=Running <Terminated(Error,2) x1", "b=Running"]
+    );
+    assert_eq!(of(&case, "a:exited:2 b:created")[0], "a=Terminated(Error,2)");
+    case.waiting.insert("b".into(), ("ErrImagePull".into(), "no".into()));
+    case.blocked.push(Blocked { name: "a".into(), reason: "CrashLoopBackOff", message: "back-off".into() });
+    assert_eq!(
+        of(&case, "a#1:exited:2"),
+        ["a=Waiting(CrashLoopBackOff) <Terminated(Error,2) x1", "b=Waiting(ErrImagePull)"]
+    );
+    assert_eq!(of(&case, "a:running b:running"), ["a=Running", "b=Running"]);
+}
+
+#[test]
+fn what_was_known_of_a_vanished_container_is_kept() {
+    let first = Case::default().status(json!({}), "a:running b:exited:3");
+    let case = Case { previous: Some(first), ..Case::default() };
+    assert_eq!(
+        states(&case.status(json!({}), "")),
+        ["a=Waiting(ContainerCreating) <Terminated(ContainerStatusUnknown,137) x1", "b=Terminated(Error,3)"]
+    );
+    let restarted = case.status(json!({}), "a:running b#1:running");
+    assert_eq!(states(&restarted)[1], "b=Running <Terminated(Error,3) x1");
+    let later = Case { previous: Some(restarted), ..Case::default() };
+    assert_eq!(
+        states(&later.status(json!({}), "a:running b#1:running"))[1],
+        "b=Running <Terminated(Error,3) x1"
+    );
+}
+
+#[test]
+fn fields_of_a_running_pod_are_filled() {
+    let mut case = Case::default();
+    let status = case.status(json!({}), "a:running b:running");
+    assert_eq!((status.host_ip.as_str(), status.pod_ip.as_str()), ("10.0.0.1", "10.1.0.2"));
+    assert_eq!(status.qos_class, "BestEffort");
+    assert_eq!(status.start_time, Some(Timestamp::from_secs(NOW)));
+    let names: Vec<&str> = status.container_statuses.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"], "sorted by name");
+    let a = &status.container_statuses[0];
+    assert_eq!((a.ready, a.started, a.container_id.as_str()), (true, Some(true), "containerd://a-0"));
+    assert_eq!(a.state.running.as_ref().unwrap().started_at, Some(Timestamp::from_secs(NOW)));
+    assert_eq!(
+        conditions(&status),
+        [
+            "PodReadyToStartContainers=True",
+            "Initialized=True",
+            "Ready=True",
+            "ContainersReady=True",
+            "PodScheduled=True"
+        ]
+    );
+    assert_eq!(case.status(json!({"hostNetwork": true}), "").pod_ip, "10.0.0.1");
+    case.ready.insert("b".into(), false);
+    let unready = case.status(json!({}), "a:running b:running");
+    assert_eq!(conditions(&unready)[2], "Ready=False ContainersNotReady containers with unready status: [b]");
+}
+
+#[test]
+fn transition_times_move_with_the_status_only_and_an_unchanged_status_means_the_same() {
+    let first = Case::default().status(json!({}), "a:running b:running");
+    let later = Case { previous: Some(first.clone()), now: NOW + 60, ..Case::default() };
+    let second = later.status(json!({}), "a:running b:running");
+    assert!(same_meaning(&first, &second));
+    assert_eq!(first, second);
+    let third = later.status(json!({}), "a:running b:exited");
+    assert!(!same_meaning(&first, &third));
+    let changed: Vec<&str> = third
+        .conditions
+        .iter()
+        .filter(|condition| condition.last_transition_time == Some(Timestamp::from_secs(NOW + 60)))
+        .map(|condition| condition.type_.as_str())
+        .collect();
+    assert_eq!(changed, ["Ready", "ContainersReady"]);
+}
+
+#[test]
+fn a_finished_pod_stays_finished_and_its_conditions_say_so() {
+    let never = || json!({"restartPolicy": "Never"});
+    let first = Case::default().status(never(), "a:exited b:exited");
+    assert_eq!(
+        conditions(&first)[1..4],
+        ["Initialized=True PodCompleted", "Ready=False PodCompleted", "ContainersReady=False PodCompleted"]
+    );
+    let case = Case { previous: Some(first), ..Case::default() };
+    assert_eq!(case.status(never(), "a:exited b:running").phase, "Succeeded");
+}
+
+#[test]
+fn a_rejected_pod_and_a_pod_past_its_deadline_have_failed() {
+    let rejected = Case { rejected: Some(("OutOfcpu", "no room")), ..Case::default() };
+    let status = rejected.status(json!({}), "");
+    assert_eq!(
+        (status.phase.as_str(), status.reason.as_str(), status.message.as_str()),
+        ("Failed", "OutOfcpu", "no room")
+    );
+    let spec = || json!({"activeDeadlineSeconds": 60});
+    let first = Case::default().status(spec(), "a:running b:running");
+    assert_eq!(first.phase, "Running");
+    let late = Case { previous: Some(first), now: NOW + 60, ..Case::default() };
+    let status = late.status(spec(), "a:running b:running");
+    assert_eq!((status.phase.as_str(), status.reason.as_str()), ("Failed", "DeadlineExceeded"));
+    let again = Case { previous: Some(status.clone()), now: NOW + 90, ..Case::default() };
+    assert_eq!(again.status(spec(), "a:running b:running").message, status.message);
+}
+
+#[test]
+fn nothing_looks_alive_in_the_final_status() {
+    let running = Case::default().status(json!({}), "a:running b:exited");
+    let last = final_status(&pod(json!({})), running.clone(), false);
+    assert_eq!(states(&last), ["a=Terminated(ContainerStatusUnknown,137)", "b=Terminated(Completed,0)"]);
+    assert_eq!(last.phase, "Failed");
+    assert_eq!(final_status(&pod(json!({})), running, true).phase, "Running");
+}
+
+#[test]
+fn termination_messages_share_a_budget() {
+    let mut observed = seen("a:exited b:exited");
+    observed.containers.iter_mut().for_each(|record| record.message = "é".repeat(5000));
+    let empty = (BTreeMap::new(), BTreeMap::new());
+    let context = StatusContext {
+        now: Timestamp::from_secs(NOW),
+        previous: None,
+        waiting: &empty.0,
+        blocked: &[],
+        node_ips: &[],
+        terminal: false,
+        runtime_name: "x",
+        is_static: true,
+        ready: &empty.1,
+        rejected: None,
+    };
+    let status = compute_pod_status(&pod(json!({"restartPolicy": "Never"})), &observed, &context);
+    let length = |at: usize| {
+        let container: &ContainerStatus = &status.container_statuses[at];
+        container.state.terminated.as_ref().unwrap().message.len()
+    };
+    assert_eq!((length(0), length(1)), (4096, 4096));
+}
