@@ -36,7 +36,7 @@ fn sandbox_config(directory: &Path) -> SandboxConfig {
         log_directory: directory.join("logs").to_string_lossy().into_owned(),
         labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
         annotations: [("kubernetes.io/config.source".to_owned(), "file".to_owned())].into(),
-        cgroup_parent: format!("/kubepods/besteffort/pod{uid}"),
+        cgroup_parent: format!("/{}", directory.file_name().expect("it has a name").display()),
         namespaces: NamespaceOptions { pid: NamespaceMode::Container, ..NamespaceOptions::default() },
         ..SandboxConfig::default()
     }

@@ -105,6 +105,9 @@ fn clear(root: &Path) {
     for directory in cgroups {
         remove_cgroup(&directory);
     }
+    for directory in own_cgroups(root) {
+        let _ = fs::remove_dir(directory);
+    }
     for mount in mounts_below(root) {
         let _ = umount2(&mount, MntFlags::MNT_DETACH);
     }
@@ -174,13 +177,20 @@ fn cgroups_of(pid: i32) -> Vec<PathBuf> {
     for path in text
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
-        .filter(|path| path.contains("/kubepods") || path.contains("/k8s.io/"))
+        .filter(|path| ["/kubepods", "/k8s.io/", PREFIX].iter().any(|ours| path.contains(ours)))
     {
         let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
         found.extend(hierarchies.map(|hierarchy| hierarchy.path().join(path.trim_start_matches('/'))));
         found.push(Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')));
     }
     found
+}
+
+/// Cgroups at the top that are named after the scratch directory, one per hierarchy.
+fn own_cgroups(root: &Path) -> Vec<PathBuf> {
+    let Some(name) = root.file_name() else { return Vec::new() };
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    hierarchies.map(|hierarchy| hierarchy.path().join(name)).filter(|path| path.exists()).collect()
 }
 
 /// Removes an empty cgroup and its pod's, but not the QoS classes' and not the root, which other tests share.
