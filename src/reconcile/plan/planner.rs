@@ -205,8 +205,9 @@ impl<'a> Planner<'a> {
             return;
         }
         let counted = self.context.restart_counts.get(&name).copied();
-        let attempt =
-            newest.map(|record| record.attempt).max(counted).map_or(0, |last| last.saturating_add(1));
+        // The count is written down before each start, so after a crash in between it is this very start's.
+        let next = newest.map_or(0, |record| record.attempt.saturating_add(1));
+        let attempt = next.max(counted.unwrap_or(0));
         let ended = self
             .observed
             .containers
