@@ -90,7 +90,11 @@ mod tests {
     #[test]
     fn a_pods_cgroup_goes_from_every_v1_hierarchy_and_its_neighbours_stay() {
         let mount = scratch("v1");
-        for path in ["cpu/kubepods/besteffort/podA/c1", "memory/kubepods/besteffort/podA", "cpu/kubepods/besteffort/podB"] {
+        for path in [
+            "cpu/kubepods/besteffort/podA/c1",
+            "memory/kubepods/besteffort/podA",
+            "cpu/kubepods/besteffort/podB",
+        ] {
             std::fs::create_dir_all(mount.join(path)).unwrap();
         }
         let config = CgroupConfig { mount: mount.clone(), v2: false, driver: CgroupDriver::Cgroupfs };

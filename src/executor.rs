@@ -16,12 +16,12 @@ use crate::cgroup::{self, CgroupConfig};
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType};
 use crate::image::{ImagePuller, ImageRequest};
-use crate::observed::{ObservedPod, ObservedSandbox};
 use crate::mailbox::Mailbox;
+use crate::observed::{ObservedPod, ObservedSandbox};
 use crate::reconcile::containers::find_container;
-use crate::reconcile::plan::{Action, ContainerKind, PodPlan, StartContainer};
 use crate::reconcile::env::ObjectLookup;
 use crate::reconcile::network::DnsProblem;
+use crate::reconcile::plan::{Action, ContainerKind, PodPlan, StartContainer};
 use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags, pod_cgroup_path, qos_class};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, SandboxConfig};
 use crate::types::{ContainerName, PodUid, SandboxId};
@@ -134,12 +134,14 @@ impl<R: Runtime> Executor<R> {
     ) -> Execution {
         let mut execution = Execution::default();
         let attempt = observed.sandboxes.first().map_or(0, |sandbox| sandbox.attempt);
-        let starts = |action: &Action| matches!(action, Action::CreateSandbox { .. } | Action::StartContainer(_));
+        let starts =
+            |action: &Action| matches!(action, Action::CreateSandbox { .. } | Action::StartContainer(_));
         let (sandbox_config, dns_problems) = if plan.actions.iter().any(starts) {
             match self.sandbox_config(pod, attempt) {
                 Ok(made) => made,
                 Err(message) => {
-                    execution.pod = Some(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER));
+                    execution.pod =
+                        Some(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER));
                     return execution;
                 }
             }
@@ -216,7 +218,10 @@ impl<R: Runtime> Executor<R> {
         }
         self.ensure_volumes(run).await?;
         self.make_log_dir(&run.sandbox_config.log_directory).await.map_err(|error| {
-            let message = format!("error making pod data directories: create {:?}: {error}", run.sandbox_config.log_directory);
+            let message = format!(
+                "error making pod data directories: create {:?}: {error}",
+                run.sandbox_config.log_directory
+            );
             self.pod_event(pod, EventType::Warning, "Failed", &message);
             Failure { reason: "Failed", message, retry_after: Some(RETRY_AFTER) }
         })?;
@@ -230,11 +235,10 @@ impl<R: Runtime> Executor<R> {
             .run_sandbox(&run.sandbox_config)
             .await
             .map_err(|error| failed("FailedCreatePodSandBox", "Failed to create pod sandbox", &error))?;
-        let status = self
-            .runtime
-            .sandbox_status(&id)
-            .await
-            .map_err(|error| failed("FailedPodSandBoxStatus", "Unable to get pod sandbox status", &error))?;
+        let status =
+            self.runtime.sandbox_status(&id).await.map_err(|error| {
+                failed("FailedPodSandBoxStatus", "Unable to get pod sandbox status", &error)
+            })?;
         run.sandbox = Some(status);
         Ok(())
     }
@@ -262,7 +266,11 @@ impl<R: Runtime> Executor<R> {
         let Some((container, _)) = find_container(run.pod, &start.name) else { return Ok(()) };
         let Some(sandbox) = run.sandbox.clone() else {
             let message = "the pod has no ready sandbox".to_owned();
-            return Err(Failure { reason: "CreateContainerError", message, retry_after: Some(RETRY_RUNTIME_AFTER) });
+            return Err(Failure {
+                reason: "CreateContainerError",
+                message,
+                retry_after: Some(RETRY_RUNTIME_AFTER),
+            });
         };
         let field_path = field_path(&start.name, start.kind);
         let pod_ref = run.pod.pod_ref();
@@ -287,10 +295,17 @@ impl<R: Runtime> Executor<R> {
             Failure { reason: failure.reason, message: failure.message, retry_after: failure.retry_after }
         })?;
         self.ensure_volumes(run).await?;
-        let config = self.prepare_container(run, container, start, &sandbox, &image).await.map_err(|failure| {
-            self.event(run.pod, &field_path, EventType::Warning, "Failed", format!("Error: {}", failure.message));
-            failure
-        })?;
+        let config =
+            self.prepare_container(run, container, start, &sandbox, &image).await.map_err(|failure| {
+                self.event(
+                    run.pod,
+                    &field_path,
+                    EventType::Warning,
+                    "Failed",
+                    format!("Error: {}", failure.message),
+                );
+                failure
+            })?;
         self.create_and_start(run, container, &field_path, &sandbox.id, &config).await
     }
 
@@ -303,7 +318,13 @@ impl<R: Runtime> Executor<R> {
         config: &crate::runtime::ContainerConfig,
     ) -> Result<(), Failure> {
         let failed = |reason: &'static str, error: &RuntimeError| {
-            self.event(run.pod, field_path, EventType::Warning, "Failed", format!("Error: {}", error.message));
+            self.event(
+                run.pod,
+                field_path,
+                EventType::Warning,
+                "Failed",
+                format!("Error: {}", error.message),
+            );
             Failure { reason, message: error.message.clone(), retry_after: Some(retry_after(error)) }
         };
         let id = self
@@ -314,7 +335,14 @@ impl<R: Runtime> Executor<R> {
         self.event(run.pod, field_path, EventType::Normal, "Created", "Container created".to_owned());
         self.runtime.start_container(&id).await.map_err(|error| failed("RunContainerError", &error))?;
         self.event(run.pod, field_path, EventType::Normal, "Started", "Container started".to_owned());
-        self.make_log_link(run.pod, &container.name, &id, &run.sandbox_config.log_directory, &config.log_path).await;
+        self.make_log_link(
+            run.pod,
+            &container.name,
+            &id,
+            &run.sandbox_config.log_directory,
+            &config.log_path,
+        )
+        .await;
         Ok(())
     }
 

@@ -118,7 +118,10 @@ impl<R: Runtime> ImagePuller<R> {
     pub async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, ImageFailure> {
         let image = apply_default_tag(request.image).map_err(|error| ImageFailure {
             reason: "InvalidImageName",
-            message: format!("Failed to apply default image tag {:?}: couldn't parse image name: {error}", request.image),
+            message: format!(
+                "Failed to apply default image tag {:?}: couldn't parse image name: {error}",
+                request.image
+            ),
             retry_after: None,
         })?;
         let present = if request.policy == "Always" { None } else { self.inspect(&request, &image).await? };
@@ -146,7 +149,11 @@ impl<R: Runtime> ImagePuller<R> {
         self.back_off.borrow_mut().retain(|(owner, _), _| owner != uid);
     }
 
-    async fn inspect(&self, request: &ImageRequest<'_>, image: &str) -> Result<Option<ImageStatus>, ImageFailure> {
+    async fn inspect(
+        &self,
+        request: &ImageRequest<'_>,
+        image: &str,
+    ) -> Result<Option<ImageStatus>, ImageFailure> {
         self.runtime.image_status(image).await.map_err(|error| {
             let message = format!("Failed to inspect image {:?}: {}", request.image, error.message);
             self.event(request, EventType::Warning, "InspectFailed", message.clone());
@@ -185,9 +192,11 @@ impl<R: Runtime> ImagePuller<R> {
     }
 
     async fn pull_and_inspect(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, String> {
-        let reference = self.runtime.pull_image(image, None, request.sandbox).await.map_err(|error| match error.kind {
-            ErrorKind::Unavailable => format!("container runtime is not answering: {}", error.message),
-            _ => error.message,
+        let reference = self.runtime.pull_image(image, None, request.sandbox).await.map_err(|error| {
+            match error.kind {
+                ErrorKind::Unavailable => format!("container runtime is not answering: {}", error.message),
+                _ => error.message,
+            }
         })?;
         let status = self.runtime.image_status(&reference).await.map_err(|error| error.message)?;
         Ok(status.unwrap_or(ImageStatus { id: reference, ..ImageStatus::default() }))
@@ -213,7 +222,12 @@ impl<R: Runtime> ImagePuller<R> {
         })
     }
 
-    fn note_failure(&self, request: &ImageRequest<'_>, key: (PodUid, String), message: String) -> ImageFailure {
+    fn note_failure(
+        &self,
+        request: &ImageRequest<'_>,
+        key: (PodUid, String),
+        message: String,
+    ) -> ImageFailure {
         self.event(
             request,
             EventType::Warning,

@@ -145,7 +145,9 @@ impl<R: Runtime> Kubelet<R> {
         match change.op {
             PodOp::Add | PodOp::Update | PodOp::Reconcile => self.workers.desire(pod),
             PodOp::Remove => self.workers.remove(&pod.metadata.uid, None),
-            PodOp::Delete => self.workers.remove(&pod.metadata.uid, pod.metadata.deletion_grace_period_seconds),
+            PodOp::Delete => {
+                self.workers.remove(&pod.metadata.uid, pod.metadata.deletion_grace_period_seconds)
+            }
         }
     }
 

@@ -5,8 +5,8 @@
 
 // Rank 0: words.
 pub mod api;
-pub mod observed;
 pub mod desired;
+pub mod observed;
 pub mod runtime_config;
 pub mod types;
 // Rank 1: decisions.
@@ -26,10 +26,10 @@ pub mod http;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod events;
-pub mod mailbox;
-pub mod observe;
 pub mod executor;
 pub mod image;
+pub mod mailbox;
+pub mod observe;
 pub mod pleg;
 pub mod pod_config;
 pub mod pod_worker;

@@ -127,7 +127,8 @@ fn json_line(record: &Record<'_>) -> String {
     let mut object = serde_json::Map::new();
     let millis = Clock::System.now().as_nanos() / 1_000_000;
     object.insert("ts".to_owned(), serde_json::Value::from(millis));
-    object.insert("caller".to_owned(), format!("{}:{}", file_name(record), record.line().unwrap_or(0)).into());
+    object
+        .insert("caller".to_owned(), format!("{}:{}", file_name(record), record.line().unwrap_or(0)).into());
     object.insert("msg".to_owned(), record.args().to_string().into());
     match record.level() {
         Level::Error => {}

@@ -91,7 +91,11 @@ fn log_config(resolved: &Resolved) -> LogConfig {
     LogConfig {
         format: if logging.format == "json" { LogFormat::Json } else { LogFormat::Text },
         verbosity: number(logging.verbosity),
-        vmodule: logging.vmodule.iter().map(|item| (item.file_pattern.clone(), number(item.verbosity))).collect(),
+        vmodule: logging
+            .vmodule
+            .iter()
+            .map(|item| (item.file_pattern.clone(), number(item.verbosity)))
+            .collect(),
     }
 }
 

@@ -155,8 +155,12 @@ impl PodConfig {
     }
 
     async fn write(&mut self, source: PodSource, validator: Option<String>) {
-        let pods: Vec<SourcePod> =
-            self.desired.sources.get(&source).map(|state| state.pods.values().cloned().collect()).unwrap_or_default();
+        let pods: Vec<SourcePod> = self
+            .desired
+            .sources
+            .get(&source)
+            .map(|state| state.pods.values().cloned().collect())
+            .unwrap_or_default();
         match self.store.commit_source(source, &pods, validator.as_deref()).await {
             Ok(_) => {
                 if self.unwritten.is_empty() && self.store_trouble.take().is_some() {
@@ -185,11 +189,17 @@ impl PodConfig {
         findings
             .into_iter()
             .map(|finding| {
-                let earlier = known.iter().find(|problem| {
-                    problem.origin == finding.origin && problem.message == finding.message
-                });
+                let earlier = known
+                    .iter()
+                    .find(|problem| problem.origin == finding.origin && problem.message == finding.message);
                 if earlier.is_none() {
-                    self.events.event(&finding.pod, None, EventType::Warning, FAILED_VALIDATION, &finding.message);
+                    self.events.event(
+                        &finding.pod,
+                        None,
+                        EventType::Warning,
+                        FAILED_VALIDATION,
+                        &finding.message,
+                    );
                 }
                 SourceProblem {
                     since: earlier.map_or(now, |problem| problem.since),
@@ -210,7 +220,8 @@ impl PodConfig {
             let text = format!("{}: {}", problem.origin, problem.message);
             self.events.node_event(EventType::Warning, &problem.reason, &text);
         }
-        for mended in known.iter().filter(|old| !problems.iter().any(|problem| problem.origin == old.origin)) {
+        for mended in known.iter().filter(|old| !problems.iter().any(|problem| problem.origin == old.origin))
+        {
             log::info!(source = source.as_str(), origin = mended.origin; "Problem with a source of pods is mended");
         }
     }

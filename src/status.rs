@@ -77,7 +77,9 @@ impl StatusManager {
             .values()
             .map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) })
             .collect();
-        pods.sort_by(|a, b| (&a.metadata.namespace, &a.metadata.name).cmp(&(&b.metadata.namespace, &b.metadata.name)));
+        pods.sort_by(|a, b| {
+            (&a.metadata.namespace, &a.metadata.name).cmp(&(&b.metadata.namespace, &b.metadata.name))
+        });
         pods
     }
 

@@ -257,9 +257,14 @@ mod tests {
 
     #[test]
     fn durations_print_as_go_prints_them() {
-        for (millis, text) in
-            [(0, "0s"), (300, "300ms"), (1500, "1.5s"), (10_000, "10s"), (300_000, "5m0s"), (9_905_250, "2h45m5.25s")]
-        {
+        for (millis, text) in [
+            (0, "0s"),
+            (300, "300ms"),
+            (1500, "1.5s"),
+            (10_000, "10s"),
+            (300_000, "5m0s"),
+            (9_905_250, "2h45m5.25s"),
+        ] {
             assert_eq!(go_duration(Duration::from_millis(millis)), text);
         }
         assert_eq!(go_duration(Duration::from_nanos(1_500)), "1.5µs");

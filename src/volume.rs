@@ -99,7 +99,8 @@ pub async fn ensure_volumes(config: &VolumeConfig, pod: &Pod) -> Result<MountedV
     let pod_dir = pod_dir(config, &pod.metadata.uid);
     let volumes = pod.spec.volumes.clone();
     rt::blocking("set up volumes", move || {
-        make_dir(&pod_dir, 0o750).map_err(|source| set_up_error("", "create pod directory", &pod_dir, source))?;
+        make_dir(&pod_dir, 0o750)
+            .map_err(|source| set_up_error("", "create pod directory", &pod_dir, source))?;
         volumes.iter().map(|volume| Ok((volume.name.clone(), ensure_volume(&pod_dir, volume)?))).collect()
     })
     .await
@@ -144,15 +145,20 @@ fn ensure_host_path(name: &str, source: &HostPathVolumeSource) -> Result<Mounted
     }
 }
 
-fn ensure_empty_dir(pod_dir: &Path, name: &str, source: &EmptyDirVolumeSource) -> Result<MountedVolume, VolumeError> {
+fn ensure_empty_dir(
+    pod_dir: &Path,
+    name: &str,
+    source: &EmptyDirVolumeSource,
+) -> Result<MountedVolume, VolumeError> {
     let path = pod_dir.join("volumes").join(EMPTY_DIR_PLUGIN).join(name);
     make_dir(&path, 0o750).map_err(|error| set_up_error(name, "create directory", &path, error))?;
     match source.medium.as_str() {
         "Memory" => {
-            let mounted =
-                mount::mount_points().map_err(|error| set_up_error(name, "read mounts below", &path, error))?;
+            let mounted = mount::mount_points()
+                .map_err(|error| set_up_error(name, "read mounts below", &path, error))?;
             if !mounted.iter().any(|point| Path::new(point) == path) {
-                let size = source.size_limit.map(crate::api::quantity::Quantity::value).filter(|size| *size > 0);
+                let size =
+                    source.size_limit.map(crate::api::quantity::Quantity::value).filter(|size| *size > 0);
                 mount::mount_tmpfs(&path, size)
                     .map_err(|error| set_up_error(name, "mount tmpfs on", &path, error))?;
             }
@@ -228,7 +234,10 @@ mod tests {
     }
 
     fn host_path(path: &Path, type_: &str) -> Result<MountedVolume, VolumeError> {
-        ensure_host_path("v", &HostPathVolumeSource { path: path.display().to_string(), type_: type_.to_owned() })
+        ensure_host_path(
+            "v",
+            &HostPathVolumeSource { path: path.display().to_string(), type_: type_.to_owned() },
+        )
     }
 
     #[test]

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::decode::decode;
-use crate::server::{self, AgentReport};
 use crate::desired::{SourcePod, SourceProblem};
+use crate::server::{self, AgentReport};
 use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent, meta};
 use crate::types::PodSource;
 

@@ -19,12 +19,11 @@ use crate::reconcile::network::{
 use crate::reconcile::plan::StartContainer;
 use crate::reconcile::resources::{container_resources, pod_cgroup_parent, qos_class, sandbox_resources};
 use crate::reconcile::security::{
-    SecurityDefaults, check_run_as_non_root, container_security, namespaces, pod_is_privileged, supplemental_groups,
+    SecurityDefaults, check_run_as_non_root, container_security, namespaces, pod_is_privileged,
+    supplemental_groups,
 };
 use crate::rt;
-use crate::runtime::{
-    ContainerConfig, ImageStatus, Mount, MountPropagation, Runtime, SandboxConfig, labels,
-};
+use crate::runtime::{ContainerConfig, ImageStatus, Mount, MountPropagation, Runtime, SandboxConfig, labels};
 use crate::volume::{self, MountedVolumes};
 
 /// A resolv.conf larger than this is refused (upstream).
@@ -34,7 +33,11 @@ const HOSTS_PATH: &str = "/etc/hosts";
 
 impl<R: Runtime> Executor<R> {
     /// What `RunPodSandbox` is asked for, and what about it the user should know.
-    pub(super) fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<(SandboxConfig, Vec<DnsProblem>), String> {
+    pub(super) fn sandbox_config(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<(SandboxConfig, Vec<DnsProblem>), String> {
         let spec = &pod.spec;
         let host = self.resolv_conf()?;
         let (dns, problems) = pod_dns(
@@ -64,7 +67,11 @@ impl<R: Runtime> Executor<R> {
             labels,
             annotations: pod.metadata.annotations.clone(),
             cgroup_parent: pod_cgroup_parent(&pod.metadata.uid, qos_class(pod), &self.config.layout),
-            sysctls: security.sysctls.iter().map(|sysctl| (sysctl.name.clone(), sysctl.value.clone())).collect(),
+            sysctls: security
+                .sysctls
+                .iter()
+                .map(|sysctl| (sysctl.name.clone(), sysctl.value.clone()))
+                .collect(),
             namespaces: namespaces(pod),
             privileged: pod_is_privileged(pod),
             run_as_user: security.run_as_user,
@@ -88,7 +95,8 @@ impl<R: Runtime> Executor<R> {
             }
             _ => {}
         }
-        let text = std::fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))?;
         Ok(ResolvConfSource::Parsed(parse_resolv_conf(&text)))
     }
 
@@ -116,13 +124,15 @@ impl<R: Runtime> Executor<R> {
             allocatable: &self.config.capacity,
             objects: &*self.config.objects,
         };
-        let envs = make_environment(pod, container, &context).map_err(|error| config_error(error.to_string()))?;
+        let envs =
+            make_environment(pod, container, &context).map_err(|error| config_error(error.to_string()))?;
         let volumes = run.volumes.clone().unwrap_or_default();
         let mut mounts = volume_mounts(container, &volumes).map_err(config_error)?;
         let hosts = (!mounts.iter().any(|mount| mount.container_path == HOSTS_PATH))
             .then(|| self.hosts_content(pod, &sandbox.ips))
             .flatten();
-        let files = self.make_container_files(pod, container, start, hosts, &run.sandbox_config.log_directory).await;
+        let files =
+            self.make_container_files(pod, container, start, hosts, &run.sandbox_config.log_directory).await;
         mounts.extend(files.map_err(config_error)?);
         let defaults = SecurityDefaults {
             seccomp_default: self.config.seccomp_default,
@@ -192,7 +202,9 @@ impl<R: Runtime> Executor<R> {
             }
             Ok(mounts)
         };
-        rt::blocking("make container files", make).await.map_err(|(path, error)| format!("write {}: {error}", path.display()))
+        rt::blocking("make container files", make)
+            .await
+            .map_err(|(path, error)| format!("write {}: {error}", path.display()))
     }
 
     /// Tells what of the pod's DNS had to be left out.
@@ -220,12 +232,22 @@ fn volume_mounts(container: &Container, volumes: &MountedVolumes) -> Result<Vec<
     container.volume_mounts.iter().map(|mount| volume_mount(container, mount, volumes)).collect()
 }
 
-fn volume_mount(container: &Container, mount: &VolumeMount, volumes: &MountedVolumes) -> Result<Mount, String> {
+fn volume_mount(
+    container: &Container,
+    mount: &VolumeMount,
+    volumes: &MountedVolumes,
+) -> Result<Mount, String> {
     let Some(volume) = volumes.get(&mount.name) else {
-        return Err(format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name));
+        return Err(format!(
+            "cannot find volume {:?} to mount into container {:?}",
+            mount.name, container.name
+        ));
     };
     if !mount.sub_path.is_empty() || !mount.sub_path_expr.is_empty() {
-        return Err(format!("volume mount {:?}: subPath is not supported by this version of agent", mount.name));
+        return Err(format!(
+            "volume mount {:?}: subPath is not supported by this version of agent",
+            mount.name
+        ));
     }
     if mount.recursive_read_only.as_deref() == Some("Enabled") {
         return Err(format!(
@@ -302,9 +324,13 @@ mod tests {
         let volumes: MountedVolumes =
             [("data".to_owned(), MountedVolume { host_path: "/srv/data".into(), read_only: false })].into();
         let container = Container { name: "web".to_owned(), ..Container::default() };
-        let made = volume_mount(&container, &VolumeMount { read_only: true, ..mount("data", "var/data") }, &volumes);
+        let made =
+            volume_mount(&container, &VolumeMount { read_only: true, ..mount("data", "var/data") }, &volumes);
         let made = made.unwrap();
-        assert_eq!((made.container_path.as_str(), made.host_path.as_str(), made.readonly), ("/var/data", "/srv/data", true));
+        assert_eq!(
+            (made.container_path.as_str(), made.host_path.as_str(), made.readonly),
+            ("/var/data", "/srv/data", true)
+        );
         assert_eq!(
             volume_mount(&container, &mount("nope", "/x"), &volumes).unwrap_err(),
             "cannot find volume \"nope\" to mount into container \"web\""
@@ -313,8 +339,11 @@ mod tests {
 
     #[test]
     fn container_annotations_follow_the_adoption_contract() {
-        let container =
-            Container { name: "test_container".to_owned(), image: "foo/image:v1".to_owned(), ..Container::default() };
+        let container = Container {
+            name: "test_container".to_owned(),
+            image: "foo/image:v1".to_owned(),
+            ..Container::default()
+        };
         let annotations = container_annotations(&Pod::default(), &container, 3);
         assert_eq!(annotations["io.kubernetes.container.hash"], "8e45cbd0");
         assert_eq!(annotations["io.kubernetes.container.restartCount"], "3");

@@ -107,7 +107,11 @@ mod tests {
     #[test]
     fn log_links_are_named_as_log_shippers_expect_and_always_fit() {
         let named = |name: &str| Pod {
-            metadata: ObjectMeta { name: name.to_owned(), namespace: "shop".to_owned(), ..ObjectMeta::default() },
+            metadata: ObjectMeta {
+                name: name.to_owned(),
+                namespace: "shop".to_owned(),
+                ..ObjectMeta::default()
+            },
             ..Pod::default()
         };
         let id = ContainerId::from("abc");

@@ -54,7 +54,11 @@ impl<R: Runtime> Executor<R> {
             if let Ok(Err(error)) = ended {
                 let message = format!("error killing pod: {error}");
                 self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
-                failure = Some(Failure { reason: "FailedKillPod", message, retry_after: Some(retry_after(&error)) });
+                failure = Some(Failure {
+                    reason: "FailedKillPod",
+                    message,
+                    retry_after: Some(retry_after(&error)),
+                });
             }
         }
         failure.map_or(Ok(()), Err)

@@ -97,10 +97,12 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
         if timed_out && !state.seen && state.problems.is_empty() {
             failures.push(format!("source {source}: no answer after {}s", config.timeout.as_secs()));
         }
-        failures.extend(state.problems.iter().map(|problem| match problem.message.starts_with(&problem.origin) {
-            true => problem.message.clone(),
-            false => format!("{}: {}", problem.origin, problem.message),
-        }));
+        failures.extend(state.problems.iter().map(
+            |problem| match problem.message.starts_with(&problem.origin) {
+                true => problem.message.clone(),
+                false => format!("{}: {}", problem.origin, problem.message),
+            },
+        ));
     }
     for pod in &pods {
         let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
@@ -109,7 +111,9 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
             Verdict::Starting(why) => {
                 failures.push(format!("pod {name}: not running after {}s: {why}", config.timeout.as_secs()));
             }
-            Verdict::Running if timed_out && config.wait_for_completion && pod.spec.restart_policy != "Always" => {
+            Verdict::Running
+                if timed_out && config.wait_for_completion && pod.spec.restart_policy != "Always" =>
+            {
                 failures.push(format!("pod {name}: still running after {}s", config.timeout.as_secs()));
             }
             Verdict::Running | Verdict::Succeeded => {}
@@ -130,8 +134,11 @@ fn judge(pod: &Pod) -> Verdict {
     }
     let names = pod.spec.containers.iter().map(|container| container.name.as_str());
     for name in names {
-        let state = status.container_statuses.iter().find(|status| status.name == name).map(|status| &status.state);
-        let Some(state) = state else { return Verdict::Starting("its containers are not known yet".to_owned()) };
+        let state =
+            status.container_statuses.iter().find(|status| status.name == name).map(|status| &status.state);
+        let Some(state) = state else {
+            return Verdict::Starting("its containers are not known yet".to_owned());
+        };
         if state.running.is_some() {
             continue;
         }
@@ -162,10 +169,14 @@ fn why_failed(pod: &Pod) -> String {
     if !status.reason.is_empty() || !status.message.is_empty() {
         return format!("{}: {}", status.reason, status.message);
     }
-    let ended = status.init_container_statuses.iter().chain(&status.container_statuses).find_map(|container| {
-        let ended = container.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
-        Some(format!("container {} ended with exit code {} ({})", container.name, ended.exit_code, ended.reason))
-    });
+    let ended =
+        status.init_container_statuses.iter().chain(&status.container_statuses).find_map(|container| {
+            let ended = container.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+            Some(format!(
+                "container {} ended with exit code {} ({})",
+                container.name, ended.exit_code, ended.reason
+            ))
+        });
     ended.unwrap_or_else(|| "failed".to_owned())
 }
 
@@ -217,6 +228,9 @@ mod tests {
     fn what_waiting_cannot_mend_fails_at_once() {
         let hopeless = json!({"waiting": {"reason": "InvalidImageName", "message": "bad"}});
         let status = json!({"phase": "Pending", "containerStatuses": [container("a", &hopeless)]});
-        assert_eq!(judge(&pod("Always", &status)), Verdict::Failed("container a: InvalidImageName: bad".to_owned()));
+        assert_eq!(
+            judge(&pod("Always", &status)),
+            Verdict::Failed("container a: InvalidImageName: bad".to_owned())
+        );
     }
 }

@@ -29,9 +29,9 @@ use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::reconcile::env::{ObjectData, ObjectLookup};
 use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use crate::reconcile::restart::BackOffLimits;
+use crate::rt;
 use crate::rt::notify::{Notifier, NotifyError, watchdog_interval};
 use crate::rt::shutdown::{self, Shutdown};
-use crate::rt;
 use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::{CgroupDriver, Runtime};
 use crate::server;
@@ -313,7 +313,8 @@ impl<R: Runtime> House<R> {
                 check_frequency: kubelet.file_check_frequency.to_std(),
             };
             log::info!(path = kubelet.static_pod_path; "Adding static pod path");
-            let source = FileSource::new(config, parser.clone(), stored(PodSource::File).0, self.clock.clone());
+            let source =
+                FileSource::new(config, parser.clone(), stored(PodSource::File).0, self.clock.clone());
             tasks.push(rt::spawn("file source", source.run(updates.clone())));
         }
         if !kubelet.static_pod_url.is_empty() {
@@ -330,20 +331,23 @@ impl<R: Runtime> House<R> {
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;
             let (pods, validator) = stored(PodSource::Http);
-            let source =
-                UrlSource::new(config, parser, pods, validator.as_deref(), http, self.clock.clone());
+            let source = UrlSource::new(config, parser, pods, validator.as_deref(), http, self.clock.clone());
             tasks.push(rt::spawn("URL source", source.run(updates.clone())));
         }
         Ok(tasks)
     }
 
     /// The local API. Run-once has none: it is over before anybody could ask.
-    async fn start_server(&self, resolved: &Resolved) -> Result<Option<tokio::task::JoinHandle<()>>, SetupError> {
+    async fn start_server(
+        &self,
+        resolved: &Resolved,
+    ) -> Result<Option<tokio::task::JoinHandle<()>>, SetupError> {
         if resolved.agent.run_once {
             return Ok(None);
         }
         let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
-        let (view, statuses, events) = (Rc::clone(&self.view), Rc::clone(&self.statuses), self.events.clone());
+        let (view, statuses, events) =
+            (Rc::clone(&self.view), Rc::clone(&self.statuses), self.events.clone());
         let reporter: server::Reporter = Rc::new(move || view.report(&statuses, &events));
         Ok(Some(rt::spawn("local API", server::serve(listener, reporter))))
     }
@@ -439,7 +443,8 @@ async fn remember_node(resolved: &Resolved, store: &StoreHandle, loaded: &Loaded
 
 fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
     let kubelet = &resolved.kubelet;
-    let url = if kubelet.static_pod_url.is_empty() { String::new() } else { shown_url(&kubelet.static_pod_url) };
+    let url =
+        if kubelet.static_pod_url.is_empty() { String::new() } else { shown_url(&kubelet.static_pod_url) };
     [(PodSource::File, kubelet.static_pod_path.clone()), (PodSource::Http, url)]
         .into_iter()
         .filter(|(_, origin)| !origin.is_empty())
@@ -470,7 +475,8 @@ fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerCon
     PodWorkerConfig {
         // Upstream: a maximum below the first delay is the first delay too.
         limits: BackOffLimits { initial: FIRST_BACK_OFF.min(longest), max: longest },
-        max_dead_per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container).unwrap_or(1),
+        max_dead_per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container)
+            .unwrap_or(1),
         node_ips: executor.node_ips.clone(),
     }
 }

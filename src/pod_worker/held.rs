@@ -66,11 +66,20 @@ mod tests {
 
     fn start(name: &str) -> Action {
         let name = ContainerName::from(name);
-        Action::StartContainer(StartContainer { name, kind: ContainerKind::Regular, attempt: 0, back_off: None })
+        Action::StartContainer(StartContainer {
+            name,
+            kind: ContainerKind::Regular,
+            attempt: 0,
+            back_off: None,
+        })
     }
 
     fn held(until: Option<i64>) -> Held {
-        Held { reason: "CreateContainerError", message: String::new(), until: until.map(Timestamp::from_secs) }
+        Held {
+            reason: "CreateContainerError",
+            message: String::new(),
+            until: until.map(Timestamp::from_secs),
+        }
     }
 
     #[test]
@@ -98,8 +107,10 @@ mod tests {
     fn a_failed_sandbox_holds_everything_that_needs_it_but_not_what_stops() {
         let starts = HeldStarts { pod: Some(held(Some(30))), ..HeldStarts::default() };
         let stop = Action::StopSandbox { id: "s".into() };
-        let plan =
-            PodPlan { actions: vec![stop.clone(), Action::CreateSandbox { attempt: 1 }, start("c")], ..PodPlan::default() };
+        let plan = PodPlan {
+            actions: vec![stop.clone(), Action::CreateSandbox { attempt: 1 }, start("c")],
+            ..PodPlan::default()
+        };
         let kept = starts.hold_back(plan, Timestamp::from_secs(10));
         assert_eq!(kept.actions, [stop]);
         assert_eq!(kept.requeue_after, Some(Duration::from_secs(20)));

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::api::pod::{Pod, PodStatus};
 use crate::executor::Execution;
+use crate::mailbox::Mailbox;
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
 use crate::pod_worker::held::{Held, HeldStarts};
-use crate::mailbox::Mailbox;
 use crate::pod_worker::{ContainerStates, Shared};
 use crate::reconcile::containers::all_containers;
 use crate::reconcile::lifecycle::{PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
@@ -113,7 +113,9 @@ impl<R: Runtime> Worker<R> {
         match self.state {
             PodWorkerState::WaitingForName => self.wait_for_name().await,
             PodWorkerState::Syncing => self.sync().await,
-            PodWorkerState::Terminating { since, grace_seconds, .. } => self.terminate(since, grace_seconds).await,
+            PodWorkerState::Terminating { since, grace_seconds, .. } => {
+                self.terminate(since, grace_seconds).await
+            }
             PodWorkerState::Terminated { .. } => self.clean_up().await,
             PodWorkerState::Finished { .. } if self.over => Next::Never,
             PodWorkerState::Finished { .. } => Next::OnLetter,
@@ -362,7 +364,10 @@ impl<R: Runtime> Worker<R> {
             waiting: &waiting,
             blocked: &plan.blocked,
             node_ips: &deps.config.node_ips,
-            terminal: matches!(self.state, PodWorkerState::Terminated { .. } | PodWorkerState::Finished { .. }),
+            terminal: matches!(
+                self.state,
+                PodWorkerState::Terminated { .. } | PodWorkerState::Finished { .. }
+            ),
             runtime_name: &runtime_name,
             is_static: true,
             ready: &BTreeMap::new(),

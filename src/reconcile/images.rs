@@ -80,7 +80,9 @@ fn check_name(name: &str) -> Result<(), InvalidImageName> {
     }
     let mut components: Vec<&str> = name.split('/').collect();
     let first_is_host = components.len() > 1
-        && (components[0].contains(['.', ':']) || components[0] == "localhost" || components[0].bytes().any(|b| b.is_ascii_uppercase()));
+        && (components[0].contains(['.', ':'])
+            || components[0] == "localhost"
+            || components[0].bytes().any(|b| b.is_ascii_uppercase()));
     if first_is_host {
         check_host(components.remove(0))?;
     }
@@ -88,7 +90,9 @@ fn check_name(name: &str) -> Result<(), InvalidImageName> {
         return invalid("the repository name must be lower case");
     }
     if !components.iter().all(|component| is_path_component(component)) {
-        return invalid("each part of the name must be letters and digits, separated by '.', '_', '__' or '-'");
+        return invalid(
+            "each part of the name must be letters and digits, separated by '.', '_', '__' or '-'",
+        );
     }
     Ok(())
 }
@@ -96,7 +100,9 @@ fn check_name(name: &str) -> Result<(), InvalidImageName> {
 fn check_host(host: &str) -> Result<(), InvalidImageName> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
-            let Some((address, after)) = rest.split_once(']') else { return invalid("the registry's [ is not closed") };
+            let Some((address, after)) = rest.split_once(']') else {
+                return invalid("the registry's [ is not closed");
+            };
             if !address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':') {
                 return invalid("the registry's IPv6 address is malformed");
             }
@@ -128,9 +134,9 @@ fn is_path_component(component: &str) -> bool {
     let bytes = component.as_bytes();
     let edges = bytes.first().is_some_and(|b| word(*b)) && bytes.last().is_some_and(|b| word(*b));
     edges
-        && component
-            .split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-            .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
+        && component.split(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()).all(|separator| {
+            matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-')
+        })
 }
 
 fn check_tag(tag: &str) -> Result<(), InvalidImageName> {
@@ -175,7 +181,22 @@ mod tests {
     #[test]
     fn malformed_references_are_refused() {
         let long = "a".repeat(256);
-        for image in ["", "Busybox", "a//b", "a/", "/a", "a:", "a:b c", "a@sha256:12", "a..b", "a_-b", "-a/b", "host:port/a", "a b", &long] {
+        for image in [
+            "",
+            "Busybox",
+            "a//b",
+            "a/",
+            "/a",
+            "a:",
+            "a:b c",
+            "a@sha256:12",
+            "a..b",
+            "a_-b",
+            "-a/b",
+            "host:port/a",
+            "a b",
+            &long,
+        ] {
             assert!(apply_default_tag(image).is_err(), "{image:?} must be refused");
         }
     }

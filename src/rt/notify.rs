@@ -93,7 +93,8 @@ pub fn watchdog_interval(
     watchdog_pid: Option<&str>,
     own_pid: u32,
 ) -> Result<Option<Duration>, NotifyError> {
-    let Some(micros) = watchdog_usec.and_then(|text| text.parse::<u64>().ok()).filter(|micros| *micros > 0) else {
+    let Some(micros) = watchdog_usec.and_then(|text| text.parse::<u64>().ok()).filter(|micros| *micros > 0)
+    else {
         return Ok(None);
     };
     if watchdog_pid.is_some_and(|pid| pid.parse() != Ok(own_pid)) {

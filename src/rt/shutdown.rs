@@ -72,7 +72,10 @@ pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Ou
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "upstream: a second signal ends the process with status 1, cleanly or not")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "upstream: a second signal ends the process with status 1, cleanly or not"
+)]
 fn exit_now(signal: &str) -> ! {
     log::error!(signal = signal; "Second signal, exiting at once");
     std::process::exit(1)

@@ -5,8 +5,8 @@
 use super::db::RawLoaded;
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
 use crate::api::decode::decode;
-use crate::reconcile::restart::BackOff;
 use crate::desired::SourcePod;
+use crate::reconcile::restart::BackOff;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
 use std::time::Duration;

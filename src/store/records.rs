@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use crate::api::pod::{Pod, PodStatus};
-use crate::reconcile::restart::BackOff;
 use crate::desired::{SourcePod, SourceProblem};
+use crate::reconcile::restart::BackOff;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
 /// Everything the agent remembers, read once at start.

@@ -22,7 +22,8 @@ pub fn addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = getifaddrs() else { return Vec::new() };
     let mut found: Vec<IpAddr> = interfaces
         .filter(|interface| {
-            interface.flags.contains(InterfaceFlags::IFF_UP) && !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK)
+            interface.flags.contains(InterfaceFlags::IFF_UP)
+                && !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK)
         })
         .filter_map(|interface| {
             let address = interface.address?;

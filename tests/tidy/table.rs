@@ -109,14 +109,8 @@ pub const HOMELESS: &[&str] = &[
 ];
 
 /// Crates outside their home: crate, module, why.
-pub const HOME_EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("nix", "observe", "names of open(2) flags for the standard library's OpenOptions; no call"),
-    (
-        "nix",
-        "source::file::read",
-        "names of open(2) flags and errors for the standard library's calls; no call",
-    ),
-];
+pub const HOME_EXCEPTIONS: &[(&str, &str, &str)] =
+    &[("nix", "observe", "names of open(2) flags for the standard library's OpenOptions; no call")];
 
 /// A file longer than this asks what is living together in it.
 pub const LONG_FILE: usize = 600;

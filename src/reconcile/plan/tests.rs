@@ -181,7 +181,12 @@ fn a_crash_loop_waits_and_says_how_long() {
 fn restart_counts_of_the_store_are_a_floor_and_a_start_that_is_tried_again_keeps_its_count() {
     let mut context = context();
     context.restart_counts.insert("a".into(), 1);
-    check_in(&context, json!({}), "s0 a:exited b:running", &["start Regular container a, attempt 1, next back-off 10s"]);
+    check_in(
+        &context,
+        json!({}),
+        "s0 a:exited b:running",
+        &["start Regular container a, attempt 1, next back-off 10s"],
+    );
     context.restart_counts.insert("a".into(), 7);
     check_in(&context, json!({}), "s0 b:running", &["start Regular container a, attempt 7"]);
 }
