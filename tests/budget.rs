@@ -23,6 +23,8 @@ const MANY: usize = 50;
 const IDLE_SECONDS: u64 = 60;
 /// What is still to be written and freed after a start is done by then.
 const SETTLE: Duration = Duration::from_secs(5);
+/// A start's last coalesced writes are on disk by then; idleness begins after it.
+const SETTLE_MANY: Duration = Duration::from_secs(20);
 /// All pods run by then, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -144,7 +146,7 @@ fn with_containerd(program: &Path, table: &mut Table) {
         let running = running.filter(|pod| pod["status"]["phase"] == "Running").count();
         if running == MANY { Ok(()) } else { Err(format!("{running} of {MANY}")) }
     });
-    pause(SETTLE);
+    pause(SETTLE_MANY);
     idleness(&agent, table);
     table.hard("agent PSS with 50 pods", pss_megabytes(agent.pid()), 10.0, "MB");
     agent.assert_alive();
