@@ -15,7 +15,7 @@ use crate::api::pod::{Container, Pod};
 use crate::cgroup::{self, CgroupConfig};
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType};
-use crate::image::{ImagePuller, ImageRequest};
+use crate::image::{ImagePuller, ImageRequest, StartFailure as Failure};
 use crate::mailbox::Mailbox;
 use crate::observed::{ObservedPod, ObservedSandbox};
 use crate::reconcile::containers::find_container;
@@ -67,17 +67,6 @@ pub struct ExecutorConfig {
     pub resolv_conf: Option<PathBuf>,
     /// ConfigMaps and Secrets.
     pub objects: Rc<dyn ObjectLookup>,
-}
-
-/// Why something could not be started, in the words of a status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// A Kubernetes waiting reason or event reason.
-    pub reason: &'static str,
-    /// For people.
-    pub message: String,
-    /// When trying again makes sense; `None`: only a changed manifest helps.
-    pub retry_after: Option<Duration>,
 }
 
 /// How a plan went.
@@ -289,22 +278,15 @@ impl<R: Runtime> Executor<R> {
             }),
             image = self.images.ensure_image(request) => image,
         };
-        let image = image.map_err(|failure| {
+        let image = image.inspect_err(|failure| {
             let message = format!("Error: {}", failure.reason);
-            self.event(run.pod, &field_path, EventType::Warning, "Failed", message);
-            Failure { reason: failure.reason, message: failure.message, retry_after: failure.retry_after }
+            self.event(run.pod, &field_path, EventType::Warning, "Failed", &message);
         })?;
         self.ensure_volumes(run).await?;
         let config =
-            self.prepare_container(run, container, start, &sandbox, &image).await.map_err(|failure| {
-                self.event(
-                    run.pod,
-                    &field_path,
-                    EventType::Warning,
-                    "Failed",
-                    format!("Error: {}", failure.message),
-                );
-                failure
+            self.prepare_container(run, container, start, &sandbox, &image).await.inspect_err(|failure| {
+                let message = format!("Error: {}", failure.message);
+                self.event(run.pod, &field_path, EventType::Warning, "Failed", &message);
             })?;
         self.create_and_start(run, container, &field_path, &sandbox.id, &config).await
     }
@@ -318,13 +300,8 @@ impl<R: Runtime> Executor<R> {
         config: &crate::runtime::ContainerConfig,
     ) -> Result<(), Failure> {
         let failed = |reason: &'static str, error: &RuntimeError| {
-            self.event(
-                run.pod,
-                field_path,
-                EventType::Warning,
-                "Failed",
-                format!("Error: {}", error.message),
-            );
+            let message = format!("Error: {}", error.message);
+            self.event(run.pod, field_path, EventType::Warning, "Failed", &message);
             Failure { reason, message: error.message.clone(), retry_after: Some(retry_after(error)) }
         };
         let id = self
@@ -332,9 +309,9 @@ impl<R: Runtime> Executor<R> {
             .create_container(sandbox, config, &run.sandbox_config)
             .await
             .map_err(|error| failed("CreateContainerError", &error))?;
-        self.event(run.pod, field_path, EventType::Normal, "Created", "Container created".to_owned());
+        self.event(run.pod, field_path, EventType::Normal, "Created", "Container created");
         self.runtime.start_container(&id).await.map_err(|error| failed("RunContainerError", &error))?;
-        self.event(run.pod, field_path, EventType::Normal, "Started", "Container started".to_owned());
+        self.event(run.pod, field_path, EventType::Normal, "Started", "Container started");
         self.make_log_link(
             run.pod,
             &container.name,
@@ -373,8 +350,8 @@ impl<R: Runtime> Executor<R> {
         self.events.event(&pod.pod_ref(), None, kind, reason, message);
     }
 
-    fn event(&self, pod: &Pod, field_path: &str, kind: EventType, reason: &str, message: String) {
-        self.events.event(&pod.pod_ref(), Some(field_path.to_owned()), kind, reason, &message);
+    fn event(&self, pod: &Pod, field_path: &str, kind: EventType, reason: &str, message: &str) {
+        self.events.event(&pod.pod_ref(), Some(field_path.to_owned()), kind, reason, message);
     }
 }
 

@@ -58,14 +58,14 @@ pub struct ImageRequest<'a> {
     pub sandbox: &'a SandboxConfig,
 }
 
-/// Why a container cannot have its image yet, in the words of its status.
+/// Why a container, or its pod's sandbox, cannot be started yet, in the words of a status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageFailure {
-    /// `ErrImagePull`, `ImagePullBackOff`, `ErrImageNeverPull`, `InvalidImageName`, `ImageInspectError`.
+pub struct StartFailure {
+    /// A Kubernetes waiting or event reason: `ErrImagePull`, `ImagePullBackOff`, `CreateContainerError`...
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    /// When trying again makes sense; `None` when only a changed manifest or a new image can help.
+    /// When trying again makes sense; `None` when only a changed manifest can help.
     pub retry_after: Option<Duration>,
 }
 
@@ -115,8 +115,8 @@ impl<R: Runtime> ImagePuller<R> {
     ///
     /// # Errors
     /// What the container's status has to say, and when to try again.
-    pub async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, ImageFailure> {
-        let image = apply_default_tag(request.image).map_err(|error| ImageFailure {
+    pub async fn ensure_image(&self, request: ImageRequest<'_>) -> Result<ImageStatus, StartFailure> {
+        let image = apply_default_tag(request.image).map_err(|error| StartFailure {
             reason: "InvalidImageName",
             message: format!(
                 "Failed to apply default image tag {:?}: couldn't parse image name: {error}",
@@ -131,14 +131,14 @@ impl<R: Runtime> ImagePuller<R> {
                     "Container image {:?} already present on machine and can be accessed by the pod",
                     request.image
                 );
-                self.event(&request, EventType::Normal, "Pulled", text);
+                self.event(&request, EventType::Normal, "Pulled", &text);
                 Ok(status)
             }
             (PullDecision::Refuse, _) => {
                 let message =
                     format!("Container image {:?} is not present with pull policy of Never", request.image);
-                self.event(&request, EventType::Warning, "ErrImageNeverPull", message.clone());
-                Err(ImageFailure { reason: "ErrImageNeverPull", message, retry_after: Some(self.limits.max) })
+                self.event(&request, EventType::Warning, "ErrImageNeverPull", &message);
+                Err(StartFailure { reason: "ErrImageNeverPull", message, retry_after: Some(self.limits.max) })
             }
             _ => self.pull(&request, &image).await,
         }
@@ -153,25 +153,26 @@ impl<R: Runtime> ImagePuller<R> {
         &self,
         request: &ImageRequest<'_>,
         image: &str,
-    ) -> Result<Option<ImageStatus>, ImageFailure> {
+    ) -> Result<Option<ImageStatus>, StartFailure> {
         self.runtime.image_status(image).await.map_err(|error| {
             let message = format!("Failed to inspect image {:?}: {}", request.image, error.message);
-            self.event(request, EventType::Warning, "InspectFailed", message.clone());
-            ImageFailure { reason: "ImageInspectError", message, retry_after: Some(self.limits.initial) }
+            self.event(request, EventType::Warning, "InspectFailed", &message);
+            StartFailure { reason: "ImageInspectError", message, retry_after: Some(self.limits.initial) }
         })
     }
 
-    async fn pull(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, ImageFailure> {
+    async fn pull(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, StartFailure> {
         let key = (request.pod.uid.clone(), image.to_owned());
         self.check_back_off(request, &key)?;
         let asked_at = self.clock.now();
         // The semaphore is never closed, so the permit always comes.
         let _slot = self.slots.acquire().await;
         let started_at = self.clock.now();
-        self.event(request, EventType::Normal, "Pulling", format!("Pulling image {:?}", request.image));
-        let pulled = match self.take_token() {
-            false => Err("pull QPS exceeded".to_owned()),
-            true => self.pull_and_inspect(request, image).await,
+        self.event(request, EventType::Normal, "Pulling", &format!("Pulling image {:?}", request.image));
+        let pulled = if self.take_token() {
+            self.pull_and_inspect(request, image).await
+        } else {
+            Err("pull QPS exceeded".to_owned())
         };
         match pulled {
             Ok(status) => {
@@ -184,7 +185,7 @@ impl<R: Runtime> ImagePuller<R> {
                     go_duration(to_millis(now.saturating_since(asked_at))),
                     status.size_bytes
                 );
-                self.event(request, EventType::Normal, "Pulled", text);
+                self.event(request, EventType::Normal, "Pulled", &text);
                 Ok(status)
             }
             Err(message) => Err(self.note_failure(request, key, message)),
@@ -202,7 +203,7 @@ impl<R: Runtime> ImagePuller<R> {
         Ok(status.unwrap_or(ImageStatus { id: reference, ..ImageStatus::default() }))
     }
 
-    fn check_back_off(&self, request: &ImageRequest<'_>, key: &(PodUid, String)) -> Result<(), ImageFailure> {
+    fn check_back_off(&self, request: &ImageRequest<'_>, key: &(PodUid, String)) -> Result<(), StartFailure> {
         let now = self.clock.now();
         let waiting = {
             let mut back_off = self.back_off.borrow_mut();
@@ -214,8 +215,8 @@ impl<R: Runtime> ImagePuller<R> {
         };
         let Some((left, last_error)) = waiting else { return Ok(()) };
         let text = format!("Back-off pulling image {:?}", request.image);
-        self.event(request, EventType::Normal, "BackOff", text.clone());
-        Err(ImageFailure {
+        self.event(request, EventType::Normal, "BackOff", &text);
+        Err(StartFailure {
             reason: "ImagePullBackOff",
             message: format!("{text}: ErrImagePull: {last_error}"),
             retry_after: Some(left),
@@ -227,12 +228,12 @@ impl<R: Runtime> ImagePuller<R> {
         request: &ImageRequest<'_>,
         key: (PodUid, String),
         message: String,
-    ) -> ImageFailure {
+    ) -> StartFailure {
         self.event(
             request,
             EventType::Warning,
             "Failed",
-            format!("Failed to pull image {:?}: {message}", request.image),
+            &format!("Failed to pull image {:?}: {message}", request.image),
         );
         let mut back_off = self.back_off.borrow_mut();
         let delay = match back_off.get(&key) {
@@ -242,7 +243,7 @@ impl<R: Runtime> ImagePuller<R> {
         let entry = PullBackOff { delay, failed_at: self.clock.now(), last_error: message.clone() };
         back_off.insert(key, entry);
         // Soon again: the next look finds the back-off and the status says ImagePullBackOff, as users know it.
-        ImageFailure { reason: "ErrImagePull", message, retry_after: Some(TELL_BACK_OFF_AFTER) }
+        StartFailure { reason: "ErrImagePull", message, retry_after: Some(TELL_BACK_OFF_AFTER) }
     }
 
     fn take_token(&self) -> bool {
@@ -261,8 +262,8 @@ impl<R: Runtime> ImagePuller<R> {
         granted
     }
 
-    fn event(&self, request: &ImageRequest<'_>, kind: EventType, reason: &str, message: String) {
-        self.events.event(request.pod, Some(request.field_path.to_owned()), kind, reason, &message);
+    fn event(&self, request: &ImageRequest<'_>, kind: EventType, reason: &str, message: &str) {
+        self.events.event(request.pod, Some(request.field_path.to_owned()), kind, reason, message);
     }
 }
 

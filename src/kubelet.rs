@@ -146,7 +146,7 @@ impl<R: Runtime> Kubelet<R> {
             PodOp::Add | PodOp::Update | PodOp::Reconcile => self.workers.desire(pod),
             PodOp::Remove => self.workers.remove(&pod.metadata.uid, None),
             PodOp::Delete => {
-                self.workers.remove(&pod.metadata.uid, pod.metadata.deletion_grace_period_seconds)
+                self.workers.remove(&pod.metadata.uid, pod.metadata.deletion_grace_period_seconds);
             }
         }
     }

@@ -100,10 +100,11 @@ fn log_config(resolved: &Resolved) -> LogConfig {
 }
 
 fn report_run_once(outcome: &RunOnceOutcome) -> u8 {
-    let mut text = cli::pods_table(&outcome.pods, Clock::System.now());
-    if outcome.pods.is_empty() {
-        text = "No pods to run.\n".to_owned();
-    }
+    let text = if outcome.pods.is_empty() {
+        "No pods to run.\n".to_owned()
+    } else {
+        cli::pods_table(&outcome.pods, Clock::System.now())
+    };
     print(&text);
     for failure in &outcome.failures {
         let _ = writeln!(std::io::stderr(), "error: {failure}");

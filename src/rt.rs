@@ -50,7 +50,6 @@ where
 /// Runs blocking work on the small pool and names it when it is slow.
 ///
 /// A panic in the job is a panic here.
-#[expect(clippy::disallowed_methods, reason = "measures its own duration only, to warn")]
 pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() -> T + Send + 'static) -> T {
     let started = std::time::Instant::now();
     let result = tokio::task::spawn_blocking(job).await;

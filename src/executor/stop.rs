@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::api::pod::Pod;
 use crate::events::EventType;
-use crate::executor::{Executor, Failure, retry_after};
+use crate::executor::{Executor, retry_after};
+use crate::image::StartFailure as Failure;
 use crate::reconcile::containers::find_container;
 use crate::reconcile::plan::{ContainerKind, StopContainer};
 use crate::runtime::Runtime;
@@ -45,7 +46,7 @@ impl<R: Runtime> Executor<R> {
         for stop in group {
             let kind = find_container(pod, &stop.name).map_or(ContainerKind::Regular, |(_, kind)| kind);
             let path = super::field_path(&stop.name, kind);
-            self.event(pod, &path, EventType::Normal, "Killing", stop.message.clone());
+            self.event(pod, &path, EventType::Normal, "Killing", &stop.message);
             let (runtime, id) = (Rc::clone(&self.runtime), stop.id.clone());
             stops.spawn_local(async move { runtime.stop_container(&id, left).await });
         }

@@ -97,12 +97,10 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
         if timed_out && !state.seen && state.problems.is_empty() {
             failures.push(format!("source {source}: no answer after {}s", config.timeout.as_secs()));
         }
-        failures.extend(state.problems.iter().map(
-            |problem| match problem.message.starts_with(&problem.origin) {
-                true => problem.message.clone(),
-                false => format!("{}: {}", problem.origin, problem.message),
-            },
-        ));
+        failures.extend(state.problems.iter().map(|problem| {
+            let named = problem.message.starts_with(&problem.origin);
+            if named { problem.message.clone() } else { format!("{}: {}", problem.origin, problem.message) }
+        }));
     }
     for pod in &pods {
         let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);

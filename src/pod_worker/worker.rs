@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::api::pod::{Pod, PodStatus};
 use crate::executor::Execution;
+use crate::image::StartFailure;
 use crate::mailbox::Mailbox;
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
@@ -211,7 +212,7 @@ impl<R: Runtime> Worker<R> {
                 _ => {}
             }
         }
-        let held = |failure: crate::executor::Failure| Held {
+        let held = |failure: StartFailure| Held {
             reason: failure.reason,
             message: failure.message,
             until: failure.retry_after.map(|after| now.saturating_add(after)),
@@ -353,9 +354,10 @@ impl<R: Runtime> Worker<R> {
             }
         }
         // What was said about trouble of that moment is said anew if it still holds.
-        let previous = deps.statuses.last(&self.uid).map(|status| match is_terminal(&status) {
-            true => status,
-            false => PodStatus { reason: String::new(), message: String::new(), ..status },
+        let previous = deps.statuses.last(&self.uid).map(|status| {
+            let said =
+                if is_terminal(&status) { (status.reason, status.message) } else { Default::default() };
+            PodStatus { reason: said.0, message: said.1, ..status }
         });
         let runtime_name = deps.runtime_name.borrow();
         let context = StatusContext {
@@ -376,7 +378,7 @@ impl<R: Runtime> Worker<R> {
         let mut status = compute_pod_status(&self.pod, observed, &context);
         if let Some(held) = &self.held.pod {
             status.message.clone_from(&held.message);
-            status.reason = held.reason.to_owned();
+            held.reason.clone_into(&mut status.reason);
         }
         status
     }
@@ -390,7 +392,7 @@ impl<R: Runtime> Worker<R> {
         let deps = &self.shared.deps;
         let last = deps.statuses.last(&self.uid);
         let mut status = last.unwrap_or_else(|| self.status(&ObservedPod::default(), &PodPlan::default()));
-        status.reason = "ContainerRuntimeDown".to_owned();
+        "ContainerRuntimeDown".clone_into(&mut status.reason);
         status.message = format!("container runtime is down: {error}");
         deps.statuses.set(&self.pod, status);
         self.wait_and_retry()

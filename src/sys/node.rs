@@ -13,7 +13,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// When it is not UTF-8 or cannot be read.
 pub fn hostname() -> std::io::Result<String> {
     let name = nix::unistd::gethostname()?;
-    name.into_string().map_err(|name| std::io::Error::other(format!("host name {name:?} is not UTF-8")))
+    name.into_string()
+        .map_err(|name| std::io::Error::other(format!("host name {} is not UTF-8", name.display())))
 }
 
 /// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's order.
