@@ -2,6 +2,8 @@
 //!
 //! Owns shapes. Must not know how a source reads or how the store writes.
 
+use std::rc::Rc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::api::pod::Pod;
@@ -33,7 +35,7 @@ pub enum SourceAnswer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourcePod {
     /// Defaulted, named, with uid and annotations: ready to run.
-    pub pod: Pod,
+    pub pod: Rc<Pod>,
     /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken keeps its last
     /// good version here.
     pub origin: String,

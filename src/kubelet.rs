@@ -118,10 +118,10 @@ impl<R: Runtime> Kubelet<R> {
         let changes = self.pod_config.drop_unregistered().await;
         for change in changes {
             if change.op == PodOp::Remove {
-                self.workers.go_on_terminating(Rc::new(change.pod.pod));
+                self.workers.go_on_terminating(change.pod.pod);
             }
         }
-        let wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::new(pod.pod.clone())).collect();
+        let wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Starting from the remembered pods");
         }
@@ -141,7 +141,7 @@ impl<R: Runtime> Kubelet<R> {
     }
 
     fn dispatch(&self, change: PodChange) {
-        let pod = Rc::new(change.pod.pod);
+        let pod = change.pod.pod;
         match change.op {
             PodOp::Add | PodOp::Update | PodOp::Reconcile => self.workers.desire(pod),
             PodOp::Remove => self.workers.remove(&pod.metadata.uid, None),

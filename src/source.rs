@@ -11,6 +11,7 @@ mod testing;
 pub mod url;
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::api::pod::Pod;
@@ -82,7 +83,7 @@ fn keep_last_good(
     location: &str,
 ) -> Vec<SourcePod> {
     let mut pods: Vec<SourcePod> =
-        parsed.into_iter().map(|pod| SourcePod { pod, origin: location.to_owned() }).collect();
+        parsed.into_iter().map(|pod| SourcePod { pod: Rc::new(pod), origin: location.to_owned() }).collect();
     if !complete {
         let fresh: BTreeSet<_> = pods.iter().map(full_name).collect();
         let stale: Vec<_> =

@@ -331,7 +331,7 @@ fn spawn_owner(mut db: Db) -> Result<mpsc::Sender<Job>, StoreError> {
 
 fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
     let metadata = &pod.pod.metadata;
-    let json = serde_json::to_string(&pod.pod)
+    let json = serde_json::to_string(&*pod.pod)
         .map_err(|source| StoreError::Encode { what: format!("pod {}", pod.pod.pod_ref()), source })?;
     Ok(PodRow {
         uid: metadata.uid.to_string(),

@@ -2,6 +2,7 @@
 //!
 //! Owns where a report comes from. Must not know how it is shown.
 
+use std::rc::Rc;
 use std::path::Path;
 
 use super::args::Options;
@@ -50,7 +51,7 @@ fn from_store(path: &Path, loaded: Loaded, events: Vec<StoredEvent>, now: Timest
             problems: problems.remove(&stored.source).unwrap_or_default(),
             ..SourceReport::default()
         });
-        pods.extend(stored.pods.into_iter().map(|pod| pod.pod));
+        pods.extend(stored.pods.into_iter().map(|pod| Rc::unwrap_or_clone(pod.pod)));
     }
     // Sources that never gave a valid answer have something wrong with them all the more.
     sources.extend(problems.into_iter().map(|(source, problems)| SourceReport {

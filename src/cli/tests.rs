@@ -232,7 +232,7 @@ fn without_agent_and_without_store_the_error_names_both() {
 /// A store with a pod that ran, one that terminates, a problem and an event; its agent is gone.
 fn fill(directory: &Directory) {
     let source_pod =
-        |value: Value| SourcePod { pod: decode(value).unwrap().object, origin: "/m/x.yaml".into() };
+        |value: Value| SourcePod { pod: Rc::new(decode(value).unwrap().object), origin: "/m/x.yaml".into() };
     let options = OpenOptions { mode: Mode::Inline, now: NOW };
     let (store, _) = StoreHandle::open(&directory.0.join("agent.db"), options).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

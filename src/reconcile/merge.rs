@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 
 use crate::api::pod::{Pod, StringMap};
 use crate::desired::SourcePod;
@@ -217,7 +218,7 @@ fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
 
 /// Notes source and first sight in a new pod.
 fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
-    let annotations = &mut new.pod.metadata.annotations;
+    let annotations = &mut Rc::make_mut(&mut new.pod).metadata.annotations;
     annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), source.as_str().to_owned());
     annotations.insert(CONFIG_SEEN_ANNOTATION.to_owned(), now.to_rfc3339_nano());
     new
@@ -226,7 +227,6 @@ fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
 /// What becomes of a known pod, and what is remembered of it.
 fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
     let SourcePod { pod: new, origin } = new;
-    let mut pod = known.pod.clone();
     let op = if is_semantically_different(&known.pod, &new) {
         if new.metadata.deletion_timestamp.is_some() { Some(PodOp::Delete) } else { Some(PodOp::Update) }
     } else if known.pod.status != new.status {
@@ -234,8 +234,11 @@ fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
     } else {
         None
     };
+    let mut known = Rc::clone(&known.pod);
     if op.is_some() {
-        pod.metadata.annotations = carry_local(&known.pod.metadata.annotations, new.metadata.annotations);
+        let new = Rc::unwrap_or_clone(new);
+        let pod = Rc::make_mut(&mut known);
+        pod.metadata.annotations = carry_local(&pod.metadata.annotations, new.metadata.annotations);
         pod.metadata.labels = new.metadata.labels;
         pod.metadata.deletion_timestamp = new.metadata.deletion_timestamp;
         pod.metadata.deletion_grace_period_seconds = new.metadata.deletion_grace_period_seconds;
@@ -243,7 +246,7 @@ fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
         pod.spec = new.spec;
         pod.status = new.status;
     }
-    (op, SourcePod { pod, origin })
+    (op, SourcePod { pod: known, origin })
 }
 
 /// Annotations that say where and when we saw a pod: never compared, never overwritten.

@@ -45,7 +45,7 @@ pub fn pod(name: &str, version: &str) -> Pod {
 
 /// A pod from before a restart.
 pub fn stored(name: &str, version: &str, origin: impl AsRef<Path>) -> SourcePod {
-    SourcePod { pod: pod(name, version), origin: origin.as_ref().to_str().unwrap().to_owned() }
+    SourcePod { pod: Rc::new(pod(name, version)), origin: origin.as_ref().to_str().unwrap().to_owned() }
 }
 
 /// `name=version` of every pod of an answer, or `unknown`.

@@ -11,6 +11,8 @@ use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
 use std::time::Duration;
 
+use std::rc::Rc;
+
 use serde::de::DeserializeOwned;
 
 pub(super) fn loaded(raw: RawLoaded) -> Loaded {
@@ -27,7 +29,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
         let Some(pod) = object("desired", &row.uid, &row.json, &mut unreadable) else { continue };
         let source = PodSource::from_name(&name);
         match loaded.desired.iter_mut().find(|stored| Some(stored.source) == source) {
-            Some(stored) => stored.pods.push(SourcePod { pod, origin: row.origin }),
+            Some(stored) => stored.pods.push(SourcePod { pod: Rc::new(pod), origin: row.origin }),
             None => unreadable.push(unknown_source("desired", name)),
         }
     }

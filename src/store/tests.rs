@@ -1,5 +1,6 @@
 //! The store against real files: durability, damage, coalescing, and a model.
 
+use std::rc::Rc;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -72,7 +73,7 @@ fn pod(name: &str, image: &str) -> SourcePod {
     pod.metadata.uid = PodUid::from(format!("uid-{name}"));
     pod.spec.containers =
         vec![Container { name: "main".to_owned(), image: image.to_owned(), ..Container::default() }];
-    SourcePod { pod, origin: format!("/etc/kubernetes/manifests/{name}.yaml") }
+    SourcePod { pod: Rc::new(pod), origin: format!("/etc/kubernetes/manifests/{name}.yaml") }
 }
 
 fn status(phase: &str) -> PodStatus {
@@ -217,7 +218,7 @@ fn a_pod_that_leaves_terminates_until_it_is_forgotten_or_comes_back() {
         let commit = store.commit_source(PodSource::File, &[], None).await.unwrap();
         assert_eq!(commit.removed, 2);
         let loaded = store.load().await.unwrap();
-        assert_eq!(loaded.terminating, [a.pod.clone(), b.pod.clone()]);
+        assert_eq!(loaded.terminating, [Pod::clone(&a.pod), Pod::clone(&b.pod)]);
 
         store.commit_source(PodSource::File, std::slice::from_ref(&a), None).await.unwrap();
         store.forget_pod(&b.pod.metadata.uid).await.unwrap();
@@ -274,7 +275,7 @@ fn a_status_without_its_pod_is_not_kept() {
         assert!(store.load().await.unwrap().statuses.is_empty());
         // Its pod comes after all, and the same status is written.
         let mut late = pod("late", "1");
-        late.pod.metadata.uid = PodUid::from("gone");
+        Rc::make_mut(&mut late.pod).metadata.uid = PodUid::from("gone");
         store.commit_source(PodSource::File, &[late], None).await.unwrap();
         store.put_status(&PodUid::from("gone"), &status("Running"));
         store.flush().await.unwrap();
@@ -680,7 +681,7 @@ impl Model {
         let (old, _) = self.desired.insert(source, (new, validator)).unwrap_or_default();
         for (uid, gone) in old {
             if !self.wants(&uid) {
-                self.terminating.insert(uid, gone.pod);
+                self.terminating.insert(uid, Rc::unwrap_or_clone(gone.pod));
             }
         }
         for pod in pods {

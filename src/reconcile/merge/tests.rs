@@ -8,7 +8,7 @@ fn pod(name: &str, uid: &str, image: &str, origin: &str) -> SourcePod {
     pod.metadata.namespace = "default".to_owned();
     pod.metadata.uid = uid.into();
     pod.spec.containers = vec![crate::api::pod::Container { image: image.to_owned(), ..Default::default() }];
-    SourcePod { pod, origin: origin.to_owned() }
+    SourcePod { pod: Rc::new(pod), origin: origin.to_owned() }
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -38,9 +38,9 @@ fn changes_come_in_upstreams_order_and_are_classified_as_there() {
     assert!(old.first_seen);
     assert_eq!(old.changes.len(), 5);
     let mut deleted = pod("deleted", "3", "x", "c");
-    deleted.pod.metadata.deletion_timestamp = Some(at(5));
+    Rc::make_mut(&mut deleted.pod).metadata.deletion_timestamp = Some(at(5));
     let mut status = pod("status", "4", "x", "d");
-    status.pod.status.phase = "Running".to_owned();
+    Rc::make_mut(&mut status.pod).status.phase = "Running".to_owned();
     let new = file(
         &old.desired,
         vec![
@@ -79,7 +79,7 @@ fn annotations_count_except_the_local_ones() {
     let first = file(&DesiredSet::default(), vec![pod("web", "1", "x", "a")]);
     let with = |name: &str| {
         let mut new = pod("web", "1", "x", "a");
-        new.pod.metadata.annotations.insert(name.to_owned(), "v".to_owned());
+        Rc::make_mut(&mut new.pod).metadata.annotations.insert(name.to_owned(), "v".to_owned());
         file(&first.desired, vec![new])
     };
     assert_eq!(ops(&with("note")), [(PodOp::Update, "web")]);
@@ -186,7 +186,7 @@ proptest! {
             let merged = merge(&desired, PodSource::File, Some(pods.clone()), at(1));
             prop_assert_eq!(&merge(&desired, PodSource::File, Some(pods.clone()), at(1)), &merged);
             believed = apply(believed, &merged.changes);
-            let strip = |pods: &BTreeMap<PodUid, SourcePod>| -> Vec<Pod> { pods.values().map(|pod| pod.pod.clone()).collect() };
+            let strip = |pods: &BTreeMap<PodUid, SourcePod>| -> Vec<Rc<Pod>> { pods.values().map(|pod| pod.pod.clone()).collect() };
             prop_assert_eq!(strip(&believed), strip(&merged.desired.sources[&PodSource::File].pods));
             let again = merge(&merged.desired, PodSource::File, Some(pods), at(2));
             prop_assert!(again.changes.is_empty(), "the same set twice changes nothing: {:?}", again.changes);
