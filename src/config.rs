@@ -20,7 +20,6 @@ mod tree;
 mod typed;
 mod validate;
 mod value;
-mod yaml;
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +40,6 @@ pub use schema::{
 };
 pub use typed::{AgentFlags, KubeletFlags, RunOnceWait};
 pub use value::ValueError;
-pub use yaml::YamlError;
 
 use args::{Args, Command, scan};
 use suggest::nearest;

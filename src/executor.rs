@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::api::pod::{Container, Pod};
 use crate::cgroup::{self, CgroupConfig};
 use crate::clock::Clock;
-use crate::events::{EventRecorder, EventType};
+use crate::events::{EventRecorder, EventType, container_path};
 use crate::image::{ImagePuller, ImageRequest, StartFailure as Failure};
 use crate::mailbox::Mailbox;
 use crate::observed::{ObservedPod, ObservedSandbox};
@@ -358,8 +358,8 @@ impl<R: Runtime> Executor<R> {
 /// Where a container stands in the spec, as events name it.
 fn field_path(name: &ContainerName, kind: ContainerKind) -> String {
     match kind {
-        ContainerKind::Init | ContainerKind::Sidecar => format!("spec.initContainers{{{name}}}"),
-        ContainerKind::Regular => format!("spec.containers{{{name}}}"),
+        ContainerKind::Init | ContainerKind::Sidecar => container_path("initContainers", name.as_str()),
+        ContainerKind::Regular => container_path("containers", name.as_str()),
     }
 }
 

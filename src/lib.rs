@@ -6,6 +6,7 @@
 // Rank 0: words.
 pub mod api;
 pub mod desired;
+pub mod labels;
 pub mod observed;
 pub mod runtime_config;
 pub mod types;

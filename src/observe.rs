@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
 use crate::rt;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, labels};
+use crate::sys;
 use crate::types::PodUid;
 
 /// A longer termination message is cut (upstream's limit per container).
@@ -69,12 +70,7 @@ async fn read_termination_message(container: &mut ObservedContainer) {
 /// The file belongs to the container: it may be anything by now, so never block on it and never read more than the limit.
 fn read_bounded(path: &Path) -> Option<String> {
     use std::io::Read as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags((nix::fcntl::OFlag::O_NONBLOCK | nix::fcntl::OFlag::O_NOFOLLOW).bits())
-        .open(path)
-        .ok()?;
+    let file = sys::open::open_without_following(path).ok()?;
     if !file.metadata().ok()?.is_file() {
         return None;
     }

@@ -138,7 +138,7 @@ impl std::fmt::Debug for ImageAuth {
     }
 }
 
-pub mod labels;
+pub use crate::labels;
 
 pub mod convert;
 pub mod cri;

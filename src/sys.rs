@@ -4,6 +4,7 @@
 
 pub mod inotify;
 pub mod lock;
+pub mod memory;
 pub mod mount;
 pub mod node;
 pub mod open;

@@ -2,8 +2,8 @@
 //!
 //! Owns where a report comes from. Must not know how it is shown.
 
-use std::rc::Rc;
 use std::path::Path;
+use std::rc::Rc;
 
 use super::args::Options;
 use super::client::{self, ClientError};

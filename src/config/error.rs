@@ -6,8 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::value::ValueError;
-use super::yaml::YamlError;
 use crate::api::decode::DecodeError;
+use crate::source::manifest::YamlError;
 
 /// A mistake in the command line or the configuration.
 #[derive(Debug, thiserror::Error)]

@@ -11,8 +11,8 @@ use super::error::{API_VERSION, ConfigError, FileError, KIND};
 use super::fields::RELATIVE_PATHS;
 use super::schema::KubeletConfiguration;
 use super::tree;
-use super::yaml::yaml_to_values;
 use crate::api::decode::decode;
+use crate::source::manifest::yaml_to_values;
 
 /// A configuration is a few kilobytes; this is two orders more.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -41,7 +41,7 @@ use crate::source::url::{UrlConfig, UrlSource};
 use crate::status::StatusManager;
 use crate::store::{Loaded, Mode, OpenOptions, StoreError, StoreHandle, meta};
 use crate::sys::inotify::InotifyError;
-use crate::sys::{lock, node};
+use crate::sys::{lock, memory, node};
 use crate::types::PodSource;
 use crate::volume::VolumeConfig;
 
@@ -220,6 +220,7 @@ fn take_lock(
 
 /// Limits of this process. None of them is worth not starting for.
 fn limit_process(resolved: &Resolved) {
+    memory::use_one_arena();
     if !node::is_root() {
         log::error!("The agent should be run as root");
     }

@@ -14,9 +14,9 @@ use crate::observed::ObservedPod;
 use crate::pod_worker::held::{Held, HeldStarts};
 use crate::pod_worker::{ContainerStates, Shared};
 use crate::reconcile::containers::all_containers;
-use crate::reconcile::lifecycle::{PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
+use crate::reconcile::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::reconcile::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
-use crate::reconcile::status::{StatusContext, compute_pod_status};
+use crate::reconcile::status::{StatusContext, compute_pod_status, deadline_left, final_status, is_terminal};
 use crate::reconcile::termination::compute_teardown;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::store::StoredContainerState;
@@ -114,8 +114,8 @@ impl<R: Runtime> Worker<R> {
         match self.state {
             PodWorkerState::WaitingForName => self.wait_for_name().await,
             PodWorkerState::Syncing => self.sync().await,
-            PodWorkerState::Terminating { since, grace_seconds, .. } => {
-                self.terminate(since, grace_seconds).await
+            PodWorkerState::Terminating { since, grace_seconds, cause } => {
+                self.terminate(since, grace_seconds, cause).await
             }
             PodWorkerState::Terminated { .. } => self.clean_up().await,
             PodWorkerState::Finished { .. } if self.over => Next::Never,
@@ -176,7 +176,7 @@ impl<R: Runtime> Worker<R> {
         if plan.actions.is_empty() {
             self.retry = None;
             self.last_plan = None;
-            return plan.requeue_after.map_or(Next::OnLetter, Next::After);
+            return self.next_look(plan.requeue_after);
         }
         if self.last_plan.as_ref() == Some(&plan) {
             self.last_plan = None;
@@ -189,6 +189,18 @@ impl<R: Runtime> Worker<R> {
         self.act(&observed, &plan).await;
         self.last_plan = Some(plan);
         Next::Now
+    }
+
+    /// Nothing to do now: by the plan's clock or the pod's own deadline, whichever is first.
+    fn next_look(&self, requeue_after: Option<Duration>) -> Next {
+        let deps = &self.shared.deps;
+        let started = deps.statuses.last(&self.uid).and_then(|status| status.start_time);
+        let deadline = started.and_then(|started| deadline_left(&self.pod, started, deps.clock.now()));
+        match (requeue_after, deadline) {
+            (Some(after), Some(deadline)) => Next::After(after.min(deadline)),
+            (Some(after), None) | (None, Some(after)) => Next::After(after),
+            (None, None) => Next::OnLetter,
+        }
     }
 
     /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls), so that a pod whose
@@ -225,7 +237,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    async fn terminate(&mut self, since: Timestamp, grace_seconds: i64) -> Next {
+    async fn terminate(&mut self, since: Timestamp, grace_seconds: i64, cause: EndCause) -> Next {
         let now = self.shared.deps.clock.now();
         let passed = i64::try_from(now.saturating_since(since).as_secs()).unwrap_or(i64::MAX);
         let left = grace_seconds.saturating_sub(passed).max(1);
@@ -233,6 +245,7 @@ impl<R: Runtime> Worker<R> {
             Ok(observed) => observed,
             Err(error) => return self.runtime_trouble(&error),
         };
+        self.mark_removal(cause);
         let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(left)));
         let status = self.status(&observed, &plan);
         self.shared.deps.statuses.set(&self.pod, status);
@@ -246,6 +259,14 @@ impl<R: Runtime> Worker<R> {
         }
         let execution = self.shared.deps.executor.execute(&self.pod, &observed, &plan, &self.mailbox).await;
         if execution.pod.is_some() { self.wait_and_retry() } else { Next::Now }
+    }
+
+    /// A pod that is being removed says so, as on a cluster: `agent get pods` shows it as Terminating.
+    fn mark_removal(&mut self, cause: EndCause) {
+        if cause != EndCause::Completed && self.pod.metadata.deletion_timestamp.is_none() {
+            let now = self.shared.deps.clock.now();
+            Rc::make_mut(&mut self.pod).metadata.deletion_timestamp = Some(now);
+        }
     }
 
     async fn clean_up(&mut self) -> Next {
@@ -270,6 +291,9 @@ impl<R: Runtime> Worker<R> {
             return self.wait_and_retry();
         }
         self.cleanup_records = false;
+        if let Some(status) = self.shared.deps.statuses.last(&self.uid) {
+            self.shared.deps.statuses.set(&self.pod, final_status(&self.pod, status, true));
+        }
         self.on_event(PodWorkerEvent::CleanupDone).await;
         Next::Now
     }
@@ -298,6 +322,7 @@ impl<R: Runtime> Worker<R> {
         }
         self.shared.deps.statuses.remove(&self.uid);
         self.held.clear();
+        Rc::make_mut(&mut self.pod).metadata.deletion_timestamp = None;
         self.state = PodWorkerState::WaitingForName;
         self.shared.holds_name(&self.name, &self.uid);
     }
@@ -404,8 +429,4 @@ impl<R: Runtime> Worker<R> {
         self.last_plan = None;
         Next::After(pause)
     }
-}
-
-fn is_terminal(status: &PodStatus) -> bool {
-    matches!(status.phase.as_str(), "Succeeded" | "Failed")
 }

@@ -4,11 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::labels;
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
 use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId};
 
-/// Annotation that carries the pod's own grace, for pods whose spec is lost.
-pub const TERMINATION_GRACE_ANNOTATION: &str = "io.kubernetes.pod.terminationGracePeriod";
 /// Upstream's grace for running pods that no worker knows, when the containers do not say.
 pub const ORPHAN_GRACE_SECONDS: i64 = 1;
 
@@ -94,7 +93,7 @@ impl PlegSnapshot {
                 ContainerStateKind::Exited => PlegState::Exited,
                 ContainerStateKind::Created | ContainerStateKind::Unknown => PlegState::Unknown,
             };
-            let grace = container.annotations.get(TERMINATION_GRACE_ANNOTATION);
+            let grace = container.annotations.get(labels::POD_TERMINATION_GRACE_PERIOD);
             let grace_seconds = grace.and_then(|seconds| seconds.parse().ok());
             let record = PlegRecord { state, container: Some(container.name.clone()), grace_seconds };
             snapshot.insert(&container.pod, container.id.as_str(), record);
@@ -250,7 +249,7 @@ mod tests {
     #[test]
     fn an_orphan_brings_its_grace_along_and_a_pod_without_uid_is_not_ours() {
         let mut orphan = container("gone", "c1", ContainerStateKind::Running);
-        orphan.annotations.insert(TERMINATION_GRACE_ANNOTATION.into(), "45".into());
+        orphan.annotations.insert(labels::POD_TERMINATION_GRACE_PERIOD.into(), "45".into());
         let mut foreign = container("", "c3", ContainerStateKind::Running);
         foreign.name = "foreign".into();
         let look = snapshot(&[orphan, container("kept", "c2", ContainerStateKind::Running), foreign]);

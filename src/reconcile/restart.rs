@@ -110,18 +110,6 @@ fn policy_restarts(policy: &str, exit_code: i32) -> bool {
     }
 }
 
-/// A duration as Go prints whole seconds: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
-#[must_use]
-pub fn go_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{rest}s"),
-        (0, _) => format!("{minutes}m{rest}s"),
-        _ => format!("{hours}h{minutes}m{rest}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,11 +176,5 @@ mod tests {
         }];
         assert!(restarts_after(&pod, &container, 42));
         assert!(!restarts_after(&pod, &container, 1));
-    }
-
-    #[test]
-    fn durations_print_as_in_go() {
-        let printed: Vec<String> = [10, 80, 300, 3600].map(|secs| go_duration(seconds(secs))).into();
-        assert_eq!(printed, ["10s", "1m20s", "5m0s", "1h0m0s"]);
     }
 }

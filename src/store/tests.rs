@@ -1,10 +1,10 @@
 //! The store against real files: durability, damage, coalescing, and a model.
 
-use std::rc::Rc;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use proptest::prelude::*;
 use rusqlite::Connection;

@@ -16,6 +16,12 @@ pub fn open_without_waiting(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
+/// The same, but a symlink at the end of the path is refused: whoever wrote the file must not choose another.
+pub fn open_without_following(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
+}
+
 /// True for `ELOOP`: symlinks that lead in a circle.
 #[must_use]
 pub fn is_symlink_loop(error: &io::Error) -> bool {
@@ -32,6 +38,7 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         std::os::unix::fs::symlink(&path, &path).unwrap();
         assert!(is_symlink_loop(&open_without_waiting(&path).unwrap_err()));
+        assert!(open_without_following(&path).is_err());
         std::fs::remove_file(&path).unwrap();
         assert!(!is_symlink_loop(&open_without_waiting(&path).unwrap_err()));
     }

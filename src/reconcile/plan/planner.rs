@@ -11,9 +11,9 @@ use crate::api::pod::{Container, Pod};
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedSandbox};
 use crate::reconcile::containers::init_kind;
 use crate::reconcile::plan::ContainerKind;
-use crate::reconcile::restart::{BackOffDecision, back_off, go_duration, restarts_after};
+use crate::reconcile::restart::{BackOffDecision, back_off, restarts_after};
 use crate::reconcile::termination::compute_termination;
-use crate::types::{ContainerId, ContainerName};
+use crate::types::{ContainerId, ContainerName, go_duration};
 
 pub(super) fn plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> PodPlan {
     let mut planner = Planner { pod, observed, context, plan: PodPlan::default(), removed: BTreeSet::new() };
