@@ -58,6 +58,8 @@ struct PodCheck<'a> {
 
 impl PodCheck<'_> {
     fn run(&self, exact: bool) {
+        let reason = self.pod.status.reason.as_str();
+        self.ensure(reason != "ContainerRuntimeDown", "speaks of trouble that is over");
         let containers: Vec<String> = (0..self.manifest.containers.len()).map(|n| format!("c{n}")).collect();
         for name in &containers {
             self.check_status(name);

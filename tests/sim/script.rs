@@ -57,6 +57,8 @@ pub struct Simulation {
     /// When the faults end.
     calm: Option<Timestamp>,
     next_name: u64,
+    tells_calls: bool,
+    calls_told: usize,
 }
 
 impl Simulation {
@@ -67,7 +69,7 @@ impl Simulation {
         script_images(&node.fake);
         node.start().await;
         let mut simulation = Self {
-            watcher: Watcher::default(),
+            watcher: Watcher::new(Rc::clone(&story)),
             dice: Dice::new(seed),
             story,
             manifests: sources.map(|source| (source, BTreeMap::new())).into(),
@@ -75,6 +77,8 @@ impl Simulation {
             revival: None,
             calm: None,
             next_name: 0,
+            tells_calls: std::env::var_os("SIM_CALLS").is_some(),
+            calls_told: 0,
             node,
         };
         for _ in 0..2 {
@@ -137,6 +141,9 @@ impl Simulation {
             self.revive_when_due().await;
             self.calm_when_due();
             self.speak_when_due();
+            if self.tells_calls {
+                self.tell_calls();
+            }
             self.watcher.look(&self.node);
         }
     }
@@ -224,6 +231,16 @@ impl Simulation {
 
     fn tell(&self, what: &str) {
         self.story.borrow_mut().push(format!("{} {what}", self.node.clock.now()));
+    }
+
+    /// With `SIM_CALLS` set, calls are part of the story.
+    fn tell_calls(&mut self) {
+        let calls = self.node.fake.calls();
+        for call in calls.iter().skip(self.calls_told) {
+            let (at, outcome) = (call.at.to_rfc3339_nano(), &call.outcome);
+            self.story.borrow_mut().push(format!("{at}     {} {} {outcome:?}", call.call, call.subject));
+        }
+        self.calls_told = calls.len();
     }
 
     fn source(&mut self) -> PodSource {

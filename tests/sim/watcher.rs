@@ -10,6 +10,7 @@ use edge_agent::types::{ContainerId, PodSource, PodUid, SandboxId, Timestamp};
 
 use super::node::Node;
 use super::pods::{Act, Manifest};
+use super::script::Story;
 
 /// A container of a pod.
 type Key = (PodUid, String);
@@ -29,6 +30,8 @@ struct Instance {
 /// Remembers what it saw, to compare with what it sees.
 #[derive(Default)]
 pub struct Watcher {
+    /// Told of every new instance.
+    story: Story,
     sources: BTreeMap<PodSource, Wanted>,
     /// Left the desired set at some time and have not been seen gone since: anything may happen to them.
     doubtful: BTreeSet<PodUid>,
@@ -43,6 +46,11 @@ pub struct Watcher {
 }
 
 impl Watcher {
+    /// Nothing seen yet.
+    pub fn new(story: Story) -> Self {
+        Self { story, ..Self::default() }
+    }
+
     /// A source's set has been handed to the agent.
     pub fn sent(&mut self, source: PodSource, wanted: Wanted) {
         let before = self.sources.insert(source, wanted).unwrap_or_default();
@@ -163,7 +171,18 @@ impl Watcher {
         key: &Key,
         world: &World,
     ) {
-        if let Some(before) = self.newest.get(key) {
+        let before = self.newest.get(key);
+        if before.is_none_or(|before| before.id < record.id) {
+            self.story.borrow_mut().push(format!(
+                "{}   {} of {} in {}: attempt {}",
+                record.created_at.to_rfc3339_nano(),
+                record.name,
+                record.pod.name,
+                short(record.sandbox.as_str()),
+                record.attempt
+            ));
+        }
+        if let Some(before) = before {
             if record.id < before.id {
                 return;
             }
@@ -204,7 +223,9 @@ impl Watcher {
         let wanted = self.wanted();
         for pod in agent.statuses.snapshot() {
             let uid = &pod.metadata.uid;
-            if self.doubtful.contains(uid) || !wanted.contains_key(uid) {
+            // Without an answer of the runtime, what the store remembers is shown, and that may be a second old.
+            let is_guess = pod.status.reason == "ContainerRuntimeDown";
+            if is_guess || self.doubtful.contains(uid) || !wanted.contains_key(uid) {
                 continue;
             }
             for status in pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses) {
@@ -228,4 +249,9 @@ fn least_pause(attempt: u32) -> Duration {
         0 | 1 => Duration::ZERO,
         attempt => Duration::from_secs((10 << (attempt - 2).min(10)).min(300)),
     }
+}
+
+/// The telling end of a long id.
+fn short(id: &str) -> &str {
+    id.get(id.len().saturating_sub(6)..).unwrap_or(id)
 }
