@@ -227,7 +227,7 @@ impl Node {
         let earlier = store.events().await.expect("read events");
         let events = EventRecorder::new("node1".to_owned(), clock.clone(), store.clone(), earlier);
         let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses));
-        let runtime_name = Rc::new(RefCell::new("containerd".to_owned()));
+        let runtime_name = Rc::new(RefCell::default());
         let origins: BTreeMap<_, _> =
             self.sources.iter().map(|source| (*source, source.as_str().to_owned())).collect();
         let identity = Identity { origins, started_at: clock.now(), ..Identity::default() };
@@ -254,7 +254,6 @@ impl Node {
         let (updates, update_receiver) = mpsc::channel(SOURCE_QUEUE);
         let (trigger, shutdown) = shutdown::channel();
         let kubelet = Kubelet {
-            runtime,
             pod_config: PodConfig::new(
                 self.sources.clone(),
                 loaded.desired,
