@@ -25,7 +25,7 @@ use crate::reconcile::merge::{PodChange, PodOp};
 use crate::reconcile::pleg::{OrphanPod, PlegSnapshot, orphans};
 use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
-use crate::runtime::{Runtime, RuntimeError};
+use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
 use crate::types::PodUid;
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
@@ -33,8 +33,6 @@ const RETRY_WRITES: Duration = Duration::from_secs(30);
 
 /// Everything the loop works with.
 pub struct Kubelet<R> {
-    /// Watched for its name when it comes (back) up.
-    pub runtime: Rc<R>,
     /// What should run.
     pub pod_config: PodConfig,
     /// Who sees to it.
@@ -89,8 +87,8 @@ impl<R: Runtime> Kubelet<R> {
             match event {
                 Event::Shutdown => break,
                 Event::Source(update) => self.on_source(update).await,
-                Event::Pleg(PlegUpdate::Seen { changed, snapshot }) => {
-                    self.on_look(changed).await;
+                Event::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
+                    self.on_look(changed, version);
                     last_look = Some(snapshot);
                 }
                 Event::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
@@ -151,9 +149,8 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
-    async fn on_look(&mut self, changed: BTreeSet<PodUid>) {
-        if !self.view.runtime_is_up() {
-            let version = self.runtime.version().await.unwrap_or_default();
+    fn on_look(&self, changed: BTreeSet<PodUid>, version: Option<RuntimeVersion>) {
+        if let Some(version) = version {
             log::info!(runtime = version.name, version = version.version; "Container runtime is up");
             self.view.set_runtime_up(&version, self.clock.now());
             self.workers.look_all();

@@ -269,7 +269,7 @@ impl<R: Runtime> House<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone()));
-        let runtime_name = Rc::new(RefCell::new("containerd".to_owned()));
+        let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node_name: resolved.node_name.clone(),
@@ -385,7 +385,6 @@ impl<R: Runtime> House<R> {
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
         rt::spawn("pleg", pleg::run(Rc::clone(&self.runtime), PlegConfig::default(), pleg_sender));
         let kubelet = Kubelet {
-            runtime: Rc::clone(&self.runtime),
             pod_config: PodConfig::new(
                 self.registered.clone(),
                 loaded.desired,

@@ -1,0 +1,1 @@
+//! Named scenarios of the whole agent.
