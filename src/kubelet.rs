@@ -26,10 +26,14 @@ use crate::reconcile::pleg::{OrphanPod, PlegSnapshot, orphans};
 use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
 use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
+use crate::sys::memory;
 use crate::types::PodUid;
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
 const RETRY_WRITES: Duration = Duration::from_secs(30);
+
+/// After this long without an event a burst (a start of many pods) is over, and what it needed is given back.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// Everything the loop works with.
 pub struct Kubelet<R> {
@@ -60,6 +64,7 @@ enum Event {
     Pleg(PlegUpdate),
     RetryWrites,
     Watchdog,
+    Quiet,
 }
 
 impl<R: Runtime> Kubelet<R> {
@@ -71,6 +76,7 @@ impl<R: Runtime> Kubelet<R> {
         let mut write_timer = tokio::time::interval(RETRY_WRITES);
         write_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut watchdog = self.watchdog.map(tokio::time::interval);
+        let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
         loop {
             let has_unwritten = self.pod_config.store_trouble().is_some();
             let event = tokio::select! {
@@ -83,7 +89,11 @@ impl<R: Runtime> Kubelet<R> {
                 // Losing these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => Event::RetryWrites,
                 () = tick(watchdog.as_mut()) => Event::Watchdog,
+                () = reached(quiet_at) => Event::Quiet,
             };
+            if matches!(event, Event::Source(_) | Event::Pleg(_)) {
+                quiet_at = Some(tokio::time::Instant::now() + QUIET);
+            }
             match event {
                 Event::Shutdown => break,
                 Event::Source(update) => self.on_source(update).await,
@@ -97,6 +107,10 @@ impl<R: Runtime> Kubelet<R> {
                     self.view.set_store_trouble(self.pod_config.store_trouble());
                 }
                 Event::Watchdog => self.notifier.alive(),
+                Event::Quiet => {
+                    quiet_at = None;
+                    memory::give_back();
+                }
             }
             if self.pod_config.all_seen()
                 && let Some(snapshot) = &last_look
@@ -197,6 +211,13 @@ fn pod_of_orphan(orphan: OrphanPod) -> Pod {
             ..PodSpec::default()
         },
         ..Pod::default()
+    }
+}
+
+async fn reached(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

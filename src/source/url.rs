@@ -218,7 +218,7 @@ impl<P: ManifestParser> UrlSource<P> {
             log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
         }
         let nothing = !parsed.complete && parsed.pods.is_empty();
-        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &self.location);
+        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, self.clock.now());
         let changed = pods != self.pods;
         self.pods = pods;
         let hint = content_type.filter(|kind| kind.contains("html"));
