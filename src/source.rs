@@ -124,10 +124,16 @@ fn carry_since(
     before: &[SourceProblem],
     now: Timestamp,
 ) -> Vec<SourceProblem> {
+    // Whoever shows a problem shows its origin; once is enough.
+    let without_origin = |message: String| {
+        let rest = message.strip_prefix(origin).and_then(|rest| rest.strip_prefix(": "));
+        rest.map(str::to_owned).unwrap_or(message)
+    };
     let since =
         |message: &str| before.iter().find(|known| known.message == message).map_or(now, |known| known.since);
     messages
         .into_iter()
+        .map(without_origin)
         .map(|message| SourceProblem {
             origin: origin.to_owned(),
             reason: reason.to_owned(),
