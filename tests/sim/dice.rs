@@ -32,7 +32,8 @@ impl Dice {
 
     /// One of a list that is not empty.
     pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
-        let position = self.below(u64::try_from(list.len()).expect("a list in memory has fewer entries than u64 counts"));
+        let position = self
+            .below(u64::try_from(list.len()).expect("a list in memory has fewer entries than u64 counts"));
         &list[usize::try_from(position).expect("below the length of a list")]
     }
 

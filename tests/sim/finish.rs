@@ -36,7 +36,10 @@ fn check_strangers(node: &Node, world: &World, wanted: &Wanted) {
         assert!(wanted.contains_key(&pod.uid), "sandbox of {pod}, which nobody wants\n{}", world.describe());
     }
     for uid in names(&node.path("pods")) {
-        assert!(wanted.contains_key(&PodUid::from(uid.as_str())), "directory of pod {uid}, which nobody wants");
+        assert!(
+            wanted.contains_key(&PodUid::from(uid.as_str())),
+            "directory of pod {uid}, which nobody wants"
+        );
     }
     for name in names(&node.path("logs")) {
         let uid = name.rsplit('_').next().unwrap_or_default();
@@ -84,13 +87,16 @@ impl PodCheck<'_> {
 
     fn check_containers(&self, containers: &[String]) {
         let phase = self.pod.status.phase.as_str();
-        let fates: Vec<Fate> = self.manifest.containers.iter().map(|act| act.fate(self.manifest.policy)).collect();
+        let fates: Vec<Fate> =
+            self.manifest.containers.iter().map(|act| act.fate(self.manifest.policy)).collect();
         let is_over = fates.iter().all(|fate| matches!(fate, Fate::Ends(_)));
         for (name, fate) in containers.iter().zip(&fates) {
             let newest = self.newest(name);
             let state = newest.map(|record| record.state);
             match fate {
-                Fate::Runs => self.ensure(state == Some(ContainerStateKind::Running), &format!("{name} should run")),
+                Fate::Runs => {
+                    self.ensure(state == Some(ContainerStateKind::Running), &format!("{name} should run"))
+                }
                 Fate::Ends(code) => {
                     let right = newest.is_some_and(|record| {
                         record.state == ContainerStateKind::Exited && record.exit_code == *code
@@ -110,7 +116,8 @@ impl PodCheck<'_> {
         for position in 0..self.manifest.init.len() {
             if self.manifest.init[position].1 {
                 let name = format!("i{position}");
-                let runs = self.newest(&name).is_some_and(|record| record.state == ContainerStateKind::Running);
+                let runs =
+                    self.newest(&name).is_some_and(|record| record.state == ContainerStateKind::Running);
                 self.ensure(runs != is_over, &format!("sidecar {name} should run as long as the pod"));
             }
         }
@@ -119,9 +126,11 @@ impl PodCheck<'_> {
             let expected = if failed { "Failed" } else { "Succeeded" };
             self.ensure(phase == expected, &format!("should be {expected}"));
             self.ensure(self.running().is_empty(), "is over, nothing of it may run");
-            let ready = self.world.sandboxes.values().any(|sandbox| {
-                sandbox.observed.pod.uid == *self.uid && sandbox.observed.ready
-            });
+            let ready = self
+                .world
+                .sandboxes
+                .values()
+                .any(|sandbox| sandbox.observed.pod.uid == *self.uid && sandbox.observed.ready);
             self.ensure(!ready, "is over, its sandbox should be stopped");
         } else if fates.iter().all(|fate| *fate == Fate::Runs) {
             self.ensure(phase == "Running", "should be Running");
@@ -132,7 +141,8 @@ impl PodCheck<'_> {
 
     /// What the status says of a container is what the runtime has; one that is being restarted may be a step ahead.
     fn check_status(&self, name: &str) {
-        let Some(status) = self.pod.status.container_statuses.iter().find(|status| status.name == name) else {
+        let Some(status) = self.pod.status.container_statuses.iter().find(|status| status.name == name)
+        else {
             self.ensure(false, &format!("says nothing about {name}"));
             return;
         };
@@ -146,9 +156,15 @@ impl PodCheck<'_> {
         let runs = newest.state == ContainerStateKind::Running;
         self.ensure(status.state.running.is_some() == runs, &format!("tells wrongly whether {name} runs"));
         if runs || newest.state == ContainerStateKind::Exited {
-            self.ensure(status.container_id == format!("fake://{}", newest.id), &format!("names another container {name}"));
+            self.ensure(
+                status.container_id == format!("fake://{}", newest.id),
+                &format!("names another container {name}"),
+            );
             let count = i32::try_from(newest.attempt).expect("small");
-            self.ensure(status.restart_count == count, &format!("tells wrongly how often {name} was restarted"));
+            self.ensure(
+                status.restart_count == count,
+                &format!("tells wrongly how often {name} was restarted"),
+            );
         }
     }
 
@@ -204,6 +220,10 @@ pub async fn check_store(node: &Node, wanted: &Wanted) {
     assert_eq!(desired, wanted.keys().collect(), "the stored desired pods");
     assert!(stored.terminating.is_empty(), "left-over terminating pods: {:?}", stored.terminating);
     let known = |uid: &PodUid| wanted.contains_key(uid);
-    assert!(stored.container_state.keys().all(known), "left-over container states: {:?}", stored.container_state);
+    assert!(
+        stored.container_state.keys().all(known),
+        "left-over container states: {:?}",
+        stored.container_state
+    );
     assert!(stored.statuses.keys().all(known), "left-over statuses: {:?}", stored.statuses.keys());
 }

@@ -165,11 +165,16 @@ impl Node {
         let Some(agent) = self.agent.take() else { return };
         agent.trigger.ask();
         let (kubelet, store) = (agent.kubelet, agent.store);
-        agent.tasks.run_until(async {
-            let ended = tokio::time::timeout(Duration::from_secs(300), kubelet).await;
-            ended.expect("the agent did not end within five minutes of being asked").expect("the loop panicked");
-            store.shutdown().await.expect("close the store");
-        }).await;
+        agent
+            .tasks
+            .run_until(async {
+                let ended = tokio::time::timeout(Duration::from_secs(300), kubelet).await;
+                ended
+                    .expect("the agent did not end within five minutes of being asked")
+                    .expect("the loop panicked");
+                store.shutdown().await.expect("close the store");
+            })
+            .await;
         check_panics();
     }
 
@@ -220,7 +225,8 @@ impl Node {
     async fn wire(&self) -> Parts {
         let clock = self.clock.clone();
         let runtime = Rc::new(self.fake.clone());
-        let (store, report) = StoreHandle::open(&self.store_path(), self.store_options()).expect("open the store");
+        let (store, report) =
+            StoreHandle::open(&self.store_path(), self.store_options()).expect("open the store");
         assert!(report.damaged.is_none(), "the store is damaged: {report:?}");
         let loaded = store.load().await.expect("read the store");
         assert!(loaded.unreadable.is_empty(), "unreadable rows: {:?}", loaded.unreadable);
@@ -233,7 +239,8 @@ impl Node {
         let identity = Identity { origins, started_at: clock.now(), ..Identity::default() };
         let view = Rc::new(View::new(identity, Rc::clone(&runtime_name)));
         rt::spawn("store write-behind", store.clone().write_behind());
-        let images = ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), ImageConfig::default());
+        let images =
+            ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), ImageConfig::default());
         let executor =
             Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), self.executor_config());
         let deps = PodWorkerDeps {

@@ -186,7 +186,8 @@ impl Simulation {
     fn speak_when_due(&mut self) {
         let now = self.node.clock.now();
         for (source, at) in self.unsaid.clone() {
-            let pods: Vec<_> = self.manifests[&source].values().map(|manifest| manifest.parse(source)).collect();
+            let pods: Vec<_> =
+                self.manifests[&source].values().map(|manifest| manifest.parse(source)).collect();
             let wanted = pods
                 .iter()
                 .zip(self.manifests[&source].values())
@@ -304,7 +305,8 @@ impl Simulation {
     /// To another version and perhaps back again: an old uid may return while its pod is still going.
     fn change_pod(&mut self) {
         let Some((source, name)) = self.any_pod() else { return };
-        let manifest = self.manifests.get_mut(&source).and_then(|pods| pods.get_mut(&name)).expect("picked from there");
+        let manifest =
+            self.manifests.get_mut(&source).and_then(|pods| pods.get_mut(&name)).expect("picked from there");
         manifest.version = 1 - manifest.version;
         let version = manifest.version;
         self.tell(&format!("change {name} to version {version}"));

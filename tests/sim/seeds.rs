@@ -39,7 +39,8 @@ fn run(seed: u64, story: &Story) -> Vec<CallRecord> {
 /// Something in it is tried again and again.
 fn is_restless(manifest: &Manifest) -> bool {
     let restless = |fate: Fate| matches!(fate, Fate::Loops | Fate::Waits);
-    restless(manifest.init_fate()) || manifest.containers.iter().any(|act| restless(act.fate(manifest.policy)))
+    restless(manifest.init_fate())
+        || manifest.containers.iter().any(|act| restless(act.fate(manifest.policy)))
 }
 
 /// Runs a seed; the story of a failure is told.

@@ -103,7 +103,11 @@ impl Watcher {
                 .containers
                 .get(id)
                 .is_some_and(|container| container.observed.state == ContainerStateKind::Running);
-            assert!(runs, "container {name} of {uid} ({id}) was alive and unchanged, and has been stopped\n{}", world.describe());
+            assert!(
+                runs,
+                "container {name} of {uid} ({id}) was alive and unchanged, and has been stopped\n{}",
+                world.describe()
+            );
         }
         let wanted = self.wanted();
         // Ids count up, so this is the order of creation.
@@ -120,7 +124,8 @@ impl Watcher {
 
     /// A pod of which nothing is left has been taken down, and what comes now is a new life.
     fn clear_doubts(&mut self, node: &Node, world: &World) {
-        let all_heard = node.agent.as_ref().is_some_and(|agent| agent.updates.capacity() == agent.updates.max_capacity());
+        let all_heard =
+            node.agent.as_ref().is_some_and(|agent| agent.updates.capacity() == agent.updates.max_capacity());
         if all_heard {
             let has_trace = |uid: &PodUid| {
                 world.sandboxes.values().any(|sandbox| sandbox.observed.pod.uid == *uid)
@@ -209,8 +214,7 @@ impl Watcher {
                 );
             }
         }
-        let was_started =
-            matches!(record.state, ContainerStateKind::Running | ContainerStateKind::Exited);
+        let was_started = matches!(record.state, ContainerStateKind::Running | ContainerStateKind::Exited);
         let (id, attempt, finished_at) = (record.id.clone(), record.attempt, record.finished_at);
         self.newest.insert(key.clone(), Instance { id, attempt, was_started, finished_at });
     }
