@@ -192,7 +192,7 @@ fn a_crash_loop_waits_and_says_how_long() {
 fn restart_counts_of_the_store_are_a_floor() {
     let mut context = context();
     context.restart_counts.insert("a".into(), 7);
-    check_in(&context, json!({}), "s0 b:running", &["start Regular container a, attempt 8"]);
+    check_in(&context, json!({}), "s0 b:running", &["start Regular container a, attempt 7"]);
 }
 
 #[test]

@@ -65,3 +65,28 @@ fn a_pod_whose_image_is_on_its_way_is_taken_down_at_once() {
         assert!(is_empty(&node));
     });
 }
+
+#[test]
+fn a_terminating_pod_that_is_wanted_again_starts_over_also_when_the_agent_dies_in_between() {
+    simulate(async {
+        let mut node = node().await;
+        let job = files(&[&Manifest::new("job", "Never", Act::Stubborn)]);
+        node.want(PodSource::File, &job);
+        node.wait(10 * SECOND).await;
+        let before = running(&node, "job");
+        node.want(PodSource::File, &[]);
+        node.wait(5 * SECOND).await;
+        node.want(PodSource::File, &job);
+        node.wait(SECOND).await;
+        node.crash();
+        node.start().await;
+        node.wait(MINUTE).await;
+        let after = running(&node, "job");
+        assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");
+        assert_eq!(status(&node, &job[0]).phase, "Running");
+        node.crash();
+        node.start().await;
+        node.wait(MINUTE).await;
+        assert_eq!(running(&node, "job"), after, "nothing of the old life is left to go on with");
+    });
+}

@@ -55,6 +55,29 @@ fn a_pod_waits_for_an_earlier_one_of_its_name() {
 }
 
 #[test]
+fn the_pod_that_has_the_name_keeps_it_through_a_restart() {
+    simulate(async {
+        let mut node = node_with(&[PodSource::File, PodSource::Http]).await;
+        let manifest =
+            Manifest { containers: vec![Act::Done, Act::Forever], ..Manifest::new("web", "Never", Act::Forever) };
+        let (first, second) = (manifest.parse(PodSource::Http), manifest.parse(PodSource::File));
+        node.want(PodSource::Http, std::slice::from_ref(&first));
+        node.wait(10 * SECOND).await;
+        let before = running(&node, "web");
+        assert_eq!(before.len(), 1);
+        node.want(PodSource::File, std::slice::from_ref(&second));
+        for _ in 0..2 {
+            node.wait(MINUTE).await;
+            assert_eq!(running(&node, "web"), before);
+            assert_eq!(status(&node, &first).phase, "Running");
+            assert_eq!(status(&node, &second).phase, "Pending");
+            node.crash();
+            node.start().await;
+        }
+    });
+}
+
+#[test]
 fn orphans_are_removed_only_after_every_source_has_spoken() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Http]).await;
