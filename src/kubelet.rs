@@ -23,11 +23,12 @@ use crate::pod_config::PodConfig;
 use crate::pod_worker::PodWorkers;
 use crate::reconcile::merge::{PodChange, PodOp};
 use crate::reconcile::pleg::{OrphanPod, PlegSnapshot, orphans};
+use crate::reconcile::static_pod::CONFIG_SEEN_ANNOTATION;
 use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
 use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
 use crate::sys::memory;
-use crate::types::PodUid;
+use crate::types::{PodUid, Timestamp};
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
 const RETRY_WRITES: Duration = Duration::from_secs(30);
@@ -133,7 +134,9 @@ impl<R: Runtime> Kubelet<R> {
                 self.workers.go_on_terminating(change.pod.pod);
             }
         }
-        let wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
+        let mut wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
+        // Of two pods of one name the one that was there first has it, as before.
+        wanted.sort_by_key(|pod| first_seen(pod));
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Starting from the remembered pods");
         }
@@ -193,6 +196,11 @@ impl<R: Runtime> Kubelet<R> {
         self.view.set_sources(self.pod_config.views());
         self.view.set_store_trouble(self.pod_config.store_trouble());
     }
+}
+
+/// When a source wanted the pod for the first time.
+fn first_seen(pod: &Pod) -> Option<Timestamp> {
+    pod.metadata.annotations.get(CONFIG_SEEN_ANNOTATION).and_then(|seen| Timestamp::parse_rfc3339(seen))
 }
 
 /// As much of a pod as is needed to take it down.

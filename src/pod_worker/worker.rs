@@ -153,9 +153,11 @@ impl<R: Runtime> Worker<R> {
             self.on_event(PodWorkerEvent::NameFree).await;
             return Next::Now;
         }
-        let status = self.status(&ObservedPod::default(), &PodPlan::default());
-        let message = "waiting for an earlier pod of the same name to end".to_owned();
-        self.shared.deps.statuses.set(&self.pod, PodStatus { message, ..status });
+        let mut status = self.last_status();
+        if !is_terminal(&status) {
+            "waiting for an earlier pod of the same name to end".clone_into(&mut status.message);
+        }
+        self.shared.deps.statuses.set(&self.pod, status);
         Next::OnLetter
     }
 
@@ -332,16 +334,12 @@ impl<R: Runtime> Worker<R> {
         self.over = true;
     }
 
-    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name.
+    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Nothing of the old
+    /// one stays on disk, or the next process would go on with it.
     async fn start_over(&mut self) {
-        for (name, state) in std::mem::take(&mut self.containers) {
-            let fresh = StoredContainerState::default();
-            if state != fresh {
-                let written = self.shared.deps.store.put_container_state(&self.uid, &name, fresh).await;
-                if let Err(error) = written {
-                    log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to reset restart count");
-                }
-            }
+        self.containers.clear();
+        if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget the pod's earlier life in the store");
         }
         self.shared.deps.statuses.remove(&self.uid);
         self.held.clear();
@@ -437,16 +435,20 @@ impl<R: Runtime> Worker<R> {
     }
 
     fn runtime_trouble(&mut self, error: &RuntimeError) -> Next {
-        let deps = &self.shared.deps;
-        let last = deps.statuses.last(&self.uid);
-        let mut status = last.unwrap_or_else(|| self.status(&ObservedPod::default(), &PodPlan::default()));
+        let mut status = self.last_status();
         // How a pod ended stays true, and nobody would say it again afterwards.
         if !is_terminal(&status) {
             "ContainerRuntimeDown".clone_into(&mut status.reason);
             status.message = format!("container runtime is down: {error}");
         }
-        deps.statuses.set(&self.pod, status);
+        self.shared.deps.statuses.set(&self.pod, status);
         self.wait_and_retry()
+    }
+
+    /// What can be said without a look: what was said last. An empty look would make ended containers of those that ran.
+    fn last_status(&self) -> PodStatus {
+        let last = self.shared.deps.statuses.last(&self.uid);
+        last.unwrap_or_else(|| self.status(&ObservedPod::default(), &PodPlan::default()))
     }
 
     fn wait_and_retry(&mut self) -> Next {

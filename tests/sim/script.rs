@@ -19,6 +19,8 @@ use super::watcher::Watcher;
 const STEPS: u64 = 22;
 /// The watcher looks this often.
 const TICK: Duration = Duration::from_secs(1);
+/// And this often while nothing is done to the node.
+const CALM_TICK: Duration = Duration::from_secs(4);
 /// Wanted at the same time, at most.
 const MOST_PODS: usize = 6;
 /// CRI calls that may hang.
@@ -59,6 +61,7 @@ pub struct Simulation {
     next_name: u64,
     tells_calls: bool,
     calls_told: usize,
+    tick: Duration,
 }
 
 impl Simulation {
@@ -79,6 +82,7 @@ impl Simulation {
             next_name: 0,
             tells_calls: std::env::var_os("SIM_CALLS").is_some(),
             calls_told: 0,
+            tick: TICK,
             node,
         };
         for _ in 0..2 {
@@ -99,6 +103,7 @@ impl Simulation {
     /// No more trouble: everybody says what they want and the agent gets time.
     pub async fn calm_down(&mut self, time: Duration) {
         self.tell("calm");
+        self.tick = CALM_TICK;
         *self.node.fake.faults() = FakeFaults::default();
         self.node.fake.set_hints(true);
         self.calm = None;
@@ -137,7 +142,7 @@ impl Simulation {
             if left.is_zero() {
                 return;
             }
-            self.node.wait(left.min(TICK)).await;
+            self.node.wait(left.min(self.tick)).await;
             self.revive_when_due().await;
             self.calm_when_due();
             self.speak_when_due();
@@ -185,7 +190,9 @@ impl Simulation {
 
     fn speak_when_due(&mut self) {
         let now = self.node.clock.now();
-        for (source, at) in self.unsaid.clone() {
+        let due: Vec<PodSource> =
+            self.unsaid.iter().filter(|(_, at)| **at <= now).map(|(source, _)| *source).collect();
+        for source in due {
             let pods: Vec<_> =
                 self.manifests[&source].values().map(|manifest| manifest.parse(source)).collect();
             let wanted = pods
@@ -193,7 +200,7 @@ impl Simulation {
                 .zip(self.manifests[&source].values())
                 .map(|(pod, manifest)| (pod.pod.metadata.uid.clone(), manifest.clone()))
                 .collect();
-            if at <= now && self.node.say(source, SourceAnswer::Pods(pods)) {
+            if self.node.say(source, SourceAnswer::Pods(pods)) {
                 self.tell(&format!("{source} has spoken"));
                 self.unsaid.remove(&source);
                 self.watcher.sent(source, wanted);

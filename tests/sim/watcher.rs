@@ -109,15 +109,16 @@ impl Watcher {
                 world.describe()
             );
         }
-        let wanted = self.wanted();
+        let sources = std::mem::take(&mut self.sources);
         // Ids count up, so this is the order of creation.
         for container in world.containers.values() {
             let record = &container.observed;
-            let Some(manifest) = wanted.get(&record.pod.uid) else { continue };
+            let Some(manifest) = sources.values().find_map(|wanted| wanted.get(&record.pod.uid)) else { continue };
             if !self.doubtful.contains(&record.pod.uid) {
                 self.look_at(manifest, record, &world);
             }
         }
+        self.sources = sources;
         drop(world);
         self.look_at_statuses(node);
     }
@@ -224,12 +225,11 @@ impl Watcher {
         if !agent.view.runtime_is_up() {
             return;
         }
-        let wanted = self.wanted();
         for pod in agent.statuses.snapshot() {
             let uid = &pod.metadata.uid;
             // Without an answer of the runtime, what the store remembers is shown, and that may be a second old.
             let is_guess = pod.status.reason == "ContainerRuntimeDown";
-            if is_guess || self.doubtful.contains(uid) || !wanted.contains_key(uid) {
+            if is_guess || self.doubtful.contains(uid) || !self.sources.values().any(|wanted| wanted.contains_key(uid)) {
                 continue;
             }
             for status in pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses) {
