@@ -85,7 +85,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => EXIT_OK,
         Err(error) => {
             // Nobody is left to tell when standard error is gone too.
-            let _ = writeln!(environment.err, "Error: {}", chain(&error));
+            let _ = writeln!(environment.err, "error: {}", chain(&error));
             if matches!(error, CliError::Usage(_)) {
                 let _ = writeln!(environment.err, "See \"agent {command} --help\".");
                 return EXIT_USAGE;

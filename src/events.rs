@@ -33,6 +33,7 @@ const REFILL: Duration = Duration::from_secs(300);
 #[derive(Clone)]
 pub struct EventRecorder {
     shared: Rc<Shared>,
+    logs: bool,
 }
 
 struct Shared {
@@ -65,7 +66,13 @@ impl EventRecorder {
     pub fn new(node_name: String, clock: Clock, store: StoreHandle, earlier: Vec<StoredEvent>) -> Self {
         let skip = earlier.len().saturating_sub(MAX_RECENT);
         let state = State { recent: earlier.into_iter().skip(skip).collect(), watched: BTreeMap::new() };
-        Self { shared: Rc::new(Shared { node_name, clock, store, state: RefCell::new(state) }) }
+        Self { shared: Rc::new(Shared { node_name, clock, store, state: RefCell::new(state) }), logs: true }
+    }
+
+    /// For whoever logs what happened in words of their own: the same list, no line in the log.
+    #[must_use]
+    pub fn without_log(&self) -> Self {
+        Self { shared: Rc::clone(&self.shared), logs: false }
     }
 
     /// Something happened to a pod, or to the part of it that `field_path` names (see [`container_path`]).
@@ -115,7 +122,7 @@ impl EventRecorder {
         let now = self.shared.clock.now();
         let event = StoredEvent { key, count: 1, first: now, last: now };
         let verdict = self.shared.state.borrow_mut().admit(&event.key, now);
-        if let Some(suppressed) = verdict.log {
+        if let Some(suppressed) = verdict.log.filter(|_| self.logs) {
             log_event(&event.key, suppressed);
         }
         if verdict.ring {

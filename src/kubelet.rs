@@ -23,18 +23,21 @@ use crate::pod_config::PodConfig;
 use crate::pod_worker::PodWorkers;
 use crate::reconcile::merge::{PodChange, PodOp};
 use crate::reconcile::pleg::{OrphanPod, PlegSnapshot, orphans};
+use crate::reconcile::static_pod::CONFIG_SEEN_ANNOTATION;
 use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
-use crate::runtime::{Runtime, RuntimeError};
-use crate::types::PodUid;
+use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
+use crate::sys::memory;
+use crate::types::{PodUid, Timestamp};
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
 const RETRY_WRITES: Duration = Duration::from_secs(30);
 
+/// After this long without an event a burst (a start of many pods) is over, and what it needed is given back.
+const QUIET: Duration = Duration::from_secs(5);
+
 /// Everything the loop works with.
 pub struct Kubelet<R> {
-    /// Watched for its name when it comes (back) up.
-    pub runtime: Rc<R>,
     /// What should run.
     pub pod_config: PodConfig,
     /// Who sees to it.
@@ -62,6 +65,7 @@ enum Event {
     Pleg(PlegUpdate),
     RetryWrites,
     Watchdog,
+    Quiet,
 }
 
 impl<R: Runtime> Kubelet<R> {
@@ -73,6 +77,7 @@ impl<R: Runtime> Kubelet<R> {
         let mut write_timer = tokio::time::interval(RETRY_WRITES);
         write_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut watchdog = self.watchdog.map(tokio::time::interval);
+        let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
         loop {
             let has_unwritten = self.pod_config.store_trouble().is_some();
             let event = tokio::select! {
@@ -85,12 +90,16 @@ impl<R: Runtime> Kubelet<R> {
                 // Losing these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => Event::RetryWrites,
                 () = tick(watchdog.as_mut()) => Event::Watchdog,
+                () = reached(quiet_at) => Event::Quiet,
             };
+            if matches!(event, Event::Source(_) | Event::Pleg(_)) {
+                quiet_at = Some(tokio::time::Instant::now() + QUIET);
+            }
             match event {
                 Event::Shutdown => break,
                 Event::Source(update) => self.on_source(update).await,
-                Event::Pleg(PlegUpdate::Seen { changed, snapshot }) => {
-                    self.on_look(changed).await;
+                Event::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
+                    self.on_look(changed, version);
                     last_look = Some(snapshot);
                 }
                 Event::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
@@ -99,6 +108,10 @@ impl<R: Runtime> Kubelet<R> {
                     self.view.set_store_trouble(self.pod_config.store_trouble());
                 }
                 Event::Watchdog => self.notifier.alive(),
+                Event::Quiet => {
+                    quiet_at = None;
+                    memory::give_back();
+                }
             }
             if self.pod_config.all_seen()
                 && let Some(snapshot) = &last_look
@@ -121,7 +134,9 @@ impl<R: Runtime> Kubelet<R> {
                 self.workers.go_on_terminating(change.pod.pod);
             }
         }
-        let wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
+        let mut wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
+        // Of two pods of one name the one that was there first has it, as before.
+        wanted.sort_by_key(|pod| first_seen(pod));
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Starting from the remembered pods");
         }
@@ -151,9 +166,8 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
-    async fn on_look(&mut self, changed: BTreeSet<PodUid>) {
-        if !self.view.runtime_is_up() {
-            let version = self.runtime.version().await.unwrap_or_default();
+    fn on_look(&self, changed: BTreeSet<PodUid>, version: Option<RuntimeVersion>) {
+        if let Some(version) = version {
             log::info!(runtime = version.name, version = version.version; "Container runtime is up");
             self.view.set_runtime_up(&version, self.clock.now());
             self.workers.look_all();
@@ -184,6 +198,11 @@ impl<R: Runtime> Kubelet<R> {
     }
 }
 
+/// When a source wanted the pod for the first time.
+fn first_seen(pod: &Pod) -> Option<Timestamp> {
+    pod.metadata.annotations.get(CONFIG_SEEN_ANNOTATION).and_then(|seen| Timestamp::parse_rfc3339(seen))
+}
+
 /// As much of a pod as is needed to take it down.
 fn pod_of_orphan(orphan: OrphanPod) -> Pod {
     let names: BTreeSet<String> = orphan.containers.iter().map(|(_, name)| name.to_string()).collect();
@@ -200,6 +219,13 @@ fn pod_of_orphan(orphan: OrphanPod) -> Pod {
             ..PodSpec::default()
         },
         ..Pod::default()
+    }
+}
+
+async fn reached(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -17,6 +17,9 @@ const DEBUG_VERBOSITY: i32 = 4;
 /// From here on payloads are shown too.
 const TRACE_VERBOSITY: i32 = 6;
 
+/// The library and the program around it.
+const OWN_CRATES: [&str; 2] = ["edge_agent", "agent"];
+
 /// `logging.format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
@@ -48,7 +51,9 @@ pub fn init(config: &LogConfig) {
     let mut builder = env_logger::Builder::new();
     // Libraries speak only when something is wrong; their chatter is not ours to promise.
     builder.filter_level(LevelFilter::Warn);
-    builder.filter_module("edge_agent", level(config.verbosity));
+    for own in OWN_CRATES {
+        builder.filter_module(own, level(config.verbosity));
+    }
     for (pattern, verbosity) in &config.vmodule {
         builder.filter_module(&format!("edge_agent::{pattern}"), level(*verbosity));
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::reconcile::pleg::{PlegSnapshot, diff, pods_to_wake};
-use crate::runtime::{ErrorKind, Runtime, RuntimeError};
+use crate::runtime::{ErrorKind, Runtime, RuntimeError, RuntimeVersion};
 use crate::types::PodUid;
 
 /// How often to look.
@@ -44,6 +44,8 @@ pub enum PlegUpdate {
         changed: BTreeSet<PodUid>,
         /// The whole look, for finding orphans.
         snapshot: Rc<PlegSnapshot>,
+        /// Who answers, on the first look and on the first after trouble: it may be another runtime by now.
+        version: Option<RuntimeVersion>,
     },
     /// The runtime did not answer.
     Down(RuntimeError),
@@ -64,8 +66,8 @@ pub async fn run<R: Runtime>(runtime: Rc<R>, config: PlegConfig, updates: mpsc::
     let mut hints = Hints { missing_since: None };
     loop {
         let looked_at = Instant::now();
-        let update = match look(&*runtime).await {
-            Ok(snapshot) => {
+        let update = match look(&*runtime, healthy).await {
+            Ok((snapshot, version)) => {
                 let snapshot = Rc::new(snapshot);
                 let changed = match &last {
                     Some(last) => pods_to_wake(&diff(last, &snapshot)),
@@ -75,7 +77,7 @@ pub async fn run<R: Runtime>(runtime: Rc<R>, config: PlegConfig, updates: mpsc::
                 last = Some(Rc::clone(&snapshot));
                 healthy = true;
                 retry = FIRST_RETRY;
-                news.then_some(PlegUpdate::Seen { changed, snapshot })
+                news.then_some(PlegUpdate::Seen { changed, snapshot, version })
             }
             Err(error) => {
                 healthy = false;
@@ -97,10 +99,14 @@ pub async fn run<R: Runtime>(runtime: Rc<R>, config: PlegConfig, updates: mpsc::
     }
 }
 
-async fn look<R: Runtime>(runtime: &R) -> Result<PlegSnapshot, RuntimeError> {
+async fn look<R: Runtime>(
+    runtime: &R,
+    is_known: bool,
+) -> Result<(PlegSnapshot, Option<RuntimeVersion>), RuntimeError> {
+    let version = if is_known { None } else { Some(runtime.version().await?) };
     let sandboxes = runtime.list_sandboxes(None).await?;
     let containers = runtime.list_containers(None).await?;
-    Ok(PlegSnapshot::new(&sandboxes, &containers))
+    Ok((PlegSnapshot::new(&sandboxes, &containers), version))
 }
 
 /// Whether the runtime tells when something changes.

@@ -3,7 +3,7 @@
 //!
 //! Owns the desired set and what is wrong with the sources. Must not know workers, nor how a source reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::Clock;
 use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
@@ -14,6 +14,9 @@ use crate::types::{PodSource, Timestamp};
 
 /// Event and problem reason of a pod that is dropped.
 const FAILED_VALIDATION: &str = "FailedValidation";
+
+/// Log lines about the problems of one update; a directory of thousands of broken files must not flood the log.
+const LOGGED_PROBLEMS: usize = 20;
 
 /// How one source stands, for people.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +67,7 @@ impl PodConfig {
             registered,
             unwritten: BTreeMap::new(),
             store,
-            events,
+            events: events.without_log(),
             clock,
             store_trouble: None,
         };
@@ -186,23 +189,16 @@ impl PodConfig {
     /// Findings of the merge are problems of the source too; a known one keeps its first time.
     fn note_findings(&self, source: PodSource, findings: Vec<Finding>, now: Timestamp) -> Vec<SourceProblem> {
         let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
+        let known: BTreeMap<_, _> = known.iter().map(|problem| (identity(problem), problem.since)).collect();
         findings
             .into_iter()
             .map(|finding| {
-                let earlier = known
-                    .iter()
-                    .find(|problem| problem.origin == finding.origin && problem.message == finding.message);
-                if earlier.is_none() {
-                    self.events.event(
-                        &finding.pod,
-                        None,
-                        EventType::Warning,
-                        FAILED_VALIDATION,
-                        &finding.message,
-                    );
+                let since = known.get(&(finding.origin.as_str(), finding.message.as_str())).copied();
+                if since.is_none() {
+                    self.events.event(&finding.pod, None, EventType::Warning, FAILED_VALIDATION, &finding.message);
                 }
                 SourceProblem {
-                    since: earlier.map_or(now, |problem| problem.since),
+                    since: since.unwrap_or(now),
                     origin: finding.origin,
                     reason: FAILED_VALIDATION.to_owned(),
                     message: finding.message,
@@ -211,20 +207,35 @@ impl PodConfig {
             .collect()
     }
 
-    /// Says each problem once when it appears and once when it is mended.
+    /// Says each problem once when it appears and once when nothing is wrong with its origin any more. The one place that
+    /// logs them.
     fn report_problems(&self, source: PodSource, problems: &[SourceProblem]) {
-        let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
-        let same = |a: &SourceProblem, b: &SourceProblem| a.origin == b.origin && a.message == b.message;
-        for problem in problems.iter().filter(|problem| !known.iter().any(|old| same(old, problem))) {
+        let before = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
+        let known: BTreeSet<_> = before.iter().map(identity).collect();
+        let new: Vec<_> = problems.iter().filter(|problem| !known.contains(&identity(problem))).collect();
+        for problem in new.iter().take(LOGGED_PROBLEMS) {
             log::error!(source = source.as_str(), origin = problem.origin, reason = problem.reason, err = problem.message; "Problem with a source of pods");
             let text = format!("{}: {}", problem.origin, problem.message);
             self.events.node_event(EventType::Warning, &problem.reason, &text);
         }
-        for mended in known.iter().filter(|old| !problems.iter().any(|problem| problem.origin == old.origin))
-        {
-            log::info!(source = source.as_str(), origin = mended.origin; "Problem with a source of pods is mended");
+        if new.len() > LOGGED_PROBLEMS {
+            log::error!(source = source.as_str(), more = new.len() - LOGGED_PROBLEMS; "More problems with a source of pods, agent status shows them all");
+        }
+        let broken: BTreeSet<_> = problems.iter().map(|problem| problem.origin.as_str()).collect();
+        let were_broken: BTreeSet<_> = before.iter().map(|problem| problem.origin.as_str()).collect();
+        let mended: Vec<_> = were_broken.difference(&broken).collect();
+        for origin in mended.iter().take(LOGGED_PROBLEMS) {
+            log::info!(source = source.as_str(), origin = **origin; "Problem with a source of pods is gone");
+        }
+        if mended.len() > LOGGED_PROBLEMS {
+            log::info!(source = source.as_str(), more = mended.len() - LOGGED_PROBLEMS; "More problems with a source of pods are gone");
         }
     }
+}
+
+/// What makes two problems the same one.
+fn identity(problem: &SourceProblem) -> (&str, &str) {
+    (&problem.origin, &problem.message)
 }
 
 fn log_changes(source: PodSource, changes: &[PodChange]) {

@@ -50,7 +50,7 @@ pub struct PodWorkerDeps<R> {
     pub clock: Clock,
     /// Limits.
     pub config: PodWorkerConfig,
-    /// The scheme of container ids: `containerd`. Known for certain once the runtime has answered.
+    /// The scheme of container ids: `containerd`. Empty until the runtime has said it; no pod is looked at before.
     pub runtime_name: Rc<RefCell<String>>,
 }
 

@@ -5,6 +5,7 @@
 pub mod notify;
 pub mod shutdown;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::time::Duration;
 
@@ -47,10 +48,26 @@ where
     tokio::task::spawn_local(task)
 }
 
+thread_local! {
+    /// Set by [`run_jobs_inline`] only.
+    static INLINE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, blocking jobs asked for by this thread run in it. For simulations alone: how long a job of the pool takes
+/// differs from run to run, and the same seed must give the same run.
+pub fn run_jobs_inline() {
+    INLINE.set(true);
+}
+
 /// Runs blocking work on the small pool and names it when it is slow.
 ///
 /// A panic in the job is a panic here.
 pub async fn blocking<T: Send + 'static>(name: &'static str, job: impl FnOnce() -> T + Send + 'static) -> T {
+    if INLINE.get() {
+        // Others get their turn, as they would have while the pool works.
+        tokio::task::yield_now().await;
+        return job();
+    }
     let started = std::time::Instant::now();
     let result = tokio::task::spawn_blocking(job).await;
     let took = started.elapsed();

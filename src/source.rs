@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use crate::api::pod::Pod;
 pub use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
+use crate::reconcile::merge::{is_semantically_different, mark_first_seen};
 use crate::types::{PodFullName, PodSource, Timestamp};
 
 /// Upstream's event reason for a manifest that cannot become a pod.
@@ -75,15 +76,32 @@ fn parse_manifest<P: ManifestParser>(parser: &P, bytes: &[u8], origin: &Origin) 
 }
 
 /// The pods an origin stands for: the newest good ones, and while a document is broken also the last good version of
-/// every pod that the newest manifest does not show, because it may be the one that is broken.
+/// every pod that the newest manifest does not show, because it may be the one that is broken. A pod that has not changed
+/// stays the very same object: the desired set and its worker share it.
 fn keep_last_good(
     parsed: Vec<Pod>,
     complete: bool,
     last_good: &[SourcePod],
-    location: &str,
+    origin: &Origin,
+    now: Timestamp,
 ) -> Vec<SourcePod> {
-    let mut pods: Vec<SourcePod> =
-        parsed.into_iter().map(|pod| SourcePod { pod: Rc::new(pod), origin: location.to_owned() }).collect();
+    let known = |pod: &Pod| {
+        let same = |old: &&SourcePod| {
+            old.pod.metadata.uid == pod.metadata.uid
+                && old.pod.metadata.name == pod.metadata.name
+                && old.pod.metadata.namespace == pod.metadata.namespace
+                && !is_semantically_different(&old.pod, pod)
+        };
+        last_good.iter().find(same).map(|old| Rc::clone(&old.pod))
+    };
+    let own = |mut pod: Pod| {
+        let pod = known(&pod).unwrap_or_else(|| {
+            mark_first_seen(&mut pod, origin.source, now);
+            Rc::new(pod)
+        });
+        SourcePod { pod, origin: origin.location.clone() }
+    };
+    let mut pods: Vec<SourcePod> = parsed.into_iter().map(own).collect();
     if !complete {
         let fresh: BTreeSet<_> = pods.iter().map(full_name).collect();
         let stale: Vec<_> =
@@ -106,10 +124,16 @@ fn carry_since(
     before: &[SourceProblem],
     now: Timestamp,
 ) -> Vec<SourceProblem> {
+    // Whoever shows a problem shows its origin; once is enough.
+    let without_origin = |message: String| {
+        let rest = message.strip_prefix(origin).and_then(|rest| rest.strip_prefix(": "));
+        rest.map(str::to_owned).unwrap_or(message)
+    };
     let since =
         |message: &str| before.iter().find(|known| known.message == message).map_or(now, |known| known.since);
     messages
         .into_iter()
+        .map(without_origin)
         .map(|message| SourceProblem {
             origin: origin.to_owned(),
             reason: reason.to_owned(),

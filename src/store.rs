@@ -132,7 +132,8 @@ impl StoreHandle {
     }
 
     /// Makes `pods` the whole desired set of a source, durably and at once. Pods that leave it become terminating until
-    /// [`Self::forget_pod`]; a pod that comes back under the same uid stops being so. Writes nothing if nothing changed.
+    /// [`Self::forget_pod`], also those that come back under the same uid meanwhile: what has begun to stop is brought to
+    /// its end, whoever sees to it, and starts over then. Writes nothing if nothing changed.
     ///
     /// # Errors
     /// Nothing was changed on the disk.

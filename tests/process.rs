@@ -1,1 +1,14 @@
-//! To come.
+//! The real program against a runtime that is simulated behind a real socket: what only a process can show.
+
+mod bad_files;
+mod bad_urls;
+mod command_line;
+mod configuration;
+mod life;
+mod many;
+mod memory;
+mod node;
+mod runonce;
+mod runtime;
+mod sources;
+mod views;

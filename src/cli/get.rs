@@ -57,10 +57,10 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     let Some(first) = missing.next() else { return Ok(EXIT_OK) };
     for name in missing {
         let error = CliError::NotFound { name, namespace: namespace.clone() };
-        let _ = writeln!(environment.err, "Error: {error}");
+        let _ = writeln!(environment.err, "error: {error}");
     }
     let error = CliError::NotFound { name: first, namespace };
-    let _ = writeln!(environment.err, "Error: {error}");
+    let _ = writeln!(environment.err, "error: {error}");
     Ok(EXIT_FAILED)
 }
 

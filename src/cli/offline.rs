@@ -59,10 +59,12 @@ fn from_store(path: &Path, loaded: Loaded, events: Vec<StoredEvent>, now: Timest
         problems,
         ..SourceReport::default()
     }));
-    pods.extend(loaded.terminating.into_iter().map(|mut pod| {
-        pod.metadata.deletion_timestamp.get_or_insert(now);
-        pod
-    }));
+    for mut going in loaded.terminating {
+        // One that is wanted again is going all the same, and starts over then.
+        pods.retain(|pod| pod.metadata.uid != going.metadata.uid);
+        going.metadata.deletion_timestamp.get_or_insert(now);
+        pods.push(going);
+    }
     for pod in &mut pods {
         if let Some(status) = loaded.statuses.get(&pod.metadata.uid) {
             pod.status = status.clone();

@@ -193,7 +193,7 @@ kube-system   dns     1/1     Running            0            60m   10.0.0.7   n
     assert_eq!(none, (EXIT_OK, String::new(), "No resources found in nowhere namespace.\n".into()));
     let (code, out, err) = show("get pods web ghost");
     assert!(out.contains("web ") && !out.contains("crash"), "{out}");
-    assert_eq!((code, &*err), (EXIT_FAILED, "Error: pods \"ghost\" not found in namespace \"default\"\n"));
+    assert_eq!((code, &*err), (EXIT_FAILED, "error: pods \"ghost\" not found in namespace \"default\"\n"));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
     ] {
         let (code, out, err) = directory.run(line);
         assert_eq!((code, &*out), (EXIT_USAGE, ""), "{line}");
-        assert!(err.starts_with("Error: ") && err.contains(message), "{line}: {err}");
+        assert!(err.starts_with("error: ") && err.contains(message), "{line}: {err}");
     }
     assert!(directory.run("get --help").1.contains("Usage: agent get pods"));
     assert!(directory.run("status -h").1.contains("Exit status:"));
@@ -223,7 +223,7 @@ fn without_agent_and_without_store_the_error_names_both() {
     assert_eq!((code, &*out), (EXIT_FAILED, ""));
     assert_eq!(
         err,
-        "Error: the agent is not running, and its last known state cannot be shown: there is no store at \
+        "error: the agent is not running, and its last known state cannot be shown: there is no store at \
          ROOT/agent.db: the agent has not run with this --root-dir\n"
     );
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "looking creates nothing");

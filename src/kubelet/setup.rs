@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
@@ -78,6 +78,9 @@ pub enum SetupError {
     /// The lock file.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
+    /// The thread that waits for the lock file.
+    #[error("start the thread that waits for the lock file")]
+    Thread(#[source] std::io::Error),
     /// A directory the agent needs.
     #[error("create directory {path:?}")]
     Directory {
@@ -148,7 +151,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         environment.watchdog_pid.as_deref(),
         std::process::id(),
     )?;
-    let _lock = take_lock(resolved, &trigger)?;
+    let Some(_lock) = take_lock(resolved, &trigger, &shutdown).await? else { return Ok(Finished::Stopped) };
     limit_process(resolved);
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     if endpoint == "embedded" {
@@ -196,16 +199,28 @@ async fn carry_on<R: Runtime>(
     }
 }
 
-fn take_lock(
+/// Waits for the lock file, if one is configured. `None` when shutdown came first.
+async fn take_lock(
     resolved: &Resolved,
     trigger: &shutdown::ShutdownTrigger,
-) -> Result<Option<lock::FileLock>, SetupError> {
+    shutdown: &Shutdown,
+) -> Result<Option<Option<lock::FileLock>>, SetupError> {
     let path = resolved.flags.lock_file.as_str();
     if path.is_empty() {
-        return Ok(None);
+        return Ok(Some(None));
     }
     log::info!(path = path; "Acquiring file lock");
-    let held = lock::acquire(Path::new(path))?;
+    // The wait may be long, and signals have to be heard meanwhile.
+    let (taken, waiting) = oneshot::channel();
+    let owned = PathBuf::from(path);
+    rt::spawn_thread("lock file", move || drop(taken.send(lock::acquire(&owned)))).map_err(SetupError::Thread)?;
+    let held = tokio::select! {
+        biased;
+        // The thread that waits ends with the process.
+        () = shutdown.asked() => return Ok(None),
+        Ok(held) = waiting => held?,
+        else => return Ok(None),
+    };
     if resolved.flags.exit_on_lock_contention {
         let contended = lock::contention(Path::new(path)).map_err(SetupError::Contention)?;
         let trigger = trigger.clone();
@@ -215,7 +230,7 @@ fn take_lock(
             trigger.ask();
         });
     }
-    Ok(Some(held))
+    Ok(Some(Some(held)))
 }
 
 /// Limits of this process. None of them is worth not starting for.
@@ -269,7 +284,7 @@ impl<R: Runtime> House<R> {
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
         let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone()));
-        let runtime_name = Rc::new(RefCell::new("containerd".to_owned()));
+        let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node_name: resolved.node_name.clone(),
@@ -385,7 +400,6 @@ impl<R: Runtime> House<R> {
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
         rt::spawn("pleg", pleg::run(Rc::clone(&self.runtime), PlegConfig::default(), pleg_sender));
         let kubelet = Kubelet {
-            runtime: Rc::clone(&self.runtime),
             pod_config: PodConfig::new(
                 self.registered.clone(),
                 loaded.desired,

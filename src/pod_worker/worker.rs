@@ -54,6 +54,8 @@ pub(super) struct Worker<R> {
     retry: Option<Duration>,
     last_plan: Option<PodPlan>,
     cleanup_records: bool,
+    /// The last letters asked for a look at the runtime.
+    told_to_look: bool,
     over: bool,
 }
 
@@ -76,6 +78,7 @@ impl<R: Runtime> Worker<R> {
             retry: None,
             last_plan: None,
             cleanup_records: false,
+            told_to_look: false,
             over: false,
         }
     }
@@ -102,6 +105,7 @@ impl<R: Runtime> Worker<R> {
 
     async fn step(&mut self) -> Next {
         let letters = self.mailbox.take();
+        self.told_to_look = letters.look;
         if let Some(pod) = letters.pod {
             if *pod != *self.pod {
                 self.held.clear();
@@ -149,9 +153,11 @@ impl<R: Runtime> Worker<R> {
             self.on_event(PodWorkerEvent::NameFree).await;
             return Next::Now;
         }
-        let status = self.status(&ObservedPod::default(), &PodPlan::default());
-        let message = "waiting for an earlier pod of the same name to end".to_owned();
-        self.shared.deps.statuses.set(&self.pod, PodStatus { message, ..status });
+        let mut status = self.last_status();
+        if !is_terminal(&status) {
+            "waiting for an earlier pod of the same name to end".clone_into(&mut status.message);
+        }
+        self.shared.deps.statuses.set(&self.pod, status);
         Next::OnLetter
     }
 
@@ -160,9 +166,9 @@ impl<R: Runtime> Worker<R> {
             self.on_event(PodWorkerEvent::PodTerminal).await;
             return Next::Now;
         }
-        let observed = match observe_pod(&*self.shared.deps.runtime, &self.uid).await {
+        let observed = match self.look().await {
             Ok(observed) => observed,
-            Err(error) => return self.runtime_trouble(&error),
+            Err(next) => return next,
         };
         let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(None));
         let status = self.status(&observed, &plan);
@@ -200,6 +206,21 @@ impl<R: Runtime> Worker<R> {
             (Some(after), Some(deadline)) => Next::After(after.min(deadline)),
             (Some(after), None) | (None, Some(after)) => Next::After(after),
             (None, None) => Next::OnLetter,
+        }
+    }
+
+    /// A fresh look, or when to try again. Without the runtime's name no status can be told, and a pod that has ended is
+    /// told of only once: the first look waits for the loop, which wakes everybody when the runtime has said its name or
+    /// does not answer.
+    async fn look(&mut self) -> Result<ObservedPod, Next> {
+        let is_unknown = |worker: &Self| worker.shared.deps.runtime_name.borrow().is_empty();
+        if is_unknown(self) && !self.told_to_look {
+            return Err(Next::OnLetter);
+        }
+        match observe_pod(&*self.shared.deps.runtime, &self.uid).await {
+            Ok(_) if is_unknown(self) => Err(Next::OnLetter),
+            Ok(observed) => Ok(observed),
+            Err(error) => Err(self.runtime_trouble(&error)),
         }
     }
 
@@ -241,9 +262,9 @@ impl<R: Runtime> Worker<R> {
         let now = self.shared.deps.clock.now();
         let passed = i64::try_from(now.saturating_since(since).as_secs()).unwrap_or(i64::MAX);
         let left = grace_seconds.saturating_sub(passed).max(1);
-        let observed = match observe_pod(&*self.shared.deps.runtime, &self.uid).await {
+        let observed = match self.look().await {
             Ok(observed) => observed,
-            Err(error) => return self.runtime_trouble(&error),
+            Err(next) => return next,
         };
         self.mark_removal(cause);
         let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(left)));
@@ -270,12 +291,16 @@ impl<R: Runtime> Worker<R> {
     }
 
     async fn clean_up(&mut self) -> Next {
+        let observed = if self.cleanup_records {
+            match self.look().await {
+                Ok(observed) => Some(observed),
+                Err(next) => return next,
+            }
+        } else {
+            None
+        };
         let deps = &self.shared.deps;
-        if self.cleanup_records {
-            let observed = match observe_pod(&*deps.runtime, &self.uid).await {
-                Ok(observed) => observed,
-                Err(error) => return self.runtime_trouble(&error),
-            };
+        if let Some(observed) = observed {
             if observed.live_containers().next().is_some() {
                 // Came to life after the last look: a create call of a process that has died.
                 let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(1)));
@@ -309,16 +334,12 @@ impl<R: Runtime> Worker<R> {
         self.over = true;
     }
 
-    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name.
+    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Nothing of the old
+    /// one stays on disk, or the next process would go on with it.
     async fn start_over(&mut self) {
-        for (name, state) in std::mem::take(&mut self.containers) {
-            let fresh = StoredContainerState::default();
-            if state != fresh {
-                let written = self.shared.deps.store.put_container_state(&self.uid, &name, fresh).await;
-                if let Err(error) = written {
-                    log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to reset restart count");
-                }
-            }
+        self.containers.clear();
+        if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget the pod's earlier life in the store");
         }
         self.shared.deps.statuses.remove(&self.uid);
         self.held.clear();
@@ -414,13 +435,20 @@ impl<R: Runtime> Worker<R> {
     }
 
     fn runtime_trouble(&mut self, error: &RuntimeError) -> Next {
-        let deps = &self.shared.deps;
-        let last = deps.statuses.last(&self.uid);
-        let mut status = last.unwrap_or_else(|| self.status(&ObservedPod::default(), &PodPlan::default()));
-        "ContainerRuntimeDown".clone_into(&mut status.reason);
-        status.message = format!("container runtime is down: {error}");
-        deps.statuses.set(&self.pod, status);
+        let mut status = self.last_status();
+        // How a pod ended stays true, and nobody would say it again afterwards.
+        if !is_terminal(&status) {
+            "ContainerRuntimeDown".clone_into(&mut status.reason);
+            status.message = format!("container runtime is down: {error}");
+        }
+        self.shared.deps.statuses.set(&self.pod, status);
         self.wait_and_retry()
+    }
+
+    /// What can be said without a look: what was said last. An empty look would make ended containers of those that ran.
+    fn last_status(&self) -> PodStatus {
+        let last = self.shared.deps.statuses.last(&self.uid);
+        last.unwrap_or_else(|| self.status(&ObservedPod::default(), &PodPlan::default()))
     }
 
     fn wait_and_retry(&mut self) -> Next {

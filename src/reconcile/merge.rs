@@ -216,12 +216,20 @@ fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
     findings
 }
 
-/// Notes source and first sight in a new pod.
+/// Notes source and first sight in a new pod. Sources do so themselves, so that they and the desired set share one pod.
 fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
-    let annotations = &mut Rc::make_mut(&mut new.pod).metadata.annotations;
+    let annotations = &new.pod.metadata.annotations;
+    if !LOCAL_ANNOTATIONS[..2].iter().all(|name| annotations.contains_key(*name)) {
+        mark_first_seen(Rc::make_mut(&mut new.pod), source, now);
+    }
+    new
+}
+
+/// Writes source and time of first sight into a pod.
+pub fn mark_first_seen(pod: &mut Pod, source: PodSource, now: Timestamp) {
+    let annotations = &mut pod.metadata.annotations;
     annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), source.as_str().to_owned());
     annotations.insert(CONFIG_SEEN_ANNOTATION.to_owned(), now.to_rfc3339_nano());
-    new
 }
 
 /// What becomes of a known pod, and what is remembered of it.
@@ -266,7 +274,8 @@ fn carry_local(known: &StringMap, mut new: StringMap) -> StringMap {
 }
 
 /// True when a worker must be told of the difference.
-fn is_semantically_different(known: &Pod, new: &Pod) -> bool {
+#[must_use]
+pub fn is_semantically_different(known: &Pod, new: &Pod) -> bool {
     let (old_meta, new_meta) = (&known.metadata, &new.metadata);
     known.spec != new.spec
         || old_meta.labels != new_meta.labels

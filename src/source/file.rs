@@ -45,8 +45,6 @@ const QUIET_AFTER_REMOVAL: Duration = Duration::from_millis(25);
 /// that thousands of files landing one by one must not mean thousands of sets.
 const MAX_DELAY: Duration = Duration::from_millis(50);
 const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
-/// Log lines about broken files in one look; the problems themselves are complete in the update.
-const LOGGED_PROBLEMS: usize = 20;
 
 /// What a file source needs to know.
 #[derive(Clone, Debug)]
@@ -72,8 +70,6 @@ pub struct FileSource<P> {
     /// Something was found that the last update does not say.
     dirty: bool,
     logged_directories: BTreeSet<OsString>,
-    /// Of the last update with an answer, to log each problem once.
-    told: Vec<SourceProblem>,
     /// Said once.
     watch_failed: bool,
 }
@@ -107,7 +103,6 @@ impl<P: ManifestParser> FileSource<P> {
             has_links: false,
             dirty: true,
             logged_directories: BTreeSet::new(),
-            told: Vec::new(),
             watch_failed: false,
         }
     }
@@ -188,10 +183,7 @@ impl<P: ManifestParser> FileSource<P> {
                 None
             }
             Listing::Names(names) => {
-                if let Some(problem) = self.unavailable.take() {
-                    log::info!(path = problem.origin.as_str(); "Static pod path can be read again");
-                    self.dirty = true;
-                }
+                self.dirty |= self.unavailable.take().is_some();
                 let mut dropped = false;
                 self.entries.retain(|name, entry| {
                     let stays = names.contains(name);
@@ -288,14 +280,11 @@ impl<P: ManifestParser> FileSource<P> {
     }
 
     fn set_unavailable(&mut self, message: String) {
-        if self.unavailable.as_ref().is_some_and(|known| known.message == message) {
-            return;
-        }
-        log::warn!(path:% = self.config.path.display(), err = message.as_str(); "No answer from the static pod path");
         let origin = self.config.path.to_string_lossy();
         let now = self.clock.now();
-        self.unavailable = carry_since(vec![message], REASON_UNAVAILABLE, &origin, &[], now).pop();
-        self.dirty = true;
+        let before: Vec<_> = self.unavailable.take().into_iter().collect();
+        self.unavailable = carry_since(vec![message], REASON_UNAVAILABLE, &origin, &before, now).pop();
+        self.dirty |= self.unavailable.as_ref() != before.first();
     }
 
     /// The whole set, if it is not what was told last.
@@ -307,8 +296,6 @@ impl<P: ManifestParser> FileSource<P> {
             (SourceAnswer::Unknown, vec![problem.clone()])
         } else {
             let problems = self.problems();
-            log_news(&self.told, &problems);
-            self.told.clone_from(&problems);
             // One broken file that never was good has nothing valid to say; upstream sends nothing either.
             let silent = self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent);
             (if silent { SourceAnswer::Unknown } else { SourceAnswer::Pods(self.pods()) }, problems)
@@ -355,25 +342,6 @@ impl<P: ManifestParser> FileSource<P> {
                 "Cannot watch the static pod path: changes are found by polling");
             self.watch_failed = true;
         }
-    }
-}
-
-/// Says each problem once when it comes and once when it is gone.
-fn log_news(before: &[SourceProblem], now: &[SourceProblem]) {
-    let known: BTreeSet<_> = before.iter().collect();
-    let new: Vec<_> = now.iter().filter(|problem| !known.contains(problem)).collect();
-    for problem in new.iter().take(LOGGED_PROBLEMS) {
-        log::warn!(path = problem.origin.as_str(), err = problem.message.as_str();
-            "Manifest is broken; its last good version stays");
-    }
-    if new.len() > LOGGED_PROBLEMS {
-        log::warn!(count = new.len(); "More manifests are broken than are logged");
-    }
-    let broken: BTreeSet<_> = now.iter().map(|problem| &problem.origin).collect();
-    let mended: BTreeSet<_> =
-        before.iter().map(|problem| &problem.origin).filter(|path| !broken.contains(path)).collect();
-    for path in mended.iter().take(LOGGED_PROBLEMS) {
-        log::info!(path = path.as_str(); "Manifest is mended or gone");
     }
 }
 

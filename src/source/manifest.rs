@@ -248,7 +248,7 @@ impl Manifest {
                 }
                 self.pods.push(ManifestPod { pod: decoded.object, place: raw.place });
             }
-            Err(error) => self.problem(raw.place, name, error.to_string()),
+            Err(error) => self.problem(raw.place, name, hint::wrong_type(&error.to_string())),
         }
     }
 }

@@ -22,8 +22,6 @@ use crate::types::PodSource;
 
 /// Upstream's limit for one request, body included.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Failures in a row that are logged as such; upstream's number.
-const LOGGED_FAILURES: u32 = 3;
 
 /// What a URL source needs to know.
 #[derive(Clone, Debug)]
@@ -54,7 +52,6 @@ pub struct UrlSource<P> {
     pods: Vec<SourcePod>,
     problems: Vec<SourceProblem>,
     told: Option<Told>,
-    failures: u32,
 }
 
 /// What the last update said, as far as it decides whether the next one is news.
@@ -121,7 +118,6 @@ impl<P: ManifestParser> UrlSource<P> {
             pods,
             problems: Vec::new(),
             told: None,
-            failures: 0,
         }
     }
 
@@ -149,13 +145,13 @@ impl<P: ManifestParser> UrlSource<P> {
     pub async fn poll(&mut self) -> Option<SourceUpdate> {
         match self.fetch().await {
             Ok(Body::Unchanged) => {
-                self.succeed();
                 self.tell(true, Vec::new(), false)
             }
             Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
             Err(error) => {
                 let message = chain(&error);
-                self.fail(&message);
+                // Told once where problems are shown; here each time, for whoever looks closely.
+                log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid answer from the static pod URL");
                 self.tell(false, vec![(REASON_UNAVAILABLE, message)], false)
             }
         }
@@ -209,7 +205,6 @@ impl<P: ManifestParser> UrlSource<P> {
         let digest: [u8; 32] = Sha256::digest(bytes).into();
         if self.digest == Some(digest) {
             self.validator = validator;
-            self.succeed();
             return self.tell(true, Vec::new(), false);
         }
         let origin = Origin { source: PodSource::Http, location: self.location.clone() };
@@ -218,7 +213,7 @@ impl<P: ManifestParser> UrlSource<P> {
             log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
         }
         let nothing = !parsed.complete && parsed.pods.is_empty();
-        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &self.location);
+        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, self.clock.now());
         let changed = pods != self.pods;
         self.pods = pods;
         let hint = content_type.filter(|kind| kind.contains("html"));
@@ -235,11 +230,9 @@ impl<P: ManifestParser> UrlSource<P> {
             .collect::<Vec<_>>();
         if parsed.complete {
             (self.digest, self.validator) = (Some(digest), validator);
-            self.succeed();
         } else {
             // Ask for the whole of it again, also after a restart: otherwise a 304 would hide the problem.
             (self.digest, self.validator) = (None, None);
-            self.fail(problems.first().map_or("no valid manifest", |(_, problem)| problem));
         }
         self.tell(!nothing, problems, changed)
     }
@@ -264,26 +257,6 @@ impl<P: ManifestParser> UrlSource<P> {
             problems: self.problems.clone(),
             validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
         })
-    }
-
-    fn succeed(&mut self) {
-        if self.failures > 0 {
-            log::info!(url = self.location.as_str(); "Static pod URL answers again");
-        }
-        self.failures = 0;
-    }
-
-    fn fail(&mut self, message: &str) {
-        self.failures = self.failures.saturating_add(1);
-        let url = self.location.as_str();
-        if self.failures <= LOGGED_FAILURES {
-            log::error!(url = url, err = message; "No valid answer from the static pod URL");
-        } else if self.failures == LOGGED_FAILURES + 1 {
-            log::error!(url = url, err = message;
-                "No valid answer from the static pod URL; further failures are logged at debug");
-        } else {
-            log::debug!(url = url, err = message; "No valid answer from the static pod URL");
-        }
     }
 }
 

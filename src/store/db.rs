@@ -293,7 +293,7 @@ fn put_source(
 }
 
 fn put_desired(transaction: &Transaction<'_>, source: PodSource, pod: &PodRow) -> Result<usize, StoreError> {
-    let written = execute(
+    execute(
         transaction,
         "INSERT INTO desired (source, uid, namespace, name, origin, json) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT (source, uid) DO UPDATE SET namespace = excluded.namespace, name = excluded.name,
@@ -301,9 +301,7 @@ fn put_desired(transaction: &Transaction<'_>, source: PodSource, pod: &PodRow) -
          WHERE namespace <> excluded.namespace OR name <> excluded.name
             OR origin <> excluded.origin OR json <> excluded.json",
         params![source.as_str(), pod.uid, pod.namespace, pod.name, pod.origin, pod.json],
-    )?;
-    let revived = execute(transaction, "DELETE FROM terminating WHERE uid = ?1", [&pod.uid])?;
-    Ok(written + revived)
+    )
 }
 
 fn uids_of(transaction: &Transaction<'_>, source: PodSource) -> Result<Vec<String>, StoreError> {

@@ -14,7 +14,7 @@ use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 pub struct Loaded {
     /// Every source that has ever given a valid answer, with its last good set.
     pub desired: Vec<StoredSource>,
-    /// Pods that left the desired set and whose end nobody has confirmed with `forget_pod`.
+    /// Pods that left the desired set and whose end nobody has confirmed with `forget_pod`; some may be wanted again.
     pub terminating: Vec<Pod>,
     /// Restart counts and back-off.
     pub container_state: BTreeMap<PodUid, BTreeMap<ContainerName, StoredContainerState>>,

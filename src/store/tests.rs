@@ -209,7 +209,7 @@ fn only_rows_that_changed_are_written() {
 }
 
 #[test]
-fn a_pod_that_leaves_terminates_until_it_is_forgotten_or_comes_back() {
+fn a_pod_that_leaves_terminates_until_it_is_forgotten_also_when_it_comes_back() {
     run(async {
         let directory = Directory::new();
         let (store, _) = open_inline(&directory.db());
@@ -222,6 +222,10 @@ fn a_pod_that_leaves_terminates_until_it_is_forgotten_or_comes_back() {
 
         store.commit_source(PodSource::File, std::slice::from_ref(&a), None).await.unwrap();
         store.forget_pod(&b.pod.metadata.uid).await.unwrap();
+        let loaded = store.load().await.unwrap();
+        assert_eq!(loaded.terminating, std::slice::from_ref(&a.pod));
+        assert_eq!(names(&loaded, PodSource::File), ["a"]);
+        store.forget_pod(&a.pod.metadata.uid).await.unwrap();
         let loaded = store.load().await.unwrap();
         assert_eq!(loaded.terminating, []);
         assert_eq!(names(&loaded, PodSource::File), ["a"]);
@@ -683,9 +687,6 @@ impl Model {
             if !self.wants(&uid) {
                 self.terminating.insert(uid, Rc::unwrap_or_clone(gone.pod));
             }
-        }
-        for pod in pods {
-            self.terminating.remove(&pod.pod.metadata.uid);
         }
     }
 

@@ -14,7 +14,7 @@ use super::wait::wait_for;
 /// The node's name; static pods carry it as a suffix.
 pub const NODE: &str = "edge";
 /// How long pods and the agent may take on a machine that is busy compiling.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The program under test: `AGENT_BIN`, or the one built with the tests.
 pub fn binary() -> PathBuf {
@@ -26,6 +26,8 @@ pub struct AgentProcess {
     program: PathBuf,
     root: PathBuf,
     endpoint: String,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     child: Option<Child>,
 }
 
@@ -39,7 +41,35 @@ impl AgentProcess {
             root.join("log/pods").display()
         );
         fs::write(root.join("config.yaml"), config).expect("write the agent's configuration");
-        Self { program: binary(), root, endpoint: endpoint.to_owned(), child: None }
+        Self {
+            program: binary(),
+            root,
+            endpoint: endpoint.to_owned(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            child: None,
+        }
+    }
+
+    /// Adds an argument to every start from now on; a later one wins over an earlier one.
+    pub fn argument(&mut self, argument: impl Into<String>) {
+        self.arguments.push(argument.into());
+    }
+
+    /// Adds a variable to the environment of every start from now on.
+    pub fn variable(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
+    }
+
+    /// Adds lines to the `--config` file.
+    pub fn configure(&self, lines: &str) {
+        let mut file = File::options().append(true).open(self.config_file()).expect("open the configuration");
+        std::io::Write::write_all(&mut file, lines.as_bytes()).expect("add to the configuration");
+    }
+
+    /// The `--config` file.
+    pub fn config_file(&self) -> PathBuf {
+        self.root.join("config.yaml")
     }
 
     /// Uses another program than the tests' own.
@@ -108,6 +138,27 @@ impl AgentProcess {
         self.child.as_ref().expect("the agent runs").id()
     }
 
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(pid_of(self.child.as_ref().expect("the agent runs")), signal).expect("signal the agent");
+    }
+
+    /// Waits until it has ended by itself or by a signal sent before.
+    pub fn wait_for_end(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("the agent was started");
+        wait_for("the agent to end", PATIENCE, || {
+            child
+                .try_wait()
+                .expect("look after the agent")
+                .ok_or_else(|| format!("it runs: {}", self.log_tail()))
+        })
+    }
+
+    /// Everything it has logged so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
+    }
+
     /// Kills it without warning.
     pub fn kill9(&mut self) {
         let mut child = self.child.take().expect("the agent runs");
@@ -120,11 +171,8 @@ impl AgentProcess {
 
     /// Asks it to end and waits until it has.
     pub fn terminate(&mut self) -> ExitStatus {
-        let mut child = self.child.take().expect("the agent runs");
-        kill(pid_of(&child), Signal::SIGTERM).expect("ask the agent to end");
-        wait_for("the agent to end", PATIENCE, || {
-            child.try_wait().expect("look after the agent").ok_or_else(|| "it runs".to_owned())
-        })
+        self.signal(Signal::SIGTERM);
+        self.wait_for_end()
     }
 
     /// Fails the test if the agent has ended.
@@ -203,19 +251,23 @@ impl AgentProcess {
         serde_json::from_str(&text).map_err(|error| format!("agent {}: {error}: {text}", arguments.join(" ")))
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Where the running agent answers.
+    pub fn socket(&self) -> PathBuf {
         self.root.join("agent.sock")
     }
 
-    fn command(&self) -> Command {
+    /// The agent with all its arguments, not yet started.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command
-            .arg(format!("--config={}", self.root.join("config.yaml").display()))
+            .arg(format!("--config={}", self.config_file().display()))
             .arg(format!("--root-dir={}", self.root_dir().display()))
             .arg(format!("--manifest-dir={}", self.manifest_dir().display()))
             .arg(format!("--container-runtime-endpoint={}", self.endpoint))
             .arg(format!("--agent-socket={}", self.socket().display()))
-            .arg(format!("--hostname-override={NODE}"));
+            .arg(format!("--hostname-override={NODE}"))
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
 }

@@ -59,12 +59,12 @@ fn header_values_are_masked_wherever_the_configuration_is_printed() {
 #[test]
 fn explaining_names_value_origin_and_effect_of_every_setting() {
     let scratch = Scratch::new();
-    let file = scratch.config("c", "maxPods: 7\n");
+    let file = scratch.config("c", "maxOpenFiles: 7\n");
     let text = resolved(&["--config", &file, "--cluster-domain=x.y", "--root-dir=/r"]).explain();
     for line in [
-        format!("maxPods = 7  # file {file}"),
+        format!("maxOpenFiles = 7  # file {file}"),
         r#"clusterDomain = "x.y"  # flag --cluster-domain"#.to_owned(),
-        "maxOpenFiles = 1000000  # default".to_owned(),
+        "maxPods = 110  # default; not acted on yet".to_owned(),
         "failSwapOn = false  # agent default (differs from the kubelet): hosts with swap are accepted; not acted on yet"
             .to_owned(),
         r#"--root-dir = "/r"  # flag --root-dir"#.to_owned(),
@@ -80,7 +80,7 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
 #[test]
 fn settings_without_effect_are_named_only_when_the_user_changed_them() {
     let scratch = Scratch::new();
-    let file = scratch.config("c", "podsPerCore: 3\nfailSwapOn: true\nmaxPods: 9\n");
+    let file = scratch.config("c", "podsPerCore: 3\nfailSwapOn: true\nmaxOpenFiles: 9\n");
     let given = resolved(&["--config", &file, "--cert-dir=/c", "--manifest-dir=/m", "--provider-id=x"]);
     assert_eq!(
         given.not_acted_on,

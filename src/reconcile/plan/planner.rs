@@ -194,13 +194,15 @@ impl<'a> Planner<'a> {
     }
 
     /// Starts a container, or says that it waits for its back-off. An instance that was made and never started is
-    /// replaced under its own attempt: an earlier agent died in between, or the start failed.
+    /// replaced under its own attempt and its own back-off: an earlier agent died in between, or the start failed.
     fn start(&mut self, container: &Container, kind: ContainerKind, in_new_sandbox: bool) {
         let name = ContainerName::from(container.name.as_str());
         let newest = self.newest(&container.name);
+        // What is passed on without a new run having ended stays as it is: forgetting it would make a busy loop.
+        let stored = self.context.back_off.get(&name).copied();
         if let Some(made) = newest.filter(|record| record.state == ContainerStateKind::Created) {
             self.remove(made);
-            let start = StartContainer { name, kind, attempt: made.attempt, back_off: None };
+            let start = StartContainer { name, kind, attempt: made.attempt, back_off: stored };
             self.plan.actions.push(Action::StartContainer(start));
             return;
         }
@@ -217,17 +219,14 @@ impl<'a> Planner<'a> {
         let fresh_run =
             kind == ContainerKind::Init && (in_new_sandbox || self.in_sandbox(&container.name).is_none());
         let entry = match ended.filter(|_| !fresh_run) {
-            None => None,
-            Some(ended) => {
-                let stored = self.context.back_off.get(&name).copied();
-                match back_off(stored, ended.finished_at, self.context.now, self.context.limits) {
-                    BackOffDecision::Start(entry) => Some(entry),
-                    BackOffDecision::Wait { delay, remaining } => {
-                        self.wait(name, delay, remaining);
-                        return;
-                    }
+            None => stored,
+            Some(ended) => match back_off(stored, ended.finished_at, self.context.now, self.context.limits) {
+                BackOffDecision::Start(entry) => Some(entry),
+                BackOffDecision::Wait { delay, remaining } => {
+                    self.wait(name, delay, remaining);
+                    return;
                 }
-            }
+            },
         };
         self.plan.actions.push(Action::StartContainer(StartContainer {
             name,

@@ -127,6 +127,17 @@ fn an_instance_that_was_never_started_is_replaced_under_its_own_attempt() {
 }
 
 #[test]
+fn what_has_not_run_again_keeps_its_crash_loop_entry() {
+    let mut context = context();
+    let entry = BackOff { delay: Duration::from_secs(40), updated: Timestamp::from_secs(NOW - 30) };
+    context.back_off.insert("a".into(), entry);
+    let kept = "start Regular container a, attempt 3, next back-off 40s";
+    check_in(&context, json!({}), "s0 a#3:created b:running", &["remove container a (a-3)", kept]);
+    context.restart_counts.insert("a".into(), 3);
+    check_in(&context, json!({}), "s0 b:running", &[kept]);
+}
+
+#[test]
 fn an_instance_in_unknown_state_is_stopped_before_the_next_one() {
     check(
         json!({}),

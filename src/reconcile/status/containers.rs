@@ -101,9 +101,11 @@ impl Scene<'_> {
         older: Option<&ObservedContainer>,
     ) -> ContainerStatus {
         let previous = self.previous(container);
+        // Never less than was said: an instance that was made and not started makes room for another of its attempt.
+        let counted = previous.map_or(0, |old| old.restart_count);
         let mut status = ContainerStatus {
             name: container.name.clone(),
-            restart_count: i32::try_from(record.attempt).unwrap_or(i32::MAX),
+            restart_count: i32::try_from(record.attempt).unwrap_or(i32::MAX).max(counted),
             image: if record.image.is_empty() { container.image.clone() } else { record.image.clone() },
             image_id: record.image_id.clone(),
             container_id: self.container_id(record),

@@ -196,6 +196,15 @@ fn what_was_known_of_a_vanished_container_is_kept() {
 }
 
 #[test]
+fn a_restart_count_that_was_shown_never_falls() {
+    let made = Case::default().status(json!({}), "b:running a:exited:1 a#1:created");
+    assert_eq!(made.container_statuses[0].restart_count, 1);
+    // The instance that was never started is replaced under its own attempt: for a moment there is none.
+    let replaced = Case { previous: Some(made), ..Case::default() }.status(json!({}), "b:running a:exited:1");
+    assert_eq!(replaced.container_statuses[0].restart_count, 1);
+}
+
+#[test]
 fn fields_of_a_running_pod_are_filled() {
     let mut case = Case::default();
     let status = case.status(json!({}), "a:running b:running");

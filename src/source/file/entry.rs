@@ -155,7 +155,7 @@ impl Entry {
             log::warn!(path = origin.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
         }
         let fresh = parsed.pods.len();
-        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin.location);
+        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, now);
         let problems =
             carry_since(parsed.problems, REASON_INVALID_MANIFEST, &origin.location, &self.problems, now);
         let changed = pods != self.pods || fresh != self.fresh || problems != self.problems;

@@ -111,6 +111,17 @@ pub(super) fn unknown_field(path: &str) -> String {
     }
 }
 
+/// A value of the wrong type, with what YAML did to it where that is the likely reason.
+pub(super) fn wrong_type(message: &str) -> String {
+    let unquoted = ["boolean", "integer", "floating point"]
+        .iter()
+        .any(|kind| message.contains(&format!("invalid type: {kind}")));
+    if unquoted && message.ends_with("expected a string") {
+        return format!("{message}; write the value in quotes, YAML takes it for something else without them");
+    }
+    message.to_owned()
+}
+
 /// The known name within two typing errors; short names must match up to letter case.
 fn nearest(field: &str) -> Option<&'static str> {
     let lower = field.to_lowercase();

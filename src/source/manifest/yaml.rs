@@ -166,6 +166,9 @@ fn message(error: &serde_saphyr::Error) -> String {
             .map_or_else(|| "duplicate key".to_owned(), |key| format!("duplicate key {key:?}"));
     }
     let text = error.to_string();
+    if let Some(words) = beyond_bounds(&text) {
+        return words;
+    }
     match text.rsplit_once(" at line ") {
         Some((words, place))
             if place.bytes().all(|byte| byte.is_ascii_digit() || b", column".contains(&byte)) =>
@@ -174,6 +177,20 @@ fn message(error: &serde_saphyr::Error) -> String {
         }
         _ => text,
     }
+}
+
+/// A bound of ours was reached: in words for people, not for users of the parser.
+fn beyond_bounds(text: &str) -> Option<String> {
+    let breached = text.starts_with("budget breached") || text.contains("limit exceeded") || text.starts_with("alias ");
+    if breached && (text.contains("nchor") || text.contains("lias")) {
+        return Some(format!(
+            "aliases stand for more than {MAX_ALIAS_NODES} values or are more than {MAX_ALIASES}; write their content out"
+        ));
+    }
+    if breached && (text.contains("recursion") || text.contains("Depth") || text.contains("nesting")) {
+        return Some(format!("nested more than {MAX_DEPTH} levels deep; a bracket or an indentation is probably wrong"));
+    }
+    breached.then(|| format!("the document has more than {MAX_NODES} values; split it into several files"))
 }
 
 /// Whole numbers that were written as `1e3` or `08` are whole numbers, as they are after the kubelet's own detour from

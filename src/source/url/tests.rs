@@ -61,11 +61,11 @@ async fn nothing_is_removed_by_silence_errors_and_empty_bodies_are_unknown_and_t
         polls(&mut source, 7).await,
         [
             "a=1",
-            "unknown | URL: 503 Service Unavailable",
+            "unknown | 503 Service Unavailable",
             "-",
-            "unknown | URL: 404 Not Found",
+            "unknown | 404 Not Found",
             "unknown | zero-length data received from URL; serve a v1 Pod, or a PodList with no items to say none",
-            "unknown | URL: the connection was closed before the answer was complete",
+            "unknown | the connection was closed before the answer was complete",
             "a=1",
         ]
     );
@@ -139,7 +139,7 @@ async fn a_304_nobody_asked_for_is_no_answer() {
     let server = Server::answers(vec!["HTTP/1.1 304 Not Modified\r\n\r\n".to_owned()]);
     let mut source = source(&server.url("/"), vec![stored("a", "1", server.url("/"))], None);
     let told = polls(&mut source, 1).await;
-    assert!(told[0].starts_with("unknown | URL: 304 Not Modified"), "{told:?}");
+    assert!(told[0].starts_with("unknown | 304 Not Modified"), "{told:?}");
 }
 
 #[tokio::test]

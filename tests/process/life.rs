@@ -1,0 +1,151 @@
+//! Start, lock, signals, systemd, and the end: what must not touch a pod.
+
+use std::fs::File;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use rusqlite::Connection;
+
+use super::node::{Node, pod};
+use crate::support::agent::{AgentProcess, PATIENCE};
+use crate::support::wait::wait_for;
+
+#[test]
+fn sigterm_and_sigint_end_the_agent_well_and_pods_keep_running() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut node = Node::new();
+        let neighbour = node.start_with_neighbour();
+        node.agent.signal(signal);
+        assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
+        assert_eq!(node.log_lines(&["Shutting down; pods keep running", signal.as_str()]).len(), 1);
+        node.keeps_running("neighbour", &neighbour);
+
+        node.agent.start();
+        node.agent.wait_for_phase("neighbour", "Running");
+        node.keeps_running("neighbour", &neighbour);
+        assert_eq!(node.calls("RunPodSandbox"), 1);
+    }
+}
+
+#[test]
+fn a_second_signal_ends_an_agent_whose_shutdown_hangs() {
+    let mut node = Node::new();
+    let neighbour = node.start_with_neighbour();
+    // Somebody else writes in the store: closing it has to wait.
+    let database = Connection::open(node.agent.root_dir().join("agent.db")).expect("open the store");
+    database.busy_timeout(PATIENCE).expect("be patient");
+    database.execute_batch("BEGIN IMMEDIATE").expect("hold the store");
+    node.apply(&pod("other"));
+    node.running("neighbour");
+    node.logged(&["manifests", "pod"]);
+    node.agent.signal(Signal::SIGTERM);
+    node.logged(&["Shutting down"]);
+    let before = Instant::now();
+    node.agent.signal(Signal::SIGINT);
+    assert_eq!(node.agent.wait_for_end().code(), Some(1), "{}", node.agent.log());
+    assert!(before.elapsed() < Duration::from_secs(2), "{:?}", before.elapsed());
+    assert_eq!(node.log_lines(&["Second signal", "SIGINT"]).len(), 1);
+    node.keeps_running("neighbour", &neighbour);
+}
+
+#[test]
+fn whoever_opens_the_lock_file_makes_the_agent_leave_and_pods_stay() {
+    let mut node = Node::new();
+    let lock = node.scratch.path().join("agent.lock");
+    node.agent.argument(format!("--lock-file={}", lock.display()));
+    node.agent.argument("--exit-on-lock-contention");
+    let neighbour = node.start_with_neighbour();
+    drop(File::open(&lock).expect("open the lock file"));
+    assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
+    assert_eq!(node.log_lines(&["lock file", "pods keep running"]).len(), 1, "{}", node.agent.log());
+    node.keeps_running("neighbour", &neighbour);
+}
+
+#[test]
+fn a_second_agent_waits_for_the_lock_takes_over_and_can_be_stopped_while_it_waits() {
+    let mut node = Node::new();
+    let lock = format!("--lock-file={}", node.scratch.path().join("agent.lock").display());
+    node.agent.argument(lock.clone());
+    let neighbour = node.start_with_neighbour();
+    // The same directories: as when a service is restarted too early.
+    let mut second = AgentProcess::new(node.scratch.path(), &node.cri.endpoint());
+    second.argument(lock);
+    let waits = |starts: usize| {
+        wait_for("the second agent to wait for the lock", PATIENCE, || {
+            let asked = node.log_lines(&["Acquiring file lock"]).len();
+            if asked == starts { Ok(()) } else { Err(node.agent.log_tail()) }
+        });
+    };
+    second.start();
+    waits(2);
+    second.signal(Signal::SIGTERM);
+    assert_eq!(second.wait_for_end().code(), Some(0), "{}", second.log());
+
+    second.start();
+    waits(3);
+    node.agent.terminate();
+    wait_for("the second agent to take over", PATIENCE, || second.status_json().map(|_| ()));
+    node.keeps_running("neighbour", &neighbour);
+    assert_eq!(node.calls("RunPodSandbox"), 1);
+}
+
+#[test]
+fn systemd_hears_ready_the_watchdog_at_half_its_interval_and_stopping() {
+    let mut node = Node::new();
+    let path = node.scratch.path().join("notify");
+    let systemd = UnixDatagram::bind(&path).expect("bind the notification socket");
+    systemd.set_read_timeout(Some(PATIENCE)).expect("be patient");
+    node.agent.variable("NOTIFY_SOCKET", &path.to_string_lossy());
+    node.agent.variable("WATCHDOG_USEC", "1600000");
+    node.agent.start();
+    let mut heard = Vec::new();
+    let hear = || {
+        let mut buffer = [0; 256];
+        let length = systemd.recv(&mut buffer).expect("hear of the agent");
+        (String::from_utf8_lossy(&buffer[..length]).into_owned(), Instant::now())
+    };
+    while heard.iter().filter(|(word, _)| word == "WATCHDOG=1").count() < 4 {
+        heard.push(hear());
+    }
+    assert_eq!(heard[0].0, "READY=1", "{heard:?}");
+    let beats: Vec<Instant> =
+        heard.iter().filter(|(word, _)| word == "WATCHDOG=1").map(|(_, moment)| *moment).collect();
+    let took = beats[3].duration_since(beats[0]);
+    assert!(
+        took > Duration::from_secs(2) && took < Duration::from_millis(3600),
+        "3 beats of 0.8 s: {took:?}"
+    );
+    node.agent.signal(Signal::SIGTERM);
+    while hear().0 != "STOPPING=1" {}
+    assert_eq!(node.agent.wait_for_end().code(), Some(0));
+}
+
+#[test]
+fn a_watchdog_that_cannot_be_kept_is_refused_at_start() {
+    let mut node = Node::new();
+    node.agent.variable("WATCHDOG_USEC", "900000");
+    node.agent.start();
+    assert_eq!(node.agent.wait_for_end().code(), Some(1));
+    let log = node.agent.log();
+    assert!(log.contains("error: ") && log.contains("900ms") && log.contains("WatchdogSec"), "{log}");
+}
+
+#[test]
+fn a_second_agent_in_the_same_root_directory_is_refused_and_disturbs_nothing() {
+    let mut node = Node::new();
+    let neighbour = node.start_with_neighbour();
+    let calls = node.calls("RunPodSandbox");
+    let mut command = node.agent.command();
+    // Another socket: the root directory alone has to be enough.
+    command.arg(format!("--agent-socket={}", node.scratch.path().join("other.sock").display()));
+    let output = command.output().expect("start a second agent");
+    let text = super::node::said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let error = text.lines().find(|line| line.starts_with("error: ")).expect("an error");
+    let database = node.agent.root_dir().join("agent.db");
+    assert!(error.contains(&database.display().to_string()) && error.contains("another"), "{error}");
+    node.keeps_running("neighbour", &neighbour);
+    node.agent.assert_alive();
+    assert_eq!(node.calls("RunPodSandbox"), calls);
+}

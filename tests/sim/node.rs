@@ -1,0 +1,347 @@
+//! A simulated node: the world that lives on (runtime, files, store, clock) and the agent that comes and goes.
+//!
+//! Must not know scripts or what is expected.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use edge_agent::cgroup::CgroupConfig;
+use edge_agent::clock::Clock;
+use edge_agent::events::EventRecorder;
+use edge_agent::executor::{Executor, ExecutorConfig};
+use edge_agent::image::{ImageConfig, ImagePuller};
+use edge_agent::kubelet::Kubelet;
+use edge_agent::kubelet::report::{Identity, View};
+use edge_agent::pleg::{self, PlegConfig};
+use edge_agent::pod_config::PodConfig;
+use edge_agent::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use edge_agent::reconcile::env::{ObjectData, ObjectLookup};
+use edge_agent::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use edge_agent::reconcile::restart::BackOffLimits;
+use edge_agent::rt;
+use edge_agent::rt::notify::Notifier;
+use edge_agent::rt::shutdown::{self, ShutdownTrigger};
+use edge_agent::runtime::CgroupDriver;
+use edge_agent::runtime::fake::FakeRuntime;
+use edge_agent::source::{SourceAnswer, SourcePod, SourceUpdate};
+use edge_agent::status::StatusManager;
+use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle};
+use edge_agent::types::{PodSource, Timestamp};
+use edge_agent::volume::VolumeConfig;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, LocalSet};
+
+/// As the program has it: whole sets are large and rare.
+const SOURCE_QUEUE: usize = 2;
+/// As the program has it.
+const PLEG_QUEUE: usize = 4;
+/// 20 November 2026, 16:00 UTC.
+const START: Timestamp = Timestamp::from_secs(1_795_190_400);
+
+/// Distinguishes the directories of one process.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A node with its disk.
+pub struct Node {
+    /// The runtime and what runs in it; the handle of the newest incarnation.
+    pub fake: FakeRuntime,
+    /// Simulated time.
+    pub clock: Clock,
+    /// Emptied when dropped.
+    disk: Disk,
+    /// The sources the agent is configured with.
+    pub sources: Vec<PodSource>,
+    /// While it runs.
+    pub agent: Option<Agent>,
+}
+
+/// One life of the agent. Dropping it is a crash: nothing is flushed, no call is answered.
+pub struct Agent {
+    /// What its API would show.
+    pub view: Rc<View>,
+    /// What it says of its pods.
+    pub statuses: Rc<StatusManager>,
+    /// What it recorded.
+    pub events: EventRecorder,
+    /// Where sources speak.
+    pub updates: mpsc::Sender<SourceUpdate>,
+    store: StoreHandle,
+    trigger: ShutdownTrigger,
+    kubelet: JoinHandle<()>,
+    tasks: LocalSet,
+}
+
+struct NoObjects;
+
+impl ObjectLookup for NoObjects {
+    fn config_map(&self, _: &str, _: &str) -> Option<ObjectData> {
+        None
+    }
+
+    fn secret(&self, _: &str, _: &str) -> Option<ObjectData> {
+        None
+    }
+}
+
+/// Runs a simulation: one thread, paused time, everything in the same order every time.
+pub fn simulate<F: Future>(simulation: F) -> F::Output {
+    watch_for_panics();
+    rt::run_jobs_inline();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O needs nothing but memory");
+    runtime.block_on(simulation)
+}
+
+thread_local! {
+    /// The first panic of a task: tokio keeps it to itself, but a panic ends the real process.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+fn watch_for_panics() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANIC.with_borrow_mut(|first| {
+                first.get_or_insert_with(|| panic.to_string());
+            });
+            usual(panic);
+        }));
+    });
+    PANIC.take();
+}
+
+impl Node {
+    /// An empty node; `seed` decides the runtime's faults.
+    pub fn new(seed: u64, sources: &[PodSource]) -> Self {
+        let clock = Clock::manual(START);
+        let fake = FakeRuntime::new(clock.clone(), seed);
+        Self { fake, clock, disk: Disk::new(), sources: sources.to_vec(), agent: None }
+    }
+
+    /// Where a part of the node's files is: `pods`, `logs`, `containers`.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.disk.0.join(name)
+    }
+
+    /// The store's file.
+    pub fn store_path(&self) -> PathBuf {
+        self.path("agent.db")
+    }
+
+    /// Starts the agent on what is there.
+    pub async fn start(&mut self) {
+        assert!(self.agent.is_none(), "the agent runs already");
+        self.fake = self.fake.reincarnate();
+        let tasks = LocalSet::new();
+        let parts = tasks.run_until(self.wire()).await;
+        self.agent = Some(Agent {
+            view: parts.view,
+            statuses: parts.statuses,
+            events: parts.events,
+            updates: parts.updates,
+            store: parts.store,
+            trigger: parts.trigger,
+            kubelet: parts.kubelet,
+            tasks,
+        });
+    }
+
+    /// The agent dies where it stands.
+    pub fn crash(&mut self) {
+        self.agent = None;
+    }
+
+    /// The agent is asked to end and does; its pods keep running.
+    pub async fn stop(&mut self) {
+        let Some(agent) = self.agent.take() else { return };
+        agent.trigger.ask();
+        let (kubelet, store) = (agent.kubelet, agent.store);
+        agent
+            .tasks
+            .run_until(async {
+                let ended = tokio::time::timeout(Duration::from_secs(300), kubelet).await;
+                ended
+                    .expect("the agent did not end within five minutes of being asked")
+                    .expect("the loop panicked");
+                store.shutdown().await.expect("close the store");
+            })
+            .await;
+        check_panics();
+    }
+
+    /// Lets simulated time pass. Returns early, with the agent gone, when it meets its scripted death.
+    pub async fn wait(&mut self, time: Duration) {
+        let sleep = tokio::time::sleep(time);
+        match &self.agent {
+            None => sleep.await,
+            Some(agent) => {
+                let fake = self.fake.clone();
+                let died = agent.tasks.run_until(async {
+                    // Losing either arm is safe: nothing hangs on them.
+                    tokio::select! {
+                        biased;
+                        () = fake.crashed() => true,
+                        () = sleep => false,
+                    }
+                });
+                if died.await {
+                    self.crash();
+                }
+            }
+        }
+        check_panics();
+    }
+
+    /// What a source says now reaches the agent's queue; false when that is full or nobody is there.
+    pub fn say(&self, source: PodSource, answer: SourceAnswer) -> bool {
+        let update = SourceUpdate { source, answer, problems: Vec::new(), validator: None };
+        self.agent.as_ref().is_some_and(|agent| agent.updates.try_send(update).is_ok())
+    }
+
+    /// A source's whole set, which must be accepted.
+    pub fn want(&self, source: PodSource, pods: &[SourcePod]) {
+        assert!(self.say(source, SourceAnswer::Pods(pods.to_vec())), "the agent does not take updates");
+    }
+
+    /// What the agent has on disk; it must be down.
+    pub async fn stored(&self) -> Loaded {
+        let (store, _) = StoreHandle::open(&self.store_path(), self.store_options()).expect("open the store");
+        store.load().await.expect("read the store")
+    }
+
+    fn store_options(&self) -> OpenOptions {
+        OpenOptions { mode: Mode::Inline, now: self.clock.now() }
+    }
+
+    async fn wire(&self) -> Parts {
+        let clock = self.clock.clone();
+        let runtime = Rc::new(self.fake.clone());
+        let (store, report) =
+            StoreHandle::open(&self.store_path(), self.store_options()).expect("open the store");
+        assert!(report.damaged.is_none(), "the store is damaged: {report:?}");
+        let loaded = store.load().await.expect("read the store");
+        assert!(loaded.unreadable.is_empty(), "unreadable rows: {:?}", loaded.unreadable);
+        let earlier = store.events().await.expect("read events");
+        let events = EventRecorder::new("node1".to_owned(), clock.clone(), store.clone(), earlier);
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses));
+        let runtime_name = Rc::new(RefCell::default());
+        let origins: BTreeMap<_, _> =
+            self.sources.iter().map(|source| (*source, source.as_str().to_owned())).collect();
+        let identity = Identity { origins, started_at: clock.now(), ..Identity::default() };
+        let view = Rc::new(View::new(identity, Rc::clone(&runtime_name)));
+        rt::spawn("store write-behind", store.clone().write_behind());
+        let images =
+            ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), ImageConfig::default());
+        let executor =
+            Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), self.executor_config());
+        let deps = PodWorkerDeps {
+            executor,
+            runtime: Rc::clone(&runtime),
+            store: store.clone(),
+            statuses: Rc::clone(&statuses),
+            clock: clock.clone(),
+            config: PodWorkerConfig {
+                limits: BackOffLimits::default(),
+                max_dead_per_container: 1,
+                node_ips: vec!["10.0.0.1".to_owned()],
+            },
+            runtime_name,
+        };
+        let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
+        rt::spawn("pleg", pleg::run(Rc::clone(&runtime), PlegConfig::default(), pleg_sender));
+        let (updates, update_receiver) = mpsc::channel(SOURCE_QUEUE);
+        let (trigger, shutdown) = shutdown::channel();
+        let kubelet = Kubelet {
+            pod_config: PodConfig::new(
+                self.sources.clone(),
+                loaded.desired,
+                store.clone(),
+                events.clone(),
+                clock.clone(),
+            ),
+            workers: PodWorkers::new(deps, loaded.container_state),
+            terminating: loaded.terminating,
+            updates: update_receiver,
+            pleg,
+            view: Rc::clone(&view),
+            clock,
+            notifier: Notifier::default(),
+            watchdog: None,
+        };
+        let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
+        Parts { view, statuses, events, updates, store, trigger, kubelet }
+    }
+
+    fn executor_config(&self) -> ExecutorConfig {
+        ExecutorConfig {
+            volumes: VolumeConfig { pods_dir: self.path("pods") },
+            pod_logs_dir: self.path("logs"),
+            container_logs_dir: self.path("containers"),
+            seccomp_dir: self.path("seccomp"),
+            seccomp_default: false,
+            node_name: "node1".to_owned(),
+            node_ips: vec!["10.0.0.1".to_owned()],
+            capacity: NodeCapacity {
+                cpu_milli: 2000,
+                memory_bytes: 1 << 30,
+                swap_bytes: 0,
+                page_sizes: Vec::new(),
+                cgroup_v2: true,
+                swap_accounting: false,
+            },
+            resources: ResourceFlags::default(),
+            layout: CgroupLayout { driver: CgroupDriver::Cgroupfs, root: "/".to_owned(), per_qos: true },
+            cgroup: CgroupConfig { mount: self.path("cgroup"), v2: true, driver: CgroupDriver::Cgroupfs },
+            cluster_dns: Vec::new(),
+            cluster_domain: String::new(),
+            resolv_conf: None,
+            objects: Rc::new(NoObjects),
+        }
+    }
+}
+
+struct Parts {
+    view: Rc<View>,
+    statuses: Rc<StatusManager>,
+    events: EventRecorder,
+    updates: mpsc::Sender<SourceUpdate>,
+    store: StoreHandle,
+    trigger: ShutdownTrigger,
+    kubelet: JoinHandle<()>,
+}
+
+fn check_panics() {
+    if let Some(panic) = PANIC.take() {
+        panic!("a task panicked: {panic}");
+    }
+}
+
+/// The node's files; in memory where there is such a place, because a simulation syncs a lot.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new() -> Self {
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("agent-sim-{}-{number}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("make the simulated node's directory");
+        Self(path)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,136 @@
+//! An agent that dies, at every single step of what it does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use edge_agent::runtime::fake::{CrashPoint, World};
+use edge_agent::types::PodSource;
+
+use super::{MINUTE, SECOND, files, is_empty, node, running, status};
+use crate::sim::finish;
+use crate::sim::node::simulate;
+use crate::sim::pods::{Act, Manifest};
+
+/// Init container, sidecar, and containers that run, end and fail at first.
+fn rich() -> Manifest {
+    Manifest {
+        init: vec![(Act::Forever, true), (Act::Done, false)],
+        containers: vec![Act::Forever, Act::Done, Act::FailsOnce],
+        grace: 5,
+        ..Manifest::new("rich", "OnFailure", Act::Forever)
+    }
+}
+
+/// Dies at the `call`th call of starting a pod, or of removing it. False when there are not so many.
+fn survives(call: u64, after_effect: bool, in_removal: bool) -> bool {
+    simulate(async {
+        let mut node = node().await;
+        let manifest = rich();
+        let wanted = files(&[&manifest]);
+        if in_removal {
+            node.want(PodSource::File, &wanted);
+            node.wait(MINUTE).await;
+            node.want(PodSource::File, &[]);
+        } else {
+            node.want(PodSource::File, &wanted);
+        }
+        node.fake.crash_at(CrashPoint { call: node.fake.call_count() + call, after_effect });
+        node.wait(MINUTE).await;
+        if node.agent.is_some() {
+            return false;
+        }
+        node.start().await;
+        if in_removal {
+            node.wait(MINUTE).await;
+            assert!(
+                is_empty(&node),
+                "call {call}, after its effect: {after_effect}\n{}",
+                node.fake.world().describe()
+            );
+            node.stop().await;
+            finish::check_store(&node, &BTreeMap::new()).await;
+        } else {
+            node.want(PodSource::File, &wanted);
+            node.wait(5 * MINUTE).await;
+            let wanted = BTreeMap::from([(wanted[0].pod.metadata.uid.clone(), manifest)]);
+            finish::check(&node, &wanted, &BTreeSet::new());
+            finish::check_rest(&mut node).await;
+        }
+        true
+    })
+}
+
+#[test]
+fn a_crash_at_any_call_of_a_start_changes_nothing_in_the_end() {
+    for after_effect in [false, true] {
+        let calls = (1..).take_while(|call| survives(*call, after_effect, false)).count();
+        assert!(calls > 30, "{calls} calls only");
+    }
+}
+
+#[test]
+fn a_crash_at_any_call_of_a_removal_changes_nothing_in_the_end() {
+    for after_effect in [false, true] {
+        let calls = (1..).take_while(|call| survives(*call, after_effect, true)).count();
+        assert!(calls > 15, "{calls} calls only");
+    }
+}
+
+#[test]
+fn what_is_alive_is_not_restarted_by_an_agent_that_keeps_dying() {
+    simulate(async {
+        let mut node = node().await;
+        let web =
+            Manifest { containers: vec![Act::Forever; 3], ..Manifest::new("web", "Always", Act::Forever) };
+        node.want(PodSource::File, &files(&[&web]));
+        node.wait(10 * SECOND).await;
+        let before = running(&node, "web");
+        assert_eq!(before.len(), 3);
+        for call in 1..30 {
+            node.crash();
+            node.start().await;
+            node.fake.crash_at(CrashPoint { call, after_effect: call % 2 == 0 });
+            node.wait(10 * SECOND).await;
+            assert_eq!(running(&node, "web"), before);
+        }
+    });
+}
+
+#[test]
+fn a_crash_loop_is_slowed_down_whoever_is_there_to_count() {
+    simulate(async {
+        let mut node = node().await;
+        let web = files(&[&Manifest::new("web", "Always", Act::Crashes)]);
+        node.want(PodSource::File, &web);
+        for _ in 0..240 {
+            node.wait(7 * SECOND + SECOND / 2).await;
+            node.crash();
+            node.start().await;
+        }
+        // Half an hour: at 0, 4, 18, 42, 86, 170, 334, 638, 942, 1246 and 1550 seconds, each a little later.
+        let starts = node.fake.calls().iter().filter(|call| call.call == "StartContainer").count();
+        assert!((9..=11).contains(&starts), "{starts} starts");
+        node.wait(SECOND).await;
+        let shown = status(&node, &web[0]).container_statuses[0].restart_count;
+        assert_eq!(usize::try_from(shown).expect("small"), starts - 1);
+    });
+}
+
+#[test]
+fn after_a_reboot_without_any_source_every_pod_that_should_run_runs() {
+    simulate(async {
+        let mut node = node().await;
+        let web = Manifest { init: vec![(Act::Done, false)], ..Manifest::new("web", "Always", Act::Forever) };
+        let job = Manifest::new("job", "OnFailure", Act::Done);
+        let wanted = files(&[&web, &job]);
+        node.want(PodSource::File, &wanted);
+        node.wait(MINUTE).await;
+        node.crash();
+        node.fake.change(World::reboot);
+        node.start().await;
+        node.wait(MINUTE).await;
+        assert_eq!(running(&node, "web").len(), 1);
+        assert_eq!(status(&node, &wanted[0]).container_statuses[0].restart_count, 1);
+        let done = status(&node, &wanted[1]);
+        assert_eq!((done.phase.as_str(), done.container_statuses[0].restart_count), ("Succeeded", 0));
+    });
+}

@@ -1,0 +1,92 @@
+//! Taking pods down, with interruptions.
+
+use edge_agent::types::PodSource;
+
+use super::{MINUTE, SECOND, files, is_empty, node, running, status};
+use crate::sim::node::simulate;
+use crate::sim::pods::{Act, Manifest};
+
+#[test]
+fn a_removal_that_was_under_way_goes_on_after_a_crash() {
+    simulate(async {
+        let mut node = node().await;
+        let web = Manifest::new("web", "Always", Act::Stubborn);
+        let other = Manifest::new("other", "Always", Act::Forever);
+        node.want(PodSource::File, &files(&[&web, &other]));
+        node.wait(10 * SECOND).await;
+        let kept = running(&node, "other");
+        node.want(PodSource::File, &files(&[&other]));
+        node.wait(5 * SECOND).await;
+        node.crash();
+        assert_eq!(running(&node, "web").len(), 1);
+        node.start().await;
+        node.wait(MINUTE).await;
+        assert!(running(&node, "web").is_empty(), "the store remembers, no source has spoken");
+        assert_eq!(running(&node, "other"), kept);
+        node.stop().await;
+        let stored = node.stored().await;
+        assert!(stored.terminating.is_empty() && stored.statuses.len() == 1, "{stored:?}");
+    });
+}
+
+#[test]
+fn a_terminating_pod_that_is_wanted_again_under_its_uid_starts_over() {
+    simulate(async {
+        let mut node = node().await;
+        let web = files(&[&Manifest::new("web", "Always", Act::Stubborn)]);
+        node.want(PodSource::File, &web);
+        node.wait(10 * SECOND).await;
+        let first = running(&node, "web");
+        node.fake.change(|world, now| world.kill_container(&first[0], 1, now));
+        node.wait(10 * SECOND).await;
+        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 1);
+        let before = running(&node, "web");
+        node.want(PodSource::File, &[]);
+        node.wait(5 * SECOND).await;
+        node.want(PodSource::File, &web);
+        node.wait(5 * SECOND).await;
+        assert_eq!(running(&node, "web"), before, "what has begun is brought to its end");
+        node.wait(MINUTE).await;
+        let after = running(&node, "web");
+        assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");
+        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 0, "it is a new life");
+    });
+}
+
+#[test]
+fn a_pod_whose_image_is_on_its_way_is_taken_down_at_once() {
+    simulate(async {
+        let mut node = node().await;
+        node.want(PodSource::File, &files(&[&Manifest::new("web", "Always", Act::Slow)]));
+        node.wait(5 * SECOND).await;
+        assert_eq!(node.fake.world().sandboxes.len(), 1);
+        node.want(PodSource::File, &[]);
+        node.wait(5 * SECOND).await;
+        assert!(is_empty(&node));
+    });
+}
+
+#[test]
+fn a_terminating_pod_that_is_wanted_again_starts_over_also_when_the_agent_dies_in_between() {
+    simulate(async {
+        let mut node = node().await;
+        let job = files(&[&Manifest::new("job", "Never", Act::Stubborn)]);
+        node.want(PodSource::File, &job);
+        node.wait(10 * SECOND).await;
+        let before = running(&node, "job");
+        node.want(PodSource::File, &[]);
+        node.wait(5 * SECOND).await;
+        node.want(PodSource::File, &job);
+        node.wait(SECOND).await;
+        node.crash();
+        node.start().await;
+        node.wait(MINUTE).await;
+        let after = running(&node, "job");
+        assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");
+        assert_eq!(status(&node, &job[0]).phase, "Running");
+        node.crash();
+        node.start().await;
+        node.wait(MINUTE).await;
+        assert_eq!(running(&node, "job"), after, "nothing of the old life is left to go on with");
+    });
+}
