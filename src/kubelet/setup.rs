@@ -213,7 +213,8 @@ async fn take_lock(
     // The wait may be long, and signals have to be heard meanwhile.
     let (taken, waiting) = oneshot::channel();
     let owned = PathBuf::from(path);
-    rt::spawn_thread("lock file", move || drop(taken.send(lock::acquire(&owned)))).map_err(SetupError::Thread)?;
+    rt::spawn_thread("lock file", move || drop(taken.send(lock::acquire(&owned))))
+        .map_err(SetupError::Thread)?;
     let held = tokio::select! {
         biased;
         // The thread that waits ends with the process.
@@ -404,7 +405,7 @@ impl<R: Runtime> House<R> {
                 self.registered.clone(),
                 loaded.desired,
                 self.store.clone(),
-                self.events.clone(),
+                &self.events,
                 self.clock.clone(),
             ),
             workers: PodWorkers::new(deps, loaded.container_state),

@@ -26,7 +26,11 @@ const BROKEN: &[(&str, &str, &[&str])] = &[
     ("no-version.yaml", "kind: Pod\nmetadata: {name: a}\n", &["apiVersion is missing", "apiVersion: v1"]),
     ("deployment.yaml", "apiVersion: apps/v1\nkind: Deployment\n", &["\"Deployment\"", "only Pod"]),
     ("old-version.yaml", "apiVersion: v1beta3\nkind: Pod\n", &["\"v1beta3\"", "apiVersion: v1"]),
-    ("no-containers.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", &["spec.containers"]),
+    (
+        "no-containers.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n",
+        &["spec.containers"],
+    ),
     ("no-name.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, image: x}]}\n", &["name"]),
     (
         "bad-name.yaml",
@@ -117,7 +121,8 @@ fn what_is_no_readable_file_is_named_and_mended_in_place() {
     symlink("nowhere", node.manifest("dangling.yaml")).expect("make a link");
     symlink("loop-b.yaml", node.manifest("loop-a.yaml")).expect("make a link");
     symlink("loop-a.yaml", node.manifest("loop-b.yaml")).expect("make a link");
-    let _socket = std::os::unix::net::UnixListener::bind(node.manifest("socket.yaml")).expect("make a socket");
+    let _socket =
+        std::os::unix::net::UnixListener::bind(node.manifest("socket.yaml")).expect("make a socket");
     fs::create_dir(node.manifest("directory.yaml")).expect("make a directory");
     let large = File::create(node.manifest("large.yaml")).expect("make a file");
     large.set_len(100 << 20).expect("make it large, without content");

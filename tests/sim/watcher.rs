@@ -113,7 +113,9 @@ impl Watcher {
         // Ids count up, so this is the order of creation.
         for container in world.containers.values() {
             let record = &container.observed;
-            let Some(manifest) = sources.values().find_map(|wanted| wanted.get(&record.pod.uid)) else { continue };
+            let Some(manifest) = sources.values().find_map(|wanted| wanted.get(&record.pod.uid)) else {
+                continue;
+            };
             if !self.doubtful.contains(&record.pod.uid) {
                 self.look_at(manifest, record, &world);
             }
@@ -229,7 +231,10 @@ impl Watcher {
             let uid = &pod.metadata.uid;
             // Without an answer of the runtime, what the store remembers is shown, and that may be a second old.
             let is_guess = pod.status.reason == "ContainerRuntimeDown";
-            if is_guess || self.doubtful.contains(uid) || !self.sources.values().any(|wanted| wanted.contains_key(uid)) {
+            if is_guess
+                || self.doubtful.contains(uid)
+                || !self.sources.values().any(|wanted| wanted.contains_key(uid))
+            {
                 continue;
             }
             for status in pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses) {
