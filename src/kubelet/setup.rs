@@ -294,7 +294,10 @@ impl<R: Runtime> House<R> {
             store_path: path.display().to_string(),
             origins: origins(resolved),
         };
-        let registered = identity.origins.keys().copied().collect();
+        let registered: Vec<PodSource> = identity.origins.keys().copied().collect();
+        if registered.is_empty() {
+            log::warn!("No source of pods is configured: give --manifest-dir or --manifest-url");
+        }
         Ok(Self {
             view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
             workers: worker_config(resolved, &executor),
