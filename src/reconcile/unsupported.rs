@@ -3,7 +3,7 @@
 //!
 //! Owns the list; a feature that arrives takes its row out. Fields that are refused when a container starts are not here.
 
-use crate::api::pod::{Container, Pod};
+use crate::api::pod::{Container, EmptyDirVolumeSource, Pod};
 
 /// One line per ignored field, with its path.
 #[must_use]
@@ -14,6 +14,7 @@ pub fn ignored_fields(pod: &Pod) -> Vec<String> {
         (!spec.ephemeral_containers.is_empty(), "spec.ephemeralContainers"),
         (!spec.node_selector.is_empty(), "spec.nodeSelector"),
         (spec.affinity.is_some(), "spec.affinity"),
+        (!spec.image_pull_secrets.is_empty(), "spec.imagePullSecrets"),
         (spec.runtime_class_name.is_some(), "spec.runtimeClassName"),
         (spec.host_users == Some(false), "spec.hostUsers"),
         (
@@ -25,6 +26,12 @@ pub fn ignored_fields(pod: &Pod) -> Vec<String> {
     ];
     let mut paths: Vec<String> =
         of_pod.iter().filter(|(set, _)| *set).map(|(_, path)| (*path).to_owned()).collect();
+    for (index, volume) in spec.volumes.iter().enumerate() {
+        let limited = |dir: &EmptyDirVolumeSource| dir.size_limit.is_some() && dir.medium.is_empty();
+        if volume.empty_dir.as_ref().is_some_and(limited) {
+            paths.push(format!("spec.volumes[{index}].emptyDir.sizeLimit (on disk)"));
+        }
+    }
     for (list, containers) in [("initContainers", &spec.init_containers), ("containers", &spec.containers)] {
         for (index, container) in containers.iter().enumerate() {
             paths.extend(of_container(container).map(|field| format!("spec.{list}[{index}].{field}")));
@@ -61,13 +68,13 @@ mod tests {
     use crate::api::decode::decode;
     use serde_json::json;
 
-    fn ignored(spec: serde_json::Value) -> Vec<String> {
+    fn ignored(spec: &serde_json::Value) -> Vec<String> {
         ignored_fields(&decode(json!({"spec": spec})).unwrap().object)
     }
 
     #[test]
     fn probes_and_hooks_are_named_by_path() {
-        let lines = ignored(json!({
+        let lines = ignored(&json!({
             "hostUsers": false,
             "containers": [{"name": "a"}, {"name": "b", "livenessProbe": {}, "lifecycle": {"preStop": {}}}],
         }));
