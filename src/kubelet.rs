@@ -73,7 +73,8 @@ impl<R: Runtime> Kubelet<R> {
     pub async fn run(mut self, shutdown: Shutdown) {
         self.begin().await;
         self.notifier.ready();
-        let mut last_look: Option<Rc<PlegSnapshot>> = None;
+        // The last look at the runtime that nobody has compared with what is wanted.
+        let mut new_look: Option<Rc<PlegSnapshot>> = None;
         let mut write_timer = tokio::time::interval(RETRY_WRITES);
         write_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut watchdog = self.watchdog.map(tokio::time::interval);
@@ -100,7 +101,7 @@ impl<R: Runtime> Kubelet<R> {
                 Event::Source(update) => self.on_source(update).await,
                 Event::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
                     self.on_look(changed, version);
-                    last_look = Some(snapshot);
+                    new_look = Some(snapshot);
                 }
                 Event::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
                 Event::RetryWrites => {
@@ -113,10 +114,11 @@ impl<R: Runtime> Kubelet<R> {
                     memory::give_back();
                 }
             }
+            // Once: a look is old as soon as a pod it shows has been taken down.
             if self.pod_config.all_seen()
-                && let Some(snapshot) = &last_look
+                && let Some(snapshot) = new_look.take()
             {
-                self.adopt_orphans(snapshot);
+                self.adopt_orphans(&snapshot);
             }
         }
         self.notifier.stopping();

@@ -55,6 +55,12 @@ impl Mailbox {
         std::mem::take(&mut *self.letters.borrow_mut())
     }
 
+    /// Somebody has said something about the pod itself that nobody took.
+    pub fn has_word(&self) -> bool {
+        let letters = self.letters.borrow();
+        letters.pod.is_some() || !letters.events.is_empty()
+    }
+
     /// Returns when something has arrived that nobody took.
     pub async fn arrived(&self) {
         loop {

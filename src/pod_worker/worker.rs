@@ -312,6 +312,10 @@ impl<R: Runtime> Worker<R> {
             return self.wait_and_retry();
         }
         self.cleanup_records = false;
+        if self.mailbox.has_word() {
+            // The pod may be wanted again: a worker that ends here would never hear of it.
+            return Next::Now;
+        }
         if let Some(status) = self.shared.deps.statuses.last(&self.uid) {
             self.shared.deps.statuses.set(&self.pod, final_status(&self.pod, status, true));
         }
@@ -323,10 +327,11 @@ impl<R: Runtime> Worker<R> {
         let deps = &self.shared.deps;
         deps.statuses.remove(&self.uid);
         deps.executor.forget_pod(&self.uid);
+        // Before anything else can happen: whoever wants the pod from now on gets a new worker.
+        self.shared.forget(&self.uid);
         if let Err(error) = deps.store.forget_pod(&self.uid).await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget pod in the store");
         }
-        self.shared.forget(&self.uid);
         self.over = true;
     }
 

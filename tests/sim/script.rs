@@ -108,6 +108,7 @@ impl Simulation {
         self.node.fake.set_hints(true);
         self.calm = None;
         if self.node.agent.is_none() {
+            self.watcher.agent_starts();
             self.node.start().await;
             self.revival = None;
         } else {
@@ -167,6 +168,7 @@ impl Simulation {
             Some(at) if at <= now => {
                 self.tell("the agent starts");
                 self.revival = None;
+                self.watcher.agent_starts();
                 self.node.start().await;
                 for source in self.node.sources.clone() {
                     if self.dice.one_in(4) {

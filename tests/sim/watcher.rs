@@ -58,7 +58,6 @@ impl Watcher {
         let gone: Vec<PodUid> = before.into_keys().filter(|uid| !after.contains_key(uid)).collect();
         for uid in gone {
             self.forget(&uid);
-            self.harmed.remove(&uid);
             self.doubtful.insert(uid);
         }
     }
@@ -66,6 +65,14 @@ impl Watcher {
     /// Every pod that is wanted, as far as the agent was told.
     pub fn wanted(&self) -> Wanted {
         self.sources.values().flatten().map(|(uid, manifest)| (uid.clone(), manifest.clone())).collect()
+    }
+
+    /// A new agent may not know what the old one said in its last second; what has run is known for certain.
+    pub fn agent_starts(&mut self) {
+        for (key, shown) in &mut self.restarts_shown {
+            let started = self.newest.get(key).map_or(0, |newest| newest.attempt.saturating_sub(u32::from(!newest.was_started)));
+            *shown = (*shown).min(i32::try_from(started).expect("small"));
+        }
     }
 
     /// The world is about to end this container.
@@ -134,7 +141,11 @@ impl Watcher {
                 world.sandboxes.values().any(|sandbox| sandbox.observed.pod.uid == *uid)
                     || world.containers.values().any(|container| container.observed.pod.uid == *uid)
             };
-            self.doubtful.retain(|uid| has_trace(uid));
+            let gone: Vec<PodUid> = self.doubtful.iter().filter(|uid| !has_trace(uid)).cloned().collect();
+            for uid in gone {
+                self.doubtful.remove(&uid);
+                self.harmed.remove(&uid);
+            }
         }
     }
 

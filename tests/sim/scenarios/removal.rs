@@ -1,8 +1,9 @@
 //! Taking pods down, with interruptions.
 
+use edge_agent::runtime::fake::FakeFaults;
 use edge_agent::types::PodSource;
 
-use super::{MINUTE, SECOND, files, is_empty, node, running, status};
+use super::{MINUTE, SECOND, files, is_empty, node, node_with, running, status};
 use crate::sim::node::simulate;
 use crate::sim::pods::{Act, Manifest};
 
@@ -88,5 +89,48 @@ fn a_terminating_pod_that_is_wanted_again_starts_over_also_when_the_agent_dies_i
         node.start().await;
         node.wait(MINUTE).await;
         assert_eq!(running(&node, "job"), after, "nothing of the old life is left to go on with");
+    });
+}
+
+#[test]
+fn a_pod_that_is_wanted_again_while_its_last_traces_go_starts_over() {
+    for pause in 0..12 {
+        simulate(async {
+            let mut node = node().await;
+            let job = files(&[&Manifest::new("job", "Never", Act::Done)]);
+            node.want(PodSource::File, &job);
+            node.wait(MINUTE).await;
+            *node.fake.faults() = FakeFaults { slow_rate: 1.0, slow_max: 20 * SECOND, ..FakeFaults::default() };
+            node.want(PodSource::File, &[]);
+            node.wait(pause * 5 * SECOND).await;
+            node.want(PodSource::File, &job);
+            node.wait(SECOND).await;
+            *node.fake.faults() = FakeFaults::default();
+            node.wait(5 * MINUTE).await;
+
+            assert_eq!(node.fake.world().containers.len(), 1, "wanted again after {pause} times five seconds");
+            assert_eq!(status(&node, &job[0]).phase, "Succeeded");
+        });
+    }
+}
+
+#[test]
+fn a_pod_that_is_gone_is_not_taken_down_again_because_of_an_old_look() {
+    simulate(async {
+        let mut node = node_with(&[PodSource::File, PodSource::Http]).await;
+        node.fake.set_hints(false);
+        let web = files(&[&Manifest::new("web", "Always", Act::Slow)]);
+        node.want(PodSource::File, &web);
+        node.want(PodSource::Http, &[]);
+        node.wait(MINUTE).await;
+        node.want(PodSource::File, &[]);
+        node.wait(SECOND / 10).await;
+        assert!(is_empty(&node));
+        let calls = node.fake.calls().len();
+        node.want(PodSource::Http, &[]);
+        node.wait(SECOND / 2).await;
+        let uid = web[0].pod.metadata.uid.as_str();
+        let again = node.fake.calls().iter().skip(calls).filter(|call| call.subject == uid).count();
+        assert_eq!(again, 0);
     });
 }
