@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_plain_pod_is_fully_acted_on() {
         assert!(
-            ignored(json!({"hostNetwork": true, "containers": [{"name": "a", "image": "b"}]})).is_empty()
+            ignored(&json!({"hostNetwork": true, "containers": [{"name": "a", "image": "b"}]})).is_empty()
         );
     }
 }

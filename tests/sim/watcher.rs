@@ -70,7 +70,10 @@ impl Watcher {
     /// A new agent may not know what the old one said in its last second; what has run is known for certain.
     pub fn agent_starts(&mut self) {
         for (key, shown) in &mut self.restarts_shown {
-            let started = self.newest.get(key).map_or(0, |newest| newest.attempt.saturating_sub(u32::from(!newest.was_started)));
+            let started = self
+                .newest
+                .get(key)
+                .map_or(0, |newest| newest.attempt.saturating_sub(u32::from(!newest.was_started)));
             *shown = (*shown).min(i32::try_from(started).expect("small"));
         }
     }
