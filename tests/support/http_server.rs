@@ -22,8 +22,6 @@ pub enum Answer {
     Endless,
     /// A redirect to itself.
     Circle,
-    /// Nothing at all, while the client waits.
-    Silence,
 }
 
 impl Answer {
@@ -152,12 +150,6 @@ fn exchange(stream: &mut TcpStream, shared: &Shared) -> std::io::Result<()> {
             let chunk = vec![b'#'; 65_536];
             while !shared.ends.load(Ordering::SeqCst) {
                 stream.write_all(&chunk)?;
-            }
-            Ok(())
-        }
-        Answer::Silence => {
-            while !shared.ends.load(Ordering::SeqCst) {
-                pause(Duration::from_millis(20));
             }
             Ok(())
         }
