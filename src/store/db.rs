@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::error::{Doing, StoreError};
 use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
@@ -119,7 +119,10 @@ impl Db {
             let level = if durability == Durability::Full { "FULL" } else { "NORMAL" };
             connection.pragma_update(None, "synchronous", level).doing("set the sync level")?;
         }
-        let transaction = connection.transaction().doing(action)?;
+        // Immediate: one that begins by reading and writes later is refused at once while somebody else (a person with
+        // sqlite3) writes, instead of waiting its turn. It takes a lock, and still writes nothing when nothing changed.
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).doing(action)?;
         let value = job(&transaction)?;
         transaction.commit().doing(action)?;
         self.durability = Some(durability);
