@@ -70,7 +70,10 @@ impl Watcher {
     /// A new agent may not know what the old one said in its last second; what has run is known for certain.
     pub fn agent_starts(&mut self) {
         for (key, shown) in &mut self.restarts_shown {
-            let started = self.newest.get(key).map_or(0, |newest| newest.attempt.saturating_sub(u32::from(!newest.was_started)));
+            let started = self
+                .newest
+                .get(key)
+                .map_or(0, |newest| newest.attempt.saturating_sub(u32::from(!newest.was_started)));
             *shown = (*shown).min(i32::try_from(started).expect("small"));
         }
     }
@@ -120,7 +123,9 @@ impl Watcher {
         // Ids count up, so this is the order of creation.
         for container in world.containers.values() {
             let record = &container.observed;
-            let Some(manifest) = sources.values().find_map(|wanted| wanted.get(&record.pod.uid)) else { continue };
+            let Some(manifest) = sources.values().find_map(|wanted| wanted.get(&record.pod.uid)) else {
+                continue;
+            };
             if !self.doubtful.contains(&record.pod.uid) {
                 self.look_at(manifest, record, &world);
             }
@@ -240,7 +245,10 @@ impl Watcher {
             let uid = &pod.metadata.uid;
             // Without an answer of the runtime, what the store remembers is shown, and that may be a second old.
             let is_guess = pod.status.reason == "ContainerRuntimeDown";
-            if is_guess || self.doubtful.contains(uid) || !self.sources.values().any(|wanted| wanted.contains_key(uid)) {
+            if is_guess
+                || self.doubtful.contains(uid)
+                || !self.sources.values().any(|wanted| wanted.contains_key(uid))
+            {
                 continue;
             }
             for status in pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses) {

@@ -100,7 +100,8 @@ fn a_pod_that_is_wanted_again_while_its_last_traces_go_starts_over() {
             let job = files(&[&Manifest::new("job", "Never", Act::Done)]);
             node.want(PodSource::File, &job);
             node.wait(MINUTE).await;
-            *node.fake.faults() = FakeFaults { slow_rate: 1.0, slow_max: 20 * SECOND, ..FakeFaults::default() };
+            *node.fake.faults() =
+                FakeFaults { slow_rate: 1.0, slow_max: 20 * SECOND, ..FakeFaults::default() };
             node.want(PodSource::File, &[]);
             node.wait(pause * 5 * SECOND).await;
             node.want(PodSource::File, &job);
@@ -108,7 +109,11 @@ fn a_pod_that_is_wanted_again_while_its_last_traces_go_starts_over() {
             *node.fake.faults() = FakeFaults::default();
             node.wait(5 * MINUTE).await;
 
-            assert_eq!(node.fake.world().containers.len(), 1, "wanted again after {pause} times five seconds");
+            assert_eq!(
+                node.fake.world().containers.len(),
+                1,
+                "wanted again after {pause} times five seconds"
+            );
             assert_eq!(status(&node, &job[0]).phase, "Succeeded");
         });
     }

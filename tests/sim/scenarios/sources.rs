@@ -58,8 +58,10 @@ fn a_pod_waits_for_an_earlier_one_of_its_name() {
 fn the_pod_that_has_the_name_keeps_it_through_a_restart() {
     simulate(async {
         let mut node = node_with(&[PodSource::File, PodSource::Http]).await;
-        let manifest =
-            Manifest { containers: vec![Act::Done, Act::Forever], ..Manifest::new("web", "Never", Act::Forever) };
+        let manifest = Manifest {
+            containers: vec![Act::Done, Act::Forever],
+            ..Manifest::new("web", "Never", Act::Forever)
+        };
         let (first, second) = (manifest.parse(PodSource::Http), manifest.parse(PodSource::File));
         node.want(PodSource::Http, std::slice::from_ref(&first));
         node.wait(10 * SECOND).await;
