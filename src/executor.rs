@@ -31,6 +31,8 @@ use crate::volume::{self, MountedVolumes, VolumeConfig, VolumeError};
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The name is still taken by a call of an earlier process that has not ended yet.
 const RETRY_NAME_AFTER: Duration = Duration::from_millis(500);
+/// The pod network may come up any moment (upstream's time for this).
+const RETRY_NETWORK_AFTER: Duration = Duration::from_secs(1);
 /// The runtime did not answer; it may be restarting.
 const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
 
@@ -205,6 +207,7 @@ impl<R: Runtime> Executor<R> {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             self.pod_event(pod, EventType::Normal, "SandboxChanged", text);
         }
+        self.check_network(pod).await?;
         self.ensure_volumes(run).await?;
         self.make_log_dir(&run.sandbox_config.log_directory).await.map_err(|error| {
             let message = format!(
@@ -232,6 +235,24 @@ impl<R: Runtime> Executor<R> {
         Ok(())
     }
 
+    /// A pod that needs the pod network waits for it, with the runtime's own words; one on the host's does not.
+    async fn check_network(&self, pod: &Pod) -> Result<(), Failure> {
+        if pod.spec.host_network {
+            return Ok(());
+        }
+        match self.runtime.status().await.map(|status| status.network_ready) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => {
+                let message = format!("network is not ready: container runtime network not ready: {why}");
+                Err(self.sandbox_failure(pod, "NetworkNotReady", message, RETRY_NETWORK_AFTER))
+            }
+            Err(error) => {
+                let message = format!("container runtime is not answering: {}", error.message);
+                Err(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, retry_after(&error)))
+            }
+        }
+    }
+
     fn sandbox_failure(&self, pod: &Pod, reason: &'static str, message: String, after: Duration) -> Failure {
         self.pod_event(pod, EventType::Warning, reason, &message);
         Failure { reason, message, retry_after: Some(after) }
@@ -244,7 +265,8 @@ impl<R: Runtime> Executor<R> {
         let volumes = volume::ensure_volumes(&self.config.volumes, run.pod).await.map_err(|error| {
             let message = format!("Unable to attach or mount volumes: {}", chain(&error));
             self.pod_event(run.pod, EventType::Warning, "FailedMount", &message);
-            let hopeless = matches!(error, VolumeError::UnsupportedKind { .. });
+            let hopeless =
+                matches!(error, VolumeError::UnsupportedKind { .. } | VolumeError::UnsupportedMedium { .. });
             Failure { reason: "FailedMount", message, retry_after: (!hopeless).then_some(RETRY_AFTER) }
         })?;
         run.volumes = Some(volumes);

@@ -30,8 +30,12 @@ fn run(invocation: Invocation) -> u8 {
         Invocation::Run(resolved) => run_kubelet(&resolved),
         Invocation::Help(text) => print(&text),
         Invocation::Version(kind) => print(&version(kind)),
-        Invocation::Config { explain: true, resolved } => print(&resolved.explain()),
-        Invocation::Config { explain: false, resolved } => print(&resolved.to_yaml()),
+        Invocation::Config { explain, resolved } => {
+            for line in &resolved.warnings {
+                let _ = writeln!(std::io::stderr(), "warning: {line}");
+            }
+            print(&if explain { resolved.explain() } else { resolved.to_yaml() })
+        }
         Invocation::Status { args } => run_cli("status", args),
         Invocation::Get { args } => run_cli("get", args),
     }

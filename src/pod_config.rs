@@ -53,7 +53,7 @@ impl PodConfig {
         registered: Vec<PodSource>,
         stored: Vec<StoredSource>,
         store: StoreHandle,
-        events: EventRecorder,
+        events: &EventRecorder,
         clock: Clock,
     ) -> Self {
         let mut desired = DesiredSet::default();
@@ -195,7 +195,13 @@ impl PodConfig {
             .map(|finding| {
                 let since = known.get(&(finding.origin.as_str(), finding.message.as_str())).copied();
                 if since.is_none() {
-                    self.events.event(&finding.pod, None, EventType::Warning, FAILED_VALIDATION, &finding.message);
+                    self.events.event(
+                        &finding.pod,
+                        None,
+                        EventType::Warning,
+                        FAILED_VALIDATION,
+                        &finding.message,
+                    );
                 }
                 SourceProblem {
                     since: since.unwrap_or(now),

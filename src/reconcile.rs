@@ -18,4 +18,5 @@ pub mod security;
 pub mod static_pod;
 pub mod status;
 pub mod termination;
+pub mod unsupported;
 pub mod validation;

@@ -43,6 +43,16 @@ pub enum VolumeError {
         /// Its name in the pod.
         volume: String,
     },
+    /// A kind of emptyDir this version does not have.
+    #[error(
+        "volume {volume:?}: emptyDir medium {medium:?} is not supported by this version: use \"Memory\", or none for the disk"
+    )]
+    UnsupportedMedium {
+        /// Its name in the pod.
+        volume: String,
+        /// As written.
+        medium: String,
+    },
     /// The path is not what `hostPath.type` says.
     #[error("volume {volume:?}: hostPath type check failed: {path:?} is not {expected}")]
     HostPathType {
@@ -164,7 +174,12 @@ fn ensure_empty_dir(
             }
         }
         "" => {}
-        _ => return Err(VolumeError::UnsupportedKind { volume: name.to_owned() }),
+        medium => {
+            return Err(VolumeError::UnsupportedMedium {
+                volume: name.to_owned(),
+                medium: medium.to_owned(),
+            });
+        }
     }
     // Mode by chmod: the umask must not decide who may write.
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777))

@@ -40,6 +40,9 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     if !report.store.ok || !report.store.message.is_empty() {
         add("store", with_reason(&report.store.path, &report.store.message));
     }
+    if running && report.sources.is_empty() {
+        add("sources", "no source of pods is configured: give --manifest-dir or --manifest-url".to_owned());
+    }
     for source in &report.sources {
         let subject = format!("source {}", source.name);
         match source.state {

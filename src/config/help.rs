@@ -6,6 +6,7 @@ use std::fmt::Write;
 
 use super::fields::FIELDS;
 use super::flags::{ALIASES, FLAGS, Family, Flag};
+use super::resolve::EMBEDDED;
 use super::value::Kind;
 
 const INTRODUCTION: &str = "\
@@ -48,7 +49,8 @@ pub(super) fn text() -> String {
     fields.sort_by_key(|field| field.flag);
     for field in fields {
         let dash = if field.flag == "v" { "  -v, --" } else { "      --" };
-        let default = default_text(field.kind, field.default.unwrap_or_default());
+        let default =
+            default_text(field.kind, agent_default(field.path).or(field.default).unwrap_or_default());
         let note = if field.flag_deprecated() { "deprecated: set" } else { "sets" };
         let effect = if field.acted_on() { "" } else { "; not acted on yet" };
         let _ = writeln!(
@@ -91,4 +93,13 @@ fn default_text(kind: Kind, default: &str) -> String {
         return String::new();
     }
     format!(" (default {default})")
+}
+
+/// Where the agent differs from the kubelet whatever else is configured.
+fn agent_default(path: &str) -> Option<&'static str> {
+    match path {
+        "containerRuntimeEndpoint" => Some(EMBEDDED),
+        "failCgroupV1" | "failSwapOn" => Some("false"),
+        _ => None,
+    }
 }

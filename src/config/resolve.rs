@@ -189,6 +189,9 @@ fn apply_flags(layered: &mut Layered, args: &Args) {
     }
 }
 
+/// The endpoint that means no separate runtime.
+pub(super) const EMBEDDED: &str = "embedded";
+
 /// Settings where we differ from the kubelet, each only where the user is silent.
 fn apply_agent_defaults(layered: &mut Layered, args: &Args) {
     let said = |name: &str| args.value(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
@@ -203,7 +206,7 @@ fn apply_agent_defaults(layered: &mut Layered, args: &Args) {
     };
     settle("failCgroupV1", json!(false), "hosts with cgroup v1 are accepted");
     settle("failSwapOn", json!(false), "hosts with swap are accepted");
-    settle("containerRuntimeEndpoint", json!("embedded"), "containers run without a separate runtime");
+    settle("containerRuntimeEndpoint", json!(EMBEDDED), "containers run without a separate runtime");
     if !configured {
         settle("authentication.anonymous.enabled", json!(false), "requests need a client certificate");
         settle("readOnlyPort", json!(0), "there is no unauthenticated port");

@@ -167,6 +167,12 @@ pub enum TlsError {
     /// For another host.
     #[error("the server's certificate is not for this host name")]
     WrongName,
+    /// A certificate that signs others, used for a server: what `openssl req -x509` makes unless told otherwise.
+    #[error(
+        "the server's certificate is an authority's own (CA:TRUE) and cannot stand for a server; make one with \
+         basicConstraints CA:FALSE"
+    )]
+    Authority,
     /// Any other fault of the certificate.
     #[error("the server's certificate is not acceptable: {0:?}")]
     Certificate(CertificateError),
@@ -243,6 +249,8 @@ fn explain_tls(error: rustls::Error) -> TlsError {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 TlsError::WrongName
             }
+            // The verifier's own error is of another crate; its name is all there is to see of it.
+            other if format!("{other:?}").contains("CaUsedAsEndEntity") => TlsError::Authority,
             other => TlsError::Certificate(other),
         },
         rustls::Error::InvalidMessage(_) => TlsError::NotTls,

@@ -38,6 +38,8 @@ struct State {
     /// Known only after the first look.
     runtime_up: Option<bool>,
     sources: BTreeMap<PodSource, SourceView>,
+    /// Of the sources, which are known once the loop has begun.
+    begun: bool,
     heard: BTreeSet<PodSource>,
     store_trouble: Option<String>,
 }
@@ -89,7 +91,7 @@ impl View {
     #[must_use]
     pub fn all_heard(&self) -> bool {
         let state = self.state.borrow();
-        state.sources.keys().all(|source| state.heard.contains(source))
+        state.begun && state.sources.keys().all(|source| state.heard.contains(source))
     }
 
     pub(super) fn heard(&self, source: PodSource) {
@@ -97,7 +99,11 @@ impl View {
     }
 
     pub(super) fn set_sources(&self, sources: &BTreeMap<PodSource, SourceView>) {
-        self.state.borrow_mut().sources.clone_from(sources);
+        {
+            let mut state = self.state.borrow_mut();
+            state.begun = true;
+            state.sources.clone_from(sources);
+        }
         self.changed();
     }
 

@@ -85,10 +85,16 @@ pub async fn wait(config: RunOnceConfig, view: Rc<View>, statuses: Rc<StatusMana
     }
 }
 
-/// Each source has spoken, and each pod it wants has a status.
+/// Each source has spoken, each pod it wants has a status, and that status is of now: the runtime has answered.
 fn all_started(view: &View, pods: &[Pod]) -> bool {
     let wanted: usize = view.sources().values().map(|source| source.pods).sum();
-    view.all_heard() && pods.len() >= wanted
+    let known = pods.iter().filter(|pod| !is_going(pod)).count();
+    view.all_heard() && known >= wanted && (pods.is_empty() || view.runtime_is_up())
+}
+
+/// Nobody wants it any more, and it is not gone yet.
+fn is_going(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
 }
 
 fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) -> RunOnceOutcome {
@@ -125,6 +131,9 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
 
 fn judge(pod: &Pod) -> Verdict {
     let status = &pod.status;
+    if is_going(pod) {
+        return Verdict::Starting("it is no longer wanted and still being removed".to_owned());
+    }
     match status.phase.as_str() {
         "Succeeded" => return Verdict::Succeeded,
         "Failed" => return Verdict::Failed(why_failed(pod)),
@@ -220,6 +229,13 @@ mod tests {
             judge(&pod("Never", &failed)),
             Verdict::Failed("container a ended with exit code 3 (Error)".to_owned())
         );
+    }
+
+    #[test]
+    fn a_pod_that_is_being_removed_is_waited_for_whatever_its_status_says() {
+        let mut going = pod("Always", &json!({"phase": "Succeeded"}));
+        going.metadata.deletion_timestamp = Some(crate::types::Timestamp::from_secs(1));
+        assert!(matches!(judge(&going), Verdict::Starting(_)));
     }
 
     #[test]

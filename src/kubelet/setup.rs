@@ -213,7 +213,8 @@ async fn take_lock(
     // The wait may be long, and signals have to be heard meanwhile.
     let (taken, waiting) = oneshot::channel();
     let owned = PathBuf::from(path);
-    rt::spawn_thread("lock file", move || drop(taken.send(lock::acquire(&owned)))).map_err(SetupError::Thread)?;
+    rt::spawn_thread("lock file", move || drop(taken.send(lock::acquire(&owned))))
+        .map_err(SetupError::Thread)?;
     let held = tokio::select! {
         biased;
         // The thread that waits ends with the process.
@@ -293,7 +294,10 @@ impl<R: Runtime> House<R> {
             store_path: path.display().to_string(),
             origins: origins(resolved),
         };
-        let registered = identity.origins.keys().copied().collect();
+        let registered: Vec<PodSource> = identity.origins.keys().copied().collect();
+        if registered.is_empty() {
+            log::warn!("No source of pods is configured: give --manifest-dir or --manifest-url");
+        }
         Ok(Self {
             view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
             workers: worker_config(resolved, &executor),
@@ -404,7 +408,7 @@ impl<R: Runtime> House<R> {
                 self.registered.clone(),
                 loaded.desired,
                 self.store.clone(),
-                self.events.clone(),
+                &self.events,
                 self.clock.clone(),
             ),
             workers: PodWorkers::new(deps, loaded.container_state),

@@ -189,9 +189,7 @@ impl<R: Runtime> Worker<R> {
             return Next::After(REPEATED_PLAN_PAUSE);
         }
         log::debug!(pod:% = self.pod.pod_ref(), plan:%; "Carrying out plan");
-        if !self.remember_restarts(&plan).await {
-            return self.wait_and_retry();
-        }
+        self.remember_restarts(&plan).await;
         self.act(&observed, &plan).await;
         self.last_plan = Some(plan);
         Next::Now
@@ -227,15 +225,13 @@ impl<R: Runtime> Worker<R> {
     /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls), so that a pod whose
     /// image is on its way can be taken down.
     async fn act(&mut self, observed: &ObservedPod, plan: &PodPlan) {
-        let now = self.shared.deps.clock.now();
-        let execution = {
-            let executor = &self.shared.deps.executor;
-            executor.execute(&self.pod, observed, plan, &self.mailbox).await
-        };
-        self.note_failures(execution, plan, now);
+        let executor = &self.shared.deps.executor;
+        let execution = executor.execute(&self.pod, observed, plan, &self.mailbox).await;
+        self.note_failures(execution, plan);
     }
 
-    fn note_failures(&mut self, execution: Execution, plan: &PodPlan, now: Timestamp) {
+    fn note_failures(&mut self, execution: Execution, plan: &PodPlan) {
+        let now = self.shared.deps.clock.now();
         for action in &plan.actions {
             match action {
                 Action::StartContainer(start) => {
@@ -355,7 +351,7 @@ impl<R: Runtime> Worker<R> {
 
     /// Restart counts and back-off are on disk before the restart happens, so that no crash makes a busy loop of a crash
     /// loop. First starts have nothing to remember and write nothing.
-    async fn remember_restarts(&mut self, plan: &PodPlan) -> bool {
+    async fn remember_restarts(&mut self, plan: &PodPlan) {
         for action in &plan.actions {
             let Action::StartContainer(start) = action else { continue };
             let state = StoredContainerState { restart_count: start.attempt, back_off: start.back_off };
@@ -370,7 +366,6 @@ impl<R: Runtime> Worker<R> {
             }
             self.containers.insert(start.name.clone(), state);
         }
-        true
     }
 
     fn plan_context(&self, terminating_grace: Option<i64>) -> PlanContext {

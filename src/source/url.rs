@@ -144,9 +144,7 @@ impl<P: ManifestParser> UrlSource<P> {
     /// Asks once; the update if there is something new to tell.
     pub async fn poll(&mut self) -> Option<SourceUpdate> {
         match self.fetch().await {
-            Ok(Body::Unchanged) => {
-                self.tell(true, Vec::new(), false)
-            }
+            Ok(Body::Unchanged) => self.tell(true, Vec::new(), false),
             Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
             Err(error) => {
                 let message = chain(&error);

@@ -5,6 +5,7 @@
 use super::{ManifestOrigin, decode_manifest};
 use crate::api::pod::Pod;
 use crate::reconcile::static_pod::{StaticOrigin, prepare};
+use crate::reconcile::unsupported::ignored_fields;
 
 /// What one manifest gives.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,7 +47,10 @@ pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) ->
             (place, name) => format!("{place}: pod {name}: "),
         };
         match prepare(decoded.pod, origin, node_name) {
-            Ok(pod) => read.pods.push(pod),
+            Ok(pod) => {
+                read.warnings.extend(ignored_fields(&pod).into_iter().map(|line| format!("{who}{line}")));
+                read.pods.push(pod);
+            }
             Err(error) => read.problems.push(format!("{who}{error}")),
         }
     }

@@ -181,14 +181,17 @@ fn message(error: &serde_saphyr::Error) -> String {
 
 /// A bound of ours was reached: in words for people, not for users of the parser.
 fn beyond_bounds(text: &str) -> Option<String> {
-    let breached = text.starts_with("budget breached") || text.contains("limit exceeded") || text.starts_with("alias ");
+    let breached =
+        text.starts_with("budget breached") || text.contains("limit exceeded") || text.starts_with("alias ");
     if breached && (text.contains("nchor") || text.contains("lias")) {
         return Some(format!(
             "aliases stand for more than {MAX_ALIAS_NODES} values or are more than {MAX_ALIASES}; write their content out"
         ));
     }
     if breached && (text.contains("recursion") || text.contains("Depth") || text.contains("nesting")) {
-        return Some(format!("nested more than {MAX_DEPTH} levels deep; a bracket or an indentation is probably wrong"));
+        return Some(format!(
+            "nested more than {MAX_DEPTH} levels deep; a bracket or an indentation is probably wrong"
+        ));
     }
     breached.then(|| format!("the document has more than {MAX_NODES} values; split it into several files"))
 }
