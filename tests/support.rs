@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod containerd;
 pub mod fake_cri;
+pub mod http_server;
 pub mod image;
 pub mod scratch;
 pub mod wait;
