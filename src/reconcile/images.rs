@@ -106,6 +106,9 @@ fn check_host(host: &str) -> Result<(), InvalidImageName> {
             if !address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':') {
                 return invalid("the registry's IPv6 address is malformed");
             }
+            if !after.is_empty() && !after.starts_with(':') {
+                return invalid("only a port may follow the registry's IPv6 address");
+            }
             ("ok", after.strip_prefix(':'))
         }
         None => match host.split_once(':') {
@@ -195,6 +198,8 @@ mod tests {
             "-a/b",
             "host:port/a",
             "a b",
+            "[::1]\u{f}:5/a",
+            "[::1]x/a",
             &long,
         ] {
             assert!(apply_default_tag(image).is_err(), "{image:?} must be refused");

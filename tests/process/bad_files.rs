@@ -188,7 +188,7 @@ fn one_pod_in_two_files_runs_once_and_the_second_file_is_named() {
     node.agent.write_manifest("b-copy.yaml", &pod("web").to_string());
     let first = node.running("web");
     node.agent.write_manifest("c-copy.yaml", &pod("web").to_string());
-    let problem = node.problem(&["web", "c-copy.yaml", "b-copy.yaml"]);
+    node.problem(&["web", "c-copy.yaml", "b-copy.yaml"]);
     node.keeps_running("web", &first);
     node.keeps_running("neighbour", &neighbour);
     assert_eq!(node.log_lines(&["c-copy.yaml", "Problem"]).len(), 1, "{}", node.agent.log());

@@ -70,7 +70,7 @@ fn bad_answers_are_named_once_and_remove_nothing() {
 }
 
 #[test]
-fn a_server_that_drips_or_stays_silent_holds_up_nobody() {
+fn a_server_that_drips_holds_up_nobody() {
     let server = HttpServer::start(Answer::Drip);
     let mut node = Node::new();
     node.agent.argument(format!("--manifest-url={}", server.url("/pods.yaml")));

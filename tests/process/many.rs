@@ -1,1 +1,35 @@
-//! To come.
+//! Thousands of manifests: more than any node runs, and still the agent comes up, small and answering.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::node::{Node, pod, pss_kb};
+use crate::support::wait::wait_for;
+
+const MANY: usize = 5_000;
+/// Of a debug build; the release budget is measured in tests/budget.
+const MOST_PSS_KB: u64 = 500_000;
+
+#[test]
+#[expect(clippy::print_stderr, reason = "the figures are worth a line")]
+fn five_thousand_manifests_are_taken_in_with_bounded_memory() {
+    let mut node = Node::new();
+    for number in 0..MANY {
+        let name = format!("p{number}");
+        fs::write(node.manifest(&format!("{name}.yaml")), pod(&name).to_string()).expect("write a manifest");
+    }
+    let before = Instant::now();
+    node.agent.start();
+    let sandboxes = wait_for("a sandbox for each pod", Duration::from_secs(150), || {
+        node.agent.assert_alive();
+        let calls = node.cri.state().sandbox_configs.len();
+        if calls >= MANY { Ok(calls) } else { Err(format!("{calls} so far")) }
+    });
+    let took = before.elapsed();
+    let pss = pss_kb(node.agent.pid());
+    eprintln!("{MANY} manifests: {sandboxes} sandboxes after {took:?}, agent PSS {pss} kB");
+    assert!(pss < MOST_PSS_KB, "{pss} kB");
+    let status = wait_for("an answer", Duration::from_secs(60), || node.agent.status_json());
+    assert_eq!(status["sources"][0]["pods"], MANY);
+    assert_eq!(node.agent.terminate().code(), Some(0));
+}
