@@ -18,6 +18,10 @@ quick *names:
 tidy:
     cargo nextest run --locked --test it tidy::
 
+# The simulation with this many seeds, from `first` on.
+sim seeds="1000" first="0":
+    SIM_SEEDS={{seeds}} SIM_FIRST={{first}} cargo test --locked --test it sim::seeds::
+
 # The scenarios on a real containerd alone. As root.
 containerd *names:
     cargo nextest run --locked --profile ci --test it containerd:: {{names}}

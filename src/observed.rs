@@ -118,11 +118,12 @@ impl ObservedPod {
         })
     }
 
-    /// Puts both lists into the order everything else relies on: newest first, ties by attempt then id.
+    /// Puts both lists into the order everything else relies on: newest first. Of containers that is the highest attempt: what
+    /// a dead agent asked for may be made long after what the next one made.
     pub fn sort(&mut self) {
         self.sandboxes
             .sort_by(|a, b| (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id)));
         self.containers
-            .sort_by(|a, b| (b.created_at, b.attempt, &b.id).cmp(&(a.created_at, a.attempt, &a.id)));
+            .sort_by(|a, b| (b.attempt, b.created_at, &b.id).cmp(&(a.attempt, a.created_at, &a.id)));
     }
 }

@@ -29,6 +29,7 @@ use crate::runtime::{
 use crate::types::{ContainerId, PodUid, SandboxId, Timestamp};
 
 pub mod faults;
+mod late;
 pub mod program;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ pub use program::{FakeImage, OnStop, Program, RemoteImage, Run};
 pub use world::{FakeContainer, FakeSandbox, World};
 
 use faults::Dice;
+use late::{Late, UnderWay};
 
 /// Calls remembered; older ones are dropped so that a long simulation stays small.
 const CALL_LOG_LIMIT: usize = 65_536;
@@ -83,6 +85,7 @@ struct Shared {
     changed: Notify,
     log: RefCell<CallLog>,
     incarnations: Cell<u32>,
+    late: Late,
 }
 
 #[derive(Default)]
@@ -113,6 +116,7 @@ impl FakeRuntime {
             changed: Notify::new(),
             log: RefCell::default(),
             incarnations: Cell::new(1),
+            late: Late::default(),
         };
         Self { shared: Rc::new(shared), incarnation: Rc::new(Incarnation::new(0)) }
     }
@@ -156,6 +160,17 @@ impl FakeRuntime {
     pub fn set_hints(&self, on: bool) {
         self.shared.hints.set(on);
         self.shared.changed.notify_waiters();
+    }
+
+    /// Whether a call whose caller is gone still has its effect when its time comes, as real runtimes do.
+    pub fn set_late_effects(&self, on: bool) {
+        self.shared.late.on.set(on);
+    }
+
+    /// The node loses power and comes back: calls under way are lost, records stay, nothing runs.
+    pub fn reboot(&self) {
+        self.shared.late.clear();
+        self.change(World::reboot);
     }
 
     /// Calls so far, oldest first.
@@ -207,11 +222,15 @@ impl FakeRuntime {
         &self,
         call: &'static str,
         subject: impl Into<String>,
-        effect: impl FnOnce(&mut World, Timestamp) -> Result<T, RuntimeError>,
+        effect: impl FnOnce(&mut World, Timestamp) -> Result<T, RuntimeError> + 'static,
     ) -> Result<T, RuntimeError> {
         let arrival = self.arrive(call, subject.into()).await;
         let fate = self.shared.faults.borrow().fate(call, &mut self.shared.dice.borrow_mut());
+        let due = self.shared.clock.now().saturating_add(fate.delay_before);
+        let late = fate.error_before.is_none().then_some(&self.shared.late);
+        let under_way = UnderWay::new(effect, due, late);
         self.rest(fate.delay_before).await;
+        let effect = under_way.go_through();
         let mut answer = match fate.error_before {
             Some(error) => Err(error),
             None => self.change(effect),
@@ -289,6 +308,7 @@ impl Shared {
     /// Brings the world up to now.
     fn settle(&self) -> Timestamp {
         let now = self.clock.now();
+        self.late.settle(&mut self.world.borrow_mut(), now);
         self.world.borrow_mut().settle(now);
         now
     }
@@ -331,29 +351,34 @@ impl Runtime for FakeRuntime {
 
     async fn list_sandboxes(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedSandbox>, RuntimeError> {
         let subject = pod.map_or("", PodUid::as_str);
-        self.call("ListPodSandbox", subject, |world, _| Ok(world.list_sandboxes(pod))).await
+        let pod = pod.cloned();
+        self.call("ListPodSandbox", subject, move |world, _| Ok(world.list_sandboxes(pod.as_ref()))).await
     }
 
     async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
-        self.call("PodSandboxStatus", id.as_str(), |world, _| world.sandbox_status(id)).await
+        let wanted = id.clone();
+        self.call("PodSandboxStatus", id.as_str(), move |world, _| world.sandbox_status(&wanted)).await
     }
 
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId, RuntimeError> {
         let subject = format!("{}/{}", config.pod.namespace, config.pod.name);
-        self.call("RunPodSandbox", subject, |world, now| world.run_sandbox(config, now)).await
+        let config = config.clone();
+        self.call("RunPodSandbox", subject, move |world, now| world.run_sandbox(&config, now)).await
     }
 
     async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
-        let effect = |world: &mut World, now| {
-            world.stop_sandbox(id, now);
+        let wanted = id.clone();
+        let effect = move |world: &mut World, now| {
+            world.stop_sandbox(&wanted, now);
             Ok(())
         };
         self.call("StopPodSandbox", id.as_str(), effect).await
     }
 
     async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
-        let effect = |world: &mut World, now| {
-            world.remove_sandbox(id, now);
+        let wanted = id.clone();
+        let effect = move |world: &mut World, now| {
+            world.remove_sandbox(&wanted, now);
             Ok(())
         };
         self.call("RemovePodSandbox", id.as_str(), effect).await
@@ -361,11 +386,13 @@ impl Runtime for FakeRuntime {
 
     async fn list_containers(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedContainer>, RuntimeError> {
         let subject = pod.map_or("", PodUid::as_str);
-        self.call("ListContainers", subject, |world, _| Ok(world.list_containers(pod))).await
+        let pod = pod.cloned();
+        self.call("ListContainers", subject, move |world, _| Ok(world.list_containers(pod.as_ref()))).await
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
-        self.call("ContainerStatus", id.as_str(), |world, _| world.container_status(id)).await
+        let wanted = id.clone();
+        self.call("ContainerStatus", id.as_str(), move |world, _| world.container_status(&wanted)).await
     }
 
     async fn create_container(
@@ -375,18 +402,21 @@ impl Runtime for FakeRuntime {
         sandbox_config: &SandboxConfig,
     ) -> Result<ContainerId, RuntimeError> {
         let subject = format!("{}/{}/{}", sandbox_config.pod.namespace, sandbox_config.pod.name, config.name);
-        let effect = |world: &mut World, now| world.create_container(sandbox, config, now);
+        let (sandbox, config) = (sandbox.clone(), config.clone());
+        let effect = move |world: &mut World, now| world.create_container(&sandbox, &config, now);
         self.call("CreateContainer", subject, effect).await
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        self.call("StartContainer", id.as_str(), |world, now| world.start_container(id, now)).await
+        let wanted = id.clone();
+        self.call("StartContainer", id.as_str(), move |world, now| world.start_container(&wanted, now)).await
     }
 
     /// Answers when the container has ended, as real runtimes do.
     async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
-        let effect = |world: &mut World, now| {
-            world.begin_stop(id, grace, now);
+        let wanted = id.clone();
+        let effect = move |world: &mut World, now| {
+            world.begin_stop(&wanted, grace, now);
             Ok(())
         };
         self.call("StopContainer", id.as_str(), effect).await?;
@@ -401,15 +431,17 @@ impl Runtime for FakeRuntime {
     }
 
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let effect = |world: &mut World, now| {
-            world.remove_container(id, now);
+        let wanted = id.clone();
+        let effect = move |world: &mut World, now| {
+            world.remove_container(&wanted, now);
             Ok(())
         };
         self.call("RemoveContainer", id.as_str(), effect).await
     }
 
     async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
-        self.call("ImageStatus", image, |world, _| Ok(world.image_status(image))).await
+        let wanted = image.to_owned();
+        self.call("ImageStatus", image, move |world, _| Ok(world.image_status(&wanted))).await
     }
 
     async fn pull_image(
@@ -418,7 +450,9 @@ impl Runtime for FakeRuntime {
         auth: Option<&ImageAuth>,
         _sandbox: &SandboxConfig,
     ) -> Result<String, RuntimeError> {
-        let remote = self.call("PullImage", image, |world, _| world.resolve_remote(image, auth)).await?;
+        let (wanted, auth) = (image.to_owned(), auth.cloned());
+        let resolve = move |world: &mut World, _| world.resolve_remote(&wanted, auth.as_ref());
+        let remote = self.call("PullImage", image, resolve).await?;
         self.rest(remote.pull_time).await;
         let id = remote.image.id.clone();
         self.change(|world, _| world.images.insert(image.to_owned(), remote.image));
@@ -437,7 +471,7 @@ impl Runtime for FakeRuntime {
             let now = self.shared.settle();
             let (changes, due) = {
                 let world = self.shared.world.borrow();
-                (world.changes(), world.next_due())
+                (world.changes(), world.next_due().into_iter().chain(self.shared.late.next_due()).min())
             };
             if !self.shared.faults.borrow().unavailable && self.incarnation.seen.replace(changes) != changes {
                 return Ok(());

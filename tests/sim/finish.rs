@@ -95,7 +95,7 @@ impl PodCheck<'_> {
             let state = newest.map(|record| record.state);
             match fate {
                 Fate::Runs => {
-                    self.ensure(state == Some(ContainerStateKind::Running), &format!("{name} should run"))
+                    self.ensure(state == Some(ContainerStateKind::Running), &format!("{name} should run"));
                 }
                 Fate::Ends(code) => {
                     let right = newest.is_some_and(|record| {
@@ -169,8 +169,8 @@ impl PodCheck<'_> {
     }
 
     fn newest(&self, name: &str) -> Option<&ObservedContainer> {
-        let records = self.world.containers.values().map(|container| &container.observed);
-        records.filter(|record| record.pod.uid == *self.uid && record.name.as_str() == name).next_back()
+        let mut records = self.world.containers.values().map(|container| &container.observed);
+        records.rfind(|record| record.pod.uid == *self.uid && record.name.as_str() == name)
     }
 
     fn running(&self) -> Vec<&ObservedContainer> {

@@ -99,12 +99,11 @@ impl Act {
             _ => Fate::Ends(code),
         };
         match self {
-            Self::Forever | Self::Stubborn | Self::Slow => Fate::Runs,
             Self::Done => ends(0),
             Self::FailsOnce if policy == "OnFailure" => Fate::Ends(0),
             Self::FailsOnce => ends(1),
             Self::CrashesTwice if policy == "Never" => Fate::Ends(2),
-            Self::CrashesTwice => Fate::Runs,
+            Self::Forever | Self::Stubborn | Self::Slow | Self::CrashesTwice => Fate::Runs,
             Self::Crashes => ends(3),
             Self::NoStart => ends(128),
             Self::NoCreate | Self::NoImage => Fate::Waits,
@@ -160,7 +159,7 @@ impl Manifest {
             let fate = if *is_sidecar { act.fate("Always") } else { init_fate(*act, self.policy) };
             match fate {
                 Fate::Runs if *is_sidecar => {}
-                Fate::Ends(0) => {}
+                Fate::Ends(0) if !is_sidecar => {}
                 other => return other,
             }
         }
@@ -214,8 +213,7 @@ impl Manifest {
 /// An init container that ends well is not run again, whatever the policy.
 fn init_fate(act: Act, policy: &str) -> Fate {
     match (act, policy) {
-        (Act::Done, _) => Fate::Ends(0),
-        (Act::FailsOnce, "Always" | "OnFailure") => Fate::Ends(0),
+        (Act::Done, _) | (Act::FailsOnce, "Always" | "OnFailure") => Fate::Ends(0),
         (act, policy) => act.fate(policy),
     }
 }

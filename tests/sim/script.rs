@@ -70,6 +70,7 @@ impl Simulation {
         let sources = [PodSource::File, PodSource::Http];
         let mut node = Node::new(seed, &sources);
         script_images(&node.fake);
+        node.fake.set_late_effects(true);
         node.start().await;
         let mut simulation = Self {
             watcher: Watcher::new(Rc::clone(&story)),
@@ -285,9 +286,10 @@ impl Simulation {
         if self.dice.one_in(2) {
             for _ in 0..=self.dice.below(2) {
                 let is_sidecar = self.dice.one_in(3);
-                let acts: &[Act] = match is_sidecar {
-                    true => &[Act::Forever, Act::Stubborn, Act::Slow],
-                    false => &[Act::Done, Act::Done, Act::FailsOnce, Act::Crashes, Act::NoImage],
+                let acts: &[Act] = if is_sidecar {
+                    &[Act::Forever, Act::Stubborn, Act::Slow]
+                } else {
+                    &[Act::Done, Act::Done, Act::FailsOnce, Act::Crashes, Act::NoImage]
                 };
                 manifest.init.push((*self.dice.pick(acts), is_sidecar));
             }
@@ -339,7 +341,7 @@ impl Simulation {
         self.tell("reboot");
         self.node.crash();
         self.watcher.harms_everything(&self.node.fake.world());
-        self.node.fake.change(edge_agent::runtime::fake::World::reboot);
+        self.node.fake.reboot();
     }
 
     fn kill_container(&mut self) {

@@ -205,7 +205,9 @@ impl Watcher {
             ));
         }
         if let Some(before) = before {
-            if record.id < before.id {
+            // Made late, for an agent that has died: nobody starts it.
+            let is_stray = record.state == ContainerStateKind::Created && record.attempt < before.attempt;
+            if record.id < before.id || is_stray {
                 return;
             }
             if record.id > before.id {

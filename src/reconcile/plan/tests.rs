@@ -127,6 +127,11 @@ fn an_instance_that_was_never_started_is_replaced_under_its_own_attempt() {
 }
 
 #[test]
+fn an_instance_made_late_for_a_dead_agent_does_not_count_backwards() {
+    check(json!({}), "s0 a#2:running b:running a#1:created", &["remove container a (a-1)"]);
+}
+
+#[test]
 fn what_has_not_run_again_keeps_its_crash_loop_entry() {
     let mut context = context();
     let entry = BackOff { delay: Duration::from_secs(40), updated: Timestamp::from_secs(NOW - 30) };

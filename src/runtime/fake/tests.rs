@@ -227,3 +227,19 @@ async fn a_reboot_leaves_records_and_nothing_alive() {
     assert!(!fake.sandbox_status(&sandbox).await.unwrap().ready);
     assert_eq!(fake.container_status(&container).await.unwrap().exit_code, 255);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_caller_is_gone_has_its_effect_all_the_same_when_told_so() {
+    for on in [false, true] {
+        let fake = fake();
+        fake.set_late_effects(on);
+        *fake.faults() = FakeFaults { slow_rate: 1.0, slow_max: 10 * SECOND, ..FakeFaults::default() };
+        let config = sandbox_config(0);
+        let given_up = tokio::time::timeout(Duration::from_millis(1), fake.run_sandbox(&config)).await;
+        assert!(given_up.is_err());
+        assert!(fake.world().sandboxes.is_empty());
+        let next = fake.reincarnate();
+        tokio::time::sleep(10 * SECOND).await;
+        assert_eq!(next.world().sandboxes.len(), usize::from(on));
+    }
+}

@@ -64,6 +64,8 @@ pub struct World {
     pub status: RuntimeStatus,
     /// Answer of `RuntimeConfig`.
     pub cgroup_driver: Option<CgroupDriver>,
+    /// What happens now is the late effect of a call of an agent that has died: nobody to blame.
+    pub(super) is_late: bool,
     programs: BTreeMap<String, Vec<Program>>,
     next_id: u64,
     changes: u64,
@@ -78,6 +80,7 @@ impl Default for World {
             registry: BTreeMap::new(),
             status: RuntimeStatus { runtime_ready: Ok(()), network_ready: Ok(()) },
             cgroup_driver: Some(CgroupDriver::Cgroupfs),
+            is_late: false,
             programs: BTreeMap::new(),
             next_id: 1,
             changes: 1,
@@ -197,7 +200,7 @@ impl World {
     /// Ends a sandbox and what runs in it.
     pub fn stop_sandbox(&mut self, id: &SandboxId, now: Timestamp) {
         if let Some(sandbox) = self.sandboxes.get_mut(id) {
-            sandbox.stopped_by_call = true;
+            sandbox.stopped_by_call |= !self.is_late;
         }
         self.fell_sandbox(id, now);
     }
@@ -291,7 +294,7 @@ impl World {
         let sandbox = self.sandboxes.get(&container.observed.sandbox);
         if sandbox.is_none_or(|sandbox| !sandbox.observed.ready) {
             assert!(
-                !sandbox.is_some_and(|sandbox| sandbox.stopped_by_call),
+                self.is_late || !sandbox.is_some_and(|sandbox| sandbox.stopped_by_call),
                 "invariant: container {} of {} was started in a sandbox that the agent itself had stopped",
                 container.observed.name,
                 container.observed.pod,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use edge_agent::runtime::fake::{CrashPoint, World};
+use edge_agent::runtime::fake::{CrashPoint, FakeFaults};
 use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, files, is_empty, node, running, status};
@@ -62,7 +62,7 @@ fn survives(call: u64, after_effect: bool, in_removal: bool) -> bool {
 #[test]
 fn a_crash_at_any_call_of_a_start_changes_nothing_in_the_end() {
     for after_effect in [false, true] {
-        let calls = (1..).take_while(|call| survives(*call, after_effect, false)).count();
+        let calls = (1..1000).take_while(|call| survives(*call, after_effect, false)).count();
         assert!(calls > 30, "{calls} calls only");
     }
 }
@@ -70,7 +70,7 @@ fn a_crash_at_any_call_of_a_start_changes_nothing_in_the_end() {
 #[test]
 fn a_crash_at_any_call_of_a_removal_changes_nothing_in_the_end() {
     for after_effect in [false, true] {
-        let calls = (1..).take_while(|call| survives(*call, after_effect, true)).count();
+        let calls = (1..1000).take_while(|call| survives(*call, after_effect, true)).count();
         assert!(calls > 15, "{calls} calls only");
     }
 }
@@ -125,7 +125,7 @@ fn after_a_reboot_without_any_source_every_pod_that_should_run_runs() {
         node.want(PodSource::File, &wanted);
         node.wait(MINUTE).await;
         node.crash();
-        node.fake.change(World::reboot);
+        node.fake.reboot();
         node.start().await;
         node.wait(MINUTE).await;
         assert_eq!(running(&node, "web").len(), 1);
@@ -133,4 +133,29 @@ fn after_a_reboot_without_any_source_every_pod_that_should_run_runs() {
         let done = status(&node, &wanted[1]);
         assert_eq!((done.phase.as_str(), done.container_statuses[0].restart_count), ("Succeeded", 0));
     });
+}
+
+#[test]
+fn what_a_dead_agent_asked_for_and_comes_late_does_no_harm() {
+    for seconds in 0..15 {
+        simulate(async {
+            let mut node = node().await;
+            node.fake.set_late_effects(true);
+            node.wait(SECOND).await;
+            *node.fake.faults() =
+                FakeFaults { slow_rate: 1.0, slow_max: 10 * SECOND, ..FakeFaults::default() };
+            node.want(PodSource::File, &files(&[&rich()]));
+            node.wait(seconds * 2 * SECOND).await;
+            node.crash();
+            *node.fake.faults() = FakeFaults::default();
+            node.start().await;
+            node.want(PodSource::File, &[]);
+            node.wait(MINUTE).await;
+            assert!(
+                is_empty(&node),
+                "a crash after twice {seconds} seconds\n{}",
+                node.fake.world().describe()
+            );
+        });
+    }
 }
