@@ -29,17 +29,63 @@ fn manifests_never_panic_stay_bounded_and_accepted_pods_survive_the_store() {
     let mut seeds = files_below("examples");
     seeds.extend(files_below("tests/fixtures/manifests"));
     let words = [
-        "apiVersion: v1", "kind: Pod", "kind: List", "items:", "---\n", "...\n", "&a ", "*a", "<<: *a", "!!str ", "~",
-        "0644", "yes", "1e3", "1e400", "-0", ".inf", ".nan", "0x7f", "0o17", "1_000", "9223372036854775808", "\t", "  ",
-        "- ", ": ", "|\n", ">-\n", "{", "}", "[", "]", "\"", "'", "#", "\u{feff}", "\u{0}", "\u{85}", "\u{2028}", "null",
-        "metadata:", "name:", "spec:", "containers:", "restartPolicy: Never", "hostPath: {path: /}", "100Mi", "500m",
+        "apiVersion: v1",
+        "kind: Pod",
+        "kind: List",
+        "items:",
+        "---\n",
+        "...\n",
+        "&a ",
+        "*a",
+        "<<: *a",
+        "!!str ",
+        "~",
+        "0644",
+        "yes",
+        "1e3",
+        "1e400",
+        "-0",
+        ".inf",
+        ".nan",
+        "0x7f",
+        "0o17",
+        "1_000",
+        "9223372036854775808",
+        "\t",
+        "  ",
+        "- ",
+        ": ",
+        "|\n",
+        ">-\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "'",
+        "#",
+        "\u{feff}",
+        "\u{0}",
+        "\u{85}",
+        "\u{2028}",
+        "null",
+        "metadata:",
+        "name:",
+        "spec:",
+        "containers:",
+        "restartPolicy: Never",
+        "hostPath: {path: /}",
+        "100Mi",
+        "500m",
     ];
     let origin = StaticOrigin::File { path: "/etc/pods/x.yaml".to_owned() };
     Target { name: "manifest", seeds, words: &words, longest: 32 << 10, too_long: TOO_LONG }.run(|bytes| {
         let read = read_static_pods(bytes, &origin, "node");
         let told: usize = read.problems.iter().chain(&read.warnings).map(String::len).sum();
         assert!(told <= 4_000_000, "{told} bytes of messages");
-        assert!(!read.pods.is_empty() || !read.problems.is_empty() || !read.warnings.is_empty() || is_list(bytes));
+        assert!(
+            !read.pods.is_empty() || !read.problems.is_empty() || !read.warnings.is_empty() || is_list(bytes)
+        );
         for pod in &read.pods {
             let stored = serde_json::to_value(pod).expect("a pod can be written down");
             let loaded = decode::<Pod>(stored).expect("what was written down is read again");
@@ -62,8 +108,39 @@ fn is_list(bytes: &[u8]) -> bool {
 
 #[test]
 fn quantities_are_those_of_an_exact_slow_model_and_print_as_themselves() {
-    let seeds = ["0", "1", "500m", "1.5", "64Mi", "1e3", "-0.1n", "9223372036854775807", "1Ei", "+.5u", "12E-3", "100k"];
-    let words = ["Ki", "Mi", "Ei", "n", "u", "m", "k", "E", "e", "-", "+", ".", "0", "9", "e1000", "e-1000", "000000000"];
+    let seeds = [
+        "0",
+        "1",
+        "500m",
+        "1.5",
+        "64Mi",
+        "1e3",
+        "-0.1n",
+        "9223372036854775807",
+        "1Ei",
+        "+.5u",
+        "12E-3",
+        "100k",
+    ];
+    let words = [
+        "Ki",
+        "Mi",
+        "Ei",
+        "n",
+        "u",
+        "m",
+        "k",
+        "E",
+        "e",
+        "-",
+        "+",
+        ".",
+        "0",
+        "9",
+        "e1000",
+        "e-1000",
+        "000000000",
+    ];
     let seeds = seeds.iter().map(|text| text.as_bytes().to_vec()).collect();
     Target { name: "quantity", seeds, words: &words, longest: 80, too_long: TOO_LONG }.run(|bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -75,7 +152,10 @@ fn quantities_are_those_of_an_exact_slow_model_and_print_as_themselves() {
         // As upstream, what was written in a binary suffix is printed in whole units, rounded up.
         let rounded = text.ends_with('i').then(|| exact::whole_units(&nanos));
         let shown = exact::nanos(&printed);
-        assert!(shown.as_ref() == Some(&nanos) || shown == rounded, "{text:?} is {nanos} and prints as {printed}");
+        assert!(
+            shown.as_ref() == Some(&nanos) || shown == rounded,
+            "{text:?} is {nanos} and prints as {printed}"
+        );
         let again = Quantity::parse(&printed).expect("what is printed is a quantity");
         assert_eq!(again.to_string(), printed, "{text:?}");
     });
@@ -84,13 +164,35 @@ fn quantities_are_those_of_an_exact_slow_model_and_print_as_themselves() {
 #[test]
 fn argument_vectors_never_panic_and_complaints_are_short() {
     let seeds = [
-        "--manifest-dir=/m\0-v=2\0--runonce", "--node-ip=1.2.3.4\0--hostname-override=a", "config\0--explain",
-        "--eviction-hard=memory.available<5%\0--feature-gates=A=true,B=false", "--register-with-taints=a=b:NoSchedule",
-        "--manifest-url-header=A:b\0--manifest-url-header=C:d", "status\0-o\0json", "--reserved-memory=0:memory=1Gi",
-        "--log-dir\0/x\0--vmodule=a=1,b*=2", "--cluster-dns=10.0.0.10,fd00::1\0--tls-cipher-suites=TLS_AES_128_GCM_SHA256",
+        "--manifest-dir=/m\0-v=2\0--runonce",
+        "--node-ip=1.2.3.4\0--hostname-override=a",
+        "config\0--explain",
+        "--eviction-hard=memory.available<5%\0--feature-gates=A=true,B=false",
+        "--register-with-taints=a=b:NoSchedule",
+        "--manifest-url-header=A:b\0--manifest-url-header=C:d",
+        "status\0-o\0json",
+        "--reserved-memory=0:memory=1Gi",
+        "--log-dir\0/x\0--vmodule=a=1,b*=2",
+        "--cluster-dns=10.0.0.10,fd00::1\0--tls-cipher-suites=TLS_AES_128_GCM_SHA256",
         "--max-pods=5\0--system-reserved=cpu=1,memory=1Gi\0--runonce-timeout=1m30s",
     ];
-    let words = ["--", "-", "=", ",", ":", "\0", "-v", "--help=", "false", "%", "<", "\u{fffd}", "99999999999", "-1", "1h"];
+    let words = [
+        "--",
+        "-",
+        "=",
+        ",",
+        ":",
+        "\0",
+        "-v",
+        "--help=",
+        "false",
+        "%",
+        "<",
+        "\u{fffd}",
+        "99999999999",
+        "-1",
+        "1h",
+    ];
     let seeds = seeds.iter().map(|text| text.as_bytes().to_vec()).collect();
     Target { name: "flags", seeds, words: &words, longest: 2048, too_long: TOO_LONG }.run(|bytes| {
         use std::os::unix::ffi::OsStringExt;
@@ -112,7 +214,8 @@ fn argument_vectors_never_panic_and_complaints_are_short() {
 fn configuration_files_never_panic_and_what_is_printed_reads_back_as_itself() {
     let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     let seeds = [
-        "staticPodPath: /m\nmaxPods: 9\n", "evictionHard: {memory.available: 5%}\nsystemReserved: {cpu: 100m}\n",
+        "staticPodPath: /m\nmaxPods: 9\n",
+        "evictionHard: {memory.available: 5%}\nsystemReserved: {cpu: 100m}\n",
         "authentication:\n  anonymous: {enabled: true}\n  x509: {clientCAFile: ca.pem}\n",
         "logging: {format: json, verbosity: 3, flushFrequency: 5000000000, vmodule: [{filePattern: a, verbosity: 2}]}\n",
         "featureGates: {NodeSwap: true}\nmemorySwap: {swapBehavior: LimitedSwap}\nfailSwapOn: false\n",
@@ -120,36 +223,63 @@ fn configuration_files_never_panic_and_what_is_printed_reads_back_as_itself() {
         "registerWithTaints: [{key: a, effect: NoSchedule}]\nstaticPodURLHeader: {A: [b]}\ntlsCurvePreferences: [29]\n",
     ];
     let words = [
-        ": ", "\n", "- ", "{}", "[]", "null", "true", "-1", "99999999999999999999", "1h", "\"\"", "&a", "*a", "<<: *a", "%",
-        "cpuManagerPolicy: static\n", "kind: ", "maxPods: ", "reservedSystemCPUs: 0-3\n", "---\n",
+        ": ",
+        "\n",
+        "- ",
+        "{}",
+        "[]",
+        "null",
+        "true",
+        "-1",
+        "99999999999999999999",
+        "1h",
+        "\"\"",
+        "&a",
+        "*a",
+        "<<: *a",
+        "%",
+        "cpuManagerPolicy: static\n",
+        "kind: ",
+        "maxPods: ",
+        "reservedSystemCPUs: 0-3\n",
+        "---\n",
     ];
     let seeds = seeds.iter().map(|text| format!("{head}{text}").into_bytes()).collect();
     let scratch = Scratch::new();
     let (file, copy) = (scratch.path().join("config.yaml"), scratch.path().join("copy.yaml"));
     let environment = Environment { hostname: "host".to_owned() };
-    let read = |file: &std::path::Path| {
-        match config::parse(&[format!("--config={}", file.display()).into()], &environment) {
-            Ok(Invocation::Run(resolved)) => Some(resolved),
-            Ok(other) => panic!("not a run: {other:?}"),
-            Err(error) => {
-                assert!(error.to_string().len() < 1 << 20, "{error}");
-                None
-            }
+    let read = |file: &std::path::Path| match config::parse(
+        &[format!("--config={}", file.display()).into()],
+        &environment,
+    ) {
+        Ok(Invocation::Run(resolved)) => Some(resolved),
+        Ok(other) => panic!("not a run: {other:?}"),
+        Err(error) => {
+            assert!(error.to_string().len() < 1 << 20, "{error}");
+            None
         }
     };
-    Target { name: "configuration", seeds, words: &words, longest: 8 << 10, too_long: TOO_LONG }.run(|bytes| {
-        std::fs::write(&file, bytes).expect("write the file");
-        let Some(resolved) = read(&file) else { return };
-        std::fs::write(&copy, resolved.to_yaml()).expect("write the copy");
-        let again = read(&copy).unwrap_or_else(|| panic!("refused: {}", resolved.to_yaml()));
-        assert_eq!(again.to_yaml(), resolved.to_yaml());
-    });
+    Target { name: "configuration", seeds, words: &words, longest: 8 << 10, too_long: TOO_LONG }.run(
+        |bytes| {
+            std::fs::write(&file, bytes).expect("write the file");
+            let Some(resolved) = read(&file) else { return };
+            std::fs::write(&copy, resolved.to_yaml()).expect("write the copy");
+            let again = read(&copy).unwrap_or_else(|| panic!("refused: {}", resolved.to_yaml()));
+            assert_eq!(again.to_yaml(), resolved.to_yaml());
+        },
+    );
 }
 
 #[test]
 fn image_references_with_a_tag_added_stay_as_they_are() {
-    let seeds = ["busybox", "localhost:5000/a/b:1", "a.b/c@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
-        "[::1]:5000/x", "a/b_c/d--e:V1.0-x", "GHCR.io/a"];
+    let seeds = [
+        "busybox",
+        "localhost:5000/a/b:1",
+        "a.b/c@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+        "[::1]:5000/x",
+        "a/b_c/d--e:V1.0-x",
+        "GHCR.io/a",
+    ];
     let words = ["/", ":", "@", "sha256:", "[", "]", ".", "__", "-", "latest", "A"];
     let seeds = seeds.iter().map(|text| text.as_bytes().to_vec()).collect();
     Target { name: "image", seeds, words: &words, longest: 400, too_long: TOO_LONG }.run(|bytes| {
@@ -164,7 +294,10 @@ fn image_references_with_a_tag_added_stay_as_they_are() {
 
 #[test]
 fn resolver_configurations_are_read_as_far_as_they_can_be() {
-    let seeds = ["nameserver 1.1.1.1\nsearch a.b. c .\noptions ndots:5 edns0\n", "# no\n; no\nnameserver\tfe80::1%eth0\r\n"];
+    let seeds = [
+        "nameserver 1.1.1.1\nsearch a.b. c .\noptions ndots:5 edns0\n",
+        "# no\n; no\nnameserver\tfe80::1%eth0\r\n",
+    ];
     let words = ["nameserver ", "search ", "options ", "\n", "\r", "\t", " ", "#", ";", ".", "\u{a0}"];
     let seeds = seeds.iter().map(|text| text.as_bytes().to_vec()).collect();
     Target { name: "resolv", seeds, words: &words, longest: 4 << 10, too_long: TOO_LONG }.run(|bytes| {
@@ -179,8 +312,10 @@ fn resolver_configurations_are_read_as_far_as_they_can_be() {
 
 #[test]
 fn go_durations_print_as_what_they_are() {
-    let seeds = ["0", "1h30m", "-1.5s", "100ms", "2us", "3\u{b5}s", "1ns", "2562047h47m16.854775807s", ".5m", "+1.h"];
-    let words = ["h", "m", "s", "ms", "us", "ns", "\u{b5}s", "\u{3bc}s", ".", "-", "0", "9", "00000000000000000000"];
+    let seeds =
+        ["0", "1h30m", "-1.5s", "100ms", "2us", "3\u{b5}s", "1ns", "2562047h47m16.854775807s", ".5m", "+1.h"];
+    let words =
+        ["h", "m", "s", "ms", "us", "ns", "\u{b5}s", "\u{3bc}s", ".", "-", "0", "9", "00000000000000000000"];
     let seeds = seeds.iter().map(|text| text.as_bytes().to_vec()).collect();
     Target { name: "duration", seeds, words: &words, longest: 80, too_long: TOO_LONG }.run(|bytes| {
         let Ok(text) = std::str::from_utf8(bytes) else { return };

@@ -12,7 +12,8 @@ pub fn nanos(text: &str) -> Option<String> {
         '+' => ("", &text[1..]),
         _ => ("", text),
     };
-    let number: String = unsigned.chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
+    let number: String =
+        unsigned.chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
     let suffix = &unsigned[number.len()..];
     if number.matches('.').count() > 1 || !number.contains(|letter: char| letter.is_ascii_digit()) {
         return None;
@@ -34,7 +35,8 @@ pub fn nanos(text: &str) -> Option<String> {
             add_one(&mut digits);
         }
     }
-    let text: String = digits.iter().skip_while(|digit| **digit == 0).map(|digit| char::from(b'0' + digit)).collect();
+    let text: String =
+        digits.iter().skip_while(|digit| **digit == 0).map(|digit| char::from(b'0' + digit)).collect();
     let text = match (text.len().cmp(&MOST.len()), text.as_str() > MOST) {
         (std::cmp::Ordering::Greater, _) | (std::cmp::Ordering::Equal, true) => MOST.to_owned(),
         _ => text,
@@ -57,7 +59,16 @@ pub fn whole_units(nanos: &str) -> String {
 /// Powers of ten and of 1024 that a suffix stands for.
 fn scale(suffix: &str) -> Option<(i64, usize)> {
     const TENS: [(&str, i64); 10] = [
-        ("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18),
+        ("n", -9),
+        ("u", -6),
+        ("m", -3),
+        ("", 0),
+        ("k", 3),
+        ("M", 6),
+        ("G", 9),
+        ("T", 12),
+        ("P", 15),
+        ("E", 18),
     ];
     const KIBIS: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     if let Some((_, power)) = TENS.iter().find(|(name, _)| *name == suffix) {

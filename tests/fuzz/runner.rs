@@ -29,9 +29,8 @@ impl Target<'_> {
     #[expect(clippy::print_stderr, reason = "how to repeat the run is worth a line")]
     pub fn run(mut self, check: impl Fn(&[u8])) {
         self.seeds.extend(files_below(&format!("tests/fuzz/corpus/{}", self.name)));
-        let seed = variable("FUZZ_SEED").unwrap_or_else(|| {
-            u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        });
+        let seed = variable("FUZZ_SEED")
+            .unwrap_or_else(|| u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let seconds = variable("FUZZ_SECONDS").unwrap_or(5);
         eprintln!("fuzz {}: FUZZ_SEED={seed}", self.name);
         for input in &self.seeds {

@@ -1,5 +1,6 @@
 //! What people and broken tools put into a manifest directory: each mistake gets one clear message, and no other pod feels it.
 
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -26,7 +27,11 @@ const BROKEN: &[(&str, &str, &[&str])] = &[
     ("no-version.yaml", "kind: Pod\nmetadata: {name: a}\n", &["apiVersion is missing", "apiVersion: v1"]),
     ("deployment.yaml", "apiVersion: apps/v1\nkind: Deployment\n", &["\"Deployment\"", "only Pod"]),
     ("old-version.yaml", "apiVersion: v1beta3\nkind: Pod\n", &["\"v1beta3\"", "apiVersion: v1"]),
-    ("no-containers.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n", &["spec.containers"]),
+    (
+        "no-containers.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {}\n",
+        &["spec.containers"],
+    ),
     ("no-name.yaml", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c, image: x}]}\n", &["name"]),
     (
         "bad-name.yaml",
@@ -68,7 +73,8 @@ fn alias_bomb() -> String {
     let mut text = "apiVersion: v1\nkind: Pod\nl0: &l0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..10 {
         let before = format!("*l{}", level - 1);
-        text.push_str(&format!("l{level}: &l{level} [{}]\n", vec![before; 10].join(", ")));
+        let items = vec![before; 10].join(", ");
+        writeln!(text, "l{level}: &l{level} [{items}]").expect("writing to memory cannot fail");
     }
     text
 }
@@ -116,7 +122,8 @@ fn what_is_no_readable_file_is_named_and_mended_in_place() {
     symlink("nowhere", node.manifest("dangling.yaml")).expect("make a link");
     symlink("loop-b.yaml", node.manifest("loop-a.yaml")).expect("make a link");
     symlink("loop-a.yaml", node.manifest("loop-b.yaml")).expect("make a link");
-    let _socket = std::os::unix::net::UnixListener::bind(node.manifest("socket.yaml")).expect("make a socket");
+    let _socket =
+        std::os::unix::net::UnixListener::bind(node.manifest("socket.yaml")).expect("make a socket");
     fs::create_dir(node.manifest("directory.yaml")).expect("make a directory");
     let large = File::create(node.manifest("large.yaml")).expect("make a file");
     large.set_len(100 << 20).expect("make it large, without content");

@@ -45,7 +45,10 @@ fn bad_answers_are_named_once_and_remove_nothing() {
         (Answer::text("500 Internal Server Error", "text/plain", "oops"), &["500 Internal Server Error"]),
         (Answer::text("200 OK", "text/html", page), &["web page", "text/html"]),
         (Answer::manifest(""), &["zero-length data", "PodList"]),
-        (Answer::manifest("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {}\n"), &["spec.containers"]),
+        (
+            Answer::manifest("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {}\n"),
+            &["spec.containers"],
+        ),
         (Answer::Circle, &["10 redirects", "circles"]),
         (Answer::Endless, &["longer than the limit of 10485760 bytes"]),
         (
@@ -111,7 +114,8 @@ fn a_certificate_of_nobodys_is_refused_until_its_authority_is_trusted() {
             "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=test -days 2 -addext \
              subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,{constraints} -keyout key.pem -out cert.pem"
         );
-        let made = Command::new("openssl").args(arguments.split_whitespace()).current_dir(&directory).output();
+        let made =
+            Command::new("openssl").args(arguments.split_whitespace()).current_dir(&directory).output();
         assert!(made.expect("run openssl").status.success());
     };
     std::fs::write(directory.join("pods.yaml"), pod("web").to_string()).expect("write the manifest");

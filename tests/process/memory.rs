@@ -48,7 +48,8 @@ fn a_dead_agent_is_read_from_its_store() {
     node.agent.terminate();
     let table = node.agent.cli(&["get", "pods"]).expect("the list without the agent");
     assert!(table.contains("neighbour-edge"), "{table}");
-    let json = node.agent.cli(&["status", "-o", "json", "--exit-zero"]).expect("the status without the agent");
+    let json =
+        node.agent.cli(&["status", "-o", "json", "--exit-zero"]).expect("the status without the agent");
     let status: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(status["mode"], "notRunning");
     assert_eq!(status["pods"][0]["status"]["phase"], "Running");

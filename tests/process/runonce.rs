@@ -25,14 +25,15 @@ fn a_broken_manifest_among_good_ones_fails_the_run_and_the_good_ones_run() {
     node.agent.write_manifest("bad.yaml", broken);
     let output = node.agent.run_once(&[]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    let errors: Vec<String> = said(&output).lines().filter(|line| line.starts_with("error: ")).map(str::to_owned).collect();
+    let errors: Vec<String> =
+        said(&output).lines().filter(|line| line.starts_with("error: ")).map(str::to_owned).collect();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("bad.yaml: pod bad: invalid pod: spec.containers[0].image"), "{errors:?}");
     assert_eq!(node.all_running().keys().collect::<Vec<_>>(), ["fine-edge", "good-edge"]);
 }
 
 #[test]
-fn a_missing_directory_ends_the_run_by_its_timeout_and_is_named() {
+fn a_missing_directory_fails_the_run_and_is_named() {
     let node = Node::new();
     fs::remove_dir(node.agent.manifest_dir()).expect("remove the directory");
     let output = node.agent.run_once(&["--runonce-timeout=2s"]);
@@ -51,8 +52,12 @@ fn a_pod_that_does_not_come_up_in_time_is_named_with_what_it_waits_for() {
     assert!(before.elapsed() < Duration::from_secs(15), "{:?}", before.elapsed());
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    let error = text.lines().find(|line| line.starts_with("error: pod default/crash-edge")).expect("an error");
-    assert!(error.contains("after 3s") && (error.contains("CrashLoopBackOff") || error.contains("exit code 7")), "{error}");
+    let error =
+        text.lines().find(|line| line.starts_with("error: pod default/crash-edge")).expect("an error");
+    assert!(
+        error.contains("after 3s") && (error.contains("CrashLoopBackOff") || error.contains("exit code 7")),
+        "{error}"
+    );
     assert!(node.all_running().contains_key("good-edge"));
 }
 
@@ -67,7 +72,9 @@ fn waiting_for_completion_counts_by_restart_policy_and_exit_code() {
     let output = node.agent.run_once(&["--runonce-wait=completed", "--runonce-timeout=30s"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    for (name, status) in [("done-edge", "Completed"), ("again-edge", "Completed"), ("service-edge", "Running")] {
+    for (name, status) in
+        [("done-edge", "Completed"), ("again-edge", "Completed"), ("service-edge", "Running")]
+    {
         let line = table.lines().find(|line| line.contains(name)).unwrap_or_else(|| panic!("{table}"));
         assert!(line.contains(status), "{line}");
     }
@@ -77,7 +84,10 @@ fn waiting_for_completion_counts_by_restart_policy_and_exit_code() {
     let output = node.agent.run_once(&["--runonce-wait=completed", "--runonce-timeout=30s"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("error: pod default/failing-edge: container failing ended with exit code 3"), "{text}");
+    assert!(
+        text.contains("error: pod default/failing-edge: container failing ended with exit code 3"),
+        "{text}"
+    );
 }
 
 #[test]

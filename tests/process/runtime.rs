@@ -14,7 +14,11 @@ fn runtime(node: &mut Node, ready: bool) -> Value {
         node.agent.assert_alive();
         let runtime = node.agent.status_json()?["runtime"].clone();
         let why = runtime["message"].as_str().unwrap_or_default();
-        if runtime["ready"] == ready && (ready || !why.is_empty()) { Ok(runtime) } else { Err(runtime.to_string()) }
+        if runtime["ready"] == ready && (ready || !why.is_empty()) {
+            Ok(runtime)
+        } else {
+            Err(runtime.to_string())
+        }
     })
 }
 
@@ -54,7 +58,9 @@ fn one_call_without_answer_holds_up_its_own_pod_only() {
     let neighbour = node.start_with_neighbour();
     node.cri.state().hang.insert("RunPodSandbox");
     node.apply(&pod("slow"));
-    wait_for("the call that hangs", PATIENCE, || if node.calls("RunPodSandbox") >= 2 { Ok(()) } else { Err(String::new()) });
+    wait_for("the call that hangs", PATIENCE, || {
+        if node.calls("RunPodSandbox") >= 2 { Ok(()) } else { Err(String::new()) }
+    });
     node.cri.state().hang.clear();
     node.apply(&pod("quick"));
     node.running("quick");

@@ -10,7 +10,8 @@ use crate::support::wait::wait_until;
 #[test]
 fn a_replacement_of_the_same_name_waits_until_the_old_one_is_gone() {
     let mut node = Node::new();
-    let slow = Program { run: Run::Forever, on_stop: OnStop::Exits { after: Duration::from_millis(800), code: 0 } };
+    let slow =
+        Program { run: Run::Forever, on_stop: OnStop::Exits { after: Duration::from_millis(800), code: 0 } };
     node.cri.script("slow", slow);
     let mut web = job("web", "slow", "Always");
     web["spec"]["terminationGracePeriodSeconds"] = json!(10);
@@ -51,5 +52,7 @@ fn a_source_that_is_not_configured_any_more_takes_its_pods_with_it() {
     node.agent.start();
     node.stopped("neighbour");
     assert!(!node.log_lines(&["not configured any more"]).is_empty(), "{}", node.agent.log());
-    wait_until("the old container to be gone", Duration::from_secs(20), || !node.all_running().values().flatten().any(|id| *id == neighbour));
+    wait_until("the old container to be gone", Duration::from_secs(20), || {
+        !node.all_running().values().flatten().any(|id| *id == neighbour)
+    });
 }

@@ -2,10 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
 #[expect(clippy::disallowed_types, reason = "tests reach into a server that runs on another thread")]
 use std::sync::Mutex;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -61,8 +61,7 @@ impl HttpServer {
         let port = listener.local_addr().expect("it is bound").port();
         #[expect(clippy::disallowed_types, reason = "see the import")]
         let answer = Mutex::new(answer);
-        let shared =
-            Arc::new(Shared { answer, requests: AtomicUsize::new(0), ends: AtomicBool::new(false) });
+        let shared = Arc::new(Shared { answer, requests: AtomicUsize::new(0), ends: AtomicBool::new(false) });
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("http-server".into())
