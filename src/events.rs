@@ -71,8 +71,8 @@ impl EventRecorder {
 
     /// For whoever logs what happened in words of their own: the same list, no line in the log.
     #[must_use]
-    pub fn without_log(&self) -> Self {
-        Self { shared: Rc::clone(&self.shared), logs: false }
+    pub fn without_log(self) -> Self {
+        Self { logs: false, ..self }
     }
 
     /// Something happened to a pod, or to the part of it that `field_path` names (see [`container_path`]).

@@ -184,8 +184,9 @@ fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
     let mut power = -i32::try_from(fraction.len()).unwrap_or(i32::MAX);
     let mut lost = false;
     for digit in digits {
-        // 25 significant digits are far beyond nano precision of the largest value; the rest only rounds.
-        if mantissa < 10_i128.pow(24) {
+        // The largest value has 28 digits in nanos: 30 are beyond its precision, the rest only rounds. Binary scales
+        // multiply, so fewer fit; 25 are beyond what anybody writes.
+        if mantissa < 10_i128.pow(if matches!(scale, Scale::Pow10(_)) { 29 } else { 24 }) {
             mantissa = mantissa * 10 + digit;
         } else {
             power = power.saturating_add(1);
@@ -211,7 +212,8 @@ fn magnitude(whole: &str, fraction: &str, scale: Scale) -> i128 {
             .and_then(|scale| product.checked_mul(scale))
             .unwrap_or(i128::MAX),
         (Some(product), _) => match 10_i128.checked_pow(power.unsigned_abs()) {
-            Some(scale) => div_away(product, scale),
+            // Lost digits round up as well, where the kept ones come out even.
+            Some(scale) => div_away(product, scale) + i128::from(lost && product % scale == 0),
             None => 1,
         },
         (None, 0..) => i128::MAX,

@@ -1,5 +1,6 @@
 //! What people and broken tools put into a manifest directory: each mistake gets one clear message, and no other pod feels it.
 
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -72,7 +73,8 @@ fn alias_bomb() -> String {
     let mut text = "apiVersion: v1\nkind: Pod\nl0: &l0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..10 {
         let before = format!("*l{}", level - 1);
-        text.push_str(&format!("l{level}: &l{level} [{}]\n", vec![before; 10].join(", ")));
+        let items = vec![before; 10].join(", ");
+        writeln!(text, "l{level}: &l{level} [{items}]").expect("writing to memory cannot fail");
     }
     text
 }

@@ -33,7 +33,7 @@ fn a_broken_manifest_among_good_ones_fails_the_run_and_the_good_ones_run() {
 }
 
 #[test]
-fn a_missing_directory_ends_the_run_by_its_timeout_and_is_named() {
+fn a_missing_directory_fails_the_run_and_is_named() {
     let node = Node::new();
     fs::remove_dir(node.agent.manifest_dir()).expect("remove the directory");
     let output = node.agent.run_once(&["--runonce-timeout=2s"]);

@@ -14,7 +14,7 @@ use super::wait::wait_for;
 /// The node's name; static pods carry it as a suffix.
 pub const NODE: &str = "edge";
 /// How long pods and the agent may take on a machine that is busy compiling.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program under test: `AGENT_BIN`, or the one built with the tests.
 pub fn binary() -> PathBuf {
