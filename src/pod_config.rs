@@ -53,7 +53,7 @@ impl PodConfig {
         registered: Vec<PodSource>,
         stored: Vec<StoredSource>,
         store: StoreHandle,
-        events: &EventRecorder,
+        events: EventRecorder,
         clock: Clock,
     ) -> Self {
         let mut desired = DesiredSet::default();

@@ -408,7 +408,7 @@ impl<R: Runtime> House<R> {
                 self.registered.clone(),
                 loaded.desired,
                 self.store.clone(),
-                &self.events,
+                self.events.clone(),
                 self.clock.clone(),
             ),
             workers: PodWorkers::new(deps, loaded.container_state),

@@ -265,7 +265,7 @@ impl Node {
                 self.sources.clone(),
                 loaded.desired,
                 store.clone(),
-                &events,
+                events.clone(),
                 clock.clone(),
             ),
             workers: PodWorkers::new(deps, loaded.container_state),
