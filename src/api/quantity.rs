@@ -332,6 +332,12 @@ mod tests {
     }
 
     #[test]
+    fn digits_beyond_a_nano_round_up_also_behind_many_others() {
+        let quantity = Quantity::parse("6854775758078079.2233720368572036477").unwrap();
+        assert_eq!(quantity.to_string(), "6854775758078079223372037n");
+    }
+
+    #[test]
     fn malformed_quantities_are_refused() {
         for text in ["", "m", "1.2.3", "1ki", "1 Gi", "abc", "1e", "--1", "+", ".", "1Ei3", "0x10"] {
             assert!(Quantity::parse(text).is_err(), "{text:?} must be refused");
