@@ -21,6 +21,7 @@ use serde::Serialize;
 pub use args::UsageError;
 pub use client::ClientError;
 
+use crate::logging::chain;
 use crate::store::StoreError;
 use crate::types::Timestamp;
 
@@ -118,18 +119,6 @@ fn to_json(object: &impl Serialize) -> Result<String, CliError> {
 
 fn to_yaml(object: &impl Serialize) -> Result<String, CliError> {
     serde_json::to_value(object).map(|value| yaml::to_string(&value)).map_err(CliError::Encode)
-}
-
-/// An error with all its sources in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

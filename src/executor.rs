@@ -16,6 +16,7 @@ use crate::cgroup::{self, CgroupConfig};
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType, container_path};
 use crate::image::{ImagePuller, ImageRequest, StartFailure as Failure};
+use crate::logging::chain;
 use crate::mailbox::Mailbox;
 use crate::observed::{ObservedPod, ObservedSandbox};
 use crate::reconcile::containers::find_container;
@@ -391,15 +392,4 @@ fn retry_after(error: &RuntimeError) -> Duration {
         ErrorKind::Unavailable | ErrorKind::Timeout => RETRY_RUNTIME_AFTER,
         ErrorKind::Unimplemented | ErrorKind::Refused => RETRY_AFTER,
     }
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

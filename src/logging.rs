@@ -69,6 +69,19 @@ pub fn init(config: &LogConfig) {
     let _ = builder.try_init();
 }
 
+/// An error with all its causes on one line, as it is logged and shown: errors do not repeat their source.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
 /// The least severe level that `-v N` shows.
 #[must_use]
 pub fn level(verbosity: i32) -> LevelFilter {

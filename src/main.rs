@@ -134,11 +134,5 @@ fn print(text: &str) -> u8 {
 }
 
 fn say_error(error: &dyn std::error::Error) {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    let _ = writeln!(std::io::stderr(), "error: {text}");
+    let _ = writeln!(std::io::stderr(), "error: {}", logging::chain(error));
 }

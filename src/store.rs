@@ -35,6 +35,7 @@ pub use records::{
 
 use crate::api::pod::PodStatus;
 use crate::desired::{SourcePod, SourceProblem};
+use crate::logging::chain;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 use db::{Db, PodRow};
 use pending::Pending;
@@ -341,18 +342,6 @@ fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
         origin: pod.origin.clone(),
         json,
     })
-}
-
-/// An error with all its sources in one line.
-fn chain(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::types::go_duration;
+
 /// A signed duration in nanoseconds, Go's `time.Duration`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(i64);
@@ -127,40 +129,11 @@ fn number_with_unit(text: &str) -> Option<(i128, &str)> {
 /// Go's canonical form.
 impl fmt::Display for GoDuration {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = self.0.unsigned_abs();
         if self.0 < 0 {
             formatter.write_str("-")?;
         }
-        let (unit, scale) = match nanos {
-            0 => return formatter.write_str("0s"),
-            1..1_000 => ("ns", 1),
-            1_000..1_000_000 => ("\u{b5}s", 1_000),
-            1_000_000..1_000_000_000 => ("ms", 1_000_000),
-            _ => ("s", 1_000_000_000),
-        };
-        if scale < 1_000_000_000 {
-            return write!(formatter, "{}{unit}", decimal(nanos, scale));
-        }
-        let (hours, minutes) = (nanos / 3_600_000_000_000, nanos / 60_000_000_000 % 60);
-        let seconds = nanos % 60_000_000_000;
-        if hours > 0 {
-            write!(formatter, "{hours}h")?;
-        }
-        if hours > 0 || minutes > 0 {
-            write!(formatter, "{minutes}m")?;
-        }
-        write!(formatter, "{}s", decimal(seconds, scale))
+        formatter.write_str(&go_duration(Duration::from_nanos(self.0.unsigned_abs())))
     }
-}
-
-/// `value / scale` in decimal without trailing zeros; `scale` is a power of ten.
-fn decimal(value: u64, scale: u64) -> String {
-    let (whole, fraction) = (value / scale, value % scale);
-    if fraction == 0 {
-        return whole.to_string();
-    }
-    let width = scale.ilog10() as usize;
-    format!("{whole}.{}", format!("{fraction:0width$}").trim_end_matches('0'))
 }
 
 impl<'de> Deserialize<'de> for GoDuration {

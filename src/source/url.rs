@@ -18,6 +18,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::http::{HttpClient, HttpError, Request, Response, shown_url};
+use crate::logging::chain;
 use crate::types::PodSource;
 
 /// Upstream's limit for one request, body included.
@@ -256,20 +257,6 @@ impl<P: ManifestParser> UrlSource<P> {
             validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
         })
     }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.ends_with(&inner_text) {
-            text = format!("{text}: {inner_text}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]
