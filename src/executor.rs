@@ -93,6 +93,7 @@ pub struct Executor<R> {
 /// One pod's execution: what its actions share.
 struct Run<'a> {
     pod: &'a Pod,
+    observed: &'a ObservedPod,
     sandbox_config: SandboxConfig,
     dns_problems: Vec<DnsProblem>,
     sandbox: Option<ObservedSandbox>,
@@ -142,6 +143,7 @@ impl<R: Runtime> Executor<R> {
         };
         let mut run = Run {
             pod,
+            observed,
             sandbox_config,
             dns_problems,
             sandbox: observed.ready_sandbox().cloned(),
@@ -176,9 +178,12 @@ impl<R: Runtime> Executor<R> {
                 self.killing(run.pod, stopped)
             }
             Action::RemoveSandbox { id } => self.killing(run.pod, self.runtime.remove_sandbox(id).await),
-            Action::RemoveContainer { id, name } => {
-                self.remove_log_link(run.pod, name, id).await;
-                self.killing(run.pod, self.runtime.remove_container(id).await)
+            Action::RemoveContainer { id, .. } => {
+                self.killing(run.pod, self.runtime.remove_container(id).await)?;
+                if let Some(container) = run.observed.containers.iter().find(|seen| seen.id == *id) {
+                    self.remove_container_files(run.pod, container).await;
+                }
+                Ok(())
             }
             Action::CreateSandbox { attempt } => self.create_sandbox(run, *attempt).await,
             Action::StartContainer(start) => {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::api::pod::{Container, Pod, VolumeMount};
 use crate::events::EventType;
-use crate::executor::files::{log_directory, make_dir, write_file};
+use crate::executor::files::{log_directory, log_file_name, make_dir, termination_log_name, write_file};
 use crate::executor::{Executor, RETRY_AFTER, Run};
 use crate::image::StartFailure as Failure;
 use crate::observed::ObservedSandbox;
@@ -149,7 +149,7 @@ impl<R: Runtime> Executor<R> {
             working_dir: container.working_dir.clone(),
             envs,
             mounts,
-            log_path: format!("{}/{}.log", container.name, start.attempt),
+            log_path: format!("{}/{}", container.name, log_file_name(start.attempt)),
             stdin: container.stdin,
             stdin_once: container.stdin_once,
             tty: container.tty,
@@ -182,8 +182,7 @@ impl<R: Runtime> Executor<R> {
         let container_dir = pod_dir.join("containers").join(&container.name);
         let log_dir = Path::new(log_directory).join(&container.name);
         let hosts_path = pod_dir.join("etc-hosts");
-        // Upstream's eight hex digits tell instances apart; the restart count does that and can be found again.
-        let termination_log = container_dir.join(format!("{:08x}", start.attempt));
+        let termination_log = container_dir.join(termination_log_name(start.attempt));
         let termination_path = container.termination_message_path.clone();
         let make = move || -> Result<Vec<Mount>, (std::path::PathBuf, std::io::Error)> {
             let at = |path: &Path| {

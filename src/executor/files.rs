@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use crate::api::pod::Pod;
 use crate::executor::Executor;
+use crate::observed::ObservedContainer;
 use crate::rt;
 use crate::runtime::Runtime;
-use crate::types::{ContainerId, ContainerName};
+use crate::types::ContainerId;
+use crate::volume;
 
 /// The longest file name Linux file systems take.
 const MAX_FILE_NAME: usize = 255;
@@ -27,6 +29,16 @@ pub(super) fn log_link_name(pod: &Pod, container: &str, id: &ContainerId) -> Str
     }
     base.truncate(most);
     base + ".log"
+}
+
+/// `<restart count>.log`.
+pub(super) fn log_file_name(attempt: u32) -> String {
+    format!("{attempt}.log")
+}
+
+/// Upstream's eight hex digits are random; the restart count tells instances apart as well and can be found again.
+pub(super) fn termination_log_name(attempt: u32) -> String {
+    format!("{attempt:08x}")
 }
 
 impl<R: Runtime> Executor<R> {
@@ -63,11 +75,21 @@ impl<R: Runtime> Executor<R> {
         }
     }
 
-    /// Removes a container's link and, since its record goes, its log file is left to [`Self::remove_logs`].
-    pub(super) async fn remove_log_link(&self, pod: &Pod, name: &ContainerName, id: &ContainerId) {
-        let link = self.config.container_logs_dir.join(log_link_name(pod, name.as_str(), id));
-        rt::blocking("unlink container log", move || {
-            let _ = std::fs::remove_file(link);
+    /// Removes what a container's record leaves on the node: the link to its log, the log, its termination log. Without
+    /// this a crash loop would fill the disk one small file at a time.
+    pub(super) async fn remove_container_files(&self, pod: &Pod, container: &ObservedContainer) {
+        let name = container.name.as_str();
+        let logs = log_directory(&self.config.pod_logs_dir, pod).join(name);
+        let messages = volume::pod_dir(&self.config.volumes, &pod.metadata.uid).join("containers").join(name);
+        let files = [
+            self.config.container_logs_dir.join(log_link_name(pod, name, &container.id)),
+            logs.join(log_file_name(container.attempt)),
+            messages.join(termination_log_name(container.attempt)),
+        ];
+        rt::blocking("remove container files", move || {
+            for file in files {
+                let _ = std::fs::remove_file(file);
+            }
         })
         .await;
     }

@@ -36,6 +36,16 @@ fn a_crashing_container_is_restarted_at_once_then_after_growing_delays_and_says_
         "{message}"
     );
 
+    let names = |directory: &std::path::Path| -> Vec<String> {
+        let entries = std::fs::read_dir(directory).expect("list a directory");
+        entries.map(|entry| entry.expect("read an entry").file_name().into_string().expect("UTF-8")).collect()
+    };
+    let logs = node.agent.pod_logs_dir();
+    let pods = names(&logs);
+    let pod = pods.iter().find(|name| name.starts_with("default_crash-")).expect("the pod has logs");
+    let kept = names(&logs.join(pod).join("main"));
+    assert!(kept.contains(&"2.log".to_owned()) && !kept.contains(&"0.log".to_owned()), "{kept:?}");
+
     let starts: Vec<i64> =
         node.written("starts").lines().map(|line| line.parse().expect("seconds")).collect();
     assert_eq!(starts.len(), 3, "{starts:?}");
