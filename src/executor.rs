@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::sync::OnceCell;
+
 use crate::api::pod::{Container, Pod};
 use crate::cgroup::{self, CgroupConfig};
 use crate::clock::Clock;
@@ -24,7 +26,7 @@ use crate::reconcile::env::ObjectLookup;
 use crate::reconcile::network::DnsProblem;
 use crate::reconcile::plan::{Action, ContainerKind, PodPlan, StartContainer};
 use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags, pod_cgroup_path, qos_class};
-use crate::runtime::{ErrorKind, Runtime, RuntimeError, SandboxConfig};
+use crate::runtime::{CgroupDriver, ErrorKind, Runtime, RuntimeError, SandboxConfig};
 use crate::types::{ContainerName, PodUid, SandboxId};
 use crate::volume::{self, MountedVolumes, VolumeConfig, VolumeError};
 
@@ -88,6 +90,7 @@ pub struct Executor<R> {
     events: EventRecorder,
     clock: Clock,
     config: ExecutorConfig,
+    cgroup_driver: OnceCell<CgroupDriver>,
 }
 
 /// One pod's execution: what its actions share.
@@ -113,7 +116,7 @@ impl<R: Runtime> Executor<R> {
         clock: Clock,
         config: ExecutorConfig,
     ) -> Self {
-        Self { runtime, images, events, clock, config }
+        Self { runtime, images, events, clock, config, cgroup_driver: OnceCell::new() }
     }
 
     /// Carries out the plan's actions in order. A failed container start ends what depends on it; any other failure ends
@@ -130,11 +133,14 @@ impl<R: Runtime> Executor<R> {
         let starts =
             |action: &Action| matches!(action, Action::CreateSandbox { .. } | Action::StartContainer(_));
         let (sandbox_config, dns_problems) = if plan.actions.iter().any(starts) {
-            match self.sandbox_config(pod, attempt) {
+            let made = match self.ask_cgroup_driver().await {
+                Ok(()) => self.sandbox_config(pod, attempt).map_err(|message| (message, RETRY_AFTER)),
+                Err(error) => Err((error.to_string(), retry_after(&error))),
+            };
+            match made {
                 Ok(made) => made,
-                Err(message) => {
-                    execution.pod =
-                        Some(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER));
+                Err((message, after)) => {
+                    execution.pod = Some(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, after));
                     return execution;
                 }
             }
@@ -158,6 +164,26 @@ impl<R: Runtime> Executor<R> {
             }
         }
         execution
+    }
+
+    /// The runtime's answer overrides the configured cgroup driver (upstream); one that does not know keeps it. Asked
+    /// once, before the first sandbox.
+    async fn ask_cgroup_driver(&self) -> Result<(), RuntimeError> {
+        let ask = || async {
+            let configured = self.config.layout.driver;
+            let driver = self.runtime.cgroup_driver().await?.unwrap_or(configured);
+            if driver != configured {
+                log::info!(configured:? = configured, runtime:? = driver; "Using the cgroup driver of the container runtime");
+            }
+            Ok(driver)
+        };
+        self.cgroup_driver.get_or_try_init(ask).await.map(|_| ())
+    }
+
+    /// How pod cgroups are named: as configured until the runtime has said its driver.
+    fn cgroup_layout(&self) -> CgroupLayout {
+        let driver = self.cgroup_driver.get().copied().unwrap_or(self.config.layout.driver);
+        CgroupLayout { driver, ..self.config.layout.clone() }
     }
 
     async fn carry_out(
@@ -359,8 +385,10 @@ impl<R: Runtime> Executor<R> {
             self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
             return false;
         }
-        let parent = pod_cgroup_path(&pod.metadata.uid, qos_class(pod), &self.config.layout);
-        for error in cgroup::remove_pod_cgroup(&self.config.cgroup, &parent) {
+        let layout = self.cgroup_layout();
+        let parent = pod_cgroup_path(&pod.metadata.uid, qos_class(pod), &layout);
+        let tree = CgroupConfig { driver: layout.driver, ..self.config.cgroup.clone() };
+        for error in cgroup::remove_pod_cgroup(&tree, &parent) {
             log::debug!(pod:% = pod.pod_ref(), err:% = chain(&error); "Pod cgroup is still in use");
         }
         if records {

@@ -67,7 +67,7 @@ impl<R: Runtime> Executor<R> {
             port_mappings: port_mappings(pod),
             labels,
             annotations: pod.metadata.annotations.clone(),
-            cgroup_parent: pod_cgroup_parent(&pod.metadata.uid, qos_class(pod), &self.config.layout),
+            cgroup_parent: pod_cgroup_parent(&pod.metadata.uid, qos_class(pod), &self.cgroup_layout()),
             sysctls: security
                 .sysctls
                 .iter()

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use edge_agent::runtime::CgroupDriver;
 use serde_json::Value;
 
 use super::node::{Node, pod};
@@ -109,4 +110,28 @@ fn an_endpoint_that_makes_no_sense_is_refused_at_start() {
         let log = node.agent.log();
         assert!(log.lines().any(|line| line.starts_with("error: ") && line.contains("unix://")), "{log}");
     }
+}
+
+#[test]
+fn the_runtimes_cgroup_driver_overrides_the_configured_one() {
+    let mut node = Node::new();
+    node.cri.change(|world, _| world.cgroup_driver = Some(CgroupDriver::Systemd));
+    let file = node.agent.config_file();
+    let text = std::fs::read_to_string(&file).expect("read the configuration");
+    let kept = text.lines().filter(|line| !line.contains("cgroupsPerQOS") && !line.contains("enforceNode"));
+    std::fs::write(&file, kept.collect::<Vec<_>>().join("\n")).expect("write the configuration");
+    node.apply(&pod("web"));
+    node.agent.start();
+    node.running("web");
+    let parents: Vec<String> = node
+        .cri
+        .state()
+        .sandbox_configs
+        .values()
+        .filter_map(|config| Some(config.linux.as_ref()?.cgroup_parent.clone()))
+        .collect();
+    assert_eq!(parents.len(), 1);
+    let slice =
+        parents[0].strip_prefix("kubepods-besteffort-pod").and_then(|rest| rest.strip_suffix(".slice"));
+    assert!(slice.is_some(), "{parents:?}");
 }
