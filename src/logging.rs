@@ -36,7 +36,7 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// `-v`.
     pub verbosity: i32,
-    /// `--vmodule`: file name pattern (without `.rs`) to verbosity, first match wins.
+    /// `--vmodule`: pattern of file names (without `.rs`) to verbosity, first match wins.
     pub vmodule: Vec<(String, i32)>,
 }
 
@@ -51,22 +51,44 @@ pub fn init(config: &LogConfig) {
     let mut builder = env_logger::Builder::new();
     // Libraries speak only when something is wrong; their chatter is not ours to promise.
     builder.filter_level(LevelFilter::Warn);
+    let most = config.vmodule.iter().map(|(_, verbosity)| *verbosity).chain([config.verbosity]).max();
     for own in OWN_CRATES {
-        builder.filter_module(own, level(config.verbosity));
-    }
-    for (pattern, verbosity) in &config.vmodule {
-        builder.filter_module(&format!("edge_agent::{pattern}"), level(*verbosity));
+        builder.filter_module(own, level(most.unwrap_or(config.verbosity)));
     }
     let pid = std::process::id();
-    let format = config.format;
+    let config = config.clone();
     builder.format(move |output, record| {
-        let line = match format {
+        if record.level() > allowed(&config, file_name(record)) {
+            return Ok(());
+        }
+        let line = match config.format {
             LogFormat::Text => text_line(record, pid),
             LogFormat::Json => json_line(record),
         };
         output.write_all(line.as_bytes())
     });
     let _ = builder.try_init();
+}
+
+/// What a file may log: the verbosity of the first `--vmodule` pattern that matches its name without `.rs`, else `-v`.
+fn allowed(config: &LogConfig, file: &str) -> LevelFilter {
+    let stem = file.strip_suffix(".rs").unwrap_or(file);
+    let matching =
+        config.vmodule.iter().find(|(pattern, _)| matches_glob(pattern.as_bytes(), stem.as_bytes()));
+    level(matching.map_or(config.verbosity, |(_, verbosity)| *verbosity))
+}
+
+/// `*` is any text, `?` one character; klog has no more either.
+fn matches_glob(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern.split_first(), text.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => {
+            matches_glob(rest, text) || (!text.is_empty() && matches_glob(pattern, &text[1..]))
+        }
+        (Some((b'?', rest)), Some((_, text))) => matches_glob(rest, text),
+        (Some((wanted, rest)), Some((found, text))) => wanted == found && matches_glob(rest, text),
+        (None, Some(_)) | (Some(_), None) => false,
+    }
 }
 
 /// An error with all its causes on one line, as it is logged and shown: errors do not repeat their source.
@@ -208,6 +230,20 @@ mod tests {
         assert_eq!(object["msg"], "Started pod");
         assert_eq!(object["pod"], "a\"b");
         assert_eq!(object["caller"], "kubelet.rs:7");
+    }
+
+    #[test]
+    fn vmodule_patterns_name_files_and_the_first_that_matches_wins() {
+        let vmodule = vec![("pod_*".to_owned(), 4), ("pod_worker".to_owned(), 6), ("?rt".to_owned(), 6)];
+        let config = LogConfig { vmodule, ..LogConfig::default() };
+        for (file, expected) in [
+            ("pod_worker.rs", LevelFilter::Debug),
+            ("worker.rs", LevelFilter::Info),
+            ("rt.rs", LevelFilter::Info),
+            ("xrt.rs", LevelFilter::Trace),
+        ] {
+            assert_eq!(allowed(&config, file), expected, "{file}");
+        }
     }
 
     #[test]
