@@ -53,6 +53,20 @@ impl HeldStarts {
         plan
     }
 
+    /// Drops failures of what the plan does not want any more: a pod that runs has nothing wrong with it, whatever failed
+    /// on the way.
+    pub fn keep_wanted(&mut self, plan: &PodPlan) {
+        if plan.actions.is_empty() {
+            self.pod = None;
+        }
+        let wanted = |name: &ContainerName| {
+            plan.actions
+                .iter()
+                .any(|action| matches!(action, Action::StartContainer(start) if start.name == *name))
+        };
+        self.containers.retain(|name, _| wanted(name));
+    }
+
     /// Nothing is held any more.
     pub fn clear(&mut self) {
         *self = Self::default();
@@ -101,6 +115,18 @@ mod tests {
         let plan = PodPlan { actions: vec![start("bad")], ..PodPlan::default() };
         let kept = starts.hold_back(plan, Timestamp::from_secs(1_000_000));
         assert!(kept.actions.is_empty() && kept.requeue_after.is_none());
+    }
+
+    #[test]
+    fn a_failure_is_forgotten_when_nothing_is_left_to_do_about_it() {
+        let mut starts = HeldStarts { pod: Some(held(Some(30))), ..HeldStarts::default() };
+        starts.containers.insert("bad".into(), held(None));
+        starts.containers.insert("good".into(), held(Some(30)));
+        starts.keep_wanted(&PodPlan { actions: vec![start("bad")], ..PodPlan::default() });
+        assert!(starts.pod.is_some(), "something is still to be done");
+        assert_eq!(starts.containers.keys().map(ContainerName::as_str).collect::<Vec<_>>(), ["bad"]);
+        starts.keep_wanted(&PodPlan::default());
+        assert_eq!(starts, HeldStarts::default());
     }
 
     #[test]

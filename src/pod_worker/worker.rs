@@ -171,6 +171,7 @@ impl<R: Runtime> Worker<R> {
             Err(next) => return next,
         };
         let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(None));
+        self.held.keep_wanted(&plan);
         let status = self.status(&observed, &plan);
         let ended = is_terminal(&status);
         self.shared.deps.statuses.set(&self.pod, status);
