@@ -161,9 +161,9 @@ impl<R: Runtime> Kubelet<R> {
         let pod = change.pod.pod;
         match change.op {
             PodOp::Add | PodOp::Update | PodOp::Reconcile => self.workers.desire(pod),
-            PodOp::Remove => self.workers.remove(&pod.metadata.uid, None),
+            PodOp::Remove => self.workers.remove(&pod, None),
             PodOp::Delete => {
-                self.workers.remove(&pod.metadata.uid, pod.metadata.deletion_grace_period_seconds);
+                self.workers.remove(&pod, pod.metadata.deletion_grace_period_seconds);
             }
         }
     }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use tokio::task::JoinHandle;
 
-use crate::api::pod::Pod;
+use crate::api::pod::{Pod, PodStatus};
 use crate::clock::Clock;
 use crate::executor::Executor;
 use crate::reconcile::lifecycle::{NameQueue, PodWorkerEvent};
@@ -96,15 +96,27 @@ impl<R: Runtime> PodWorkers<R> {
     /// A pod that an earlier process began to take down: goes on with that.
     pub fn go_on_terminating(&self, pod: Rc<Pod>) {
         let mailbox = self.mailbox_of(&pod);
+        self.show_going(&pod);
         mailbox.desire(pod);
         mailbox.tell(PodWorkerEvent::Removed { grace_override: None });
     }
 
     /// Nobody wants this pod any more.
-    pub fn remove(&self, uid: &PodUid, grace_override: Option<i64>) {
-        if let Some(worker) = self.shared.workers.borrow().get(uid) {
+    pub fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
+        if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
+            self.show_going(pod);
             worker.mailbox.tell(PodWorkerEvent::Removed { grace_override });
         }
+    }
+
+    /// A pod that goes is seen to go from this moment on, before its worker has had a turn: run-once waits for what it sees.
+    fn show_going(&self, pod: &Rc<Pod>) {
+        let deps = &self.shared.deps;
+        let mut pod = Rc::clone(pod);
+        Rc::make_mut(&mut pod).metadata.deletion_timestamp.get_or_insert(deps.clock.now());
+        let unseen = || PodStatus { phase: "Pending".to_owned(), ..PodStatus::default() };
+        let status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(unseen);
+        deps.statuses.set(&pod, status);
     }
 
     /// Something changed in the runtime for these pods. Returns those that have no worker.

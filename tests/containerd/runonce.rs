@@ -36,6 +36,21 @@ fn a_second_run_once_adopts_what_runs_and_starts_nothing() {
 }
 
 #[test]
+fn run_once_ends_only_when_what_is_no_longer_wanted_is_gone() {
+    let node = Node::new();
+    node.apply(&node.pod("one", "sleep 1000"));
+    assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
+    assert!(node.containerd.instances().iter().any(|instance| instance.pid.is_some()));
+    node.delete("one");
+
+    assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
+
+    let left: Vec<_> =
+        node.containerd.instances().into_iter().filter(|instance| instance.pid.is_some()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
 fn run_once_fails_when_one_pod_cannot_start_and_still_starts_the_others() {
     let node = Node::new();
     let mut broken = node.pod("broken", "sleep 1000");
