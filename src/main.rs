@@ -104,12 +104,11 @@ fn log_config(resolved: &Resolved) -> LogConfig {
 }
 
 fn report_run_once(outcome: &RunOnceOutcome) -> u8 {
-    let text = if outcome.pods.is_empty() {
-        "No pods to run.\n".to_owned()
-    } else {
-        cli::pods_table(&outcome.pods, Clock::System.now())
-    };
-    print(&text);
+    if !outcome.pods.is_empty() {
+        print(&cli::pods_table(&outcome.pods, Clock::System.now()));
+    } else if outcome.failures.is_empty() {
+        print("No pods to run.\n");
+    }
     for failure in &outcome.failures {
         let _ = writeln!(std::io::stderr(), "error: {failure}");
     }
