@@ -5,7 +5,12 @@
 use std::error::Error;
 
 /// Compiled together; their imports are looked up in `ROOT`.
-const FILES: [&str; 2] = ["proto/runtime/v1/api.proto", "proto/containerd/events.proto"];
+const FILES: [&str; 4] = [
+    "proto/runtime/v1/api.proto",
+    "proto/containerd/events.proto",
+    "proto/containerd/tasks.proto",
+    "proto/grpc/health.proto",
+];
 const ROOT: &str = "proto";
 
 fn main() -> Result<(), Box<dyn Error>> {

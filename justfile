@@ -26,6 +26,10 @@ sim seeds="1000" first="0":
 containerd *names:
     cargo nextest run --locked --profile ci --test it containerd:: {{names}}
 
+# A hundred pods of every shape come, change, fail and go. As root.
+storm pods="100" rounds="300":
+    AGENT_STORM_PODS={{pods}} AGENT_STORM_ROUNDS={{rounds}} cargo test --locked --test it whole_storm
+
 # The release binary's figures. As root; AGENT_BUDGET_STRICT=1 fails on times, too.
 budget:
     cargo build --locked --release --bin agent

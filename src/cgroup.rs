@@ -1,11 +1,20 @@
-//! The pod level of the cgroup tree. The runtime makes it on the way to its containers' cgroups; it is taken away here when
-//! the pod is gone.
+//! The cgroups above the containers': the node's, the QoS classes', the pods'. Makes them, writes their values, takes them
+//! away with the processes left in them.
 //!
-//! Owns removal below the kubepods root, nothing else. Values are computed in `reconcile/resources`; containers' cgroups
-//! belong to the runtime.
+//! Owns files and slices below the kubepods root, and the limits of cgroups that are named to it. Values are computed in
+//! `reconcile`; containers' cgroups belong to the runtime. Everything here blocks: for the pool of `rt::blocking`.
 
-use std::path::{Path, PathBuf};
+mod file;
+mod systemd;
+mod tree;
+mod v1;
+mod v2;
 
+use std::io;
+use std::path::PathBuf;
+
+use crate::dbus::DbusError;
+use crate::reconcile::resources::CgroupValues;
 use crate::runtime::CgroupDriver;
 
 /// Where the tree is and who writes it.
@@ -15,107 +24,143 @@ pub struct CgroupConfig {
     pub mount: PathBuf,
     /// Unified hierarchy.
     pub v2: bool,
-    /// systemd removes its empty slices itself.
+    /// With systemd, cgroups are slices, made and removed through it.
     pub driver: CgroupDriver,
 }
 
-/// A pod's cgroup could not be removed; usually a process is still in it.
+/// What could not be done to a cgroup.
 #[derive(Debug, thiserror::Error)]
-#[error("remove cgroup {path:?}")]
-pub struct CgroupError {
-    path: PathBuf,
-    #[source]
-    source: std::io::Error,
+pub enum CgroupError {
+    /// A directory could not be made.
+    #[error("create cgroup {path:?}")]
+    Create {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A value was refused.
+    #[error("write {value:?} to {path:?}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was to be in it.
+        value: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory could not be removed; usually a process is still in it.
+    #[error("remove cgroup {path:?}")]
+    Remove {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// systemd was asked and said no.
+    #[error("ask systemd for {unit:?}")]
+    Systemd {
+        /// The slice.
+        unit: String,
+        /// Its answer.
+        #[source]
+        source: DbusError,
+    },
+    /// Somebody else was to make it.
+    #[error("{path:?} cgroup does not exist")]
+    Missing {
+        /// Which.
+        path: String,
+    },
+    /// The path is empty or leads upwards.
+    #[error("{path:?} is no path of a cgroup")]
+    Path {
+        /// Which.
+        path: String,
+    },
 }
 
-/// Removes the pod's cgroup (`/kubepods/burstable/pod<uid>`) from every hierarchy, empty children included. Fine when it
-/// is gone.
+/// Something this machine does not let us do, and without which pods run all the same.
+#[derive(Debug)]
+pub struct Skipped {
+    /// The controller, file or service.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Makes a cgroup (`/kubepods/burstable/pod<uid>`) in every hierarchy, with what is above it, and writes its values. Fine
+/// when it is there. Returns what had to be left out.
+///
+/// # Errors
+/// The first thing that went wrong other than a missing permission or controller.
+pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Result<Vec<Skipped>, CgroupError> {
+    let path = tree::Relative::new(path)?;
+    let mut skipped = Vec::new();
+    if config.driver == CgroupDriver::Systemd {
+        skipped.extend(systemd::ensure_slice(config, &path, values)?);
+        if !skipped.is_empty() && !tree::exists(config, &path) {
+            // Not behind systemd's back: the runtime has its own way to it.
+            return Ok(skipped);
+        }
+    }
+    skipped.extend(tree::make(config, &path)?);
+    skipped.extend(tree::write_values(config, &path, values)?);
+    Ok(skipped)
+}
+
+/// Writes values of a cgroup that is there.
+///
+/// # Errors
+/// As [`ensure`], and when it is in no hierarchy.
+pub fn update(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Result<Vec<Skipped>, CgroupError> {
+    let relative = tree::Relative::new(path)?;
+    if !tree::exists(config, &relative) {
+        return Err(CgroupError::Missing { path: path.to_owned() });
+    }
+    let mut skipped = Vec::new();
+    if config.driver == CgroupDriver::Systemd {
+        skipped.extend(systemd::ensure_slice(config, &relative, values)?);
+    }
+    skipped.extend(tree::write_values(config, &relative, values)?);
+    Ok(skipped)
+}
+
+/// Whether a cgroup is in any hierarchy.
+#[must_use]
+pub fn exists(config: &CgroupConfig, path: &str) -> bool {
+    tree::Relative::new(path).is_ok_and(|path| tree::exists(config, &path))
+}
+
+/// Sends SIGKILL to everything in a cgroup and below it. Returns how many processes there were; they need a moment to go.
+#[must_use]
+pub fn kill_all(config: &CgroupConfig, path: &str) -> usize {
+    tree::Relative::new(path).map_or(0, |path| tree::kill_all(config, &path))
+}
+
+/// Removes a cgroup from every hierarchy, empty children included. Fine when it is gone.
 ///
 /// # Errors
 /// One per hierarchy that still has it; the others are done all the same.
-pub fn remove_pod_cgroup(config: &CgroupConfig, cgroup_parent: &str) -> Vec<CgroupError> {
-    if config.driver == CgroupDriver::Systemd {
-        return Vec::new();
-    }
-    let relative = cgroup_parent.trim_start_matches('/');
-    // An empty or upward path would reach the hierarchy's root.
-    if relative.is_empty() || Path::new(relative).components().any(|part| part.as_os_str() == "..") {
-        return Vec::new();
-    }
-    roots(config)
-        .into_iter()
-        .map(|root| root.join(relative))
-        .filter(|path| path.is_dir())
-        .filter_map(|path| remove_tree(&path).err().map(|source| CgroupError { path, source }))
-        .collect()
-}
-
-fn roots(config: &CgroupConfig) -> Vec<PathBuf> {
-    if config.v2 {
-        return vec![config.mount.clone()];
-    }
-    let Ok(entries) = std::fs::read_dir(&config.mount) else { return Vec::new() };
-    let mut roots: Vec<PathBuf> = entries
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.is_dir() && !path.is_symlink())
-        .collect();
-    roots.sort();
-    roots
-}
-
-/// cgroupfs refuses unlink of its files; removing the directories bottom-up is enough.
-fn remove_tree(path: &Path) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_tree(&entry.path())?;
+pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
+    let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
+    if config.driver == CgroupDriver::Systemd && tree::exists(config, &path) {
+        // Whatever systemd says, the directories decide: it may be away, or not know slices a runtime has made.
+        if let Err(error) = systemd::stop_slice(&path) {
+            log::debug!(cgroup:% = path, err:% = crate::logging::chain(&error); "systemd did not stop a slice");
         }
     }
-    match std::fs::remove_dir(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+    tree::remove(config, &path)
+}
+
+/// Cgroups directly below one, in any hierarchy, as paths.
+#[must_use]
+pub fn children(config: &CgroupConfig, path: &str) -> Vec<String> {
+    tree::Relative::new(path).map_or_else(|_| Vec::new(), |path| tree::children(config, &path))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("edge-agent-cgroup-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        path
-    }
-
-    #[test]
-    fn a_pods_cgroup_goes_from_every_v1_hierarchy_and_its_neighbours_stay() {
-        let mount = scratch("v1");
-        for path in [
-            "cpu/kubepods/besteffort/podA/c1",
-            "memory/kubepods/besteffort/podA",
-            "cpu/kubepods/besteffort/podB",
-        ] {
-            std::fs::create_dir_all(mount.join(path)).unwrap();
-        }
-        let config = CgroupConfig { mount: mount.clone(), v2: false, driver: CgroupDriver::Cgroupfs };
-        assert!(remove_pod_cgroup(&config, "/kubepods/besteffort/podA").is_empty());
-        assert!(!mount.join("cpu/kubepods/besteffort/podA").exists());
-        assert!(!mount.join("memory/kubepods/besteffort/podA").exists());
-        assert!(mount.join("cpu/kubepods/besteffort/podB").exists());
-        std::fs::remove_dir_all(mount).unwrap();
-    }
-
-    #[test]
-    fn v2_has_one_hierarchy_and_no_path_reaches_its_root() {
-        let mount = scratch("v2");
-        std::fs::create_dir_all(mount.join("kubepods/podA")).unwrap();
-        let config = CgroupConfig { mount: mount.clone(), v2: true, driver: CgroupDriver::Cgroupfs };
-        for nothing in ["", "/", "/kubepods/..", "../kubepods"] {
-            assert!(remove_pod_cgroup(&config, nothing).is_empty());
-        }
-        assert!(mount.join("kubepods/podA").exists());
-        assert!(remove_pod_cgroup(&config, "/kubepods/podA").is_empty());
-        assert!(!mount.join("kubepods/podA").exists() && mount.join("kubepods").exists());
-        std::fs::remove_dir_all(mount).unwrap();
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! Sub-commands that look at the agent: `status` and `get`. Each parses, calls and renders.
+//! Sub-commands that look at the agent: `status`, `get` and `describe`. Each parses, calls and renders.
 //!
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
@@ -6,6 +6,7 @@
 mod age;
 mod args;
 mod client;
+mod describe;
 mod findings;
 mod get;
 mod offline;
@@ -26,8 +27,11 @@ use crate::store::StoreError;
 use crate::types::Timestamp;
 
 /// Commands that [`run`] knows, each with a line of help.
-pub const COMMANDS: &[(&str, &str)] =
-    &[("get", "Show pods, as kubectl does"), ("status", "Show what runs, what is wrong, and why")];
+pub const COMMANDS: &[(&str, &str)] = &[
+    ("describe", "Show everything about a pod, as kubectl does"),
+    ("get", "Show pods, as kubectl does"),
+    ("status", "Show what runs, what is wrong, and why"),
+];
 
 /// All is well.
 pub const EXIT_OK: u8 = 0;
@@ -78,6 +82,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
     let result = match command {
         "status" => status::run(arguments, &mut environment),
         "get" => get::run(arguments, &mut environment),
+        "describe" => describe::run(arguments, &mut environment),
         _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),
     };
     match result {

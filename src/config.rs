@@ -81,6 +81,11 @@ pub enum Invocation {
         /// Unparsed.
         args: Vec<OsString>,
     },
+    /// `agent describe`, with the arguments that are not its name.
+    Describe {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
     /// `agent get`, with the arguments that are not its name.
     Get {
         /// Unparsed.
@@ -160,7 +165,7 @@ impl Resolved {
 }
 
 /// The commands of this version.
-const COMMANDS: [&str; 5] = ["config", "get", "help", "status", "version"];
+const COMMANDS: [&str; 6] = ["config", "describe", "get", "help", "status", "version"];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -180,6 +185,7 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         "help" => Ok(Invocation::Help(help::text())),
         "version" => Ok(Invocation::Version(VersionKind::Plain)),
         "status" => Ok(Invocation::Status { args: joined(before, rest) }),
+        "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
         "get" => Ok(Invocation::Get { args: joined(before, rest) }),
         "config" => {
             before.extend(rest);

@@ -5,7 +5,8 @@
 //! and are Kubernetes' own.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,6 +27,13 @@ const MAX_MESSAGE_CHARS: usize = 1024;
 const RING_BURST: u32 = 25;
 /// The log is read by people and wears the same flash: less of it.
 const LOG_BURST: u32 = 5;
+/// So many different messages of one object and reason are kept apart; further ones count as one event, as client-go
+/// combines them.
+const MAX_SIMILAR: usize = 10;
+/// After this long without an event of its kind they are told apart again.
+const SIMILAR_FOR: Duration = Duration::from_secs(600);
+/// How a combined event begins (upstream).
+const COMBINED: &str = "(combined from similar events): ";
 /// After its burst, once in this time; client-go's rate.
 const REFILL: Duration = Duration::from_secs(300);
 
@@ -57,7 +65,42 @@ struct Watched {
     log: Bucket,
     /// Log lines withheld since the last one.
     suppressed: u32,
+    /// Hashes of the messages that are told apart.
+    similar: BTreeSet<u64>,
+    /// The message that stands for all further ones. It does not change with each: that would be a new event in the ring.
+    combined: Option<String>,
     last: Timestamp,
+}
+
+impl Watched {
+    fn new(now: Timestamp) -> Self {
+        Self {
+            ring: Bucket::full(RING_BURST, now),
+            log: Bucket::full(LOG_BURST, now),
+            suppressed: 0,
+            similar: BTreeSet::new(),
+            combined: None,
+            last: now,
+        }
+    }
+
+    /// The message to keep: its own, or the one that stands for many.
+    fn combine(&mut self, message: &str, now: Timestamp) -> Option<String> {
+        if now.saturating_since(self.last) > SIMILAR_FOR {
+            self.similar.clear();
+            self.combined = None;
+        }
+        let mut hasher = DefaultHasher::new();
+        message.hash(&mut hasher);
+        if self.similar.len() < MAX_SIMILAR {
+            self.similar.insert(hasher.finish());
+        }
+        if self.similar.len() < MAX_SIMILAR {
+            return None;
+        }
+        let first = || shortened(&format!("{COMBINED}{message}"));
+        Some(self.combined.get_or_insert_with(first).clone())
+    }
 }
 
 impl EventRecorder {
@@ -120,12 +163,15 @@ impl EventRecorder {
 
     fn record(&self, key: EventKey) {
         let now = self.shared.clock.now();
-        let event = StoredEvent { key, count: 1, first: now, last: now };
+        let mut event = StoredEvent { key, count: 1, first: now, last: now };
         let verdict = self.shared.state.borrow_mut().admit(&event.key, now);
         if let Some(suppressed) = verdict.log.filter(|_| self.logs) {
             log_event(&event.key, suppressed);
         }
         if verdict.ring {
+            if let Some(combined) = verdict.combined {
+                event.key.message = combined;
+            }
             self.shared.state.borrow_mut().remember(&event);
             self.shared.store.put_event(event);
         }
@@ -144,6 +190,8 @@ struct Verdict {
     ring: bool,
     /// How many lines were withheld before this one.
     log: Option<u32>,
+    /// Kept under this message instead of its own.
+    combined: Option<String>,
 }
 
 impl State {
@@ -156,12 +204,8 @@ impl State {
                 self.watched.remove(&silent);
             }
         }
-        let watched = self.watched.entry(watch).or_insert_with(|| Watched {
-            ring: Bucket::full(RING_BURST, now),
-            log: Bucket::full(LOG_BURST, now),
-            suppressed: 0,
-            last: now,
-        });
+        let watched = self.watched.entry(watch).or_insert_with(|| Watched::new(now));
+        let combined = watched.combine(&key.message, now);
         watched.last = now;
         let log = if watched.log.take(LOG_BURST, now) {
             Some(std::mem::take(&mut watched.suppressed))
@@ -169,7 +213,7 @@ impl State {
             watched.suppressed = watched.suppressed.saturating_add(1);
             None
         };
-        Verdict { ring: watched.ring.take(RING_BURST, now), log }
+        Verdict { ring: watched.ring.take(RING_BURST, now), log, combined }
     }
 
     fn remember(&mut self, event: &StoredEvent) {
@@ -302,6 +346,24 @@ mod tests {
         let later = state.admit(&key("x", "BackOff"), at(301));
         assert_eq!(later.log, Some(96), "tells how many were withheld");
         assert_eq!(state.admit(&key("x", "BackOff"), at(302)).log, None, "one token came back, not more");
+    }
+
+    #[test]
+    fn many_similar_events_become_one_and_are_told_apart_again_after_a_silence() {
+        let mut state = State::default();
+        let at = |seconds: i64| Timestamp::from_secs(1_000_000 + seconds);
+        let mut kept = |message: &str, seconds: i64| {
+            let key = key(message, "Unhealthy");
+            state.admit(&key, at(seconds)).combined.unwrap_or(key.message)
+        };
+        for number in 0..9 {
+            assert_eq!(kept(&format!("probe {number} failed"), number), format!("probe {number} failed"));
+        }
+        let combined = "(combined from similar events): probe 9 failed";
+        assert_eq!(kept("probe 9 failed", 9), combined);
+        assert_eq!(kept("probe 10 failed", 10), combined, "one event that is counted");
+        assert_eq!(kept("probe 0 failed", 600), combined);
+        assert_eq!(kept("probe 0 failed", 1201), "probe 0 failed");
     }
 
     #[test]

@@ -2,9 +2,22 @@
 //!
 //! Owns the order of effects within one action and the words of their events. Must not know why an action was planned.
 
+mod cgroups;
 mod config;
 mod files;
+mod hooks;
+mod image_volumes;
+mod mounts;
+mod resize;
 mod stop;
+#[cfg(test)]
+mod testing;
+mod users;
+
+pub use stop::Patience;
+
+use cgroups::PodCgroups;
+pub use cgroups::{NodeCgroups, ReservedCgroup};
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,22 +26,30 @@ use std::time::Duration;
 
 use tokio::sync::OnceCell;
 
-use crate::api::pod::{Container, Pod};
-use crate::cgroup::{self, CgroupConfig};
+use crate::api::pod::{Container, Pod, ResourceRequirements};
+use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType, container_path};
+use crate::executor::hooks::HookRunner;
 use crate::image::{ImagePuller, ImageRequest, StartFailure as Failure};
 use crate::logging::chain;
-use crate::mailbox::Mailbox;
+use crate::objects::ObjectLookup;
 use crate::observed::{ObservedPod, ObservedSandbox};
 use crate::reconcile::containers::find_container;
-use crate::reconcile::env::ObjectLookup;
 use crate::reconcile::network::DnsProblem;
 use crate::reconcile::plan::{Action, ContainerKind, PodPlan, StartContainer};
-use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags, pod_cgroup_path, qos_class};
+use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use crate::reconcile::security::{check_runtime, needs_able_runtime};
+use crate::reconcile::users::NodeIds;
+
+use crate::reconcile::status::DEADLINE_EXCEEDED;
 use crate::runtime::{CgroupDriver, ErrorKind, Runtime, RuntimeError, SandboxConfig};
-use crate::types::{ContainerName, PodUid, SandboxId};
-use crate::volume::{self, MountedVolumes, VolumeConfig, VolumeError};
+use crate::types::{ContainerId, ContainerName, PodUid, SandboxId};
+use crate::volume::{MountedVolumes, VolumeConfig, Volumes};
+
+pub use users::{ShareError, node_ids};
+
+use users::UserNamespaces;
 
 /// After a failed step (upstream's worker back-off).
 const RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -58,18 +79,24 @@ pub struct ExecutorConfig {
     pub node_ips: Vec<String>,
     /// CPUs, memory, page sizes.
     pub capacity: NodeCapacity,
+    /// What of it pods may have; what unlimited containers are shown as their limit.
+    pub allocatable: NodeCapacity,
     /// How resources become cgroup values.
     pub resources: ResourceFlags,
     /// How pod cgroups are named.
     pub layout: CgroupLayout,
     /// Where they are.
     pub cgroup: CgroupConfig,
+    /// Values of the cgroups above them.
+    pub node_cgroups: NodeCgroups,
     /// `clusterDNS`.
     pub cluster_dns: Vec<String>,
     /// `clusterDomain`.
     pub cluster_domain: String,
     /// `resolvConf`; `None` when explicitly empty.
     pub resolv_conf: Option<PathBuf>,
+    /// The share of ids for pods with users of their own, see [`node_ids`].
+    pub user_ids: NodeIds,
     /// ConfigMaps and Secrets.
     pub objects: Rc<dyn ObjectLookup>,
 }
@@ -81,6 +108,10 @@ pub struct Execution {
     pub containers: BTreeMap<ContainerName, Failure>,
     /// The step that ended the execution: sandbox, volumes, a stop.
     pub pod: Option<Failure>,
+    /// What containers have now that were resized.
+    pub resized: Vec<(ContainerId, ResourceRequirements)>,
+    /// The first resize that failed; those behind it were not tried.
+    pub resize: Option<Failure>,
 }
 
 /// Acts for all pods.
@@ -88,9 +119,12 @@ pub struct Executor<R> {
     runtime: Rc<R>,
     images: ImagePuller<R>,
     events: EventRecorder,
-    clock: Clock,
     config: ExecutorConfig,
     cgroup_driver: OnceCell<CgroupDriver>,
+    cgroups: PodCgroups,
+    volumes: Rc<Volumes>,
+    users: UserNamespaces,
+    hooks: Rc<HookRunner<R>>,
 }
 
 /// One pod's execution: what its actions share.
@@ -101,7 +135,7 @@ struct Run<'a> {
     dns_problems: Vec<DnsProblem>,
     sandbox: Option<ObservedSandbox>,
     volumes: Option<MountedVolumes>,
-    mailbox: &'a Mailbox,
+    patience: &'a Patience,
     /// An ordinary init container failed to start: those behind it wait.
     init_failed: bool,
 }
@@ -116,28 +150,37 @@ impl<R: Runtime> Executor<R> {
         clock: Clock,
         config: ExecutorConfig,
     ) -> Self {
-        Self { runtime, images, events, clock, config, cgroup_driver: OnceCell::new() }
+        let volumes = Rc::new(Volumes::new(config.volumes.clone(), Rc::clone(&config.objects), clock));
+        let users = UserNamespaces::new(config.volumes.pods_dir.clone(), config.user_ids);
+        let hooks = Rc::new(HookRunner::new(Rc::clone(&runtime), events.clone()));
+        Self {
+            runtime,
+            images,
+            events,
+            config,
+            cgroup_driver: OnceCell::new(),
+            cgroups: PodCgroups::default(),
+            volumes,
+            users,
+            hooks,
+        }
     }
 
     /// Carries out the plan's actions in order. A failed container start ends what depends on it; any other failure ends
-    /// the execution.
+    /// the execution. So does the pod's removal when the plan was to run it.
     pub async fn execute(
         &self,
         pod: &Pod,
         observed: &ObservedPod,
         plan: &PodPlan,
-        mailbox: &Mailbox,
+        patience: &Patience,
     ) -> Execution {
         let mut execution = Execution::default();
         let attempt = observed.sandboxes.first().map_or(0, |sandbox| sandbox.attempt);
         let starts =
             |action: &Action| matches!(action, Action::CreateSandbox { .. } | Action::StartContainer(_));
         let (sandbox_config, dns_problems) = if plan.actions.iter().any(starts) {
-            let made = match self.ask_cgroup_driver().await {
-                Ok(()) => self.sandbox_config(pod, attempt).map_err(|message| (message, RETRY_AFTER)),
-                Err(error) => Err((error.to_string(), retry_after(&error))),
-            };
-            match made {
+            match self.make_sandbox_config(pod, attempt).await {
                 Ok(made) => made,
                 Err((message, after)) => {
                     execution.pod = Some(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, after));
@@ -154,16 +197,31 @@ impl<R: Runtime> Executor<R> {
             dns_problems,
             sandbox: observed.ready_sandbox().cloned(),
             volumes: None,
-            mailbox,
+            patience,
             init_failed: false,
         };
         for action in &plan.actions {
+            if patience.is_over() {
+                break;
+            }
             if let Err(failure) = self.carry_out(&mut run, action, &mut execution).await {
                 execution.pod = Some(failure);
                 break;
             }
         }
         execution
+    }
+
+    /// What the pod's sandbox is, or is to be, made of; else why not, and when to try again.
+    async fn make_sandbox_config(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<(SandboxConfig, Vec<DnsProblem>), (String, Duration)> {
+        self.ask_cgroup_driver().await.map_err(|error| (error.to_string(), retry_after(&error)))?;
+        let failed = |message: String| (format!("Failed to create pod sandbox: {message}"), RETRY_AFTER);
+        let users = self.users.range_of(pod).await.map_err(|error| failed(chain(&error)))?;
+        self.sandbox_config(pod, attempt, users).await.map_err(failed)
     }
 
     /// The runtime's answer overrides the configured cgroup driver (upstream); one that does not know keeps it. Asked
@@ -194,7 +252,7 @@ impl<R: Runtime> Executor<R> {
     ) -> Result<(), Failure> {
         match action {
             Action::StopContainers { groups, grace_seconds } => {
-                self.stop_containers(run.pod, groups, *grace_seconds).await
+                self.stop_containers(run, groups, *grace_seconds).await
             }
             Action::StopSandbox { id } => {
                 let stopped = self.runtime.stop_sandbox(id).await;
@@ -204,14 +262,22 @@ impl<R: Runtime> Executor<R> {
                 self.killing(run.pod, stopped)
             }
             Action::RemoveSandbox { id } => self.killing(run.pod, self.runtime.remove_sandbox(id).await),
-            Action::RemoveContainer { id, .. } => {
+            Action::RemoveContainer { id, keep_log, .. } => {
                 self.killing(run.pod, self.runtime.remove_container(id).await)?;
                 if let Some(container) = run.observed.containers.iter().find(|seen| seen.id == *id) {
-                    self.remove_container_files(run.pod, container).await;
+                    self.remove_container_files(run.pod, container, *keep_log).await;
                 }
                 Ok(())
             }
             Action::CreateSandbox { attempt } => self.create_sandbox(run, *attempt).await,
+            Action::ResizeContainer(_) if execution.resize.is_some() => Ok(()),
+            Action::ResizeContainer(resize) => {
+                match self.resize_container(run.pod, resize).await {
+                    Ok(()) => execution.resized.push((resize.id.clone(), resize.resources.clone())),
+                    Err(failure) => execution.resize = Some(failure),
+                }
+                Ok(())
+            }
             Action::StartContainer(start) => {
                 if run.init_failed {
                     return Ok(());
@@ -239,7 +305,8 @@ impl<R: Runtime> Executor<R> {
             let text = "Pod sandbox changed, it will be killed and re-created.";
             self.pod_event(pod, EventType::Normal, "SandboxChanged", text);
         }
-        self.check_network(pod).await?;
+        self.check_runtime(pod).await?;
+        self.ensure_pod_cgroup(pod).await?;
         self.ensure_volumes(run).await?;
         self.make_log_dir(&run.sandbox_config.log_directory).await.map_err(|error| {
             let message = format!(
@@ -267,22 +334,24 @@ impl<R: Runtime> Executor<R> {
         Ok(())
     }
 
-    /// A pod that needs the pod network waits for it, with the runtime's own words; one on the host's does not.
-    async fn check_network(&self, pod: &Pod) -> Result<(), Failure> {
-        if pod.spec.host_network {
+    /// A pod that needs the pod network waits for it, with the runtime's own words; one on the host's does not. What this
+    /// runtime cannot do is said before it is asked for.
+    async fn check_runtime(&self, pod: &Pod) -> Result<(), Failure> {
+        if pod.spec.host_network && !needs_able_runtime(pod) {
             return Ok(());
         }
-        match self.runtime.status().await.map(|status| status.network_ready) {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => {
-                let message = format!("network is not ready: container runtime network not ready: {why}");
-                Err(self.sandbox_failure(pod, "NetworkNotReady", message, RETRY_NETWORK_AFTER))
-            }
-            Err(error) => {
-                let message = format!("container runtime is not answering: {}", error.message);
-                Err(self.sandbox_failure(pod, "FailedCreatePodSandBox", message, retry_after(&error)))
-            }
+        let status = self.runtime.status().await.map_err(|error| {
+            let message = format!("container runtime is not answering: {}", error.message);
+            self.sandbox_failure(pod, "FailedCreatePodSandBox", message, retry_after(&error))
+        })?;
+        if let (false, Err(why)) = (pod.spec.host_network, status.network_ready) {
+            let message = format!("network is not ready: container runtime network not ready: {why}");
+            return Err(self.sandbox_failure(pod, "NetworkNotReady", message, RETRY_NETWORK_AFTER));
         }
+        check_runtime(pod, &status.handlers, status.supplemental_groups_policy).map_err(|why| {
+            let message = format!("Failed to create pod sandbox: {why}");
+            self.sandbox_failure(pod, "FailedCreatePodSandBox", message, RETRY_AFTER)
+        })
     }
 
     fn sandbox_failure(&self, pod: &Pod, reason: &'static str, message: String, after: Duration) -> Failure {
@@ -294,12 +363,14 @@ impl<R: Runtime> Executor<R> {
         if run.volumes.is_some() {
             return Ok(());
         }
-        let volumes = volume::ensure_volumes(&self.config.volumes, run.pod).await.map_err(|error| {
-            let message = format!("Unable to attach or mount volumes: {}", chain(&error));
+        let volumes = self.volumes.ensure(run.pod).await.map_err(|error| {
+            let message = chain(&error);
             self.pod_event(run.pod, EventType::Warning, "FailedMount", &message);
-            let hopeless =
-                matches!(error, VolumeError::UnsupportedKind { .. } | VolumeError::UnsupportedMedium { .. });
-            Failure { reason: "FailedMount", message, retry_after: (!hopeless).then_some(RETRY_AFTER) }
+            Failure {
+                reason: "FailedMount",
+                message,
+                retry_after: (!error.is_hopeless()).then_some(RETRY_AFTER),
+            }
         })?;
         run.volumes = Some(volumes);
         Ok(())
@@ -327,7 +398,7 @@ impl<R: Runtime> Executor<R> {
         // A pull may take minutes; taking the pod down does not wait for it.
         let image = tokio::select! {
             biased;
-            () = run.mailbox.removal() => return Err(Failure {
+            () = run.patience.over() => return Err(Failure {
                 reason: "ErrImagePull", message: "pull given up: the pod is being removed".to_owned(), retry_after: None,
             }),
             image = self.images.ensure_image(request) => image,
@@ -337,6 +408,10 @@ impl<R: Runtime> Executor<R> {
             self.event(run.pod, &field_path, EventType::Warning, "Failed", &message);
         })?;
         self.ensure_volumes(run).await?;
+        self.ensure_image_volumes(run, container, &field_path).await.inspect_err(|failure| {
+            let message = format!("Error: {}", failure.reason);
+            self.event(run.pod, &field_path, EventType::Warning, "Failed", &message);
+        })?;
         let config =
             self.prepare_container(run, container, start, &sandbox, &image).await.inspect_err(|failure| {
                 let message = format!("Error: {}", failure.message);
@@ -358,11 +433,12 @@ impl<R: Runtime> Executor<R> {
             self.event(run.pod, field_path, EventType::Warning, "Failed", &message);
             Failure { reason, message: error.message.clone(), retry_after: Some(retry_after(error)) }
         };
-        let id = self
-            .runtime
-            .create_container(sandbox, config, &run.sandbox_config)
-            .await
-            .map_err(|error| failed("CreateContainerError", &error))?;
+        let id = self.runtime.create_container(sandbox, config, &run.sandbox_config).await.map_err(
+            |mut error| {
+                error.message = image_volumes::refusal(&error.message, config);
+                failed("CreateContainerError", &error)
+            },
+        )?;
         self.event(run.pod, field_path, EventType::Normal, "Created", "Container created");
         self.runtime.start_container(&id).await.map_err(|error| failed("RunContainerError", &error))?;
         self.event(run.pod, field_path, EventType::Normal, "Started", "Container started");
@@ -374,32 +450,69 @@ impl<R: Runtime> Executor<R> {
             &config.log_path,
         )
         .await;
-        Ok(())
+        self.run_post_start(run, container, field_path, &id).await
+    }
+
+    /// Brings volumes rendered from objects up to date. What cannot be keeps its content, and is told as an event.
+    pub async fn refresh_volumes(&self, pod: &Pod) {
+        if let Err(error) = self.volumes.refresh(pod).await {
+            let message = chain(&error);
+            self.pod_event(pod, EventType::Warning, "FailedMount", &message);
+        }
+    }
+
+    /// Changes when a pod that waits for an object may try again, and when mounted volumes may have to change.
+    #[must_use]
+    pub fn objects_generation(&self) -> u64 {
+        self.volumes.objects_generation()
     }
 
     /// Removes what a pod that has ended leaves on the node: volumes and cgroup; with `records`, its logs too. False when
     /// something is still in the way and it has to be tried again.
     pub async fn remove_leftovers(&self, pod: &Pod, records: bool) -> bool {
-        if let Err(error) = volume::tear_down(&self.config.volumes, &pod.metadata.uid).await {
+        if let Err(error) = self.volumes.tear_down(&pod.metadata.uid).await {
             let message = format!("error cleaning up pod directories: {}", chain(&error));
             self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
             return false;
         }
-        let layout = self.cgroup_layout();
-        let parent = pod_cgroup_path(&pod.metadata.uid, qos_class(pod), &layout);
-        let tree = CgroupConfig { driver: layout.driver, ..self.config.cgroup.clone() };
-        for error in cgroup::remove_pod_cgroup(&tree, &parent) {
-            log::debug!(pod:% = pod.pod_ref(), err:% = chain(&error); "Pod cgroup is still in use");
+        if !self.remove_pod_cgroup(pod).await {
+            return false;
         }
+        // Only now: a process left in the cgroup would share its users with the next pod's.
+        self.users.release(&pod.metadata.uid).await;
         if records {
             self.remove_logs(pod).await;
         }
         true
     }
 
+    /// A container has begun to wait for its next run.
+    pub fn report_back_off(&self, pod: &Pod, name: &ContainerName) {
+        let kind = find_container(pod, name).map_or(ContainerKind::Regular, |(_, kind)| kind);
+        let message = format!("Back-off restarting failed container {name} in pod {}", pod.pod_ref());
+        self.event(pod, &field_path(name, kind), EventType::Warning, "BackOff", &message);
+    }
+
+    /// The pod has been active for too long.
+    pub fn report_deadline(&self, pod: &Pod, message: &str) {
+        self.pod_event(pod, EventType::Normal, DEADLINE_EXCEEDED, message);
+    }
+
+    /// The volumes of all pods.
+    #[must_use]
+    pub fn volumes(&self) -> &Rc<Volumes> {
+        &self.volumes
+    }
+
     /// Forgets what is kept in memory about a pod.
     pub fn forget_pod(&self, uid: &PodUid) {
         self.images.forget_pod(uid);
+    }
+
+    /// Containers of a pod that is being taken down should be gone by now.
+    pub fn report_late_end(&self, pod: &Pod) {
+        let message = "Container runtime did not kill the pod within specified grace period.";
+        self.pod_event(pod, EventType::Warning, "ExceededGracePeriod", message);
     }
 
     fn pod_event(&self, pod: &Pod, kind: EventType, reason: &str, message: &str) {
@@ -416,6 +529,7 @@ fn field_path(name: &ContainerName, kind: ContainerKind) -> String {
     match kind {
         ContainerKind::Init | ContainerKind::Sidecar => container_path("initContainers", name.as_str()),
         ContainerKind::Regular => container_path("containers", name.as_str()),
+        ContainerKind::Ephemeral => container_path("ephemeralContainers", name.as_str()),
     }
 }
 

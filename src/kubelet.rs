@@ -4,7 +4,9 @@
 //! Owns the loop and what the rest of the process may see of it. After a restart the same loop runs from the store's
 //! desired set and a fresh look at the runtime; there is no special recovery path.
 
+pub mod node_facts;
 pub mod report;
+mod resources;
 pub mod run_once;
 pub mod setup;
 
@@ -13,28 +15,33 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec};
 use crate::clock::Clock;
 use crate::desired::SourceUpdate;
 use crate::kubelet::report::View;
+use crate::logging::chain;
 use crate::pleg::PlegUpdate;
 use crate::pod_config::PodConfig;
 use crate::pod_worker::PodWorkers;
-use crate::reconcile::merge::{PodChange, PodOp};
+use crate::reconcile::merge::{PodChange, PodOp, first_seen};
 use crate::reconcile::pleg::{OrphanPod, PlegSnapshot, orphans};
-use crate::reconcile::static_pod::CONFIG_SEEN_ANNOTATION;
+use crate::rt;
 use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
 use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
 use crate::sys::memory;
-use crate::types::{PodUid, Timestamp};
+use crate::types::PodUid;
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
 const RETRY_WRITES: Duration = Duration::from_secs(30);
 
 /// After this long without an event a burst (a start of many pods) is over, and what it needed is given back.
 const QUIET: Duration = Duration::from_secs(5);
+
+/// Between tries to remove orphaned directories that something is in the way of; then at the next look at the runtime.
+const SWEEP_PAUSE: Duration = Duration::from_secs(60);
 
 /// Everything the loop works with.
 pub struct Kubelet<R> {
@@ -75,9 +82,11 @@ impl<R: Runtime> Kubelet<R> {
         self.notifier.ready();
         // The last look at the runtime that nobody has compared with what is wanted.
         let mut new_look: Option<Rc<PlegSnapshot>> = None;
+        let mut swept = false;
         let mut write_timer = tokio::time::interval(RETRY_WRITES);
         write_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut watchdog = self.watchdog.map(tokio::time::interval);
+        let mut sweep: Option<(tokio::time::Instant, JoinHandle<()>)> = None;
         let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
         loop {
             let has_unwritten = self.pod_config.store_trouble().is_some();
@@ -119,6 +128,16 @@ impl<R: Runtime> Kubelet<R> {
                 && let Some(snapshot) = new_look.take()
             {
                 self.adopt_orphans(&snapshot);
+                if !std::mem::replace(&mut swept, true) {
+                    self.workers.sweep_cgroups();
+                }
+                let is_due = |(at, task): &(tokio::time::Instant, JoinHandle<()>)| {
+                    task.is_finished() && at.elapsed() >= SWEEP_PAUSE
+                };
+                if self.workers.volumes().may_have_orphans() && sweep.as_ref().is_none_or(is_due) {
+                    let task = self.clean_orphaned_directories(&snapshot);
+                    sweep = Some((tokio::time::Instant::now(), task));
+                }
             }
         }
         self.notifier.stopping();
@@ -142,6 +161,7 @@ impl<R: Runtime> Kubelet<R> {
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Starting from the remembered pods");
         }
+        self.workers.keep_places(&wanted);
         for pod in wanted {
             self.workers.desire(pod);
         }
@@ -153,6 +173,7 @@ impl<R: Runtime> Kubelet<R> {
         for change in self.pod_config.apply(update).await {
             self.dispatch(change);
         }
+        self.workers.look_if_objects_changed();
         self.view.heard(source);
         self.publish_sources();
     }
@@ -172,6 +193,7 @@ impl<R: Runtime> Kubelet<R> {
         if let Some(version) = version {
             log::info!(runtime = version.name, version = version.version; "Container runtime is up");
             self.view.set_runtime_up(&version, self.clock.now());
+            self.workers.begin_cgroups();
             self.workers.look_all();
         }
         self.workers.look(changed);
@@ -194,15 +216,26 @@ impl<R: Runtime> Kubelet<R> {
         }
     }
 
+    /// Directories of pods that have no worker and nothing in the runtime go in the background: a disk may be slow.
+    fn clean_orphaned_directories(&self, snapshot: &PlegSnapshot) -> JoinHandle<()> {
+        let known: BTreeSet<PodUid> =
+            self.workers.uids().into_iter().chain(snapshot.uids().cloned()).collect();
+        let volumes = self.workers.volumes();
+        rt::spawn("orphaned pod directories", async move {
+            let (removed, errors) = volumes.clean_orphans(&known).await;
+            if removed > 0 {
+                log::info!(directories = removed; "Cleaned up orphaned pod directories");
+            }
+            for error in errors {
+                log::warn!(err:% = chain(&error); "Orphaned pod directory found, but it cannot be removed");
+            }
+        })
+    }
+
     fn publish_sources(&self) {
         self.view.set_sources(self.pod_config.views());
         self.view.set_store_trouble(self.pod_config.store_trouble());
     }
-}
-
-/// When a source wanted the pod for the first time.
-fn first_seen(pod: &Pod) -> Option<Timestamp> {
-    pod.metadata.annotations.get(CONFIG_SEEN_ANNOTATION).and_then(|seen| Timestamp::parse_rfc3339(seen))
 }
 
 /// As much of a pod as is needed to take it down.

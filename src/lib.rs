@@ -7,6 +7,7 @@
 pub mod api;
 pub mod desired;
 pub mod labels;
+pub mod objects;
 pub mod observed;
 pub mod runtime_config;
 pub mod types;
@@ -23,17 +24,21 @@ pub mod proto;
 pub mod sys;
 // Rank 4: adapters.
 pub mod cgroup;
+pub mod dbus;
 pub mod http;
 pub mod store;
 // Rank 6: the shell's parts.
+pub mod admission;
 pub mod events;
 pub mod executor;
+pub mod handler;
 pub mod image;
 pub mod mailbox;
 pub mod observe;
 pub mod pleg;
 pub mod pod_config;
 pub mod pod_worker;
+pub mod prober;
 pub mod server;
 pub mod source;
 pub mod status;

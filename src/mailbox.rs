@@ -1,6 +1,7 @@
 //! What a pod worker has been told and has not yet looked at. The latest wins; nothing queues up without bound.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 
 use tokio::sync::Notify;
@@ -12,6 +13,8 @@ use crate::reconcile::lifecycle::PodWorkerEvent;
 #[derive(Default)]
 pub struct Mailbox {
     letters: RefCell<Letters>,
+    /// Grows with every request to look.
+    looks: Cell<u64>,
     arrived: Notify,
 }
 
@@ -24,6 +27,12 @@ pub struct Letters {
     pub events: Vec<PodWorkerEvent>,
     /// Something changed in the runtime: look again.
     pub look: bool,
+}
+
+impl Letters {
+    fn has_word(&self) -> bool {
+        self.pod.is_some() || !self.events.is_empty()
+    }
 }
 
 impl Mailbox {
@@ -41,13 +50,14 @@ impl Mailbox {
                 letters.events.push(event);
             }
         }
-        self.arrived.notify_one();
+        self.arrived.notify_waiters();
     }
 
     /// Something about this pod changed in the runtime.
     pub fn look(&self) {
         self.letters.borrow_mut().look = true;
-        self.arrived.notify_one();
+        self.looks.set(self.looks.get().wrapping_add(1));
+        self.arrived.notify_waiters();
     }
 
     /// Takes what has arrived.
@@ -55,33 +65,96 @@ impl Mailbox {
         std::mem::take(&mut *self.letters.borrow_mut())
     }
 
+    /// Takes what was said about the pod itself; a request to look stays.
+    pub fn take_words(&self) -> Letters {
+        let mut letters = self.letters.borrow_mut();
+        let look = letters.look;
+        let words = std::mem::take(&mut *letters);
+        letters.look = look;
+        Letters { look: false, ..words }
+    }
+
     /// Somebody has said something about the pod itself that nobody took.
     pub fn has_word(&self) -> bool {
-        let letters = self.letters.borrow();
-        letters.pod.is_some() || !letters.events.is_empty()
+        self.letters.borrow().has_word()
+    }
+
+    /// The pod is to be taken down, and nobody took that letter.
+    pub fn has_removal(&self) -> bool {
+        let is_removal = |event: &PodWorkerEvent| matches!(event, PodWorkerEvent::Removed { .. });
+        self.letters.borrow().events.iter().any(is_removal)
     }
 
     /// Returns when something has arrived that nobody took.
     pub async fn arrived(&self) {
-        loop {
-            {
-                let letters = self.letters.borrow();
-                if letters.pod.is_some() || !letters.events.is_empty() || letters.look {
-                    return;
-                }
-            }
-            self.arrived.notified().await;
-        }
+        self.until(|| self.has_word() || self.letters.borrow().look).await;
+    }
+
+    /// Returns when something was said about the pod itself that nobody took.
+    pub async fn word(&self) {
+        self.until(|| self.has_word()).await;
     }
 
     /// Returns when the pod is to be taken down: what is under way may be given up for that.
     pub async fn removal(&self) {
+        self.until(|| self.has_removal()).await;
+    }
+
+    /// How often somebody asked to look, to wait for the next time with [`Self::look_after`].
+    pub fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+
+    /// Returns when somebody has asked to look since [`Self::looks`] was `seen`. Takes no letter.
+    pub async fn look_after(&self, seen: u64) {
+        self.until(|| self.looks.get() != seen).await;
+    }
+
+    /// Any number may wait, each for its own thing.
+    async fn until(&self, holds: impl Fn() -> bool) {
         loop {
-            let removed = |event: &PodWorkerEvent| matches!(event, PodWorkerEvent::Removed { .. });
-            if self.letters.borrow().events.iter().any(removed) {
+            let mut arrival = pin!(self.arrived.notified());
+            // From here on no arrival is missed.
+            arrival.as_mut().enable();
+            if holds() {
                 return;
             }
-            self.arrived.notified().await;
+            arrival.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removed() -> PodWorkerEvent {
+        PodWorkerEvent::Removed { grace_override: None }
+    }
+
+    #[tokio::test]
+    async fn everyone_who_waits_hears_of_what_he_waits_for() {
+        let mailbox = Mailbox::default();
+        let seen = mailbox.looks();
+        let waiting = async { tokio::join!(mailbox.arrived(), mailbox.removal(), mailbox.look_after(seen)) };
+        let telling = async {
+            tokio::task::yield_now().await;
+            mailbox.look();
+            tokio::task::yield_now().await;
+            mailbox.tell(removed());
+        };
+        tokio::join!(waiting, telling);
+        assert!(mailbox.has_removal() && mailbox.has_word());
+    }
+
+    #[test]
+    fn a_request_to_look_outlives_the_words() {
+        let mailbox = Mailbox::default();
+        mailbox.look();
+        mailbox.tell(removed());
+        mailbox.tell(removed());
+        let words = mailbox.take_words();
+        assert_eq!((words.events.len(), words.look), (1, false));
+        assert!(!mailbox.has_word() && mailbox.take().look);
     }
 }

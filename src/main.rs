@@ -37,6 +37,7 @@ fn run(invocation: Invocation) -> u8 {
             print(&if explain { resolved.explain() } else { resolved.to_yaml() })
         }
         Invocation::Status { args } => run_cli("status", args),
+        Invocation::Describe { args } => run_cli("describe", args),
         Invocation::Get { args } => run_cli("get", args),
     }
 }

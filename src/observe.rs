@@ -2,16 +2,15 @@
 //!
 //! Owns nothing: what it returns is true for a moment. Must not know what is desired.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
+use crate::reconcile::termination_message::{LOG_TAIL, MESSAGE_MAX, falls_back_to_log, from_log, joined};
 use crate::rt;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, labels};
 use crate::sys;
 use crate::types::PodUid;
 
-/// A longer termination message is cut (upstream's limit per container).
-const MAX_TERMINATION_MESSAGE: u64 = 4096;
 /// Ended records per container that are read in full: the current one and the one before, for `lastState`.
 const DETAILED_RECORDS: usize = 2;
 
@@ -53,28 +52,91 @@ fn unless_gone<T>(answer: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeE
     }
 }
 
-/// What the container wrote to its termination log, if anything, becomes its message.
+/// What the container left in its termination log, or else in its log if it wants that, is added to the runtime's message.
 async fn read_termination_message(container: &mut ObservedContainer) {
     if container.state != ContainerStateKind::Exited {
         return;
     }
-    let Some(path) = container.annotations.get(labels::TERMINATION_MESSAGE_PATH) else { return };
-    let Some(mount) = container.mounts.iter().find(|mount| mount.container_path == *path) else { return };
-    let host_path = mount.host_path.clone();
-    let text = rt::blocking("read termination message", move || read_bounded(Path::new(&host_path))).await;
-    if let Some(text) = text.filter(|text| !text.is_empty()) {
-        container.message = text;
+    let path = container.annotations.get(labels::TERMINATION_MESSAGE_PATH);
+    let mount = path.and_then(|path| container.mounts.iter().find(|mount| mount.container_path == *path));
+    let file = mount.map(|mount| PathBuf::from(&mount.host_path));
+    let log = falls_back_to_log(container).then(|| PathBuf::from(&container.log_path));
+    if file.is_none() && log.is_none() {
+        return;
     }
+    let own =
+        rt::blocking("read termination message", move || own_words(file.as_deref(), log.as_deref())).await;
+    container.message = joined(&container.message, &own);
 }
 
-/// The file belongs to the container: it may be anything by now, so never block on it and never read more than the limit.
-fn read_bounded(path: &Path) -> Option<String> {
-    use std::io::Read as _;
-    let file = sys::open::open_without_following(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
+fn own_words(file: Option<&Path>, log: Option<&Path>) -> String {
+    let left = file.and_then(|file| read_end(file, MESSAGE_MAX)).map(|end| end.bytes).unwrap_or_default();
+    if !left.is_empty() {
+        return String::from_utf8_lossy(&left).into_owned();
+    }
+    let end = log.and_then(|log| read_end(log, LOG_TAIL));
+    end.map(|end| from_log(&end.bytes, end.is_cut)).unwrap_or_default()
+}
+
+/// The last bytes of a file.
+struct End {
+    bytes: Vec<u8>,
+    /// There is more before them.
+    is_cut: bool,
+}
+
+/// The file may belong to the container and be anything by now, so never block on it and never read more than `max` bytes.
+fn read_end(path: &Path, max: usize) -> Option<End> {
+    use std::io::{Read as _, Seek as _, SeekFrom};
+    let max = u64::try_from(max).ok()?;
+    let mut file = sys::open::open_without_following(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() {
         return None;
     }
+    let start = metadata.len().saturating_sub(max);
+    file.seek(SeekFrom::Start(start)).ok()?;
     let mut bytes = Vec::new();
-    file.take(MAX_TERMINATION_MESSAGE).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).into_owned())
+    file.take(max).read_to_end(&mut bytes).ok()?;
+    Some(End { bytes, is_cut: start > 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("edge-agent-observe-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    #[test]
+    fn the_termination_log_comes_before_the_log_and_both_are_read_from_their_end() {
+        let (file, log) = (scratch("file"), scratch("log"));
+        std::fs::write(&log, "2026-11-20T16:00:00Z stdout F from the log\n").unwrap();
+        assert_eq!(own_words(Some(&file), Some(&log)), "from the log\n");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(own_words(Some(&file), Some(&log)), "from the log\n");
+        assert_eq!(own_words(Some(&file), None), "");
+        std::fs::write(&file, format!("{}end", "x".repeat(2 * MESSAGE_MAX))).unwrap();
+        let words = own_words(Some(&file), Some(&log));
+        assert_eq!((words.len(), words.ends_with("xend")), (MESSAGE_MAX, true));
+        for path in [file, log] {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read_and_nothing_waits_for_it() {
+        let link = scratch("link");
+        std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+        assert!(read_end(&link, MESSAGE_MAX).is_none());
+        std::fs::remove_file(&link).unwrap();
+        let pipe = scratch("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read_end(&pipe, MESSAGE_MAX).is_none());
+        std::fs::remove_file(&pipe).unwrap();
+        assert!(read_end(Path::new("/dev"), MESSAGE_MAX).is_none());
+    }
 }

@@ -87,6 +87,19 @@ pub struct ObservedContainer {
     pub log_path: String,
     /// Host paths by container path, to find the termination log again.
     pub mounts: Vec<ObservedMount>,
+    /// Who its first process runs as, when the runtime tells. Only a status call fills it.
+    pub user: Option<ObservedUser>,
+}
+
+/// Numeric identity of a container's first process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedUser {
+    /// User id.
+    pub uid: i64,
+    /// Primary group id.
+    pub gid: i64,
+    /// Supplementary group ids.
+    pub supplemental_groups: Vec<i64>,
 }
 
 /// A bind mount the runtime reports.

@@ -4,26 +4,31 @@
 //! what is desired and woken when something changed, and it finds out the rest itself.
 
 pub mod held;
+mod resizing;
 mod worker;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use tokio::task::JoinHandle;
 
+use crate::admission::Admission;
 use crate::api::pod::{Pod, PodStatus};
 use crate::clock::Clock;
 use crate::executor::Executor;
-use crate::reconcile::lifecycle::{NameQueue, PodWorkerEvent};
+use crate::reconcile::admission::held_a_place;
+use crate::reconcile::lifecycle::{NameQueue, PodWorkerEvent, remembered_grace};
 use crate::reconcile::restart::BackOffLimits;
 use crate::rt;
 use crate::runtime::Runtime;
 use crate::status::StatusManager;
 use crate::store::{StoreHandle, StoredContainerState};
 use crate::types::{ContainerName, PodFullName, PodUid};
+use crate::volume::Volumes;
 
 use crate::mailbox::Mailbox;
+use crate::prober::Prober;
 
 /// What of the configuration concerns workers.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +53,10 @@ pub struct PodWorkerDeps<R> {
     pub statuses: Rc<StatusManager>,
     /// Tells the time.
     pub clock: Clock,
+    /// Probes.
+    pub prober: Prober<R>,
+    /// Lets pods onto the node.
+    pub admission: Admission,
     /// Limits.
     pub config: PodWorkerConfig,
     /// The scheme of container ids: `containerd`. Empty until the runtime has said it; no pod is looked at before.
@@ -73,6 +82,8 @@ struct Shared<R> {
     workers: RefCell<BTreeMap<PodUid, WorkerHandle>>,
     names: RefCell<NameQueue>,
     remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
+    /// The last that workers were told of.
+    objects_generation: Cell<u64>,
 }
 
 impl<R: Runtime> PodWorkers<R> {
@@ -80,6 +91,7 @@ impl<R: Runtime> PodWorkers<R> {
     #[must_use]
     pub fn new(deps: PodWorkerDeps<R>, remembered: BTreeMap<PodUid, ContainerStates>) -> Self {
         let shared = Shared {
+            objects_generation: Cell::new(deps.executor.objects_generation()),
             deps,
             workers: RefCell::default(),
             names: RefCell::default(),
@@ -93,12 +105,15 @@ impl<R: Runtime> PodWorkers<R> {
         self.mailbox_of(&pod).desire(pod);
     }
 
-    /// A pod that an earlier process began to take down: goes on with that.
+    /// A pod that an earlier process began to take down: goes on with that, with what is left of the grace.
     pub fn go_on_terminating(&self, pod: Rc<Pod>) {
         let mailbox = self.mailbox_of(&pod);
+        // What it uses is free when it is gone.
+        self.shared.deps.admission.reserve(&pod);
         self.show_going(&pod);
+        let grace_override = remembered_grace(&pod, self.shared.deps.clock.now());
         mailbox.desire(pod);
-        mailbox.tell(PodWorkerEvent::Removed { grace_override: None });
+        mailbox.tell(PodWorkerEvent::Removed { grace_override });
     }
 
     /// Nobody wants this pod any more.
@@ -117,6 +132,16 @@ impl<R: Runtime> PodWorkers<R> {
         let unseen = || PodStatus { phase: "Pending".to_owned(), ..PodStatus::default() };
         let status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(unseen);
         deps.statuses.set(&pod, status);
+    }
+
+    /// At start: pods that held a place when they were last heard of keep it, whoever looks at the runtime first.
+    pub fn keep_places(&self, pods: &[Rc<Pod>]) {
+        let deps = &self.shared.deps;
+        for pod in pods {
+            if deps.statuses.last(&pod.metadata.uid).is_some_and(|status| held_a_place(&status)) {
+                deps.admission.reserve(pod);
+            }
+        }
     }
 
     /// Something changed in the runtime for these pods. Returns those that have no worker.
@@ -141,10 +166,40 @@ impl<R: Runtime> PodWorkers<R> {
         }
     }
 
+    /// To be called whenever objects may have changed: if they have, everybody looks again, since anybody may wait for one or
+    /// have one mounted.
+    pub fn look_if_objects_changed(&self) {
+        let generation = self.shared.deps.executor.objects_generation();
+        if self.shared.objects_generation.replace(generation) != generation {
+            self.look_all();
+        }
+    }
+
+    /// The runtime answers: the cgroups above the pods' are made, if that has not happened yet.
+    pub fn begin_cgroups(&self) {
+        let shared = Rc::clone(&self.shared);
+        rt::spawn("node cgroups", async move { shared.deps.executor.begin_cgroups().await });
+    }
+
+    /// Everything that is wanted or runs has a worker: cgroups of other pods may go.
+    pub fn sweep_cgroups(&self) {
+        let shared = Rc::clone(&self.shared);
+        rt::spawn("cgroup sweep", async move {
+            let known = || shared.workers.borrow().keys().cloned().collect();
+            shared.deps.executor.sweep_cgroups(known).await;
+        });
+    }
+
     /// Pods that have a worker.
     #[must_use]
     pub fn uids(&self) -> BTreeSet<PodUid> {
         self.shared.workers.borrow().keys().cloned().collect()
+    }
+
+    /// The volumes of all pods, those without a worker included.
+    #[must_use]
+    pub fn volumes(&self) -> Rc<Volumes> {
+        Rc::clone(self.shared.deps.executor.volumes())
     }
 
     fn mailbox_of(&self, pod: &Rc<Pod>) -> Rc<Mailbox> {
@@ -192,5 +247,18 @@ impl<R> Shared<R> {
 
     fn forget(&self, uid: &PodUid) {
         self.workers.borrow_mut().remove(uid);
+    }
+
+    /// The pod uses nothing of the node any more: those that did not fit try again.
+    fn release_room(&self, uid: &PodUid) {
+        self.wake(self.deps.admission.release(uid));
+    }
+
+    fn wake(&self, uids: BTreeSet<PodUid>) {
+        for uid in uids {
+            if let Some(worker) = self.workers.borrow().get(&uid) {
+                worker.mailbox.look();
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Messages and calls generated from `proto/`.
 //!
-//! Owns nothing but the include. `runtime/convert` and `runtime/cri` are its users; nobody else may know these types.
+//! Owns nothing but the include. `runtime/convert`, `runtime/cri` and `handler/grpc` are its users; nobody else may know these
+//! types.
 
 /// CRI v1 of Kubernetes 1.36.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
@@ -12,4 +13,16 @@ pub mod runtime {
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod containerd_events {
     tonic::include_proto!("containerd.services.events.v1");
+}
+
+/// containerd's own task service.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod containerd_tasks {
+    tonic::include_proto!("containerd.services.tasks.v1");
+}
+
+/// gRPC's health checking protocol.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod health {
+    tonic::include_proto!("grpc.health.v1");
 }

@@ -3,20 +3,29 @@
 //! Nothing in here does anything: no tokio, no log, no file system, no clock, no HashMap (plans must print the same every
 //! time). Equal inputs give equal answers, and every answer must still be safe when the observation is a second old.
 
+pub mod admission;
+pub mod allocatable;
 pub mod containers;
 pub mod defaults;
 pub mod env;
+pub mod hooks;
 pub mod images;
 pub mod lifecycle;
 pub mod merge;
+pub mod mounts;
 pub mod network;
 pub mod plan;
 pub mod pleg;
+pub mod probe;
+pub mod projection;
 pub mod resources;
 pub mod restart;
 pub mod security;
 pub mod static_pod;
 pub mod status;
 pub mod termination;
+pub mod termination_message;
 pub mod unsupported;
+pub mod users;
 pub mod validation;
+pub mod volumes;

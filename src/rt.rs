@@ -59,6 +59,12 @@ pub fn run_jobs_inline() {
     INLINE.set(true);
 }
 
+/// True when blocking jobs run in this thread, and so must whatever else would wait for another one.
+#[must_use]
+pub fn jobs_run_inline() -> bool {
+    INLINE.get()
+}
+
 /// Runs blocking work on the small pool and names it when it is slow.
 ///
 /// A panic in the job is a panic here.

@@ -49,6 +49,21 @@ pub trait Runtime: 'static {
     /// Removes an ended container. Fine on one that is gone.
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError>;
 
+    /// Changes a running container's cgroup values; zero values are left as they are.
+    async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: &LinuxResources,
+    ) -> Result<(), RuntimeError>;
+    /// Runs a command in a running container and waits for its end. `None` waits as long as it takes; when `timeout` passes
+    /// the command is killed and the answer is [`ErrorKind::Timeout`], which here means that and nothing else.
+    async fn exec_sync(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput, RuntimeError>;
+
     /// The image a reference resolves to, if it is present.
     async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError>;
     /// Pulls an image and returns the reference to create containers with.
@@ -83,6 +98,19 @@ pub struct RuntimeStatus {
     pub runtime_ready: Result<(), String>,
     /// Condition `NetworkReady`; host-network pods do not need it.
     pub network_ready: Result<(), String>,
+    /// What each runtime handler can do; empty when the runtime does not tell (containerd before 2.0).
+    pub handlers: Vec<RuntimeHandler>,
+    /// `features.supplementalGroupsPolicy`; `None` when the runtime does not tell.
+    pub supplemental_groups_policy: Option<bool>,
+}
+
+/// How a command in a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Of the command.
+    pub exit_code: i32,
+    /// What it wrote to stdout, then to stderr.
+    pub output: Vec<u8>,
 }
 
 /// How a call failed, as far as callers must tell apart.

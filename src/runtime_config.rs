@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::types::PodRef;
+use crate::types::{ContainerId, PodRef};
 
 /// Who writes cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +69,52 @@ pub struct SandboxConfig {
     pub run_as_user: Option<i64>,
     /// `runAsGroup` of the pod.
     pub run_as_group: Option<i64>,
-    /// fsGroup, then the listed ones.
+    /// fsGroup, then those of volumes, then the listed ones.
     pub supplemental_groups: Vec<i64>,
     /// Sum over the pod.
     pub resources: LinuxResources,
+    /// Whether groups of the image's `/etc/group` count too.
+    pub supplemental_groups_policy: SupplementalGroupsPolicy,
+    /// SELinux label of the pod.
+    pub selinux: Option<SelinuxLabel>,
+    /// The pod's own user namespace; `None` for the node's.
+    pub user_namespace: Option<IdRange>,
+    /// `spec.overhead`.
+    pub overhead: LinuxResources,
     /// RuntimeClass handler, empty for the default.
     pub runtime_handler: String,
+}
+
+/// `SupplementalGroupsPolicy` of CRI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SupplementalGroupsPolicy {
+    /// The image's groups of the user, and the listed ones.
+    #[default]
+    Merge,
+    /// Only the listed ones.
+    Strict,
+}
+
+/// `SELinuxOption` of CRI.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SelinuxLabel {
+    /// For example `system_u`.
+    pub user: String,
+    /// For example `system_r`.
+    pub role: String,
+    /// For example `container_t`.
+    pub type_: String,
+    /// For example `s0:c1,c2`.
+    pub level: String,
+}
+
+/// Users and groups 0..`length` of a pod are `host`..`host+length` of the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdRange {
+    /// First id on the node.
+    pub host: u32,
+    /// How many.
+    pub length: u32,
 }
 
 /// `DNSConfig`.
@@ -138,6 +178,8 @@ pub struct ContainerConfig {
     pub resources: LinuxResources,
     /// Who it may be and what it may do.
     pub security: ContainerSecurity,
+    /// `lifecycle.stopSignal`, for example `SIGUSR1`; empty for the image's.
+    pub stop_signal: String,
 }
 
 /// A bind mount to make.
@@ -153,6 +195,21 @@ pub struct Mount {
     pub propagation: MountPropagation,
     /// Ask the runtime to relabel for SELinux.
     pub selinux_relabel: bool,
+    /// Mounts below are not writable either; only with `readonly`.
+    pub recursive_read_only: bool,
+    /// Mount this image instead of `host_path`.
+    pub image: Option<ImageMount>,
+}
+
+/// An image mounted as a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageMount {
+    /// What the pull returned.
+    pub image: String,
+    /// The text of the spec.
+    pub user_specified_image: String,
+    /// A directory of the image; empty for all of it.
+    pub sub_path: String,
 }
 
 /// `MountPropagation` of CRI.
@@ -186,6 +243,10 @@ pub struct LinuxResources {
     pub hugepage_limits: Vec<(String, u64)>,
     /// cgroup v2 file to value.
     pub unified: BTreeMap<String, String>,
+    /// For example `0-1`; empty for all.
+    pub cpuset_cpus: String,
+    /// Memory nodes; empty for all.
+    pub cpuset_mems: String,
 }
 
 /// `LinuxContainerSecurityContext`, as far as pods of this version use it.
@@ -207,7 +268,7 @@ pub struct ContainerSecurity {
     pub readonly_rootfs: bool,
     /// `!allowPrivilegeEscalation`.
     pub no_new_privs: bool,
-    /// fsGroup, then the listed ones.
+    /// fsGroup, then those of volumes, then the listed ones.
     pub supplemental_groups: Vec<i64>,
     /// As the sandbox.
     pub namespaces: NamespaceOptions,
@@ -217,6 +278,27 @@ pub struct ContainerSecurity {
     pub masked_paths: Vec<String>,
     /// Paths made read-only (procMount Default).
     pub readonly_paths: Vec<String>,
+    /// Whether groups of the image's `/etc/group` count too.
+    pub supplemental_groups_policy: SupplementalGroupsPolicy,
+    /// SELinux label.
+    pub selinux: Option<SelinuxLabel>,
+    /// AppArmor profile; `None` leaves it to the runtime.
+    pub apparmor: Option<AppArmorChoice>,
+    /// The pod's own user namespace; `None` for the node's.
+    pub user_namespace: Option<IdRange>,
+    /// Join the PID namespace of this container (ephemeral containers).
+    pub target: Option<ContainerId>,
+}
+
+/// Which AppArmor profile applies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AppArmorChoice {
+    /// None at all.
+    Unconfined,
+    /// The runtime's own.
+    RuntimeDefault,
+    /// A profile loaded into the kernel, by name.
+    Localhost(String),
 }
 
 /// Which seccomp profile applies.
@@ -242,4 +324,15 @@ pub struct ImageStatus {
     pub username: String,
     /// Bytes.
     pub size_bytes: u64,
+}
+
+/// One of the runtime's handlers (`runtimeClassName`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeHandler {
+    /// Empty for the default.
+    pub name: String,
+    /// Read-only mounts can be made recursively so.
+    pub recursive_read_only_mounts: bool,
+    /// Pods can have user namespaces of their own.
+    pub user_namespaces: bool,
 }

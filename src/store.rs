@@ -33,6 +33,7 @@ pub use records::{
     EventKey, EventType, Loaded, StoredContainerState, StoredEvent, StoredSource, UnreadableRow, meta,
 };
 
+use crate::api::pod::Pod;
 use crate::api::pod::PodStatus;
 use crate::desired::{SourcePod, SourceProblem};
 use crate::logging::chain;
@@ -147,6 +148,17 @@ impl StoreHandle {
         let rows = pods.iter().map(pod_row).collect::<Result<Vec<_>, _>>()?;
         let validator = validator.map(str::to_owned);
         self.write("desired pods", move |db| db.commit_source(source, &rows, validator.as_deref())).await
+    }
+
+    /// Remembers, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp` and
+    /// `deletionGracePeriodSeconds`. Writes nothing of a pod that does not terminate.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn put_terminating(&self, pod: &Pod) -> Result<(), StoreError> {
+        let uid = pod.metadata.uid.to_string();
+        let json = pod_json(pod)?;
+        self.write("terminating pods", move |db| db.put_terminating(&uid, &json)).await
     }
 
     /// Removes a pod that has ended: terminating row, container state and status. What sources want stays.
@@ -333,8 +345,7 @@ fn spawn_owner(mut db: Db) -> Result<mpsc::Sender<Job>, StoreError> {
 
 fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
     let metadata = &pod.pod.metadata;
-    let json = serde_json::to_string(&*pod.pod)
-        .map_err(|source| StoreError::Encode { what: format!("pod {}", pod.pod.pod_ref()), source })?;
+    let json = pod_json(&pod.pod)?;
     Ok(PodRow {
         uid: metadata.uid.to_string(),
         namespace: metadata.namespace.clone(),
@@ -342,6 +353,11 @@ fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
         origin: pod.origin.clone(),
         json,
     })
+}
+
+fn pod_json(pod: &Pod) -> Result<String, StoreError> {
+    serde_json::to_string(pod)
+        .map_err(|source| StoreError::Encode { what: format!("pod {}", pod.pod_ref()), source })
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod dir;
 pub mod inotify;
+pub mod kill;
 pub mod lock;
 pub mod memory;
 pub mod mount;

@@ -63,6 +63,18 @@ ids! {
     PodFullName;
 }
 
+impl PodUid {
+    /// Longest UID that still fits, with what is put around it, into the name of a file or of a systemd unit.
+    const MAX: usize = 128;
+
+    /// True when the UID can name directories and cgroups of this node: it is one component of a path, whoever chose it.
+    #[must_use]
+    pub fn is_safe(&self) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        (1..=Self::MAX).contains(&self.0.len()) && !self.0.starts_with('.') && self.0.bytes().all(is_plain)
+    }
+}
+
 /// Who a pod is: what log lines, events and statuses name it by.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodRef {

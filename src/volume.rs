@@ -1,34 +1,69 @@
 //! Volumes of pods on this node: makes what a pod's spec asks for and takes it away with the pod.
 //!
-//! Owns `<root>/pods/<uid>/volumes`. In this version: `hostPath` and `emptyDir`; every other kind is refused by name. Must
-//! not know containers: it hands out host paths.
+//! Owns `<root>/pods/<uid>/{volumes,volume-subpaths,plugins}` and the removal of pods' directories. Must not know containers:
+//! it hands out host paths.
+
+mod atomic_writer;
+mod claim;
+mod empty_dir;
+mod host_path;
+mod nfs;
+mod orphans;
+mod ownership;
+mod propagation;
+mod remote;
+mod rendered;
+mod sub_path;
+mod tear_down;
+pub mod usage;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use crate::api::pod::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
+use crate::api::pod::{NfsVolumeSource, PersistentVolumeClaimVolumeSource, Pod, Volume};
+use crate::clock::Clock;
+use crate::objects::{ClaimedSource, ObjectLookup};
+use crate::reconcile::projection::{ProjectionError, is_projected};
+use crate::reconcile::resources::NodeCapacity;
+use crate::reconcile::volumes::{MediumError, empty_dir_medium};
 use crate::rt;
-use crate::sys::mount;
+use crate::runtime_config::ImageMount;
+use crate::sys::dir::make_dir;
 use crate::types::PodUid;
 
-/// The directory name of the plugin, as the kubelet has it on disk.
-const EMPTY_DIR_PLUGIN: &str = "kubernetes.io~empty-dir";
+use claim::FsGroup;
+use nfs::Export;
+use orphans::Guard;
+use ownership::Policy;
+pub use propagation::share_mounts_below;
+use remote::{RemoteError, RemoteJobs};
+use rendered::Refreshed;
+pub use sub_path::{SubPath, SubPathError};
+use tear_down::tear_down_dir;
 
 /// Where pods' directories are.
 #[derive(Clone, Debug)]
 pub struct VolumeConfig {
     /// `<root-dir>/pods`.
     pub pods_dir: PathBuf,
+    /// What unlimited containers are shown as their limit, and what memory there is.
+    pub capacity: NodeCapacity,
 }
 
 /// A volume that is ready to be mounted into containers.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountedVolume {
     /// On the node.
     pub host_path: PathBuf,
     /// Volumes that can only be read.
     pub read_only: bool,
+    /// Ask the runtime to relabel it for SELinux.
+    pub selinux_relabel: bool,
+    /// An image instead of `host_path`; which one its reference means is known when it has been pulled.
+    pub image: Option<ImageMount>,
+    /// Its files are on another machine: looking at them may take forever.
+    pub remote: bool,
 }
 
 /// Ready volumes by the name the pod gives them.
@@ -38,23 +73,32 @@ pub type MountedVolumes = BTreeMap<String, MountedVolume>;
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// A kind this version does not have.
-    #[error("volume {volume:?}: no volume plugin matched: this version supports hostPath and emptyDir")]
+    #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched")]
     UnsupportedKind {
         /// Its name in the pod.
         volume: String,
     },
-    /// A kind of emptyDir this version does not have.
-    #[error(
-        "volume {volume:?}: emptyDir medium {medium:?} is not supported by this version: use \"Memory\", or none for the disk"
-    )]
-    UnsupportedMedium {
+    /// An emptyDir whose medium makes no sense.
+    #[error("MountVolume.SetUp failed for volume {volume:?}")]
+    Medium {
         /// Its name in the pod.
         volume: String,
-        /// As written.
-        medium: String,
+        /// Why.
+        #[source]
+        source: MediumError,
+    },
+    /// What should be in the volume is not there: an object, a key.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {problem}")]
+    Projection {
+        /// Its name in the pod.
+        volume: String,
+        /// In upstream's words.
+        problem: ProjectionError,
     },
     /// The path is not what `hostPath.type` says.
-    #[error("volume {volume:?}: hostPath type check failed: {path:?} is not {expected}")]
+    #[error(
+        "MountVolume.SetUp failed for volume {volume:?} : hostPath type check failed: {} is not {expected}", path.display()
+    )]
     HostPathType {
         /// Its name in the pod.
         volume: String,
@@ -63,13 +107,46 @@ pub enum VolumeError {
         /// For example "a directory".
         expected: &'static str,
     },
+    /// The claim does not exist, or is not bound.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : persistentvolumeclaim {claim:?} not found")]
+    ClaimNotFound {
+        /// Its name in the pod.
+        volume: String,
+        /// Name of the claim.
+        claim: String,
+    },
+    /// The directory of a local PersistentVolume.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : path {path:?} does not exist")]
+    LocalPathMissing {
+        /// Its name in the pod.
+        volume: String,
+        /// On the node.
+        path: PathBuf,
+    },
+    /// A volume of another machine.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {message}")]
+    Remote {
+        /// Its name in the pod.
+        volume: String,
+        /// Why, with all causes.
+        message: String,
+    },
     /// A directory, file or mount could not be made.
-    #[error("volume {volume:?}: {action} {path:?}")]
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {action} {path:?}")]
     SetUp {
         /// Its name in the pod.
         volume: String,
         /// What was being done.
         action: &'static str,
+        /// On the node.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The pod's own directory could not be made.
+    #[error("error making pod data directories: create {path:?}")]
+    PodDirectory {
         /// On the node.
         path: PathBuf,
         /// What the kernel said.
@@ -91,7 +168,7 @@ pub enum VolumeError {
     #[error("{path:?} is still a mount point: unmount it, its data is not deleted")]
     StillMounted {
         /// The mount point.
-        path: String,
+        path: PathBuf,
     },
 }
 
@@ -101,221 +178,230 @@ pub fn pod_dir(config: &VolumeConfig, uid: &PodUid) -> PathBuf {
     config.pods_dir.join(uid.as_str())
 }
 
-/// Makes the pod's directory and all its volumes; fine on ones that exist. Repeat until it succeeds.
-///
-/// # Errors
-/// The first volume that cannot be made, in the order of the spec.
-pub async fn ensure_volumes(config: &VolumeConfig, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
-    let pod_dir = pod_dir(config, &pod.metadata.uid);
-    let volumes = pod.spec.volumes.clone();
-    rt::blocking("set up volumes", move || {
-        make_dir(&pod_dir, 0o750)
-            .map_err(|source| set_up_error("", "create pod directory", &pod_dir, source))?;
-        volumes.iter().map(|volume| Ok((volume.name.clone(), ensure_volume(&pod_dir, volume)?))).collect()
-    })
-    .await
+impl VolumeError {
+    /// Only a changed manifest can help.
+    #[must_use]
+    pub fn is_hopeless(&self) -> bool {
+        matches!(self, Self::UnsupportedKind { .. } | Self::Medium { .. })
+    }
 }
 
-fn ensure_volume(pod_dir: &Path, volume: &Volume) -> Result<MountedVolume, VolumeError> {
-    if let Some(host_path) = &volume.host_path {
-        return ensure_host_path(&volume.name, host_path);
-    }
-    if let Some(empty_dir) = &volume.empty_dir {
-        return ensure_empty_dir(pod_dir, &volume.name, empty_dir);
-    }
-    Err(VolumeError::UnsupportedKind { volume: volume.name.clone() })
+/// The volumes of all pods.
+pub struct Volumes {
+    config: VolumeConfig,
+    objects: Rc<dyn ObjectLookup>,
+    clock: Clock,
+    refreshed: Refreshed,
+    remote_jobs: RemoteJobs,
+    guard: Guard,
 }
 
-fn ensure_host_path(name: &str, source: &HostPathVolumeSource) -> Result<MountedVolume, VolumeError> {
-    let path = PathBuf::from(&source.path);
-    let mounted = MountedVolume { host_path: path.clone(), read_only: false };
-    let created = match source.type_.as_str() {
-        "DirectoryOrCreate" => make_dir(&path, 0o755),
-        "FileOrCreate" if !path.exists() => std::fs::File::create_new(&path)
-            .and_then(|file| file.set_permissions(std::fs::Permissions::from_mode(0o644))),
-        _ => Ok(()),
-    };
-    created.map_err(|error| set_up_error(name, "create host path", &path, error))?;
-    let (expected, check): (&'static str, fn(&std::fs::FileType) -> bool) = match source.type_.as_str() {
-        "" => return Ok(mounted),
-        "Directory" | "DirectoryOrCreate" => ("a directory", std::fs::FileType::is_dir),
-        "File" | "FileOrCreate" => ("a file", std::fs::FileType::is_file),
-        "Socket" => ("a socket file", FileTypeExt::is_socket),
-        "CharDevice" => ("a character device", FileTypeExt::is_char_device),
-        "BlockDevice" => ("a block device", FileTypeExt::is_block_device),
-        _ => ("of a known hostPath type", |_| false),
-    };
-    match std::fs::metadata(&path) {
-        Ok(metadata) if check(&metadata.file_type()) => Ok(mounted),
-        Ok(_) => Err(VolumeError::HostPathType { volume: name.to_owned(), path, expected }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(VolumeError::HostPathType { volume: name.to_owned(), path, expected })
+impl Volumes {
+    /// Volumes below `config.pods_dir`, made of what `objects` knows.
+    #[must_use]
+    pub fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
+        Self {
+            config,
+            objects,
+            clock,
+            refreshed: Refreshed::default(),
+            remote_jobs: RemoteJobs::default(),
+            guard: Guard::default(),
         }
-        Err(error) => Err(set_up_error(name, "look at host path", &path, error)),
     }
-}
 
-fn ensure_empty_dir(
-    pod_dir: &Path,
-    name: &str,
-    source: &EmptyDirVolumeSource,
-) -> Result<MountedVolume, VolumeError> {
-    let path = pod_dir.join("volumes").join(EMPTY_DIR_PLUGIN).join(name);
-    make_dir(&path, 0o750).map_err(|error| set_up_error(name, "create directory", &path, error))?;
-    match source.medium.as_str() {
-        "Memory" => {
-            let mounted = mount::mount_points()
-                .map_err(|error| set_up_error(name, "read mounts below", &path, error))?;
-            if !mounted.iter().any(|point| Path::new(point) == path) {
-                let size =
-                    source.size_limit.map(crate::api::quantity::Quantity::value).filter(|size| *size > 0);
-                mount::mount_tmpfs(&path, size)
-                    .map_err(|error| set_up_error(name, "mount tmpfs on", &path, error))?;
+    /// Makes the pod's directory and all its volumes; fine on ones that exist, whose data is not touched. Repeat until it
+    /// succeeds.
+    ///
+    /// # Errors
+    /// The first volume that cannot be made, in the order of the spec.
+    pub async fn ensure(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+        self.guard.claim(&pod.metadata.uid).await;
+        let pod_dir = self.make_pod_dir(&pod.metadata.uid).await?;
+        let mut mounted = MountedVolumes::new();
+        for volume in &pod.spec.volumes {
+            mounted.insert(volume.name.clone(), self.ensure_volume(pod, &pod_dir, volume).await?);
+        }
+        Ok(mounted)
+    }
+
+    async fn make_pod_dir(&self, uid: &PodUid) -> Result<PathBuf, VolumeError> {
+        let pod_dir = pod_dir(&self.config, uid);
+        rt::blocking("make pod directory", move || match make_dir(&pod_dir, 0o750) {
+            Ok(()) => Ok(pod_dir),
+            Err(source) => Err(VolumeError::PodDirectory { path: pod_dir, source }),
+        })
+        .await
+    }
+
+    async fn ensure_volume(
+        &self,
+        pod: &Pod,
+        pod_dir: &Path,
+        volume: &Volume,
+    ) -> Result<MountedVolume, VolumeError> {
+        let name = volume.name.as_str();
+        if is_projected(volume) {
+            return self.ensure_rendered(pod, pod_dir, volume).await;
+        }
+        if let Some(source) = &volume.host_path {
+            let (owned_name, source) = (name.to_owned(), source.clone());
+            return self.look(pod_dir, name, move || host_path::ensure(&owned_name, &source)).await;
+        }
+        if let Some(source) = &volume.empty_dir {
+            let medium = empty_dir_medium(pod, source, &self.config.capacity)
+                .map_err(|source| VolumeError::Medium { volume: name.to_owned(), source })?;
+            let group = fs_group(pod).map(|wanted| wanted.group);
+            return empty_dir::ensure(pod_dir, name, medium, group).await;
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            return self.ensure_claim(pod, pod_dir, name, source).await;
+        }
+        if let Some(source) = &volume.nfs {
+            return nfs::ensure(&self.remote_jobs, pod_dir, name, name, inline_export(source)).await;
+        }
+        if let Some(source) = &volume.image {
+            let user_specified_image = source.reference.clone();
+            let image = ImageMount { user_specified_image, ..ImageMount::default() };
+            return Ok(MountedVolume { read_only: true, image: Some(image), ..MountedVolume::default() });
+        }
+        Err(VolumeError::UnsupportedKind { volume: name.to_owned() })
+    }
+
+    /// Looks at a path that the user chose. It may be on a server that is gone: two such pods would fill the blocking pool.
+    async fn look(
+        &self,
+        pod_dir: &Path,
+        name: &str,
+        job: impl FnOnce() -> Result<MountedVolume, VolumeError> + Send + 'static,
+    ) -> Result<MountedVolume, VolumeError> {
+        let looked = remote::run(&self.remote_jobs, &pod_dir.join(name), nfs::PATIENCE, job).await;
+        let unanswered =
+            |error: RemoteError| VolumeError::Remote { volume: name.to_owned(), message: error.to_string() };
+        looked.map_err(unanswered)?
+    }
+
+    async fn ensure_claim(
+        &self,
+        pod: &Pod,
+        pod_dir: &Path,
+        name: &str,
+        claim: &PersistentVolumeClaimVolumeSource,
+    ) -> Result<MountedVolume, VolumeError> {
+        let found = self.objects.persistent_volume_claim(&pod.metadata.namespace, &claim.claim_name);
+        let missing =
+            || VolumeError::ClaimNotFound { volume: name.to_owned(), claim: claim.claim_name.clone() };
+        let volume = found.ok_or_else(missing)?;
+        let read_only = claim.read_only || volume.read_only;
+        let mounted = match volume.source {
+            ClaimedSource::HostPath { path } => {
+                let (owned_name, path) = (name.to_owned(), PathBuf::from(path));
+                self.look(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path)).await?
             }
-        }
-        "" => {}
-        medium => {
-            return Err(VolumeError::UnsupportedMedium {
-                volume: name.to_owned(),
-                medium: medium.to_owned(),
-            });
-        }
+            ClaimedSource::Local { path } => {
+                let group = fs_group(pod).filter(|_| !read_only);
+                claim::ensure_local(pod_dir, name, &volume.name, Path::new(&path), group).await?
+            }
+            ClaimedSource::Nfs { server, path } => {
+                let export = Export { server, path, read_only, options: volume.mount_options };
+                nfs::ensure(&self.remote_jobs, pod_dir, name, &volume.name, export).await?
+            }
+        };
+        Ok(MountedVolume { read_only, ..mounted })
     }
-    // Mode by chmod: the umask must not decide who may write.
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777))
-        .map_err(|error| set_up_error(name, "set mode of", &path, error))?;
-    Ok(MountedVolume { host_path: path, read_only: false })
+
+    /// Binds a part of a ready volume for one mount of a container; the path to mount instead of the volume's. One that an
+    /// earlier start of the container made is used again if it still shows the same file.
+    ///
+    /// # Errors
+    /// When it cannot be made, or leads out of the volume.
+    pub async fn ensure_sub_path(
+        &self,
+        uid: &PodUid,
+        volume: &MountedVolume,
+        sub_path: SubPath,
+    ) -> Result<PathBuf, SubPathError> {
+        let pod_dir = pod_dir(&self.config, uid);
+        if !volume.remote {
+            return rt::blocking("bind subPath", move || sub_path::ensure(&pod_dir, &sub_path)).await;
+        }
+        let (wanted, path) = (sub_path.clone(), volume.host_path.join(&sub_path.path));
+        let job = move || sub_path::ensure(&pod_dir, &wanted);
+        let source = match remote::run(&self.remote_jobs, &path, nfs::PATIENCE, job).await {
+            Ok(result) => return result,
+            Err(RemoteError::Waiting) => std::io::ErrorKind::TimedOut.into(),
+            Err(RemoteError::Thread(error)) => error,
+        };
+        Err(SubPathError::Prepare { volume: sub_path.volume, container: sub_path.container, source })
+    }
+
+    /// Takes away what [`Volumes::ensure`] made and the whole directory of the pod. Fine when it is gone. Only our own mounts
+    /// are unmounted; anything else mounted below stops the removal, so that no foreign data is deleted.
+    ///
+    /// # Errors
+    /// What is in the way. Repeat later.
+    pub async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.refreshed.forget(uid);
+        let pod_dir = pod_dir(&self.config, uid);
+        let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;
+        if removed.is_ok() {
+            self.guard.release(uid);
+        }
+        removed
+    }
 }
 
-fn make_dir(path: &Path, mode: u32) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)
+/// The group that files of managed volumes are to belong to.
+fn fs_group(pod: &Pod) -> Option<FsGroup> {
+    let security = pod.spec.security_context.as_ref()?;
+    let group = u32::try_from(security.fs_group?).ok()?;
+    Some(FsGroup { group, policy: Policy::of(security.fs_group_change_policy.as_deref()) })
+}
+
+fn inline_export(source: &NfsVolumeSource) -> Export {
+    Export {
+        server: source.server.clone(),
+        path: source.path.clone(),
+        read_only: source.read_only,
+        options: Vec::new(),
+    }
+}
+
+/// `<pod>/volumes/<plugin>`.
+fn plugin_dir(pod_dir: &Path, plugin: &str) -> PathBuf {
+    pod_dir.join("volumes").join(plugin)
 }
 
 fn set_up_error(volume: &str, action: &'static str, path: &Path, source: std::io::Error) -> VolumeError {
     VolumeError::SetUp { volume: volume.to_owned(), action, path: path.to_owned(), source }
 }
 
-/// Takes away what [`ensure_volumes`] made and the whole directory of the pod. Fine when it is gone. Only tmpfs mounts of
-/// `emptyDir` are unmounted; anything else mounted below stops the removal, so that no foreign data is deleted.
-///
-/// # Errors
-/// What is in the way. Repeat later.
-pub async fn tear_down(config: &VolumeConfig, uid: &PodUid) -> Result<(), VolumeError> {
-    let pod_dir = pod_dir(config, uid);
-    rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await
+/// Runs one future as the agent would.
+#[cfg(test)]
+fn run<F: std::future::Future>(future: F) -> F::Output {
+    rt::run(future).expect("the kernel has descriptors for a runtime")
 }
 
-fn tear_down_dir(pod_dir: &Path) -> Result<(), VolumeError> {
-    let error = |action, source| VolumeError::TearDown { action, path: pod_dir.to_owned(), source };
-    if !pod_dir.exists() {
-        return Ok(());
-    }
-    let own = pod_dir.join("volumes").join(EMPTY_DIR_PLUGIN);
-    let below = |point: &str| Path::new(point).starts_with(pod_dir);
-    let points = mount::mount_points().map_err(|source| error("read mounts below", source))?;
-    for point in points.iter().filter(|point| Path::new(point).starts_with(&own)) {
-        mount::unmount(Path::new(point)).map_err(|source| error("unmount volumes of", source))?;
-    }
-    let left = mount::mount_points().map_err(|source| error("read mounts below", source))?;
-    if let Some(point) = left.into_iter().find(|point| below(point)) {
-        return Err(VolumeError::StillMounted { path: point });
-    }
-    match std::fs::remove_dir_all(pod_dir) {
-        Ok(()) => Ok(()),
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(error("remove pod directory", source)),
+/// A directory for one test, gone with it.
+#[cfg(test)]
+struct Scratch(pub PathBuf);
+
+#[cfg(test)]
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("edge-agent-volume-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("the temp directory can be written");
+        Self(path)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("edge-agent-volume-{name}-{}", std::process::id()));
-            let _ = std::fs::remove_dir_all(&path);
-            std::fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn host_path(path: &Path, type_: &str) -> Result<MountedVolume, VolumeError> {
-        ensure_host_path(
-            "v",
-            &HostPathVolumeSource { path: path.display().to_string(), type_: type_.to_owned() },
-        )
-    }
-
-    #[test]
-    fn a_host_path_is_checked_against_its_type_and_made_only_when_asked() {
-        let scratch = Scratch::new("hostpath");
-        let missing = scratch.0.join("missing");
-        assert!(host_path(&missing, "").is_ok(), "no type, no check");
-        assert!(matches!(host_path(&missing, "Directory"), Err(VolumeError::HostPathType { .. })));
-        assert!(!missing.exists());
-        assert!(host_path(&missing, "DirectoryOrCreate").is_ok());
-        assert!(missing.is_dir());
-        assert!(matches!(host_path(&missing, "File"), Err(VolumeError::HostPathType { .. })));
-        let file = scratch.0.join("file");
-        assert!(host_path(&file, "FileOrCreate").is_ok());
-        assert!(file.is_file());
-        assert!(host_path(Path::new("/dev/null"), "CharDevice").is_ok());
-        assert!(matches!(host_path(&file, "Socket"), Err(VolumeError::HostPathType { .. })));
-    }
-
-    #[test]
-    fn an_empty_dir_is_writable_by_anybody_and_goes_with_the_pod() {
-        let scratch = Scratch::new("emptydir");
-        let pod_dir = scratch.0.join("uid");
-        let mounted = ensure_empty_dir(&pod_dir, "cache", &EmptyDirVolumeSource::default()).unwrap();
-        let mode = std::fs::metadata(&mounted.host_path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o777);
-        std::fs::write(mounted.host_path.join("kept"), "x").unwrap();
-        ensure_empty_dir(&pod_dir, "cache", &EmptyDirVolumeSource::default()).unwrap();
-        assert!(mounted.host_path.join("kept").exists(), "ensuring twice must not empty it");
-        tear_down_dir(&pod_dir).unwrap();
-        assert!(!pod_dir.exists());
-        tear_down_dir(&pod_dir).unwrap();
-    }
-
-    #[test]
-    fn removing_a_pod_directory_never_crosses_a_foreign_mount() {
-        let scratch = Scratch::new("foreign");
-        let pod_dir = scratch.0.join("uid");
-        let foreign = pod_dir.join("data");
-        std::fs::create_dir_all(&foreign).unwrap();
-        mount::mount_tmpfs(&foreign, Some(1 << 20)).unwrap();
-        std::fs::write(foreign.join("precious"), "x").unwrap();
-        let result = tear_down_dir(&pod_dir);
-        let survived = foreign.join("precious").exists();
-        mount::unmount(&foreign).unwrap();
-        assert!(matches!(result, Err(VolumeError::StillMounted { .. })));
-        assert!(survived);
-    }
-
-    #[test]
-    fn a_memory_backed_empty_dir_is_a_tmpfs_of_its_size_and_is_unmounted() {
-        let scratch = Scratch::new("memory");
-        let pod_dir = scratch.0.join("uid");
-        let source = EmptyDirVolumeSource {
-            medium: "Memory".to_owned(),
-            size_limit: crate::api::quantity::Quantity::parse("1Mi").ok(),
-        };
-        let path = ensure_empty_dir(&pod_dir, "ram", &source).unwrap().host_path;
-        ensure_empty_dir(&pod_dir, "ram", &source).unwrap();
-        let count = || mount::mount_points().unwrap().iter().filter(|point| Path::new(point) == path).count();
-        assert_eq!(count(), 1, "one mount, however often it is ensured");
-        assert!(std::fs::write(path.join("big"), vec![0; 2 << 20]).is_err(), "the size limit holds");
-        tear_down_dir(&pod_dir).unwrap();
-        assert_eq!(count(), 0);
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+#[cfg(test)]
+mod tests;

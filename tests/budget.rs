@@ -16,6 +16,7 @@ use crate::support::image::STAMP;
 use crate::support::wait::{pause, wait_for};
 
 mod own_share;
+mod probes;
 
 /// Pods of the big row.
 const MANY: usize = 50;
@@ -105,6 +106,16 @@ fn the_release_binary_keeps_its_budgets() {
     with_containerd(&program, &mut table);
     own_share::measure(&program, &mut table);
 
+    let text = table.text();
+    let failures = table.failures();
+    assert!(failures.is_empty(), "over budget: {failures:?}\n{text}");
+    println!("{text}");
+}
+
+#[test]
+fn probes_are_cheap_and_punctual() {
+    let mut table = Table::default();
+    probes::measure(&release_binary(), &mut table);
     let text = table.text();
     let failures = table.failures();
     assert!(failures.is_empty(), "over budget: {failures:?}\n{text}");

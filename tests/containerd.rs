@@ -1,6 +1,7 @@
 //! The real program on a real containerd: what a user of static pods can rely on.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -10,15 +11,23 @@ use crate::support::containerd::{Containerd, Instance};
 use crate::support::image::BUSYBOX;
 use crate::support::wait::wait_for;
 
+mod cgroups;
 mod client;
 mod fixture;
+mod hooks;
 mod inside;
+mod lifecycle;
 mod manifests;
 mod network;
+mod probes;
+mod resources;
 mod restarts;
 mod runonce;
+mod security;
 mod storm;
 mod survival;
+mod volumes;
+mod whole_storm;
 
 /// A node: a runtime, an agent, and a directory that containers write into.
 struct Node {
@@ -71,6 +80,20 @@ impl Node {
         })
     }
 
+    /// Waits until a file that containers write says exactly this.
+    fn wait_written(&self, file: &str, text: &str) {
+        wait_for(&format!("{file} to say {text:?}"), PATIENCE, || match self.written(file) {
+            found if found == text => Ok(()),
+            found => Err(format!("{found:?}; agent: {}", self.agent.log_tail())),
+        });
+    }
+
+    /// Lets containers that are not root write into [`Node::out`].
+    fn everybody_may_write(&self) {
+        let out = self.containerd.scratch().dir("out");
+        fs::set_permissions(out, fs::Permissions::from_mode(0o777)).expect("open the directory");
+    }
+
     /// Waits until exactly one container of the pod runs, and returns it.
     fn running(&self, pod: &str) -> Instance {
         self.running_other_than(pod, "")
@@ -95,6 +118,13 @@ impl Node {
                 self.containerd.instances().into_iter().filter(|instance| instance.pod == pod).collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}; agent: {}", self.agent.log_tail())) }
         });
+    }
+
+    /// A container like the `main` of [`Node::pod`].
+    fn container(&self, name: &str, command: &str) -> Value {
+        let mut container = self.pod("unused", command)["spec"]["containers"][0].take();
+        container["name"] = json!(name);
+        container
     }
 
     /// A pod on the node's network whose one container `main` runs a shell command and sees [`Node::out`] as `/out`. It

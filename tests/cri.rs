@@ -1,13 +1,15 @@
 //! The CRI client against a server that does what runtimes do on bad days.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use edge_agent::observed::ContainerStateKind;
 use edge_agent::runtime::cri::{CriConfig, CriRuntime};
-use edge_agent::runtime::fake::{FakeImage, Program, RemoteImage};
+use edge_agent::runtime::fake::{ExecScript, FakeImage, Program, RemoteImage};
 use edge_agent::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ImageAuth, Runtime, SandboxConfig, labels,
+    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, LinuxResources, Runtime, SandboxConfig,
+    labels,
 };
 use edge_agent::types::PodRef;
 use tonic::Code;
@@ -216,4 +218,79 @@ async fn pulls_carry_credentials_and_answer_with_the_reference_to_use() {
     assert_eq!(runtime.pull_image("closed", None, &config).await.unwrap_err().kind, ErrorKind::Refused);
     let id = runtime.pull_image("closed", Some(&auth), &config).await.unwrap();
     assert_eq!(runtime.image_status("closed").await.unwrap().unwrap().id, id);
+}
+
+/// More calls than the runtime can serve in the time of one.
+const CROWD: usize = 1_000;
+
+#[tokio::test]
+async fn a_crowd_of_calls_waits_for_its_turn_and_none_runs_out_of_time() {
+    let server = FakeCri::start(&socket("crowd"));
+    server.state().busy = Duration::from_millis(2);
+    let runtime = Rc::new(client_with(&server, Duration::from_secs(1)));
+    let before = Instant::now();
+    let mut calls = tokio::task::JoinSet::new();
+    let tasks = tokio::task::LocalSet::new();
+    for number in 0..CROWD {
+        let runtime = Rc::clone(&runtime);
+        let uid = number.to_string();
+        calls.spawn_local_on(async move { runtime.list_sandboxes(Some(&uid.as_str().into())).await }, &tasks);
+    }
+    let health = async {
+        // Past the queue: whether the runtime is there is not to be waited for.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let asked = Instant::now();
+        runtime.version().await.expect("an answer");
+        asked.elapsed()
+    };
+    let answers = async { calls.join_all().await };
+    let both = Box::pin(tasks.run_until(async { tokio::join!(answers, health) }));
+    let (answers, health) = both.await;
+    for answer in answers {
+        assert_eq!(answer, Ok(Vec::new()));
+    }
+    assert!(before.elapsed() > Duration::from_secs(2), "no crowd: {:?}", before.elapsed());
+    assert!(health < Duration::from_secs(1), "{health:?}");
+}
+
+#[tokio::test]
+async fn commands_run_in_containers_and_their_time_out_is_named() {
+    let server = FakeCri::start(&socket("exec"));
+    server.add_image("busybox");
+    let runtime = client(&server);
+    let config = sandbox_config("u1");
+    let sandbox = runtime.run_sandbox(&config).await.unwrap();
+    let container = runtime.create_container(&sandbox, &container_config("u1"), &config).await.unwrap();
+    let command = ["check".to_owned(), "-v".to_owned()];
+    let early = runtime.exec_sync(&container, &command, None).await.unwrap_err();
+    assert_eq!(early.kind, ErrorKind::NotFound, "it does not run yet");
+    runtime.start_container(&container).await.unwrap();
+    let output = ExecOutput { exit_code: 3, output: b"said".to_vec() };
+    let script = ExecScript { takes: Duration::from_millis(10), output: output.clone() };
+    server.change(|world, _| world.set_exec("app", "check", script));
+    assert_eq!(runtime.exec_sync(&container, &command, None).await, Ok(output.clone()));
+    let script = ExecScript { takes: Duration::from_secs(60), output };
+    server.change(|world, _| world.set_exec("app", "check", script));
+    let before = Instant::now();
+    let error = runtime.exec_sync(&container, &command, Some(Duration::from_millis(600))).await.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Timeout, "command \"check -v\" timed out"));
+    assert!(before.elapsed() >= Duration::from_secs(1), "CRI counts seconds: {:?}", before.elapsed());
+    let asked: Vec<i64> = server.state().commands.iter().map(|request| request.timeout).collect();
+    assert_eq!(asked, [0, 0, 1]);
+}
+
+#[tokio::test]
+async fn resources_of_a_running_container_change() {
+    let server = FakeCri::start(&socket("update"));
+    server.add_image("busybox");
+    let runtime = client(&server);
+    let config = sandbox_config("u1");
+    let sandbox = runtime.run_sandbox(&config).await.unwrap();
+    let container = runtime.create_container(&sandbox, &container_config("u1"), &config).await.unwrap();
+    let resources = LinuxResources { cpu_shares: 512, cpuset_cpus: "0".into(), ..LinuxResources::default() };
+    runtime.update_container_resources(&container, &resources).await.unwrap();
+    let sent = server.state().updates[0].linux.clone().unwrap();
+    assert_eq!((sent.cpu_shares, sent.cpuset_cpus.as_str(), sent.memory_limit_in_bytes), (512, "0", 0));
+    let error = runtime.update_container_resources(&"gone".into(), &resources).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
 }

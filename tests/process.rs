@@ -10,5 +10,6 @@ mod memory;
 mod node;
 mod runonce;
 mod runtime;
+mod security;
 mod sources;
 mod views;

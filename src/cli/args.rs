@@ -1,4 +1,4 @@
-//! The arguments `status` and `get` share.
+//! The arguments `status`, `get` and `describe` share.
 //!
 //! Owns their names and defaults. Must not know what they lead to.
 
@@ -68,6 +68,9 @@ pub enum UsageError {
     /// `get` alone.
     #[error("say what to get: agent get pods")]
     NoResource,
+    /// `describe` alone.
+    #[error("say what to describe: agent describe pod NAME")]
+    NothingToDescribe,
     /// An argument too many.
     #[error("unexpected argument {given:?}")]
     Unexpected {
@@ -84,6 +87,7 @@ pub enum UsageError {
 pub(super) enum Command {
     Status,
     Get,
+    Describe,
 }
 
 impl Options {
@@ -101,19 +105,19 @@ impl Options {
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-            let get = command == Command::Get;
+            let pods = command != Command::Status;
             match argument {
                 Arg::Long("socket") => options.socket = value(&mut parser)?.into(),
                 Arg::Long("root-dir") => options.root_dir = value(&mut parser)?.into(),
-                Arg::Short('o') | Arg::Long("output") => {
+                Arg::Short('o') | Arg::Long("output") if command != Command::Describe => {
                     options.output = output(command, &text(value(&mut parser)?))?;
                 }
-                Arg::Short('n') | Arg::Long("namespace") if get => {
+                Arg::Short('n') | Arg::Long("namespace") if pods => {
                     options.namespace = Some(text(value(&mut parser)?));
                 }
-                Arg::Short('A') | Arg::Long("all-namespaces") if get => options.all_namespaces = true,
-                Arg::Long("no-headers") if get => options.no_headers = true,
-                Arg::Long("exit-zero") if !get => options.exit_zero = true,
+                Arg::Short('A') | Arg::Long("all-namespaces") if pods => options.all_namespaces = true,
+                Arg::Long("no-headers") if command == Command::Get => options.no_headers = true,
+                Arg::Long("exit-zero") if !pods => options.exit_zero = true,
                 Arg::Short('h') | Arg::Long("help") => options.help = true,
                 Arg::Value(word) => options.words.push(text(word)),
                 other => return Err(bad_option(&other.unexpected())),

@@ -5,13 +5,16 @@
 use std::time::Duration;
 
 use super::age;
-use crate::api::pod::{ContainerStatus, Pod};
+use crate::api::pod::{ContainerStatus, Pod, PodCondition};
 use crate::server::AgentReport;
 use crate::server::report::{AgentMode, EventReport, SourceState};
 use crate::types::Timestamp;
 
 /// A warning that has not come again for this long no longer says why a pod waits.
 const EVENT_AGE: Duration = Duration::from_secs(600);
+
+/// Warnings about a pod that starts all the same: they never say why one waits.
+const HARMLESS: [&str; 2] = ["MissingClusterDNS", "DNSConfigForming"];
 
 /// Something a person should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +84,14 @@ fn pod_troubles(pod: &Pod, events: &[EventReport], now: Timestamp) -> Vec<String
     if status.phase == "Failed" {
         let word = if status.reason.is_empty() { "Failed" } else { &status.reason };
         troubles.push(with_reason(word, &status.message));
+    } else if !status.reason.is_empty() {
+        // What holds the pod back as a whole: no room, a volume, the sandbox.
+        troubles.push(with_reason(&status.reason, &status.message));
     }
+    let waits =
+        |condition: &&PodCondition| condition.type_ == "PodResizePending" && condition.status == "True";
+    let resize = status.conditions.iter().find(waits);
+    troubles.extend(resize.map(|found| with_reason(&format!("resize: {}", found.reason), &found.message)));
     let init_done = |container: &ContainerStatus| {
         container.state.terminated.as_ref().is_some_and(|terminated| terminated.exit_code == 0)
     };
@@ -130,6 +140,7 @@ fn last_warning(pod: &Pod, events: &[EventReport], now: Timestamp) -> Option<Str
     let event = events.iter().rev().find(|event| {
         event.involved_object.uid == uid
             && event.type_ == "Warning"
+            && !HARMLESS.contains(&event.reason.as_str())
             && event.last_timestamp.is_some_and(|last| now.saturating_since(last) < EVENT_AGE)
     })?;
     Some(with_reason(&event.reason, &event.message))

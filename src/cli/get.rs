@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 }
 
 /// The pods asked for by name: `pods a b`, `pod/a pod/b`.
-fn names(options: &Options) -> Result<Vec<String>, UsageError> {
+pub(super) fn names(options: &Options) -> Result<Vec<String>, UsageError> {
     let is_pods = |word: &str| matches!(word, "pods" | "pod" | "po");
     let mut words = options.words.iter();
     let first = words.next().ok_or(UsageError::NoResource)?;

@@ -139,10 +139,18 @@ fn status_says_what_is_wrong_and_why_and_exits_one() {
     let mut stuck = running_pod("default", "stuck");
     stuck["status"] = json!({"phase": "Pending", "containerStatuses": [
         {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}]});
-    report["pods"] = json!([crashing_pod(), stuck]);
+    let mut refused = running_pod("default", "refused");
+    refused["status"] =
+        json!({"phase": "Pending", "reason": "OutOfcpu", "message": "Pod was rejected: no room"});
+    let mut growing = running_pod("default", "growing");
+    growing["status"]["conditions"] = json!([{"type": "PodResizePending", "status": "True", "reason": "Deferred",
+        "message": "Node didn't have enough resource: cpu"}]);
+    report["pods"] = json!([crashing_pod(), stuck, refused, growing]);
     report["events"] = json!([{"involvedObject": {"kind": "Pod", "uid": "uid-stuck"}, "type": "Warning",
         "reason": "FailedMount", "message": "no such directory /data", "count": 3,
-        "lastTimestamp": "2023-11-14T22:12:20Z"}]);
+        "lastTimestamp": "2023-11-14T22:12:20Z"},
+        {"involvedObject": {"kind": "Pod", "uid": "uid-stuck"}, "type": "Warning", "reason": "MissingClusterDNS",
+        "message": "it starts with the node's servers", "lastTimestamp": "2023-11-14T22:13:00Z"}]);
     directory.serve(report);
     let (code, out, err) = directory.run("status");
     let expected = "\
@@ -153,6 +161,8 @@ What is wrong:
   source http: no valid answer from https://x/p for 120m; its last good pods stand
   pod default/crash: container main: CrashLoopBackOff: back-off 40s restarting failed container (last run: Error, exit code 2: no such table
       exiting)
+  pod default/growing: resize: Deferred: Node didn't have enough resource: cpu
+  pod default/refused: OutOfcpu: Pod was rejected: no room
   pod default/stuck: FailedMount: no such directory /data
 ";
     assert_eq!((code, &*err), (EXIT_FAILED, ""));
@@ -292,4 +302,36 @@ fn a_reader_that_went_away_is_not_an_error() {
     let environment = Environment { out: &mut Closed, err: &mut err, colour: true, now: NOW };
     assert_eq!(run("get", &["--help".to_owned()], environment), EXIT_OK);
     assert!(err.is_empty());
+}
+
+#[test]
+fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are() {
+    let directory = Directory::new("describe");
+    let mut report = well();
+    report["pods"].as_array_mut().unwrap().push(crashing_pod());
+    directory.serve(report);
+    let (code, out, err) = directory.run("describe pod cra");
+    assert_eq!((code, &*err), (EXIT_OK, ""));
+    assert!(out.starts_with("Name:         crash\nNamespace:    default\n"), "{out}");
+    let (_, all, _) = directory.run("describe pods -A");
+    assert_eq!(all.matches("\nNamespace: ").count(), 3, "{all}");
+    let (code, out, err) = directory.run("describe pod/ghost");
+    assert_eq!((code, &*out), (EXIT_FAILED, ""));
+    assert_eq!(err, "error: pods \"ghost\" not found in namespace \"default\"; there are: crash, web\n");
+    let (code, _, err) = directory.run("describe");
+    assert_eq!(
+        (code, err.lines().next()),
+        (EXIT_USAGE, Some("error: say what to describe: agent describe pod NAME"))
+    );
+    assert!(directory.run("describe --help").1.contains("Usage: agent describe pod"));
+    assert!(directory.run("describe pod -o json").2.contains("'-o'"));
+}
+
+#[test]
+fn describe_without_an_agent_reads_the_store() {
+    let directory = Directory::new("describe-offline");
+    fill(&directory);
+    let (code, out, err) = directory.run("describe pod old");
+    assert_eq!((code, &*err), (EXIT_OK, "agent is not running; showing the last known state\n"));
+    assert!(out.contains("\nStatus:                    Terminating (lasts 0s)\n"), "{out}");
 }

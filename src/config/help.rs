@@ -19,6 +19,7 @@ Usage:
   agent config [--explain] [flags]  print the resolved configuration; --explain says where each setting came from
   agent status                      what runs, what is wrong, and why
   agent get                         pods as a table
+  agent describe                    everything about a pod
   agent version                     the version
 ";
 

@@ -3,44 +3,57 @@
 //! The values come from pure functions in `reconcile`; here they are brought together with what only the node knows.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::api::pod::{Container, Pod, VolumeMount};
+use crate::api::pod::{Container, HostAlias, Pod};
 use crate::events::EventType;
-use crate::executor::files::{log_directory, log_file_name, make_dir, termination_log_name, write_file};
+use crate::executor::files::{
+    log_directory, log_file_name, read_file_below, read_text, termination_log_name, write_file,
+};
 use crate::executor::{Executor, RETRY_AFTER, Run};
 use crate::image::StartFailure as Failure;
 use crate::observed::ObservedSandbox;
 use crate::reconcile::containers::container_hash;
-use crate::reconcile::env::{EnvContext, expand_words, make_environment};
+use crate::reconcile::env::{EnvContext, EnvFiles, env_files, expand_words, make_environment};
+use crate::reconcile::mounts::absolute;
 use crate::reconcile::network::{DnsContext, DnsProblem, ResolvConfSource, parse_resolv_conf, pod_dns};
 use crate::reconcile::network::{
-    host_network_hosts_file, hostname_and_domain, hosts_file, port_mappings, sandbox_hostname,
+    host_network_hosts_file, hostname_and_domain, hosts_file, port_mappings, sandbox_hostname, sort_pod_ips,
 };
-use crate::reconcile::plan::StartContainer;
-use crate::reconcile::resources::{container_resources, pod_cgroup_parent, qos_class, sandbox_resources};
+use crate::reconcile::plan::{StartContainer, resize};
+use crate::reconcile::resources::{
+    container_resources, overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources,
+};
 use crate::reconcile::security::{
-    SecurityDefaults, check_run_as_non_root, container_security, namespaces, pod_is_privileged,
-    supplemental_groups,
+    SecurityDefaults, SecurityIds, check_run_as_non_root, container_security, ephemeral_target, namespaces,
+    pod_is_privileged, pod_selinux, supplemental_groups, supplemental_groups_policy,
 };
+use crate::reconcile::volumes::claim_groups;
 use crate::rt;
-use crate::runtime::{ContainerConfig, ImageStatus, Mount, MountPropagation, Runtime, SandboxConfig, labels};
+use crate::runtime::{ContainerConfig, IdRange, ImageStatus, Mount, Runtime, SandboxConfig, labels};
+use crate::sys::dir::make_dir;
 use crate::volume::{self, MountedVolumes};
 
 /// A resolv.conf larger than this is refused (upstream).
 const MAX_RESOLV_CONF: u64 = 10 << 20;
+/// A hosts file larger than this is nobody's by hand; each of the pods on the node's network has a copy.
+const MAX_HOSTS: u64 = 10 << 20;
+/// As large as a ConfigMap may be: whoever has more to say to a process has files for it.
+const MAX_ENV_FILE: u64 = 1 << 20;
 /// Where the kubelet manages the hosts file, unless the container mounts something there itself.
 const HOSTS_PATH: &str = "/etc/hosts";
 
 impl<R: Runtime> Executor<R> {
     /// What `RunPodSandbox` is asked for, and what about it the user should know.
-    pub(super) fn sandbox_config(
+    pub(super) async fn sandbox_config(
         &self,
         pod: &Pod,
         attempt: u32,
+        user_namespace: Option<IdRange>,
     ) -> Result<(SandboxConfig, Vec<DnsProblem>), String> {
         let spec = &pod.spec;
-        let host = self.resolv_conf()?;
+        let path = self.config.resolv_conf.clone();
+        let host = rt::blocking("read resolv.conf", move || read_resolv_conf(path.as_deref())).await?;
         let (dns, problems) = pod_dns(
             pod,
             &DnsContext {
@@ -77,28 +90,15 @@ impl<R: Runtime> Executor<R> {
             privileged: pod_is_privileged(pod),
             run_as_user: security.run_as_user,
             run_as_group: security.run_as_group,
-            supplemental_groups: supplemental_groups(pod),
+            supplemental_groups: supplemental_groups(pod, &claim_groups(pod, &*self.config.objects)),
+            supplemental_groups_policy: supplemental_groups_policy(pod),
+            selinux: pod_selinux(pod),
             resources: sandbox_resources(pod, &self.config.resources),
-            runtime_handler: String::new(),
+            overhead: overhead_resources(pod, &self.config.resources),
+            user_namespace,
+            runtime_handler: spec.runtime_class_name.clone().unwrap_or_default(),
         };
         Ok((config, problems))
-    }
-
-    fn resolv_conf(&self) -> Result<ResolvConfSource, String> {
-        let Some(path) = &self.config.resolv_conf else { return Ok(ResolvConfSource::Disabled) };
-        match std::fs::metadata(path) {
-            Ok(metadata) if metadata.len() > MAX_RESOLV_CONF => {
-                return Err(format!("{} is larger than {MAX_RESOLV_CONF} bytes", path.display()));
-            }
-            // A box without a resolver is a box without a network: its pods run all the same.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(ResolvConfSource::Parsed(parse_resolv_conf("")));
-            }
-            _ => {}
-        }
-        let text =
-            std::fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))?;
-        Ok(ResolvConfSource::Parsed(parse_resolv_conf(&text)))
     }
 
     /// What `CreateContainer` is asked for; makes the files it mounts.
@@ -117,24 +117,31 @@ impl<R: Runtime> Executor<R> {
             retry_after: Some(RETRY_AFTER),
         };
         check_run_as_non_root(pod, container, image).map_err(|error| config_error(error.to_string()))?;
-        let pod_ips = if pod.spec.host_network { &self.config.node_ips } else { &sandbox.ips };
+        let volumes = run.volumes.clone().unwrap_or_default();
+        let own_ips = sort_pod_ips(&sandbox.ips, &self.config.node_ips);
+        let pod_ips = if pod.spec.host_network { &self.config.node_ips } else { &own_ips };
         let context = EnvContext {
             node_name: &self.config.node_name,
             host_ips: &self.config.node_ips,
             pod_ips,
-            allocatable: &self.config.capacity,
+            allocatable: &self.config.allocatable,
             objects: &*self.config.objects,
+            files: &read_env_files(pod, container, &volumes).await,
         };
         let envs =
             make_environment(pod, container, &context).map_err(|error| config_error(error.to_string()))?;
-        let volumes = run.volumes.clone().unwrap_or_default();
-        let mut mounts = volume_mounts(container, &volumes).map_err(config_error)?;
+        let mut mounts = self.volume_mounts(run, container, &envs).await.map_err(config_error)?;
         let hosts = (!mounts.iter().any(|mount| mount.container_path == HOSTS_PATH))
-            .then(|| self.hosts_content(pod, &sandbox.ips))
+            .then(|| self.hosts_source(pod, &own_ips))
             .flatten();
         let files =
             self.make_container_files(pod, container, start, hosts, &run.sandbox_config.log_directory).await;
         mounts.extend(files.map_err(config_error)?);
+        let ids = SecurityIds {
+            user_namespace: run.sandbox_config.user_namespace,
+            target: ephemeral_target(container, run.observed).map_err(config_error)?,
+        };
+        let groups = claim_groups(pod, &*self.config.objects);
         let defaults = SecurityDefaults {
             seccomp_default: self.config.seccomp_default,
             seccomp_root: self.config.seccomp_dir.display().to_string(),
@@ -156,18 +163,18 @@ impl<R: Runtime> Executor<R> {
             labels: container_labels(pod, container),
             annotations: container_annotations(pod, container, start.attempt),
             resources: container_resources(pod, container, &self.config.capacity, &self.config.resources),
-            security: container_security(pod, container, image, &defaults),
+            security: container_security(pod, container, image, &groups, &defaults, ids),
+            stop_signal: stop_signal(container),
         })
     }
 
-    /// The hosts file of a pod, once its address is known.
-    fn hosts_content(&self, pod: &Pod, ips: &[String]) -> Option<String> {
+    /// What the pod's hosts file is made of, once its address is known.
+    fn hosts_source(&self, pod: &Pod, ips: &[String]) -> Option<HostsSource> {
         if pod.spec.host_network {
-            let node_hosts = std::fs::read_to_string(HOSTS_PATH).unwrap_or_default();
-            return Some(host_network_hosts_file(&node_hosts, &pod.spec.host_aliases));
+            return Some(HostsSource::Node(pod.spec.host_aliases.clone()));
         }
         let name = hostname_and_domain(pod, &self.config.cluster_domain);
-        (!ips.is_empty()).then(|| hosts_file(ips, &name, &pod.spec.host_aliases))
+        (!ips.is_empty()).then(|| HostsSource::Made(hosts_file(ips, &name, &pod.spec.host_aliases)))
     }
 
     async fn make_container_files(
@@ -175,7 +182,7 @@ impl<R: Runtime> Executor<R> {
         pod: &Pod,
         container: &Container,
         start: &StartContainer,
-        hosts: Option<String>,
+        hosts: Option<HostsSource>,
         log_directory: &str,
     ) -> Result<Vec<Mount>, String> {
         let pod_dir = volume::pod_dir(&self.config.volumes, &pod.metadata.uid);
@@ -184,14 +191,15 @@ impl<R: Runtime> Executor<R> {
         let hosts_path = pod_dir.join("etc-hosts");
         let termination_log = container_dir.join(termination_log_name(start.attempt));
         let termination_path = container.termination_message_path.clone();
-        let make = move || -> Result<Vec<Mount>, (std::path::PathBuf, std::io::Error)> {
+        let make = move || -> Result<Vec<Mount>, (PathBuf, std::io::Error)> {
             let at = |path: &Path| {
                 let path = path.to_owned();
                 move |error| (path, error)
             };
             let mut mounts = Vec::new();
             make_dir(&log_dir, 0o755).map_err(at(&log_dir))?;
-            if let Some(content) = hosts {
+            if let Some(hosts) = hosts {
+                let content = hosts.content().map_err(at(Path::new(HOSTS_PATH)))?;
                 write_file(&hosts_path, &content, 0o644).map_err(at(&hosts_path))?;
                 mounts.push(bind(HOSTS_PATH, &hosts_path));
             }
@@ -204,7 +212,7 @@ impl<R: Runtime> Executor<R> {
         };
         rt::blocking("make container files", make)
             .await
-            .map_err(|(path, error)| format!("write {}: {error}", path.display()))
+            .map_err(|(path, error)| format!("make {}: {error}", path.display()))
     }
 
     /// Tells what of the pod's DNS had to be left out.
@@ -215,6 +223,41 @@ impl<R: Runtime> Executor<R> {
     }
 }
 
+/// Where the content of a pod's hosts file comes from.
+enum HostsSource {
+    Made(String),
+    /// The node's own, with the pod's aliases.
+    Node(Vec<HostAlias>),
+}
+
+impl HostsSource {
+    fn content(self) -> std::io::Result<String> {
+        match self {
+            Self::Made(content) => Ok(content),
+            Self::Node(aliases) => match read_text(Path::new(HOSTS_PATH), MAX_HOSTS) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    Ok(host_network_hosts_file("", &aliases))
+                }
+                node_hosts => Ok(host_network_hosts_file(&node_hosts?, &aliases)),
+            },
+        }
+    }
+}
+
+/// The node's resolver configuration; no path for none at all.
+fn read_resolv_conf(path: Option<&Path>) -> Result<ResolvConfSource, String> {
+    let Some(path) = path else { return Ok(ResolvConfSource::Disabled) };
+    let text = match read_text(path, MAX_RESOLV_CONF) {
+        // A box without a resolver is a box without a network: its pods run all the same.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) if error.kind() == std::io::ErrorKind::FileTooLarge => {
+            return Err(format!("{} is larger than {MAX_RESOLV_CONF} bytes", path.display()));
+        }
+        text => text.map_err(|error| format!("read {}: {error}", path.display()))?,
+    };
+    Ok(ResolvConfSource::Parsed(parse_resolv_conf(&text)))
+}
+
 fn bind(container_path: &str, host_path: &Path) -> Mount {
     Mount {
         container_path: absolute(container_path),
@@ -223,49 +266,21 @@ fn bind(container_path: &str, host_path: &Path) -> Mount {
     }
 }
 
-/// Relative mount paths start at the root (upstream).
-fn absolute(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
-}
-
-fn volume_mounts(container: &Container, volumes: &MountedVolumes) -> Result<Vec<Mount>, String> {
-    container.volume_mounts.iter().map(|mount| volume_mount(container, mount, volumes)).collect()
-}
-
-fn volume_mount(
-    container: &Container,
-    mount: &VolumeMount,
-    volumes: &MountedVolumes,
-) -> Result<Mount, String> {
-    let Some(volume) = volumes.get(&mount.name) else {
-        return Err(format!(
-            "cannot find volume {:?} to mount into container {:?}",
-            mount.name, container.name
-        ));
+/// The files the container's variables come from.
+async fn read_env_files(pod: &Pod, container: &Container, volumes: &MountedVolumes) -> EnvFiles {
+    let host_path = |volume: &String| Some(volumes.get(volume)?.host_path.clone());
+    let wanted: Vec<_> = env_files(pod, container)
+        .into_iter()
+        .filter_map(|place| Some((host_path(&place.0)?, place)))
+        .collect();
+    if wanted.is_empty() {
+        return EnvFiles::new();
+    }
+    let read = move |(root, place): (PathBuf, (String, String))| {
+        let content = read_file_below(&root, Path::new(&place.1), MAX_ENV_FILE).ok();
+        (place, content)
     };
-    if !mount.sub_path.is_empty() || !mount.sub_path_expr.is_empty() {
-        return Err(format!(
-            "volume mount {:?}: subPath is not supported by this version of agent",
-            mount.name
-        ));
-    }
-    if mount.recursive_read_only.as_deref() == Some("Enabled") {
-        return Err(format!(
-            "volume mount {:?}: recursiveReadOnly Enabled is not supported by this version of agent; use IfPossible",
-            mount.name
-        ));
-    }
-    Ok(Mount {
-        container_path: absolute(&mount.mount_path),
-        host_path: volume.host_path.display().to_string(),
-        readonly: mount.read_only || volume.read_only,
-        propagation: match mount.mount_propagation.as_deref() {
-            Some("HostToContainer") => MountPropagation::HostToContainer,
-            Some("Bidirectional") => MountPropagation::Bidirectional,
-            _ => MountPropagation::Private,
-        },
-        selinux_relabel: false,
-    })
+    rt::blocking("read env files", move || wanted.into_iter().map(read).collect()).await
 }
 
 fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
@@ -286,11 +301,17 @@ fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String
     all
 }
 
+/// Empty for the image's. Honoured when set: upstream puts it behind the gate ContainerStopSignals.
+fn stop_signal(container: &Container) -> String {
+    container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.clone()).unwrap_or_default()
+}
+
 /// The contract by which a later agent, or a kubelet, knows what this container is.
 fn container_annotations(pod: &Pod, container: &Container, attempt: u32) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut add = |key: &str, value: String| all.insert(key.to_owned(), value);
     add(labels::CONTAINER_HASH, container_hash(container));
+    add(labels::CONTAINER_RESOURCES, resize::annotation(container));
     add(labels::RESTART_COUNT, attempt.to_string());
     add(labels::TERMINATION_MESSAGE_PATH, container.termination_message_path.clone());
     add(labels::TERMINATION_MESSAGE_POLICY, container.termination_message_policy.clone());
@@ -313,28 +334,20 @@ fn container_annotations(pod: &Pod, container: &Container, attempt: u32) -> BTre
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::MountedVolume;
-
-    fn mount(name: &str, path: &str) -> VolumeMount {
-        VolumeMount { name: name.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }
-    }
 
     #[test]
-    fn volume_mounts_become_bind_mounts_and_unknown_volumes_are_named() {
-        let volumes: MountedVolumes =
-            [("data".to_owned(), MountedVolume { host_path: "/srv/data".into(), read_only: false })].into();
-        let container = Container { name: "web".to_owned(), ..Container::default() };
-        let made =
-            volume_mount(&container, &VolumeMount { read_only: true, ..mount("data", "var/data") }, &volumes);
-        let made = made.unwrap();
-        assert_eq!(
-            (made.container_path.as_str(), made.host_path.as_str(), made.readonly),
-            ("/var/data", "/srv/data", true)
-        );
-        assert_eq!(
-            volume_mount(&container, &mount("nope", "/x"), &volumes).unwrap_err(),
-            "cannot find volume \"nope\" to mount into container \"web\""
-        );
+    fn a_resolv_conf_is_read_up_to_a_bound_whatever_its_encoding() {
+        let path = std::env::temp_dir().join(format!("edge-agent-resolv-{}", std::process::id()));
+        let read = || read_resolv_conf(Some(&path));
+        assert_eq!(read_resolv_conf(None), Ok(ResolvConfSource::Disabled));
+        assert_eq!(read(), Ok(ResolvConfSource::Parsed(parse_resolv_conf(""))), "none is no network");
+        std::fs::write(&path, b"# caf\xe9\nnameserver 10.0.0.1\n").unwrap();
+        let readable = read();
+        // Its length says nothing, as with a device.
+        let endless = read_resolv_conf(Some(Path::new("/dev/zero"))).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(readable, Ok(ResolvConfSource::Parsed(parse_resolv_conf("nameserver 10.0.0.1\n"))));
+        assert_eq!(endless, "/dev/zero is larger than 10485760 bytes");
     }
 
     #[test]

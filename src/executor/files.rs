@@ -1,6 +1,7 @@
 //! The files of a pod that are neither volumes nor the runtime's: log directories and links, hosts file, termination logs.
 
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::api::pod::Pod;
@@ -8,6 +9,8 @@ use crate::executor::Executor;
 use crate::observed::ObservedContainer;
 use crate::rt;
 use crate::runtime::Runtime;
+use crate::sys::dir::make_dir;
+use crate::sys::open::{open_file_below, open_without_following, open_without_waiting};
 use crate::types::ContainerId;
 use crate::volume;
 
@@ -76,16 +79,22 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Removes what a container's record leaves on the node: the link to its log, the log, its termination log. Without
-    /// this a crash loop would fill the disk one small file at a time.
-    pub(super) async fn remove_container_files(&self, pod: &Pod, container: &ObservedContainer) {
+    /// this a crash loop would fill the disk one small file at a time; a log that is kept takes the place of the one before.
+    pub(super) async fn remove_container_files(
+        &self,
+        pod: &Pod,
+        container: &ObservedContainer,
+        keep_log: bool,
+    ) {
         let name = container.name.as_str();
         let logs = log_directory(&self.config.pod_logs_dir, pod).join(name);
         let messages = volume::pod_dir(&self.config.volumes, &pod.metadata.uid).join("containers").join(name);
-        let files = [
+        let log_of = if keep_log { container.attempt.checked_sub(1) } else { Some(container.attempt) };
+        let mut files = vec![
             self.config.container_logs_dir.join(log_link_name(pod, name, &container.id)),
-            logs.join(log_file_name(container.attempt)),
             messages.join(termination_log_name(container.attempt)),
         ];
+        files.extend(log_of.map(|attempt| logs.join(log_file_name(attempt))));
         rt::blocking("remove container files", move || {
             for file in files {
                 let _ = std::fs::remove_file(file);
@@ -94,12 +103,17 @@ impl<R: Runtime> Executor<R> {
         .await;
     }
 
-    /// Removes the pod's log directory; links go with their containers.
+    /// Removes the pod's log directory, and links into it: they go with their containers, but an agent may have died between
+    /// the two.
     pub(super) async fn remove_logs(&self, pod: &Pod) {
         let directory = log_directory(&self.config.pod_logs_dir, pod);
-        let removed = rt::blocking("remove pod logs", move || match std::fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        let links = self.config.container_logs_dir.clone();
+        let removed = rt::blocking("remove pod logs", move || {
+            let links = remove_links_into(&directory, &links);
+            match std::fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => links,
+            }
         })
         .await;
         if let Err(error) = removed {
@@ -108,17 +122,60 @@ impl<R: Runtime> Executor<R> {
     }
 }
 
-pub(super) fn make_dir(path: &Path, mode: u32) -> std::io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(mode).create(path)
+/// Removes the links of a directory that lead below `target`, dangling or not.
+fn remove_links_into(target: &Path, links: &Path) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(links) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if std::fs::read_link(&path).is_ok_and(|leads_to| leads_to.starts_with(target)) {
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
-/// Writes a file whose mode the umask must not change, only if its content differs: flash is not worn by restarts.
+/// Reads a file of a volume that the pod writes.
+pub(super) fn read_file_below(root: &Path, path: &Path, most_bytes: u64) -> std::io::Result<Vec<u8>> {
+    read_bounded(open_file_below(root, path)?, most_bytes)
+}
+
+/// Reads a file of the node. Bytes that are no text become replacement characters: nobody goes without a hosts file because
+/// of a comment in an old encoding.
+pub(super) fn read_text(path: &Path, most_bytes: u64) -> std::io::Result<String> {
+    let content = read_bounded(open_without_waiting(path)?, most_bytes)?;
+    Ok(String::from_utf8_lossy(&content).into_owned())
+}
+
+fn read_bounded(file: std::fs::File, most_bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(most_bytes + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > most_bytes {
+        return Err(std::io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(content)
+}
+
+/// Writes a file whose mode the umask must not change, only if its content differs: flash is not worn by restarts. Containers
+/// may have written it, so no more of it is read than there should be.
 pub(super) fn write_file(path: &Path, content: &str, mode: u32) -> std::io::Result<()> {
-    if std::fs::read(path).is_ok_and(|old| old == content.as_bytes()) {
+    if holds(path, content.as_bytes()) {
         return Ok(());
     }
     std::fs::write(path, content)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+fn holds(path: &Path, content: &[u8]) -> bool {
+    let same_length = |found: &std::fs::Metadata| found.is_file() && found.len() == content.len() as u64;
+    let mut old = Vec::new();
+    std::fs::symlink_metadata(path).is_ok_and(|found| same_length(&found))
+        && open_without_following(path)
+            .and_then(|file| file.take(content.len() as u64 + 1).read_to_end(&mut old))
+            .is_ok()
+        && old == content
 }
 
 #[cfg(test)]
@@ -144,12 +201,31 @@ mod tests {
     }
 
     #[test]
+    fn links_into_a_pods_logs_go_even_when_what_they_lead_to_has_gone_and_others_stay() {
+        let links = std::env::temp_dir().join(format!("edge-agent-links-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&links);
+        std::fs::create_dir_all(&links).unwrap();
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, links.join(name)).unwrap();
+        link("/logs/default_web_1/main/0.log", "ours.log");
+        link("/logs/default_web_10/main/0.log", "other.log");
+        remove_links_into(Path::new("/logs/default_web_1"), &links).unwrap();
+        let left: Vec<_> =
+            std::fs::read_dir(&links).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        std::fs::remove_dir_all(&links).unwrap();
+        assert_eq!(left, ["other.log"]);
+    }
+
+    #[test]
     fn an_unchanged_file_is_not_written_again() {
         let path = std::env::temp_dir().join(format!("edge-agent-write-{}", std::process::id()));
         write_file(&path, "a", 0o644).unwrap();
         let before = std::fs::metadata(&path).unwrap().modified().unwrap();
         write_file(&path, "a", 0o644).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), before);
+        write_file(&path, "b", 0o600).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "b");
+        // A container has filled its hosts file: a terabyte that no disk and no memory has to hold.
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         write_file(&path, "b", 0o600).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "b");
         std::fs::remove_file(path).unwrap();

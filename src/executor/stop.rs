@@ -1,67 +1,243 @@
-//! Stopping containers: groups one after another, members of a group at the same time, one grace budget for all.
+//! Stopping containers: hooks first, then groups one after another, members of a group at the same time, one grace budget
+//! for all.
+//!
+//! Owns what is waited for during a stop, and for how long. Must not know why containers stop.
 
+use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
 
-use crate::api::pod::Pod;
-use crate::events::EventType;
-use crate::executor::{Executor, retry_after};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant, sleep_until};
+
+use crate::events::{EventRecorder, EventType};
+use crate::executor::hooks::{HookRunner, HookSite};
+use crate::executor::{Executor, Run, field_path, retry_after};
 use crate::image::StartFailure as Failure;
+use crate::mailbox::Mailbox;
+use crate::observed::ContainerStateKind;
 use crate::reconcile::containers::find_container;
+use crate::reconcile::hooks::{self, Hook, stop_grace};
 use crate::reconcile::plan::{ContainerKind, StopContainer};
-use crate::runtime::Runtime;
-use crate::types::Timestamp;
+use crate::runtime::{Runtime, RuntimeError};
 
-/// The shortest grace a runtime is asked for (upstream).
-const MIN_STOP_GRACE: Duration = Duration::from_secs(2);
+/// What may cut short the waits of a plan under way.
+#[derive(Clone)]
+pub enum Patience {
+    /// The pod is to run. Its removal gives up pulls, hooks and stops: it is taken down by a plan of its own.
+    UntilRemoval(Rc<Mailbox>),
+    /// The pod is being taken down, and this is when its grace is over. It may come earlier while the plan is under way.
+    Until(watch::Receiver<Instant>),
+}
+
+impl Patience {
+    /// Nothing changes any more what the plan says.
+    #[must_use]
+    pub fn as_planned() -> Self {
+        let far = Instant::now() + Duration::from_secs(365 * 24 * 3600);
+        Self::Until(watch::channel(far).1)
+    }
+
+    /// A plan for a pod that was to run has been overtaken.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self, Self::UntilRemoval(mailbox) if mailbox.has_removal())
+    }
+
+    /// Returns when that happens.
+    pub(super) async fn over(&self) {
+        match self {
+            Self::UntilRemoval(mailbox) => mailbox.removal().await,
+            Self::Until(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// The time a container has to stop. It only gets shorter.
+struct Grace {
+    end: Instant,
+    /// When that of its pod is over.
+    of_pod: Option<watch::Receiver<Instant>>,
+}
+
+impl Grace {
+    fn new(time: Duration, patience: &Patience) -> Self {
+        let end = Instant::now() + time;
+        match patience {
+            Patience::UntilRemoval(_) => Self { end, of_pod: None },
+            Patience::Until(of_pod) => Self { end: end.min(*of_pod.borrow()), of_pod: Some(of_pod.clone()) },
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.end.saturating_duration_since(Instant::now())
+    }
+
+    /// Returns when less time is left than there was.
+    async fn shortened(&mut self) {
+        if let Some(of_pod) = &mut self.of_pod
+            && let Ok(earlier) = of_pod.wait_for(|of_pod| *of_pod < self.end).await
+        {
+            self.end = *earlier;
+            return;
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+/// One container on its way to its end.
+struct Stopping<R> {
+    runtime: Rc<R>,
+    hooks: Rc<HookRunner<R>>,
+    events: EventRecorder,
+    site: HookSite,
+    field_path: String,
+    message: String,
+    /// Only of a container that runs.
+    pre_stop: Option<Hook>,
+    grace: Grace,
+}
+
+impl<R: Runtime> Stopping<R> {
+    /// Expected flow: the event, the hook, the wait for `turn` to reach `group`, the runtime's stop. All within the grace,
+    /// except that the runtime always gets two seconds.
+    async fn run(mut self, group: usize, turn: watch::Receiver<usize>) -> Result<(), RuntimeError> {
+        self.event(EventType::Normal, "Killing", &self.message);
+        if let Some(hook) = self.pre_stop.take().filter(|_| !self.grace.left().is_zero()) {
+            self.run_pre_stop(&hook).await;
+        }
+        self.wait_for_turn(group, turn).await;
+        self.stop().await
+    }
+
+    async fn run_pre_stop(&mut self, hook: &Hook) {
+        let end = self.grace.end;
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.hooks.run(&self.site, hook) => outcome,
+            // Dropping the hook is safe: a command ends with its container.
+            () = sleep_until(end) => Err("the grace period is over".to_owned()),
+            () = self.grace.shortened() => Err("the grace period was shortened".to_owned()),
+        };
+        // Time that passes cannot fail, it can only be cut short.
+        if let Err(message) = outcome
+            && hook.handler.sleep.is_none()
+        {
+            let site = &self.site;
+            log::warn!(pod:% = site.pod, containerName:% = site.name, err = message; "PreStop hook failed");
+            self.event(EventType::Warning, "FailedPreStopHook", "PreStopHook failed");
+        }
+    }
+
+    /// Those who wait for others do so in their own time.
+    async fn wait_for_turn(&mut self, group: usize, mut turn: watch::Receiver<usize>) {
+        loop {
+            let end = self.grace.end;
+            tokio::select! {
+                biased;
+                _ = turn.wait_for(|turn| *turn >= group) => return,
+                () = sleep_until(end) => return,
+                // Losing it is safe: the grace keeps its end.
+                () = self.grace.shortened() => {}
+            }
+        }
+    }
+
+    async fn stop(&mut self) -> Result<(), RuntimeError> {
+        loop {
+            let asked = stop_grace(self.grace.left());
+            let killed_at = Instant::now() + asked;
+            let mut call = pin!(self.runtime.stop_container(&self.site.id, asked));
+            loop {
+                tokio::select! {
+                    biased;
+                    stopped = &mut call => return stopped,
+                    () = self.grace.shortened() => {}
+                }
+                // Asked again only if that brings the end forward.
+                if Instant::now() + stop_grace(self.grace.left()) < killed_at {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn event(&self, kind: EventType, reason: &str, message: &str) {
+        self.events.event(&self.site.pod, Some(self.field_path.clone()), kind, reason, message);
+    }
+}
 
 impl<R: Runtime> Executor<R> {
-    /// Stops the groups in order. Every member is tried; the first failure is reported.
+    /// Stops the groups in order. Every member is tried; the first failure is reported. Hooks of all groups run at once
+    /// (upstream: a sidecar hears of the end before those whom it serves are gone).
     pub(super) async fn stop_containers(
         &self,
-        pod: &Pod,
+        run: &Run<'_>,
         groups: &[Vec<StopContainer>],
         grace_seconds: i64,
     ) -> Result<(), Failure> {
-        let budget = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or(0));
-        let started = self.clock.now();
+        tokio::select! {
+            biased;
+            // Dropping the stops is safe: whoever takes the pod down stops them again.
+            () = run.patience.over() => Ok(()),
+            stopped = self.stop_groups(run, groups, grace_seconds) => stopped,
+        }
+    }
+
+    async fn stop_groups(
+        &self,
+        run: &Run<'_>,
+        groups: &[Vec<StopContainer>],
+        grace_seconds: i64,
+    ) -> Result<(), Failure> {
+        let (turn, turns) = watch::channel(0);
+        let mut stops = JoinSet::new();
+        for (index, group) in groups.iter().enumerate() {
+            for stop in group {
+                let stopping = self.stopping(run, stop, grace_seconds);
+                let turns = turns.clone();
+                stops.spawn_local(async move { (index, stopping.run(index, turns).await) });
+            }
+        }
+        let mut open: Vec<usize> = groups.iter().map(Vec::len).collect();
         let mut failure = None;
-        for group in groups {
-            if let Err(error) = self.stop_group(pod, group, budget, started).await {
-                failure = failure.or(Some(error));
+        while let Some(ended) = stops.join_next().await {
+            let Ok((group, stopped)) = ended else { continue };
+            open[group] -= 1;
+            turn.send_replace(open.iter().take_while(|open| **open == 0).count());
+            if let Err(error) = stopped {
+                let message = format!("error killing pod: {error}");
+                self.pod_event(run.pod, EventType::Warning, "FailedKillPod", &message);
+                let retry_after = Some(retry_after(&error));
+                failure = Some(Failure { reason: "FailedKillPod", message, retry_after });
             }
         }
         failure.map_or(Ok(()), Err)
     }
 
-    async fn stop_group(
-        &self,
-        pod: &Pod,
-        group: &[StopContainer],
-        budget: Duration,
-        started: Timestamp,
-    ) -> Result<(), Failure> {
-        let left = budget.saturating_sub(self.clock.now().saturating_since(started)).max(MIN_STOP_GRACE);
-        let mut stops = tokio::task::JoinSet::new();
-        for stop in group {
-            let kind = find_container(pod, &stop.name).map_or(ContainerKind::Regular, |(_, kind)| kind);
-            let path = super::field_path(&stop.name, kind);
-            self.event(pod, &path, EventType::Normal, "Killing", &stop.message);
-            let (runtime, id) = (Rc::clone(&self.runtime), stop.id.clone());
-            stops.spawn_local(async move { runtime.stop_container(&id, left).await });
+    fn stopping(&self, run: &Run<'_>, stop: &StopContainer, grace_seconds: i64) -> Stopping<R> {
+        let kind = find_container(run.pod, &stop.name).map_or(ContainerKind::Regular, |(_, kind)| kind);
+        let record = run.observed.containers.iter().find(|record| record.id == stop.id);
+        // One that was started by this very plan has no record yet.
+        let runs = record.is_none_or(|record| record.state == ContainerStateKind::Running);
+        let annotations = record.map(|record| record.annotations.clone()).unwrap_or_default();
+        let grace = stop.grace_seconds.unwrap_or(grace_seconds);
+        Stopping {
+            runtime: Rc::clone(&self.runtime),
+            hooks: Rc::clone(&self.hooks),
+            events: self.events.clone(),
+            site: HookSite {
+                pod: run.pod.pod_ref(),
+                name: stop.name.clone(),
+                id: stop.id.clone(),
+                pod_ip: self.pod_ip(run.pod, run.sandbox.as_ref()),
+            },
+            field_path: field_path(&stop.name, kind),
+            message: stop.message.clone(),
+            pre_stop: hooks::pre_stop(run.pod, &stop.name, &annotations).filter(|_| runs),
+            grace: Grace::new(Duration::from_secs(u64::try_from(grace).unwrap_or(0)), run.patience),
         }
-        let mut failure = None;
-        while let Some(ended) = stops.join_next().await {
-            if let Ok(Err(error)) = ended {
-                let message = format!("error killing pod: {error}");
-                self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
-                failure = Some(Failure {
-                    reason: "FailedKillPod",
-                    message,
-                    retry_after: Some(retry_after(&error)),
-                });
-            }
-        }
-        failure.map_or(Ok(()), Err)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,8 +6,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::admission::Admission;
 use crate::api::pod::Pod;
 use crate::kubelet::report::View;
+use crate::reconcile::admission::is_rejected;
+use crate::reconcile::status::is_terminal;
 use crate::status::StatusManager;
 use crate::types::PodUid;
 
@@ -43,10 +46,17 @@ enum Verdict {
     Succeeded,
     /// Ended badly.
     Failed(String),
+    /// There is no room for it now.
+    Rejected(String),
 }
 
 /// Waits until every pod is where it should be or the time is up.
-pub async fn wait(config: RunOnceConfig, view: Rc<View>, statuses: Rc<StatusManager>) -> RunOnceOutcome {
+pub async fn wait(
+    config: RunOnceConfig,
+    view: Rc<View>,
+    statuses: Rc<StatusManager>,
+    admission: Admission,
+) -> RunOnceOutcome {
     let deadline = tokio::time::Instant::now() + config.timeout;
     let mut view_changes = view.watch();
     let mut status_changes = statuses.watch();
@@ -68,7 +78,12 @@ pub async fn wait(config: RunOnceConfig, view: Rc<View>, statuses: Rc<StatusMana
                     settled_at = settled_at.max((settled > now).then_some(settled));
                     open |= config.wait_for_completion && pod.spec.restart_policy != "Always";
                 }
-                Verdict::Succeeded | Verdict::Failed(_) => {}
+                // It was let in a moment ago, or a pod that has ended is about to make room.
+                Verdict::Rejected(_) if admission.holds(&pod.metadata.uid) => open = true,
+                Verdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
+                    settled_at = settled_at.max(Some(now + SETTLE));
+                }
+                Verdict::Rejected(_) | Verdict::Succeeded | Verdict::Failed(_) => {}
             }
         }
         let timed_out = now >= deadline;
@@ -97,6 +112,11 @@ fn is_going(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
+/// It has ended and its place is not free yet.
+fn is_leaving(pod: &Pod, admission: &Admission) -> bool {
+    is_terminal(&pod.status) && admission.holds(&pod.metadata.uid)
+}
+
 fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) -> RunOnceOutcome {
     let mut failures = Vec::new();
     for (source, state) in view.sources() {
@@ -111,7 +131,7 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
     for pod in &pods {
         let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
         match judge(pod) {
-            Verdict::Failed(why) => failures.push(format!("pod {name}: {why}")),
+            Verdict::Failed(why) | Verdict::Rejected(why) => failures.push(format!("pod {name}: {why}")),
             Verdict::Starting(why) => {
                 failures.push(format!("pod {name}: not running after {}s: {why}", config.timeout.as_secs()));
             }
@@ -137,6 +157,9 @@ fn judge(pod: &Pod) -> Verdict {
     match status.phase.as_str() {
         "Succeeded" => return Verdict::Succeeded,
         "Failed" => return Verdict::Failed(why_failed(pod)),
+        _ if is_rejected(status) => {
+            return Verdict::Rejected(format!("{}: {}", status.reason, status.message));
+        }
         _ => {}
     }
     let names = pod.spec.containers.iter().map(|container| container.name.as_str());
@@ -236,6 +259,15 @@ mod tests {
         let mut going = pod("Always", &json!({"phase": "Succeeded"}));
         going.metadata.deletion_timestamp = Some(crate::types::Timestamp::from_secs(1));
         assert!(matches!(judge(&going), Verdict::Starting(_)));
+    }
+
+    #[test]
+    fn a_pod_without_room_is_told_apart_from_one_that_starts() {
+        let status = json!({"phase": "Pending", "reason": "OutOfcpu", "message": "Pod was rejected: no cpu"});
+        assert_eq!(
+            judge(&pod("Always", &status)),
+            Verdict::Rejected("OutOfcpu: Pod was rejected: no cpu".to_owned())
+        );
     }
 
     #[test]

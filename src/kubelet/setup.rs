@@ -5,35 +5,37 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::cgroup::CgroupConfig;
+use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::config::{Resolved, RunOnceWait};
 use crate::desired::{SourcePod, SourceUpdate};
 use crate::events::EventRecorder;
-use crate::executor::{Executor, ExecutorConfig};
+use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
 use crate::http::{HttpClient, HttpError, shown_url};
 use crate::image::{ImageConfig, ImagePuller};
 use crate::kubelet::Kubelet;
+use crate::kubelet::node_facts::node_facts;
 use crate::kubelet::report::{Identity, View};
+use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
+use crate::objects::NoObjects;
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::PodConfig;
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
-use crate::reconcile::env::{ObjectData, ObjectLookup};
-use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use crate::prober::{Prober, ProberConfig};
 use crate::reconcile::restart::BackOffLimits;
+use crate::reconcile::users::{DEFAULT_IDS_PER_POD, NodeIds};
 use crate::rt;
 use crate::rt::notify::{Notifier, NotifyError, watchdog_interval};
 use crate::rt::shutdown::{self, Shutdown};
+use crate::runtime::Runtime;
 use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
-use crate::runtime::{CgroupDriver, Runtime};
 use crate::server;
 use crate::source::file::{FileConfig, FileSource};
 use crate::source::parser::StaticPodParser;
@@ -43,7 +45,7 @@ use crate::store::{Loaded, Mode, OpenOptions, StoreError, StoreHandle, meta};
 use crate::sys::inotify::InotifyError;
 use crate::sys::{lock, memory, node};
 use crate::types::PodSource;
-use crate::volume::VolumeConfig;
+use crate::volume::{VolumeConfig, share_mounts_below};
 
 /// Whole sets are large and rare; one may wait while another is taken in.
 const SOURCE_QUEUE: usize = 2;
@@ -75,6 +77,9 @@ pub enum SetupError {
     /// The endpoint makes no sense.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    /// More is reserved than the node has. Upstream's words.
+    #[error("invalid Node Allocatable configuration. {0}")]
+    Reservations(String),
     /// The lock file.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
@@ -99,6 +104,9 @@ pub enum SetupError {
         #[source]
         source: StoreError,
     },
+    /// The ids for pods with users of their own.
+    #[error("kubelet mappings")]
+    UserNamespaces(#[source] ShareError),
     /// systemd.
     #[error(transparent)]
     Notify(#[from] NotifyError),
@@ -123,19 +131,6 @@ pub enum Finished {
     Stopped,
     /// `--runonce` is through.
     RunOnce(RunOnceOutcome),
-}
-
-/// There are no ConfigMaps and Secrets on a lone node yet: references to them wait, as for any missing object.
-struct NoObjects;
-
-impl ObjectLookup for NoObjects {
-    fn config_map(&self, _namespace: &str, _name: &str) -> Option<ObjectData> {
-        None
-    }
-
-    fn secret(&self, _namespace: &str, _name: &str) -> Option<ObjectData> {
-        None
-    }
 }
 
 /// Runs the kubelet until it is asked to stop, or until run-once is through.
@@ -168,7 +163,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     drop(update_sender);
     let server = house.start_server(resolved).await?;
     let (kubelet, view, statuses) = house.kubelet(updates, notifier, watchdog);
-    let finished = carry_on(resolved, kubelet, &view, &statuses, shutdown).await;
+    let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
     for task in sources.into_iter().chain(server) {
         task.abort();
     }
@@ -181,6 +176,7 @@ async fn carry_on<R: Runtime>(
     kubelet: Kubelet<R>,
     view: &Rc<View>,
     statuses: &Rc<StatusManager>,
+    admission: &Admission,
     shutdown: Shutdown,
 ) -> Finished {
     if !resolved.agent.run_once {
@@ -195,7 +191,7 @@ async fn carry_on<R: Runtime>(
         biased;
         // Either arm ends the run; what the other was doing is found again by the next start.
         () = kubelet.run(shutdown) => Finished::Stopped,
-        outcome = run_once::wait(config, Rc::clone(view), Rc::clone(statuses)) => Finished::RunOnce(outcome),
+        outcome = run_once::wait(config, Rc::clone(view), Rc::clone(statuses), admission.clone()) => Finished::RunOnce(outcome),
     }
 }
 
@@ -262,6 +258,7 @@ struct House<R> {
     statuses: Rc<StatusManager>,
     view: Rc<View>,
     clock: Clock,
+    admission: Admission,
     executor: Option<ExecutorConfig>,
     images: ImageConfig,
     workers: PodWorkerConfig,
@@ -274,8 +271,9 @@ impl<R: Runtime> House<R> {
     async fn open(resolved: &Resolved, runtime: Rc<R>) -> Result<Self, SetupError> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;
-        let executor = executor_config(resolved);
         make_dir(root, 0o750)?;
+        let executor = ExecutorConfig { user_ids: user_ids(resolved).await?, ..executor_config(resolved)? };
+        share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
         make_dir(&executor.volumes.pods_dir, 0o750)?;
         make_dir(&executor.container_logs_dir, 0o755)?;
@@ -302,6 +300,7 @@ impl<R: Runtime> House<R> {
             view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
             workers: worker_config(resolved, &executor),
             images: image_config(resolved),
+            admission: Admission::new(node_facts(resolved, &executor), events.clone()),
             executor: Some(executor),
             write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
             runtime,
@@ -398,6 +397,13 @@ impl<R: Runtime> House<R> {
             store: self.store.clone(),
             statuses: Rc::clone(&self.statuses),
             clock: self.clock.clone(),
+            prober: Prober::new(
+                Rc::clone(&self.runtime),
+                self.clock.clone(),
+                self.events.clone(),
+                ProberConfig { node_ips: self.workers.node_ips.clone() },
+            ),
+            admission: self.admission.clone(),
             config: self.workers.clone(),
             runtime_name: Rc::clone(&self.runtime_name),
         };
@@ -471,10 +477,7 @@ fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode)
-        .create(path)
+    crate::sys::dir::make_dir(path, mode)
         .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
 }
 
@@ -500,50 +503,38 @@ fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerCon
     }
 }
 
-fn executor_config(resolved: &Resolved) -> ExecutorConfig {
+fn executor_config(resolved: &Resolved) -> Result<ExecutorConfig, SetupError> {
     let kubelet = &resolved.kubelet;
     let root = &resolved.flags.root_dir;
     let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
-    let driver = match kubelet.cgroup_driver.as_str() {
-        "systemd" => CgroupDriver::Systemd,
-        _ => CgroupDriver::Cgroupfs,
-    };
-    let cgroup_v2 = node::cgroup_v2();
-    let cgroup_mount = PathBuf::from("/sys/fs/cgroup");
-    let period = kubelet.cpu_cfs_quota_period.to_std().as_micros();
-    ExecutorConfig {
-        volumes: VolumeConfig { pods_dir: root.join("pods") },
+    let resources = resources::measure(resolved).map_err(SetupError::Reservations)?;
+    Ok(ExecutorConfig {
+        volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
         container_logs_dir: container_logs_dir(&pod_logs_dir),
         pod_logs_dir,
         seccomp_dir: root.join("seccomp"),
         seccomp_default: resolved.seccomp_default(),
         node_name: resolved.node_name.clone(),
         node_ips: node_ips(resolved),
-        capacity: NodeCapacity {
-            cpu_milli: i64::try_from(node::cpu_count()).unwrap_or(1) * 1000,
-            memory_bytes: node::memory_total_bytes(),
-            swap_bytes: 0,
-            page_sizes: node::huge_page_sizes(),
-            cgroup_v2,
-            swap_accounting: node::swap_accounting(cgroup_v2),
-        },
-        resources: ResourceFlags {
-            cpu_cfs_quota: kubelet.cpu_cfs_quota,
-            cpu_cfs_quota_period: i64::try_from(period).unwrap_or(100_000),
-            single_process_oom_kill: kubelet.single_process_oom_kill.unwrap_or(!cgroup_v2),
-            limited_swap: false,
-        },
-        layout: CgroupLayout {
-            driver,
-            root: if kubelet.cgroup_root.is_empty() { "/".to_owned() } else { kubelet.cgroup_root.clone() },
-            per_qos: kubelet.cgroups_per_qos,
-        },
-        cgroup: CgroupConfig { mount: cgroup_mount, v2: cgroup_v2, driver },
+        capacity: resources.capacity,
+        allocatable: resources.allocatable,
+        resources: resources.flags,
+        layout: resources.layout,
+        cgroup: resources.cgroup,
+        node_cgroups: resources.node_cgroups,
         cluster_dns: kubelet.cluster_dns.clone(),
         cluster_domain: kubelet.cluster_domain.clone(),
         resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
+        user_ids: NodeIds::default(),
         objects: Rc::new(NoObjects),
-    }
+    })
+}
+
+/// Fails as the kubelet does: a node that cannot give every pod users of its own says so at once.
+async fn user_ids(resolved: &Resolved) -> Result<NodeIds, SetupError> {
+    let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
+    let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);
+    node_ids(ids_per_pod.unwrap_or(DEFAULT_IDS_PER_POD), max_pods).await.map_err(SetupError::UserNamespaces)
 }
 
 /// `/var/log/containers` for the usual log directory, else a sibling of the given one.

@@ -7,6 +7,9 @@ use std::time::Duration;
 use crate::reconcile::plan::{Action, PodPlan};
 use crate::types::{ContainerName, Timestamp};
 
+/// What starts fail with when a ConfigMap, a Secret or a key is missing: in volumes, in variables.
+const OBJECT_REASONS: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];
+
 /// A failure that is being waited out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -25,6 +28,8 @@ pub struct HeldStarts {
     pub containers: BTreeMap<ContainerName, Held>,
     /// Of the pod as a whole: sandbox, volumes.
     pub pod: Option<Held>,
+    /// Of resizes.
+    pub resize: Option<Held>,
 }
 
 impl HeldStarts {
@@ -41,9 +46,13 @@ impl HeldStarts {
             }
             None => true,
         };
+        let resize_held = self.resize.as_ref().is_some_and(&mut is_held);
         let pod_held = self.pod.as_ref().is_some_and(&mut is_held);
+        if pod_held {
+            hold_back_sandbox(&mut plan);
+        }
         plan.actions.retain(|action| match action {
-            Action::CreateSandbox { .. } => !pod_held,
+            Action::ResizeContainer(_) => !resize_held,
             Action::StartContainer(start) => {
                 !pod_held && !self.containers.get(&start.name).is_some_and(&mut is_held)
             }
@@ -59,6 +68,9 @@ impl HeldStarts {
         if plan.actions.is_empty() {
             self.pod = None;
         }
+        if !plan.actions.iter().any(|action| matches!(action, Action::ResizeContainer(_))) {
+            self.resize = None;
+        }
         let wanted = |name: &ContainerName| {
             plan.actions
                 .iter()
@@ -67,10 +79,26 @@ impl HeldStarts {
         self.containers.retain(|name, _| wanted(name));
     }
 
+    /// Objects have changed: whoever failed for want of one tries at once.
+    pub fn objects_changed(&mut self) {
+        let may_wait_for_object = |held: &Held| held.until.is_some() && OBJECT_REASONS.contains(&held.reason);
+        self.pod = self.pod.take().filter(|held| !may_wait_for_object(held));
+        self.containers.retain(|_, held| !may_wait_for_object(held));
+    }
+
     /// Nothing is held any more.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+/// With the new sandbox waits the end of the one in its place: it has been stopped before the try that failed.
+fn hold_back_sandbox(plan: &mut PodPlan) {
+    let is_creation = |action: &Action| matches!(action, Action::CreateSandbox { .. });
+    let Some(position) = plan.actions.iter().position(is_creation) else { return };
+    let before = plan.actions[..position].last();
+    let first = position - usize::from(matches!(before, Some(Action::StopSandbox { .. })));
+    plan.actions.drain(first..=position);
 }
 
 #[cfg(test)]
@@ -130,15 +158,48 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_resize_waits_for_its_time_and_is_forgotten_with_its_cause() {
+        let resize = Action::ResizeContainer(crate::reconcile::plan::ResizeContainer {
+            id: "1".into(),
+            name: "c".into(),
+            resource: "cpu",
+            resources: crate::api::pod::ResourceRequirements::default(),
+        });
+        let mut starts = HeldStarts { resize: Some(held(Some(30))), ..HeldStarts::default() };
+        let plan = PodPlan { actions: vec![resize, start("other")], ..PodPlan::default() };
+        let early = starts.hold_back(plan.clone(), Timestamp::from_secs(10));
+        assert_eq!(early.actions, [start("other")]);
+        assert_eq!(early.requeue_after, Some(Duration::from_secs(20)));
+        assert_eq!(starts.hold_back(plan.clone(), Timestamp::from_secs(30)).actions, plan.actions);
+        starts.keep_wanted(&PodPlan::default());
+        assert_eq!(starts.resize, None);
+    }
+
+    #[test]
+    fn a_changed_object_ends_the_waiting_for_objects_alone() {
+        let held = |reason, until: Option<i64>| Held { reason, ..held(until) };
+        let mut starts = HeldStarts { pod: Some(held("FailedMount", Some(30))), ..HeldStarts::default() };
+        starts.containers.insert("config".into(), held("CreateContainerConfigError", Some(30)));
+        starts.containers.insert("image".into(), held("ErrImagePull", Some(30)));
+        starts.objects_changed();
+        assert!(starts.pod.is_none());
+        assert_eq!(starts.containers.keys().map(ContainerName::as_str).collect::<Vec<_>>(), ["image"]);
+        starts.pod = Some(held("FailedMount", None));
+        starts.objects_changed();
+        assert!(starts.pod.is_some(), "only another manifest can mend it");
+    }
+
+    #[test]
     fn a_failed_sandbox_holds_everything_that_needs_it_but_not_what_stops() {
         let starts = HeldStarts { pod: Some(held(Some(30))), ..HeldStarts::default() };
-        let stop = Action::StopSandbox { id: "s".into() };
+        let stop = |id: &str| Action::StopSandbox { id: id.into() };
         let plan = PodPlan {
-            actions: vec![stop.clone(), Action::CreateSandbox { attempt: 1 }, start("c")],
+            actions: vec![stop("older"), stop("dead"), Action::CreateSandbox { attempt: 1 }, start("c")],
             ..PodPlan::default()
         };
-        let kept = starts.hold_back(plan, Timestamp::from_secs(10));
-        assert_eq!(kept.actions, [stop]);
+        let kept = starts.hold_back(plan.clone(), Timestamp::from_secs(10));
+        assert_eq!(kept.actions, [stop("older")], "what is in its place has been stopped before");
+        assert_eq!(starts.hold_back(plan.clone(), Timestamp::from_secs(30)), plan);
         assert_eq!(kept.requeue_after, Some(Duration::from_secs(20)));
     }
 }

@@ -1,26 +1,39 @@
 //! The task behind one pod: a loop of look, plan, act. Losing it at any await is safe: the next worker starts from the
 //! store's desired state and a fresh look.
 
+mod room;
+
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::time::Instant;
+
 use crate::api::pod::{Pod, PodStatus};
-use crate::executor::Execution;
+use crate::executor::{Execution, Patience};
 use crate::image::StartFailure;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Letters, Mailbox};
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
 use crate::pod_worker::held::{Held, HeldStarts};
+use crate::pod_worker::resizing::Resizing;
 use crate::pod_worker::{ContainerStates, Shared};
-use crate::reconcile::containers::all_containers;
+use crate::reconcile::admission::has_only_waited;
+use crate::reconcile::containers::all_with_ephemeral;
+use crate::reconcile::hooks::longest_kill;
 use crate::reconcile::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::reconcile::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
-use crate::reconcile::status::{StatusContext, compute_pod_status, deadline_left, final_status, is_terminal};
+use crate::reconcile::restart::counts_after;
+use crate::reconcile::status::{
+    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deadline_left, final_status, is_terminal,
+    newly_backing_off,
+};
 use crate::reconcile::termination::compute_teardown;
 use crate::runtime::{Runtime, RuntimeError};
 use crate::store::StoredContainerState;
-use crate::types::{ContainerName, PodFullName, PodUid, Timestamp};
+use crate::types::{ContainerName, PodFullName, PodUid};
 
 /// First wait after the runtime did not answer; doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -50,12 +63,17 @@ pub(super) struct Worker<R> {
     state: PodWorkerState,
     containers: ContainerStates,
     held: HeldStarts,
+    resizing: Resizing,
+    /// Of objects, when the pod was looked at last.
+    objects_generation: u64,
     /// Set while the last attempt to do something failed as a whole.
     retry: Option<Duration>,
-    last_plan: Option<PodPlan>,
+    last_actions: Vec<Action>,
     cleanup_records: bool,
     /// The last letters asked for a look at the runtime.
     told_to_look: bool,
+    /// It was said that the pod takes longer to end than it should.
+    is_late: bool,
     over: bool,
 }
 
@@ -75,10 +93,13 @@ impl<R: Runtime> Worker<R> {
             state: PodWorkerState::WaitingForName,
             containers,
             held: HeldStarts::default(),
+            resizing: Resizing::default(),
+            objects_generation: 0,
             retry: None,
-            last_plan: None,
+            last_actions: Vec::new(),
             cleanup_records: false,
             told_to_look: false,
+            is_late: false,
             over: false,
         }
     }
@@ -99,13 +120,26 @@ impl<R: Runtime> Worker<R> {
                 }
                 Next::Never => return,
             }
-            next = self.step().await;
+            // Boxed: a step needs kilobytes, a worker that waits for one should not.
+            next = Box::pin(self.step()).await;
         }
     }
 
     async fn step(&mut self) -> Next {
         let letters = self.mailbox.take();
         self.told_to_look = letters.look;
+        self.read(letters).await;
+        match self.state {
+            PodWorkerState::WaitingForName => self.wait_for_name().await,
+            PodWorkerState::Syncing => self.sync().await,
+            PodWorkerState::Terminating { .. } => self.terminate().await,
+            PodWorkerState::Terminated { .. } => self.clean_up().await,
+            PodWorkerState::Finished { .. } if self.over => Next::Never,
+            PodWorkerState::Finished { .. } => Next::OnLetter,
+        }
+    }
+
+    async fn read(&mut self, letters: Letters) {
         if let Some(pod) = letters.pod {
             if *pod != *self.pod {
                 self.held.clear();
@@ -114,16 +148,6 @@ impl<R: Runtime> Worker<R> {
         }
         for event in letters.events {
             self.on_event(event).await;
-        }
-        match self.state {
-            PodWorkerState::WaitingForName => self.wait_for_name().await,
-            PodWorkerState::Syncing => self.sync().await,
-            PodWorkerState::Terminating { since, grace_seconds, cause } => {
-                self.terminate(since, grace_seconds, cause).await
-            }
-            PodWorkerState::Terminated { .. } => self.clean_up().await,
-            PodWorkerState::Finished { .. } if self.over => Next::Never,
-            PodWorkerState::Finished { .. } => Next::OnLetter,
         }
     }
 
@@ -134,7 +158,7 @@ impl<R: Runtime> Worker<R> {
         if state != self.state {
             log::debug!(pod:% = self.pod.pod_ref(), from:? = self.state, to:? = state, event:?; "Pod worker moved");
             self.retry = None;
-            self.last_plan = None;
+            self.last_actions.clear();
         }
         self.state = state;
         for effect in effects {
@@ -170,10 +194,18 @@ impl<R: Runtime> Worker<R> {
             Ok(observed) => observed,
             Err(next) => return next,
         };
-        let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(None));
+        self.probe(&observed);
+        if let Some(next) = self.wait_for_room(&observed).await {
+            return next;
+        }
+        let allocated = self.resizing.allocated(&self.pod);
+        let plan = compute_pod_plan(&allocated, &observed, &self.plan_context(None));
         self.held.keep_wanted(&plan);
+        self.notice_objects();
         let status = self.status(&observed, &plan);
         let ended = is_terminal(&status);
+        self.tell_resize(&status, &allocated);
+        self.report(&status);
         self.shared.deps.statuses.set(&self.pod, status);
         if ended {
             self.on_event(PodWorkerEvent::PodTerminal).await;
@@ -182,18 +214,53 @@ impl<R: Runtime> Worker<R> {
         let plan = self.held.hold_back(plan, self.shared.deps.clock.now());
         if plan.actions.is_empty() {
             self.retry = None;
-            self.last_plan = None;
+            self.last_actions.clear();
+            self.keep_cgroup(&allocated, &observed).await;
+            self.shared.deps.executor.refresh_volumes(&self.pod).await;
             return self.next_look(plan.requeue_after);
         }
-        if self.last_plan.as_ref() == Some(&plan) {
-            self.last_plan = None;
+        if self.is_repeated(&plan) {
             return Next::After(REPEATED_PLAN_PAUSE);
         }
         log::debug!(pod:% = self.pod.pod_ref(), plan:%; "Carrying out plan");
         self.remember_restarts(&plan).await;
-        self.act(&observed, &plan).await;
-        self.last_plan = Some(plan);
+        if plan.actions.iter().any(|action| matches!(action, Action::ResizeContainer(_))) {
+            self.keep_cgroup(&allocated, &observed).await;
+        }
+        self.act(&allocated, &observed, &plan).await;
         Next::Now
+    }
+
+    /// The same was done just now. What is waited for besides does not make it something else.
+    fn is_repeated(&mut self, plan: &PodPlan) -> bool {
+        let is_repeated = self.last_actions == plan.actions;
+        self.last_actions = if is_repeated { Vec::new() } else { plan.actions.clone() };
+        is_repeated
+    }
+
+    /// What is new about a pod and is nobody's action.
+    fn report(&self, status: &PodStatus) {
+        let deps = &self.shared.deps;
+        for name in newly_backing_off(status, deps.statuses.last(&self.uid).as_ref()) {
+            deps.executor.report_back_off(&self.pod, &name);
+        }
+        if status.reason == DEADLINE_EXCEEDED {
+            deps.executor.report_deadline(&self.pod, &status.message);
+        }
+    }
+
+    fn notice_objects(&mut self) {
+        let generation = self.shared.deps.executor.objects_generation();
+        if generation != self.objects_generation {
+            self.objects_generation = generation;
+            self.held.objects_changed();
+        }
+    }
+
+    fn probe(&self, observed: &ObservedPod) {
+        let deps = &self.shared.deps;
+        let remembered = deps.statuses.last(&self.uid);
+        deps.prober.observe(&self.pod, observed, remembered.as_ref(), &self.mailbox);
     }
 
     /// Nothing to do now: by the plan's clock or the pod's own deadline, whichever is first.
@@ -223,12 +290,58 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls), so that a pod whose
-    /// image is on its way can be taken down.
-    async fn act(&mut self, observed: &ObservedPod, plan: &PodPlan) {
-        let executor = &self.shared.deps.executor;
-        let execution = executor.execute(&self.pod, observed, plan, &self.mailbox).await;
+    /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls, hooks, stops), so that the
+    /// pod can be taken down at once.
+    async fn act(&mut self, pod: &Pod, observed: &ObservedPod, plan: &PodPlan) {
+        let patience = Patience::UntilRemoval(Rc::clone(&self.mailbox));
+        let execution = self.shared.deps.executor.execute(pod, observed, plan, &patience).await;
         self.note_failures(execution, plan);
+    }
+
+    /// Carries out a plan that takes the pod down, and listens meanwhile: a shorter grace reaches what is under way at once.
+    async fn take_down(&mut self, observed: &ObservedPod, plan: &PodPlan) -> Execution {
+        let (shared, pod, mailbox) =
+            (Rc::clone(&self.shared), Rc::clone(&self.pod), Rc::clone(&self.mailbox));
+        let (end, ends) = watch::channel(self.end_of_grace());
+        let patience = Patience::Until(ends);
+        let mut execution = pin!(shared.deps.executor.execute(&pod, observed, plan, &patience));
+        loop {
+            tokio::select! {
+                biased;
+                execution = &mut execution => return execution,
+                // Losing it is safe: what was not said is said by the next attempt.
+                () = tokio::time::sleep(self.late_in()), if !self.is_late => {
+                    self.is_late = true;
+                    shared.deps.executor.report_late_end(&pod);
+                }
+                // Losing it is safe: words stay in the mailbox until they are taken.
+                () = mailbox.word() => {
+                    self.read(mailbox.take_words()).await;
+                    let earlier = self.end_of_grace();
+                    end.send_if_modified(|end| {
+                        let is_earlier = earlier < *end;
+                        *end = earlier.min(*end);
+                        is_earlier
+                    });
+                    self.mark_removal().await;
+                }
+            }
+        }
+    }
+
+    /// Until the pod has taken longer to end than anybody would expect.
+    fn late_in(&self) -> Duration {
+        match self.state {
+            PodWorkerState::Terminating { since, grace_seconds, .. } => longest_kill(grace_seconds)
+                .saturating_sub(self.shared.deps.clock.now().saturating_since(since)),
+            _ => Duration::MAX,
+        }
+    }
+
+    /// On the clock that nobody sets. A pod that is not being taken down has none left.
+    fn end_of_grace(&self) -> Instant {
+        let left = self.state.grace_left(self.shared.deps.clock.now()).unwrap_or_default();
+        Instant::now() + Duration::from_secs(u64::try_from(left).unwrap_or(0))
     }
 
     fn note_failures(&mut self, execution: Execution, plan: &PodPlan) {
@@ -239,6 +352,7 @@ impl<R: Runtime> Worker<R> {
                     self.held.containers.remove(&start.name);
                 }
                 Action::CreateSandbox { .. } => self.held.pod = None,
+                Action::ResizeContainer(_) => self.held.resize = None,
                 _ => {}
             }
         }
@@ -253,37 +367,47 @@ impl<R: Runtime> Worker<R> {
         if let Some(failure) = execution.pod {
             self.held.pod = Some(held(failure));
         }
+        self.held.resize = execution.resize.map(held).or(self.held.resize.take());
+        self.resizing.note(execution.resized);
     }
 
-    async fn terminate(&mut self, since: Timestamp, grace_seconds: i64, cause: EndCause) -> Next {
-        let now = self.shared.deps.clock.now();
-        let passed = i64::try_from(now.saturating_since(since).as_secs()).unwrap_or(i64::MAX);
-        let left = grace_seconds.saturating_sub(passed).max(1);
+    async fn terminate(&mut self) -> Next {
+        self.mark_removal().await;
         let observed = match self.look().await {
             Ok(observed) => observed,
             Err(next) => return next,
         };
-        self.mark_removal(cause);
-        let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(left)));
+        self.probe(&observed);
+        self.shared.deps.prober.only_readiness(&self.uid);
+        let left = self.state.grace_left(self.shared.deps.clock.now());
+        let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(left));
         let status = self.status(&observed, &plan);
         self.shared.deps.statuses.set(&self.pod, status);
         if plan.actions.is_empty() {
             self.on_event(PodWorkerEvent::NoLiveContainers).await;
             return Next::Now;
         }
-        if self.last_plan.replace(plan.clone()).as_ref() == Some(&plan) {
-            self.last_plan = None;
+        if self.is_repeated(&plan) {
             return Next::After(REPEATED_PLAN_PAUSE);
         }
-        let execution = self.shared.deps.executor.execute(&self.pod, &observed, &plan, &self.mailbox).await;
+        let execution = self.take_down(&observed, &plan).await;
         if execution.pod.is_some() { self.wait_and_retry() } else { Next::Now }
     }
 
-    /// A pod that is being removed says so, as on a cluster: `agent get pods` shows it as Terminating.
-    fn mark_removal(&mut self, cause: EndCause) {
-        if cause != EndCause::Completed && self.pod.metadata.deletion_timestamp.is_none() {
-            let now = self.shared.deps.clock.now();
-            Rc::make_mut(&mut self.pod).metadata.deletion_timestamp = Some(now);
+    /// A pod that is being removed says so, as on a cluster: `agent get pods` shows it as Terminating. What is on disk about
+    /// it lets the next agent go on with the rest of the grace.
+    async fn mark_removal(&mut self) {
+        let PodWorkerState::Terminating { since, grace_seconds, cause } = self.state else { return };
+        let metadata = &self.pod.metadata;
+        let marked = (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds);
+        let wanted = (Some(since), Some(grace_seconds));
+        if cause == EndCause::Completed || marked == wanted {
+            return;
+        }
+        let metadata = &mut Rc::make_mut(&mut self.pod).metadata;
+        (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = wanted;
+        if let Err(error) = self.shared.deps.store.put_terminating(&self.pod).await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember the end of the pod's grace");
         }
     }
 
@@ -301,11 +425,12 @@ impl<R: Runtime> Worker<R> {
             if observed.live_containers().next().is_some() {
                 // Came to life after the last look: a create call of a process that has died.
                 let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(1)));
-                deps.executor.execute(&self.pod, &observed, &plan, &self.mailbox).await;
+                deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await;
                 return Next::After(REPEATED_PLAN_PAUSE);
             }
             let plan = compute_teardown(&observed);
-            if deps.executor.execute(&self.pod, &observed, &plan, &self.mailbox).await.pod.is_some() {
+            if deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await.pod.is_some()
+            {
                 return self.wait_and_retry();
             }
         }
@@ -313,6 +438,8 @@ impl<R: Runtime> Worker<R> {
             return self.wait_and_retry();
         }
         self.cleanup_records = false;
+        self.shared.deps.prober.remove(&self.uid);
+        self.shared.release_room(&self.uid);
         if self.mailbox.has_word() {
             // The pod may be wanted again: a worker that ends here would never hear of it.
             return Next::Now;
@@ -345,7 +472,9 @@ impl<R: Runtime> Worker<R> {
         }
         self.shared.deps.statuses.remove(&self.uid);
         self.held.clear();
-        Rc::make_mut(&mut self.pod).metadata.deletion_timestamp = None;
+        let metadata = &mut Rc::make_mut(&mut self.pod).metadata;
+        (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = (None, None);
+        self.is_late = false;
         self.state = PodWorkerState::WaitingForName;
         self.shared.holds_name(&self.name, &self.uid);
     }
@@ -379,10 +508,13 @@ impl<R: Runtime> Worker<R> {
                 .filter_map(|(name, state)| Some((name.clone(), state.back_off?)))
                 .collect(),
             restart_counts: states.iter().map(|(name, state)| (name.clone(), state.restart_count)).collect(),
+            shown_counts: counts_after(deps.statuses.last(&self.uid).as_ref()),
             limits: deps.config.limits,
             terminating: terminating_grace.map(|grace_seconds| Terminating { grace_seconds }),
             max_dead_per_container: deps.config.max_dead_per_container,
             sandbox_status_read: true,
+            probes: deps.prober.results(&self.uid),
+            actuated: self.resizing.actuated.clone(),
         }
     }
 
@@ -395,16 +527,18 @@ impl<R: Runtime> Worker<R> {
             .map(|(name, held)| (name.clone(), (held.reason.to_owned(), held.message.clone())))
             .collect();
         if let Some(held) = &self.held.pod {
-            for (container, _) in all_containers(&self.pod) {
+            for (container, _) in all_with_ephemeral(&self.pod) {
                 let name = ContainerName::from(container.name.as_str());
                 waiting.entry(name).or_insert(("ContainerCreating".to_owned(), held.message.clone()));
             }
         }
         // What was said about trouble of that moment is said anew if it still holds.
         let previous = deps.statuses.last(&self.uid).map(|status| {
-            let said =
-                if is_terminal(&status) { (status.reason, status.message) } else { Default::default() };
-            PodStatus { reason: said.0, message: said.1, ..status }
+            let is_said = is_terminal(&status);
+            let said = |words: &String| if is_said { words.clone() } else { String::new() };
+            let (reason, message) = (said(&status.reason), said(&status.message));
+            let start_time = status.start_time.filter(|_| !has_only_waited(&status));
+            PodStatus { message, reason, start_time, ..status }
         });
         let runtime_name = deps.runtime_name.borrow();
         let context = StatusContext {
@@ -419,10 +553,12 @@ impl<R: Runtime> Worker<R> {
             ),
             runtime_name: &runtime_name,
             is_static: true,
-            ready: &BTreeMap::new(),
+            probes: &deps.prober.results(&self.uid),
             rejected: None,
         };
         let mut status = compute_pod_status(&self.pod, observed, &context);
+        let error = self.held.resize.as_ref().map(|held| held.message.as_str());
+        self.resizing.show(&mut status, &self.pod, observed, (error, previous.as_ref(), context.now));
         if let Some(held) = &self.held.pod {
             status.message.clone_from(&held.message);
             held.reason.clone_into(&mut status.reason);
@@ -455,7 +591,7 @@ impl<R: Runtime> Worker<R> {
     fn wait_and_retry(&mut self) -> Next {
         let pause = self.retry.map_or(FIRST_RETRY, |last| (last * 2).min(LONGEST_RETRY));
         self.retry = Some(pause);
-        self.last_plan = None;
+        self.last_actions.clear();
         Next::After(pause)
     }
 }

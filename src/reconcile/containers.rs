@@ -45,16 +45,23 @@ pub fn init_kind(init_container: &Container) -> ContainerKind {
     if is_sidecar(init_container) { ContainerKind::Sidecar } else { ContainerKind::Init }
 }
 
-/// Every init and regular container with its kind, in spec order, init containers first.
+/// Every init and regular container with its kind, in spec order, init containers first: what the pod is made of. Ephemeral
+/// containers are guests that count for nothing.
 pub fn all_containers(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
     let init = pod.spec.init_containers.iter().map(|container| (container, init_kind(container)));
     init.chain(pod.spec.containers.iter().map(|container| (container, ContainerKind::Regular)))
 }
 
-/// A container of the spec by name, ephemeral ones excluded.
+/// The same, then the ephemeral containers.
+pub fn all_with_ephemeral(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
+    let guests = pod.spec.ephemeral_containers.iter();
+    all_containers(pod).chain(guests.map(|container| (container, ContainerKind::Ephemeral)))
+}
+
+/// A container of the spec by name, whichever list it is in.
 #[must_use]
 pub fn find_container<'a>(pod: &'a Pod, name: &ContainerName) -> Option<(&'a Container, ContainerKind)> {
-    all_containers(pod).find(|(container, _)| container.name == name.as_str())
+    all_with_ephemeral(pod).find(|(container, _)| container.name == name.as_str())
 }
 
 #[cfg(test)]

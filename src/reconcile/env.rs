@@ -2,26 +2,19 @@
 //!
 //! Owns values. Must not know where ConfigMaps and Secrets are kept.
 
-use std::collections::BTreeMap;
+mod file;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::pod::{
-    Container, EnvVarSource, KeySelector, OptionalObjectReference, Pod, ResourceFieldSelector,
+    Container, EnvVarSource, FileKeySelector, KeySelector, OptionalObjectReference, Pod,
+    ResourceFieldSelector,
 };
 use crate::api::quantity::Quantity;
+use crate::objects::{ObjectData, ObjectLookup};
 use crate::reconcile::containers::find_container;
 use crate::reconcile::resources::{NodeCapacity, effective_limits};
 use crate::types::ContainerName;
-
-/// Keys and values of a ConfigMap or Secret.
-pub type ObjectData = BTreeMap<String, Vec<u8>>;
-
-/// Finds the objects a pod refers to.
-pub trait ObjectLookup {
-    /// `data` of a ConfigMap (`binaryData` does not become variables).
-    fn config_map(&self, namespace: &str, name: &str) -> Option<ObjectData>;
-    /// `data` of a Secret, decoded.
-    fn secret(&self, namespace: &str, name: &str) -> Option<ObjectData>;
-}
 
 /// What an environment needs besides the pod.
 #[derive(Clone, Copy)]
@@ -36,6 +29,24 @@ pub struct EnvContext<'a> {
     pub allocatable: &'a NodeCapacity,
     /// ConfigMaps and Secrets.
     pub objects: &'a dyn ObjectLookup,
+    /// What [`env_files`] asked for.
+    pub files: &'a EnvFiles,
+}
+
+/// Env files by volume and path in it; `None`: the volume is there, the file cannot be read.
+pub type EnvFiles = BTreeMap<(String, String), Option<Vec<u8>>>;
+
+/// The env files a container's variables are read from, by volume and path: only volumes of kind emptyDir have any.
+#[must_use]
+pub fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, String)> {
+    let is_empty_dir =
+        |name: &str| pod.spec.volumes.iter().any(|volume| volume.name == name && volume.empty_dir.is_some());
+    let sources = container.env.iter().filter_map(|variable| variable.value_from.as_ref());
+    sources
+        .filter_map(|source| source.file_key_ref.as_ref())
+        .filter(|selector| is_empty_dir(&selector.volume_name))
+        .map(|selector| (selector.volume_name.clone(), selector.path.clone()))
+        .collect()
 }
 
 /// A variable has no value: the container cannot start (`CreateContainerConfigError`). Texts are upstream's.
@@ -68,9 +79,20 @@ pub enum EnvError {
     /// `resourceFieldRef.containerName` names nobody.
     #[error("container {0} not found")]
     ContainerNotFound(String),
-    /// `fileKeyRef`.
-    #[error("variable {0}: valueFrom.fileKeyRef is not supported, use a ConfigMap or a literal value")]
-    FileKeyRef(String),
+    /// `fileKeyRef` to a volume the pod does not have, or not as emptyDir.
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    EnvFileVolume(String),
+    /// The file is not there, or it breaks the rules of env files.
+    #[error("couldn't parse env file")]
+    EnvFile,
+    /// A variable of an env file that is not optional.
+    #[error("environment variable key {key:?} not found in file {path:?}")]
+    EnvFileKey {
+        /// Which the file lacks.
+        key: String,
+        /// In its volume.
+        path: String,
+    },
 }
 
 /// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier one.
@@ -86,7 +108,7 @@ pub fn make_environment(
     let mut environment = Environment::default();
     for source in &container.env_from {
         let data = if let Some(reference) = &source.config_map_ref {
-            let found = context.objects.config_map(namespace, &reference.name);
+            let found = context.objects.config_map(namespace, &reference.name).map(|found| found.data);
             present(found, reference, EnvError::ConfigMapNotFound)?
         } else if let Some(reference) = &source.secret_ref {
             let found = context.objects.secret(namespace, &reference.name);
@@ -100,9 +122,7 @@ pub fn make_environment(
     }
     for variable in &container.env {
         let value = match &variable.value_from {
-            Some(source) if variable.value.is_empty() => {
-                value_from(pod, container, &variable.name, source, context)?
-            }
+            Some(source) if variable.value.is_empty() => value_from(pod, container, source, context)?,
             _ => Some(expand(&variable.value, |name| environment.get(name))),
         };
         if let Some(value) = value {
@@ -153,7 +173,6 @@ fn present(
 fn value_from(
     pod: &Pod,
     container: &Container,
-    variable: &str,
     source: &EnvVarSource,
     context: &EnvContext<'_>,
 ) -> Result<Option<String>, EnvError> {
@@ -165,17 +184,29 @@ fn value_from(
         return resource_value(pod, Some(container), selector, context.allocatable).map(Some);
     }
     if let Some(selector) = &source.config_map_key_ref {
-        let found = context.objects.config_map(namespace, &selector.name);
+        let found = context.objects.config_map(namespace, &selector.name).map(|found| found.data);
         return key_value("ConfigMap", namespace, selector, found, EnvError::ConfigMapNotFound);
     }
     if let Some(selector) = &source.secret_key_ref {
         let found = context.objects.secret(namespace, &selector.name);
         return key_value("Secret", namespace, selector, found, EnvError::SecretNotFound);
     }
-    if source.file_key_ref.is_some() {
-        return Err(EnvError::FileKeyRef(variable.to_owned()));
+    if let Some(selector) = &source.file_key_ref {
+        return file_value(selector, context.files);
     }
     Ok(Some(String::new()))
+}
+
+/// Upstream does not tell an empty value from none.
+fn file_value(selector: &FileKeySelector, files: &EnvFiles) -> Result<Option<String>, EnvError> {
+    let place = (selector.volume_name.clone(), selector.path.clone());
+    let content = files.get(&place).ok_or_else(|| EnvError::EnvFileVolume(place.0.clone()))?;
+    let found = content.as_ref().and_then(|content| file::find(&text(content), &selector.key).ok());
+    let value = found.ok_or(EnvError::EnvFile)?.filter(|value| !value.is_empty());
+    if value.is_none() && selector.optional != Some(true) {
+        return Err(EnvError::EnvFileKey { key: selector.key.clone(), path: place.1 });
+    }
+    Ok(value)
 }
 
 fn key_value(
@@ -202,33 +233,13 @@ fn key_value(
     }
 }
 
-/// The value of a `fieldRef`. Whole label and annotation maps (only volumes may ask for them) come as `key="value"`
-/// lines.
+/// The value of a `fieldRef` of a variable.
 ///
 /// # Errors
 /// When the path is none of upstream's.
 pub fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, EnvError> {
-    let unsupported = || EnvError::UnsupportedField(path.to_owned());
-    if let Some((map, rest)) = path.split_once("['") {
-        let key = rest.strip_suffix("']").ok_or_else(unsupported)?;
-        let map = match map {
-            "metadata.annotations" => &pod.metadata.annotations,
-            "metadata.labels" => &pod.metadata.labels,
-            _ => return Err(unsupported()),
-        };
-        return Ok(map.get(key).cloned().unwrap_or_default());
-    }
-    let lines = |map: &BTreeMap<String, String>| {
-        let lines: Vec<String> = map.iter().map(|(key, value)| format!("{key}={value:?}")).collect();
-        lines.join("\n")
-    };
     let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
     Ok(match path {
-        "metadata.name" => pod.metadata.name.clone(),
-        "metadata.namespace" => pod.metadata.namespace.clone(),
-        "metadata.uid" => pod.metadata.uid.to_string(),
-        "metadata.annotations" => lines(&pod.metadata.annotations),
-        "metadata.labels" => lines(&pod.metadata.labels),
         "spec.nodeName" if pod.spec.node_name.is_empty() => context.node_name.to_owned(),
         "spec.nodeName" => pod.spec.node_name.clone(),
         "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
@@ -236,8 +247,76 @@ pub fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<Stri
         "status.hostIPs" => context.host_ips.join(","),
         "status.podIP" => first(context.pod_ips),
         "status.podIPs" => context.pod_ips.join(","),
+        _ => return metadata_field(pod, path),
+    })
+}
+
+/// The value of a `fieldRef` to the pod's metadata, which is all that volumes may ask for. Whole label and annotation maps
+/// come as lines `key="value"`, quoted as in Go.
+///
+/// # Errors
+/// When the path is none of upstream's.
+pub fn metadata_field(pod: &Pod, path: &str) -> Result<String, EnvError> {
+    let unsupported = || EnvError::UnsupportedField(path.to_owned());
+    let metadata = &pod.metadata;
+    if let Some((map, rest)) = path.split_once("['") {
+        let key = rest.strip_suffix("']").ok_or_else(unsupported)?;
+        let map = match map {
+            "metadata.annotations" => &metadata.annotations,
+            "metadata.labels" => &metadata.labels,
+            _ => return Err(unsupported()),
+        };
+        return Ok(map.get(key).cloned().unwrap_or_default());
+    }
+    let lines = |map: &BTreeMap<String, String>| {
+        let lines: Vec<String> =
+            map.iter().map(|(key, value)| format!("{key}={}", go_quoted(value))).collect();
+        lines.join("\n")
+    };
+    Ok(match path {
+        "metadata.name" => metadata.name.clone(),
+        "metadata.namespace" => metadata.namespace.clone(),
+        "metadata.uid" => metadata.uid.to_string(),
+        "metadata.annotations" => lines(&metadata.annotations),
+        "metadata.labels" => lines(&metadata.labels),
         _ => return Err(unsupported()),
     })
+}
+
+/// Go's `%q`.
+fn go_quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            ' '..='~' => quoted.push(c),
+            c if !c.is_ascii() && is_printable(c) => quoted.push(c),
+            c => quoted.push_str(&go_escape(c)),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn go_escape(c: char) -> String {
+    match u32::from(c) {
+        code @ ..0x80 => format!("\\x{code:02x}"),
+        code @ ..0x1_0000 => format!("\\u{code:04x}"),
+        code => format!("\\U{code:08x}"),
+    }
+}
+
+/// As the standard library's own quoting has it, which looks at combining marks by what stands before them.
+fn is_printable(c: char) -> bool {
+    !format!("a{c}").escape_debug().to_string().contains("\\u{")
 }
 
 /// The value of a `resourceFieldRef`; `container` is the default for its `containerName`.

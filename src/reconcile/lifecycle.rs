@@ -4,7 +4,9 @@
 //! once termination began.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
+use crate::api::pod::Pod;
 use crate::types::{PodFullName, PodUid, Timestamp};
 
 /// No pod gets less: upstream's floor.
@@ -119,12 +121,15 @@ pub fn transition(
         }
         (In::Syncing, On::PodTerminal) => terminating(spec_grace_seconds, EndCause::Completed),
         (In::Terminating { since, grace_seconds, .. }, On::Removed { grace_override }) => {
+            // A wish counts from when it is said, and never moves the end further away.
+            let end = since.saturating_add(seconds(grace_seconds));
             let wished = grace_override.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
-            let shorter = grace_seconds.min(wished);
-            let effects =
-                if shorter < grace_seconds { vec![Do::Terminate { grace_seconds: shorter }] } else { vec![] };
             let cause = EndCause::Removed;
-            (In::Terminating { since, grace_seconds: shorter, cause }, effects)
+            if wished < grace_seconds && now.saturating_add(seconds(wished)) < end {
+                terminating(wished, cause)
+            } else {
+                (In::Terminating { since, grace_seconds, cause }, vec![])
+            }
         }
         (In::Terminating { since, grace_seconds, cause }, On::Desired) => {
             (In::Terminating { since, grace_seconds, cause: ended_but_wanted(cause) }, vec![])
@@ -157,6 +162,23 @@ pub fn transition(
     }
 }
 
+/// What an earlier agent left of the grace of a pod it was taking down; `None` when it had not begun.
+#[must_use]
+pub fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
+    let metadata = &pod.metadata;
+    Some(seconds_left(metadata.deletion_timestamp?, metadata.deletion_grace_period_seconds?, now))
+}
+
+/// A clock that was set back gives nothing away beyond the grace itself.
+fn seconds_left(since: Timestamp, grace_seconds: i64, now: Timestamp) -> i64 {
+    let passed = i64::try_from(now.saturating_since(since).as_secs()).unwrap_or(i64::MAX);
+    grace_seconds.saturating_sub(passed).max(MIN_GRACE_SECONDS)
+}
+
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
 /// A pod that ended by itself stays ended however often it is asked for.
 fn ended_but_wanted(cause: EndCause) -> EndCause {
     match cause {
@@ -166,6 +188,13 @@ fn ended_but_wanted(cause: EndCause) -> EndCause {
 }
 
 impl PodWorkerState {
+    /// Whole seconds of the grace that are left at `now`, at least one; `None` unless the pod is being taken down.
+    #[must_use]
+    pub fn grace_left(&self, now: Timestamp) -> Option<i64> {
+        let Self::Terminating { since, grace_seconds, .. } = self else { return None };
+        Some(seconds_left(*since, *grace_seconds, now))
+    }
+
     /// The grace to plan with while the pod is being taken down; `None` while it is to run.
     #[must_use]
     pub fn terminating_grace(&self) -> Option<i64> {

@@ -232,6 +232,12 @@ pub fn mark_first_seen(pod: &mut Pod, source: PodSource, now: Timestamp) {
     annotations.insert(CONFIG_SEEN_ANNOTATION.to_owned(), now.to_rfc3339_nano());
 }
 
+/// When a source wanted the pod for the first time.
+#[must_use]
+pub fn first_seen(pod: &Pod) -> Option<Timestamp> {
+    pod.metadata.annotations.get(CONFIG_SEEN_ANNOTATION).and_then(|seen| Timestamp::parse_rfc3339(seen))
+}
+
 /// What becomes of a known pod, and what is remembered of it.
 fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
     let SourcePod { pod: new, origin } = new;

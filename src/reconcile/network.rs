@@ -79,6 +79,16 @@ fn truncated(name: &str) -> String {
     }
 }
 
+/// A pod's addresses as it is told of them, whatever their order at the runtime: one of the family of the node's first
+/// address, then one of the other family.
+#[must_use]
+pub fn sort_pod_ips(ips: &[String], node_ips: &[String]) -> Vec<String> {
+    let is_v6 = |ip: &String| ip.parse::<Ipv6Addr>().is_ok();
+    let primary_v6 = node_ips.first().is_some_and(is_v6);
+    let first_of = |v6: bool| ips.iter().find(|ip| is_v6(ip) == v6).cloned();
+    first_of(primary_v6).into_iter().chain(first_of(!primary_v6)).collect()
+}
+
 /// `/etc/hosts` of a pod with its own network.
 #[must_use]
 pub fn hosts_file(pod_ips: &[String], name: &PodHostname, aliases: &[HostAlias]) -> String {

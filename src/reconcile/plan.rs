@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::api::pod::Pod;
+use crate::api::pod::{Pod, ResourceRequirements};
 use crate::observed::ObservedPod;
+use crate::reconcile::probe::ProbeResults;
 use crate::reconcile::restart::{BackOff, BackOffLimits};
 use crate::reconcile::termination::compute_termination;
 use crate::types::{ContainerId, ContainerName, SandboxId, Timestamp};
@@ -17,8 +18,13 @@ mod init;
 #[cfg(test)]
 mod model_tests;
 mod planner;
+pub mod resize;
+mod restart_all;
 #[cfg(test)]
 mod tests;
+
+pub use resize::Actuated;
+pub(crate) use restart_all::triggers;
 
 /// What to do next for one pod: the actions in order, then when to look again.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,6 +65,8 @@ pub enum Action {
         id: ContainerId,
         /// Its name.
         name: ContainerName,
+        /// Its log stays, in place of the one before it.
+        keep_log: bool,
     },
     /// Make the pod's sandbox.
     CreateSandbox {
@@ -67,6 +75,21 @@ pub enum Action {
     },
     /// Pull if the policy says so, create and start a container in the pod's ready sandbox.
     StartContainer(StartContainer),
+    /// Change what a running container may use.
+    ResizeContainer(ResizeContainer),
+}
+
+/// One resource of a running container to change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResizeContainer {
+    /// Which.
+    pub id: ContainerId,
+    /// Its name.
+    pub name: ContainerName,
+    /// `cpu` or `memory`: the one to change.
+    pub resource: &'static str,
+    /// What the container has afterwards.
+    pub resources: ResourceRequirements,
 }
 
 /// A container to stop and the words of its `Killing` event.
@@ -78,6 +101,8 @@ pub struct StopContainer {
     pub name: ContainerName,
     /// For example `Stopping container web`.
     pub message: String,
+    /// Seconds for this one instead of the action's: a failed probe may bring its own.
+    pub grace_seconds: Option<i64>,
 }
 
 /// A container to start.
@@ -102,6 +127,8 @@ pub enum ContainerKind {
     Sidecar,
     /// `containers`.
     Regular,
+    /// `ephemeralContainers`.
+    Ephemeral,
 }
 
 /// A container that waits, and what its status says meanwhile.
@@ -124,6 +151,9 @@ pub struct PlanContext {
     pub back_off: BTreeMap<ContainerName, BackOff>,
     /// Restart counts from the store: a floor for the runtime's, which forgets when its records are wiped.
     pub restart_counts: BTreeMap<ContainerName, u32>,
+    /// What the last status says of the next restart counts ([`counts_after`](crate::reconcile::restart::counts_after)): an
+    /// instance that vanished from the runtime has had its run.
+    pub shown_counts: BTreeMap<ContainerName, u32>,
     /// Configured limits.
     pub limits: BackOffLimits,
     /// Set while the pod is being taken down.
@@ -132,6 +162,10 @@ pub struct PlanContext {
     pub max_dead_per_container: usize,
     /// The newest sandbox was read with a status call, so its `ips` and `host_network` can be believed.
     pub sandbox_status_read: bool,
+    /// What probes have come to.
+    pub probes: ProbeResults,
+    /// What containers were given; one that is not listed is taken to have what its spec says.
+    pub actuated: Actuated,
 }
 
 impl Default for PlanContext {
@@ -140,10 +174,13 @@ impl Default for PlanContext {
             now: Timestamp::default(),
             back_off: BTreeMap::new(),
             restart_counts: BTreeMap::new(),
+            shown_counts: BTreeMap::new(),
             limits: BackOffLimits::default(),
             terminating: None,
             max_dead_per_container: 1,
             sandbox_status_read: false,
+            probes: ProbeResults::new(),
+            actuated: Actuated::new(),
         }
     }
 }
@@ -197,8 +234,14 @@ impl fmt::Display for Action {
             }
             Self::StopSandbox { id } => write!(formatter, "stop sandbox {id}"),
             Self::RemoveSandbox { id } => write!(formatter, "remove sandbox {id}"),
-            Self::RemoveContainer { id, name } => write!(formatter, "remove container {name} ({id})"),
+            Self::RemoveContainer { id, name, keep_log } => {
+                let but = if *keep_log { " but for its log" } else { "" };
+                write!(formatter, "remove container {name} ({id}){but}")
+            }
             Self::CreateSandbox { attempt } => write!(formatter, "create sandbox, attempt {attempt}"),
+            Self::ResizeContainer(resize) => {
+                write!(formatter, "resize {} of container {} ({})", resize.resource, resize.name, resize.id)
+            }
             Self::StartContainer(start) => {
                 write!(
                     formatter,

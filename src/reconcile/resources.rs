@@ -52,6 +52,10 @@ pub struct NodeCapacity {
     pub swap_bytes: i64,
     /// Huge page sizes of the kernel, bytes.
     pub page_sizes: Vec<u64>,
+    /// Bytes set aside as huge pages, by page size.
+    pub huge_page_bytes: BTreeMap<u64, i64>,
+    /// Size of the file system pods write to, bytes; 0 when local storage is not managed.
+    pub ephemeral_bytes: i64,
     /// The unified hierarchy is mounted.
     pub cgroup_v2: bool,
     /// The kernel accounts swap per cgroup; without that, writing a swap limit fails.
@@ -69,6 +73,8 @@ pub struct ResourceFlags {
     pub single_process_oom_kill: bool,
     /// `memorySwap.swapBehavior: LimitedSwap`.
     pub limited_swap: bool,
+    /// `podPidsLimit`; `None` for no limit.
+    pub pod_pids_limit: Option<i64>,
 }
 
 impl Default for ResourceFlags {
@@ -78,8 +84,26 @@ impl Default for ResourceFlags {
             cpu_cfs_quota_period: 100_000,
             single_process_oom_kill: false,
             limited_swap: false,
+            pod_pids_limit: None,
         }
     }
+}
+
+/// Values of a cgroup above the containers' ones: the pod's, the QoS class's, the node's. `None` leaves a value alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupValues {
+    /// Relative weight, in `cpu.shares`.
+    pub cpu_shares: Option<i64>,
+    /// Microseconds per period, -1 for no limit.
+    pub cpu_quota: Option<i64>,
+    /// Microseconds.
+    pub cpu_period: Option<i64>,
+    /// Bytes.
+    pub memory_bytes: Option<i64>,
+    /// Processes and threads.
+    pub pids: Option<i64>,
+    /// Page size (`2MB`) to bytes, `None` for no limit.
+    pub huge_pages: Vec<(String, Option<u64>)>,
 }
 
 /// Where pods' cgroups live.
@@ -305,39 +329,66 @@ pub fn sandbox_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
     basic_resources(&requests_without_overhead(pod), &limits_without_overhead(pod), flags)
 }
 
+/// Values for the sandbox config: what the sandbox itself costs, guaranteed and limited alike.
+#[must_use]
+pub fn overhead_resources(pod: &Pod, flags: &ResourceFlags) -> LinuxResources {
+    if pod.spec.overhead.is_empty() {
+        return LinuxResources::default();
+    }
+    basic_resources(&pod.spec.overhead, &pod.spec.overhead, flags)
+}
+
 /// Values of the pod's own cgroup, by QoS class.
 #[must_use]
-pub fn pod_resources(pod: &Pod, node: &NodeCapacity, flags: &ResourceFlags) -> LinuxResources {
+pub fn pod_resources(pod: &Pod, node: &NodeCapacity, flags: &ResourceFlags) -> CgroupValues {
     let limits = pod_limits(pod);
     let declared = |name: &str| {
         let by_pod = pod.spec.resources.as_ref().is_some_and(|own| positive(&own.limits, name).is_some());
         by_pod || all_containers(pod).all(|(each, _)| positive(&each.resources.limits, name).is_some())
     };
     let class = qos_class(pod);
-    let mut resources = LinuxResources {
-        cpu_shares: match class {
-            QosClass::BestEffort => MIN_SHARES,
-            QosClass::Guaranteed | QosClass::Burstable => cpu_shares(milli(&pod_requests(pod), "cpu")),
-        },
-        ..LinuxResources::default()
-    };
     let limited = |name: &str| match class {
         QosClass::Guaranteed => true,
         QosClass::Burstable => declared(name),
         QosClass::BestEffort => false,
     };
-    if limited("cpu") {
-        resources.cpu_period = flags.cpu_cfs_quota_period;
-        let quota = cpu_quota(milli(&limits, "cpu"), flags.cpu_cfs_quota_period);
-        resources.cpu_quota = if flags.cpu_cfs_quota { quota } else { -1 };
+    let quota = limited("cpu").then(|| {
+        if flags.cpu_cfs_quota { cpu_quota(milli(&limits, "cpu"), flags.cpu_cfs_quota_period) } else { -1 }
+    });
+    let huge_pages = node.page_sizes.iter();
+    CgroupValues {
+        cpu_shares: Some(match class {
+            QosClass::BestEffort => MIN_SHARES,
+            QosClass::Guaranteed | QosClass::Burstable => cpu_shares(milli(&pod_requests(pod), "cpu")),
+        }),
+        cpu_period: quota.map(|_| flags.cpu_cfs_quota_period),
+        cpu_quota: quota,
+        memory_bytes: limited("memory").then(|| units(&limits, "memory")),
+        pids: flags.pod_pids_limit,
+        huge_pages: huge_pages
+            .map(|size| (page_size_name(*size), Some(hugepage_limit(&limits, *size))))
+            .collect(),
     }
-    if limited("memory") {
-        resources.memory_limit_bytes = units(&limits, "memory");
+}
+
+/// Values of the cgroup of a QoS class. Best-effort pods get what others leave; burstable ones together what they ask
+/// for (`burstable_cpu_milli`). Huge pages are limited above and below, not here.
+#[must_use]
+pub fn qos_values(class: QosClass, burstable_cpu_milli: i64, node: &NodeCapacity) -> CgroupValues {
+    CgroupValues {
+        cpu_shares: Some(match class {
+            QosClass::BestEffort => MIN_SHARES,
+            QosClass::Burstable | QosClass::Guaranteed => cpu_shares(burstable_cpu_milli),
+        }),
+        huge_pages: node.page_sizes.iter().map(|size| (page_size_name(*size), None)).collect(),
+        ..CgroupValues::default()
     }
-    let sizes = node.page_sizes.iter();
-    resources.hugepage_limits =
-        sizes.map(|size| (page_size_name(*size), hugepage_limit(&limits, *size))).collect();
-    resources
+}
+
+/// What a pod adds to the weight of the burstable class, in thousandths of a CPU.
+#[must_use]
+pub fn burstable_cpu_milli(pod: &Pod) -> i64 {
+    if qos_class(pod) == QosClass::Burstable { milli(&pod_requests(pod), "cpu") } else { 0 }
 }
 
 /// A pod that must not be sacrificed: static, or of system priority.
@@ -405,16 +456,29 @@ fn hugepage_limit(limits: &ResourceList, size: u64) -> u64 {
     named.and_then(|(_, amount)| u64::try_from(amount.value()).ok()).unwrap_or(0)
 }
 
-/// Path components of the pod's cgroup below the cgroup root.
-fn pod_components(uid: &PodUid, class: QosClass) -> Vec<String> {
+/// Path components, below the cgroup root, of the cgroup that holds a class's pods. Guaranteed pods have none of their own.
+fn class_components(class: QosClass) -> Vec<String> {
     let mut components = vec!["kubepods".to_owned()];
     match class {
         QosClass::Guaranteed => {}
         QosClass::Burstable => components.push("burstable".to_owned()),
         QosClass::BestEffort => components.push("besteffort".to_owned()),
     }
+    components
+}
+
+/// Path components of the pod's cgroup below the cgroup root.
+#[must_use]
+pub fn pod_components(uid: &PodUid, class: QosClass) -> Vec<String> {
+    let mut components = class_components(class);
     components.push(format!("pod{uid}"));
     components
+}
+
+/// The cgroup that holds a class's pods, as a path in the cgroup file system; `Guaranteed` gives that of all pods.
+#[must_use]
+pub fn class_cgroup_path(class: QosClass, layout: &CgroupLayout) -> String {
+    cgroup_path(&class_components(class), layout)
 }
 
 /// What the sandbox config carries as `cgroup_parent`.
@@ -453,6 +517,20 @@ pub fn cgroup_path(components: &[String], layout: &CgroupLayout) -> String {
     }
 }
 
+/// The path of a cgroup that the configuration names: with systemd by its slice, `kube` for `/kube.slice` (upstream).
+#[must_use]
+pub fn named_cgroup_path(name: &str, driver: CgroupDriver) -> String {
+    let components: Vec<String> = match driver {
+        CgroupDriver::Cgroupfs => name.split('/').map(str::to_owned).collect(),
+        CgroupDriver::Systemd => {
+            let unit = name.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+            unit.trim_end_matches(".slice").split('-').map(str::to_owned).collect()
+        }
+    };
+    let components: Vec<String> = components.into_iter().filter(|part| !part.is_empty()).collect();
+    cgroup_path(&components, &CgroupLayout { driver, root: "/".to_owned(), per_qos: true })
+}
+
 /// `resourceFieldRef` amounts of a container: name to amount, limits falling back to the pod's and then to the node's.
 #[must_use]
 pub fn effective_limits(pod: &Pod, container: &Container, node: &NodeCapacity) -> BTreeMap<String, Quantity> {
@@ -460,6 +538,9 @@ pub fn effective_limits(pod: &Pod, container: &Container, node: &NodeCapacity) -
         ("cpu".to_owned(), Quantity::from_milli(node.cpu_milli)),
         ("memory".to_owned(), Quantity::from_bytes(node.memory_bytes)),
     ]);
+    if node.ephemeral_bytes > 0 {
+        limits.insert("ephemeral-storage".to_owned(), Quantity::from_bytes(node.ephemeral_bytes));
+    }
     if let Some(own) = &pod.spec.resources {
         limits.extend(own.limits.clone());
     }

@@ -2,10 +2,14 @@
 //!
 //! Owns the numbers. Invariant: a back-off never shrinks except by being forgotten.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::api::pod::{Container, Pod};
-use crate::types::Timestamp;
+use crate::api::pod::{Container, ContainerRestartRule, ContainerStatus, Pod, PodStatus};
+use crate::types::{ContainerName, Timestamp};
+
+/// The action of a restart rule that restarts the whole pod in place.
+const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
 
 /// After this much good running since the last restart, a crash loop counts as over (upstream's fixed ten minutes).
 pub const FORGET_AFTER: Duration = Duration::from_secs(600);
@@ -85,20 +89,42 @@ pub fn back_off(
 /// Whether a container that ended with `exit_code` is to run again: its own rules, then its own policy, then the pod's.
 #[must_use]
 pub fn restarts_after(pod: &Pod, container: &Container, exit_code: i32) -> bool {
-    if let Some(policy) = &container.restart_policy {
-        let ruled = container.restart_policy_rules.iter().any(|rule| {
-            rule.exit_codes.as_ref().is_some_and(|codes| {
-                let listed = codes.values.contains(&exit_code);
-                match codes.operator.as_str() {
-                    "In" => listed,
-                    "NotIn" => !listed,
-                    _ => false,
-                }
-            })
-        });
-        return ruled || policy_restarts(policy, exit_code);
-    }
-    policy_restarts(&pod.spec.restart_policy, exit_code)
+    let policy = container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy);
+    matching_rule(container, exit_code).is_some() || policy_restarts(policy, exit_code)
+}
+
+/// Whether a container that was killed for a failed probe is to run again. How it ended is not known yet, and does not
+/// matter: it has failed.
+#[must_use]
+pub fn restarts_after_kill(pod: &Pod, container: &Container) -> bool {
+    container.restart_policy.as_ref().unwrap_or(&pod.spec.restart_policy) != "Never"
+}
+
+/// Whether this end restarts the whole pod in place: the first rule that fits says so.
+#[must_use]
+pub fn restarts_all(container: &Container, exit_code: i32) -> bool {
+    matching_rule(container, exit_code).is_some_and(|rule| rule.action == RESTART_ALL_CONTAINERS)
+}
+
+/// Whether some end of this container would restart the whole pod in place.
+#[must_use]
+pub fn may_restart_all(container: &Container) -> bool {
+    container.restart_policy_rules.iter().any(|rule| rule.action == RESTART_ALL_CONTAINERS)
+}
+
+/// Rules count only together with a policy of the container's own, which validation demands.
+fn matching_rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
+    container.restart_policy.as_ref()?;
+    container.restart_policy_rules.iter().find(|rule| {
+        rule.exit_codes.as_ref().is_some_and(|codes| {
+            let listed = codes.values.contains(&exit_code);
+            match codes.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                _ => false,
+            }
+        })
+    })
 }
 
 /// An empty policy means `Always`, as API defaulting does.
@@ -108,6 +134,34 @@ fn policy_restarts(policy: &str, exit_code: i32) -> bool {
         "OnFailure" => exit_code != 0,
         _ => true,
     }
+}
+
+/// What the last status says about the restart count of each container's next instance, for those that have run. It counts
+/// where the runtime has no record any more: the instance that was shown is over, however it ended.
+#[must_use]
+pub fn counts_after(status: Option<&PodStatus>) -> BTreeMap<ContainerName, u32> {
+    let statuses = |status: &PodStatus| {
+        let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+        let counts = all.chain(&status.ephemeral_container_statuses).map(|one| (one, next_count(one)));
+        let counts = counts.filter(|(_, count)| *count > 0);
+        counts.map(|(one, count)| (ContainerName::from(one.name.as_str()), count)).collect()
+    };
+    status.map(statuses).unwrap_or_default()
+}
+
+fn next_count(status: &ContainerStatus) -> u32 {
+    let shown = u32::try_from(status.restart_count).unwrap_or(0);
+    if has_run(status) { shown.saturating_add(1) } else { shown }
+}
+
+/// The instance that a status shows has run, or still does.
+#[must_use]
+pub fn has_run(status: &ContainerStatus) -> bool {
+    // While it waits for its next run, its end is the last state.
+    let last = status.last_state.terminated.as_ref();
+    let has_ended =
+        last.is_some_and(|ended| !ended.container_id.is_empty() && ended.container_id == status.container_id);
+    status.state.running.is_some() || status.state.terminated.is_some() || has_ended
 }
 
 #[cfg(test)]

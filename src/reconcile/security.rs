@@ -2,8 +2,16 @@
 //!
 //! Owns the choices. Must not know how a runtime enforces them.
 
-use crate::api::pod::{Container, Pod, SeccompProfile, SecurityContext};
-use crate::runtime_config::{ContainerSecurity, ImageStatus, NamespaceMode, NamespaceOptions, SeccompChoice};
+use crate::api::pod::{Container, Pod, PodSecurityContext, SeLinuxOptions, SeccompProfile, SecurityContext};
+use crate::observed::ObservedPod;
+use crate::runtime_config::{
+    AppArmorChoice, ContainerSecurity, IdRange, ImageStatus, NamespaceMode, NamespaceOptions, RuntimeHandler,
+    SeccompChoice, SelinuxLabel, SupplementalGroupsPolicy,
+};
+use crate::types::{ContainerId, ContainerName};
+
+#[cfg(test)]
+mod tests;
 
 /// Hidden unless `procMount: Unmasked`.
 const MASKED_PATHS: [&str; 12] = [
@@ -24,6 +32,9 @@ const MASKED_PATHS: [&str; 12] = [
 /// Not writable unless `procMount: Unmasked`.
 const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// How profiles were chosen before there was a field; a static pod may still say it like that. A container's name follows.
+const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+
 /// Configuration that security choices depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecurityDefaults {
@@ -31,6 +42,15 @@ pub struct SecurityDefaults {
     pub seccomp_default: bool,
     /// Where `localhostProfile` paths begin, `<root>/seccomp`.
     pub seccomp_root: String,
+}
+
+/// What of a pod's security the spec does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityIds {
+    /// The pod's range, when it has users of its own.
+    pub user_namespace: Option<IdRange>,
+    /// The container whose processes are to be seen, see [`ephemeral_target`].
+    pub target: Option<ContainerId>,
 }
 
 /// The pod must not run as root, and it would, or that cannot be told: `CreateContainerConfigError`.
@@ -71,9 +91,12 @@ fn of_container<T>(container: &Container, pick: impl FnOnce(&SecurityContext) ->
     container.security_context.as_ref().and_then(pick)
 }
 
+fn of_pod<'a, T>(pod: &'a Pod, pick: impl FnOnce(&'a PodSecurityContext) -> Option<T>) -> Option<T> {
+    pod.spec.security_context.as_ref().and_then(pick)
+}
+
 fn run_as_user(pod: &Pod, container: &Container) -> Option<i64> {
-    of_container(container, |own| own.run_as_user)
-        .or_else(|| pod.spec.security_context.as_ref().and_then(|shared| shared.run_as_user))
+    of_container(container, |own| own.run_as_user).or_else(|| of_pod(pod, |shared| shared.run_as_user))
 }
 
 /// Refuses a container that must not run as root and would.
@@ -85,9 +108,8 @@ pub fn check_run_as_non_root(
     container: &Container,
     image: &ImageStatus,
 ) -> Result<(), RunAsNonRootError> {
-    let shared = pod.spec.security_context.as_ref();
     let demanded = of_container(container, |own| own.run_as_non_root)
-        .or_else(|| shared.and_then(|shared| shared.run_as_non_root));
+        .or_else(|| of_pod(pod, |shared| shared.run_as_non_root));
     if demanded != Some(true) {
         return Ok(());
     }
@@ -107,15 +129,16 @@ pub fn check_run_as_non_root(
     }
 }
 
-/// The security choices of one container.
+/// The security choices of one container. `volume_groups` come with the pod's volumes.
 #[must_use]
 pub fn container_security(
     pod: &Pod,
     container: &Container,
     image: &ImageStatus,
+    volume_groups: &[i64],
     defaults: &SecurityDefaults,
+    ids: SecurityIds,
 ) -> ContainerSecurity {
-    let shared = pod.spec.security_context.as_ref();
     let chosen_user = run_as_user(pod, container);
     let by_image = image.uid.or_else(|| image.username.is_empty().then_some(0));
     let unmasked = of_container(container, |own| own.proc_mount.clone()).as_deref() == Some("Unmasked");
@@ -129,25 +152,140 @@ pub fn container_security(
         drop_capabilities: capabilities.drop,
         run_as_user: chosen_user.or(by_image),
         run_as_group: of_container(container, |own| own.run_as_group)
-            .or_else(|| shared.and_then(|shared| shared.run_as_group)),
+            .or_else(|| of_pod(pod, |shared| shared.run_as_group)),
         run_as_username: match (chosen_user, image.uid) {
             (None, None) => image.username.clone(),
             _ => String::new(),
         },
         readonly_rootfs: of_container(container, |own| own.read_only_root_filesystem) == Some(true),
         no_new_privs: of_container(container, |own| own.allow_privilege_escalation) == Some(false),
-        supplemental_groups: supplemental_groups(pod),
+        supplemental_groups: supplemental_groups(pod, volume_groups),
         namespaces: namespaces(pod),
         seccomp: seccomp(pod, container, defaults),
         masked_paths: paths(&MASKED_PATHS),
         readonly_paths: paths(&READONLY_PATHS),
+        supplemental_groups_policy: supplemental_groups_policy(pod),
+        selinux: of_container(container, |own| own.se_linux_options.as_ref().map(label))
+            .or_else(|| pod_selinux(pod)),
+        apparmor: apparmor(pod, container),
+        user_namespace: ids.user_namespace,
+        target: ids.target,
+    }
+}
+
+/// The container an ephemeral one looks into; `None` when it names none.
+///
+/// # Errors
+/// It names one that there is no record of, in upstream's words: `CreateContainerConfigError`.
+pub fn ephemeral_target(
+    container: &Container,
+    observed: &ObservedPod,
+) -> Result<Option<ContainerId>, String> {
+    if container.target_container_name.is_empty() {
+        return Ok(None);
+    }
+    let name = ContainerName::from(container.target_container_name.as_str());
+    match observed.container(&name) {
+        Some(found) => Ok(Some(found.id.clone())),
+        None => Err(format!("unable to find target container {name}")),
+    }
+}
+
+/// The pod asks for something that only some runtimes can do.
+#[must_use]
+pub fn needs_able_runtime(pod: &Pod) -> bool {
+    pod.spec.runtime_class_name.is_some()
+        || pod.spec.host_users == Some(false)
+        || supplemental_groups_policy(pod) == SupplementalGroupsPolicy::Strict
+}
+
+/// Whether the runtime can do what the pod asks for. `handlers` are the runtime's, none if it does not tell;
+/// `groups_policy` says whether it can leave out the image's groups.
+///
+/// # Errors
+/// What it cannot do. A runtime that does not tell its handlers is asked for any, and refuses in its own words.
+pub fn check_runtime(
+    pod: &Pod,
+    handlers: &[RuntimeHandler],
+    groups_policy: Option<bool>,
+) -> Result<(), String> {
+    let name = pod.spec.runtime_class_name.as_deref().unwrap_or_default();
+    let handler = handlers.iter().find(|handler| handler.name == name);
+    if handler.is_none() && !handlers.is_empty() && !name.is_empty() {
+        let named = handlers.iter().map(|handler| handler.name.as_str()).filter(|known| !known.is_empty());
+        let known: Vec<String> = named.map(|known| format!("{known:?}")).collect();
+        return Err(format!(
+            "runtimeClassName {name:?} names no handler of the container runtime, which has {}",
+            if known.is_empty() { "only its default".to_owned() } else { known.join(", ") }
+        ));
+    }
+    if pod.spec.host_users == Some(false) && !handler.is_some_and(|handler| handler.user_namespaces) {
+        let who =
+            if name.is_empty() { "runtime".to_owned() } else { format!("RuntimeClass handler {name:?}") };
+        let unknown = if handlers.is_empty() { ": runtime handlers are not set" } else { "" };
+        return Err(format!(
+            "can't set `spec.hostUsers: false`, {who} does not support user namespaces{unknown}"
+        ));
+    }
+    if supplemental_groups_policy(pod) == SupplementalGroupsPolicy::Strict && groups_policy != Some(true) {
+        return Err("SupplementalGroupsPolicy=Strict is not supported in this node".to_owned());
+    }
+    Ok(())
+}
+
+/// The field of the container, then the annotation from before the fields, then the field of the pod.
+fn apparmor(pod: &Pod, container: &Container) -> Option<AppArmorChoice> {
+    let annotation = pod.metadata.annotations.get(&format!("{APPARMOR_ANNOTATION}{}", container.name));
+    of_container(container, |own| own.app_armor_profile.as_ref().and_then(apparmor_of_field))
+        .or_else(|| annotation.and_then(|text| apparmor_of_annotation(text)))
+        .or_else(|| of_pod(pod, |shared| shared.app_armor_profile.as_ref().and_then(apparmor_of_field)))
+}
+
+fn apparmor_of_field(profile: &SeccompProfile) -> Option<AppArmorChoice> {
+    match (profile.type_.as_str(), &profile.localhost_profile) {
+        ("RuntimeDefault", _) => Some(AppArmorChoice::RuntimeDefault),
+        ("Unconfined", _) => Some(AppArmorChoice::Unconfined),
+        ("Localhost", Some(name)) => Some(AppArmorChoice::Localhost(name.clone())),
+        _ => None,
+    }
+}
+
+fn apparmor_of_annotation(text: &str) -> Option<AppArmorChoice> {
+    match text {
+        "runtime/default" => Some(AppArmorChoice::RuntimeDefault),
+        "unconfined" => Some(AppArmorChoice::Unconfined),
+        _ => text.strip_prefix("localhost/").map(|name| AppArmorChoice::Localhost(name.to_owned())),
+    }
+}
+
+/// The SELinux label of the pod itself. A container's own replaces it as a whole.
+#[must_use]
+pub fn pod_selinux(pod: &Pod) -> Option<SelinuxLabel> {
+    of_pod(pod, |shared| shared.se_linux_options.as_ref().map(label))
+}
+
+fn label(options: &SeLinuxOptions) -> SelinuxLabel {
+    SelinuxLabel {
+        user: options.user.clone(),
+        role: options.role.clone(),
+        type_: options.type_.clone(),
+        level: options.level.clone(),
+    }
+}
+
+/// Whether groups that the image gives the user count.
+#[must_use]
+pub fn supplemental_groups_policy(pod: &Pod) -> SupplementalGroupsPolicy {
+    match of_pod(pod, |shared| shared.supplemental_groups_policy.as_deref()) {
+        Some("Strict") => SupplementalGroupsPolicy::Strict,
+        _ => SupplementalGroupsPolicy::Merge,
     }
 }
 
 fn seccomp(pod: &Pod, container: &Container, defaults: &SecurityDefaults) -> SeccompChoice {
     let own = of_container(container, |own| own.seccomp_profile.as_ref().map(|own| choice(own, defaults)));
-    let shared = pod.spec.security_context.as_ref().and_then(|shared| shared.seccomp_profile.as_ref());
-    own.or_else(|| shared.map(|shared| choice(shared, defaults))).unwrap_or(if defaults.seccomp_default {
+    let shared = of_pod(pod, |shared| shared.seccomp_profile.as_ref().map(|shared| choice(shared, defaults)));
+    own.or(shared).unwrap_or(if defaults.seccomp_default {
         SeccompChoice::RuntimeDefault
     } else {
         SeccompChoice::Unconfined
@@ -178,12 +316,13 @@ pub fn pod_is_privileged(pod: &Pod) -> bool {
     all.into_iter().any(is_privileged)
 }
 
-/// fsGroup, then the listed groups.
+/// fsGroup, then those that come with volumes, then the listed groups.
 #[must_use]
-pub fn supplemental_groups(pod: &Pod) -> Vec<i64> {
+pub fn supplemental_groups(pod: &Pod, volume_groups: &[i64]) -> Vec<i64> {
     let shared = pod.spec.security_context.as_ref();
-    let groups = shared.map(|shared| shared.fs_group.into_iter().chain(shared.supplemental_groups.clone()));
-    groups.into_iter().flatten().collect()
+    let fs_group = shared.and_then(|shared| shared.fs_group);
+    let listed = shared.map(|shared| shared.supplemental_groups.as_slice()).unwrap_or_default();
+    fs_group.into_iter().chain(volume_groups.iter().copied()).chain(listed.iter().copied()).collect()
 }
 
 /// Which namespaces the pod's containers share.
@@ -200,81 +339,5 @@ pub fn namespaces(pod: &Pod) -> NamespaceOptions {
             NamespaceMode::Container
         },
         ipc: if spec.host_ipc { NamespaceMode::Node } else { NamespaceMode::Pod },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::api::decode::decode;
-    use serde_json::{Value, json};
-
-    fn pod(shared: &Value, own: &Value) -> Pod {
-        let pod = json!({
-            "metadata": {"name": "web", "namespace": "ns", "uid": "u"},
-            "spec": {"securityContext": shared, "containers": [{"name": "c", "securityContext": own}]},
-        });
-        decode::<Pod>(pod).unwrap().object
-    }
-
-    fn security(shared: &Value, own: &Value, image: &ImageStatus) -> ContainerSecurity {
-        let pod = pod(shared, own);
-        let defaults = SecurityDefaults { seccomp_default: true, seccomp_root: "/r/seccomp".into() };
-        container_security(&pod, &pod.spec.containers[0], image, &defaults)
-    }
-
-    #[test]
-    fn the_containers_choice_comes_before_the_pods_and_the_images() {
-        let image = ImageStatus { uid: Some(7), ..Default::default() };
-        let none = json!({});
-        let shared = json!({"runAsUser": 1, "runAsGroup": 2, "fsGroup": 9, "supplementalGroups": [3],
-            "seccompProfile": {"type": "Unconfined"}});
-        let own = json!({"runAsUser": 5, "allowPrivilegeEscalation": false,
-            "seccompProfile": {"type": "Localhost", "localhostProfile": "p.json"}});
-        let both = security(&shared, &own, &image);
-        assert_eq!((both.run_as_user, both.run_as_group), (Some(5), Some(2)));
-        assert_eq!(both.supplemental_groups, [9, 3]);
-        assert_eq!(both.seccomp, SeccompChoice::Localhost("/r/seccomp/p.json".into()));
-        assert!(both.no_new_privs);
-        let by_pod = security(&shared, &none, &image);
-        assert_eq!((by_pod.run_as_user, by_pod.seccomp), (Some(1), SeccompChoice::Unconfined));
-        let by_image = security(&none, &none, &image);
-        assert_eq!((by_image.run_as_user, by_image.seccomp), (Some(7), SeccompChoice::RuntimeDefault));
-        let named = ImageStatus { username: "www".into(), ..Default::default() };
-        let by_name = security(&none, &none, &named);
-        assert_eq!((by_name.run_as_user, by_name.run_as_username.as_str()), (None, "www"));
-        assert!(by_name.masked_paths.contains(&"/proc/kcore".to_owned()));
-        assert!(security(&none, &json!({"procMount": "Unmasked"}), &named).masked_paths.is_empty());
-    }
-
-    #[test]
-    fn run_as_non_root_refuses_root_in_upstreams_words() {
-        let check = |own: Value, uid: Option<i64>, username: &str| {
-            let pod = pod(&json!({"runAsNonRoot": true}), &own);
-            let image = ImageStatus { uid, username: username.into(), ..Default::default() };
-            let checked = check_run_as_non_root(&pod, &pod.spec.containers[0], &image);
-            checked.map_err(|error| error.to_string())
-        };
-        assert_eq!(check(json!({"runAsUser": 5}), Some(0), ""), Ok(()));
-        assert_eq!(check(json!({"runAsNonRoot": false}), Some(0), ""), Ok(()));
-        assert_eq!(check(json!({}), Some(33), ""), Ok(()));
-        let end = "(pod: \"web_ns(u)\", container: c)";
-        let refused = |words: &str| Err(format!("{words} {end}"));
-        assert_eq!(
-            check(json!({"runAsUser": 0}), Some(33), ""),
-            refused("container's runAsUser breaks non-root policy")
-        );
-        for uid in [Some(0), None] {
-            assert_eq!(
-                check(json!({}), uid, ""),
-                refused("container has runAsNonRoot and image will run as root")
-            );
-        }
-        assert_eq!(
-            check(json!({}), None, "www"),
-            refused(
-                "container has runAsNonRoot and image has non-numeric user (www), cannot verify user is non-root"
-            )
-        );
     }
 }

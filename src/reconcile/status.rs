@@ -14,9 +14,16 @@ use std::time::Duration;
 use crate::api::pod::{ContainerState, ContainerStateTerminated, ContainerStatus, IpHolder, Pod, PodStatus};
 use crate::observed::ObservedPod;
 use crate::reconcile::containers::is_sidecar;
+use crate::reconcile::network::sort_pod_ips;
 use crate::reconcile::plan::Blocked;
+use crate::reconcile::probe::ProbeResults;
 use crate::reconcile::resources::qos_class;
 use crate::types::{ContainerName, Timestamp};
+
+/// Reason of a pod that was active for too long.
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// Waiting and termination reason of containers whose pod starts over in place.
+const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
 
 /// What a status needs besides the pod and what is seen of it.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +44,8 @@ pub struct StatusContext<'a> {
     pub runtime_name: &'a str,
     /// The pod comes from a file or URL: its phase is not forced when it is taken down.
     pub is_static: bool,
-    /// Results of readiness probes; a container without an entry is ready as soon as it runs.
-    pub ready: &'a BTreeMap<ContainerName, bool>,
+    /// What probes have come to.
+    pub probes: &'a ProbeResults,
     /// Reason and message of a pod that was refused: it fails without ever running.
     pub rejected: Option<(&'a str, &'a str)>,
 }
@@ -68,7 +75,7 @@ pub fn compute_pod_status(pod: &Pod, observed: &ObservedPod, context: &StatusCon
 }
 
 fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, start_time: Timestamp) {
-    let phase = phase::phase(pod, status, context.terminal && !context.is_static);
+    let phase = phase::phase(pod, status, context.terminal && !context.is_static, context.probes);
     phase.clone_into(&mut status.phase);
     if let Some(previous) = context.previous {
         if is_terminal(previous) {
@@ -82,7 +89,7 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
     let left = deadline_left(pod, start_time, context.now);
     if !is_terminal(status) && left == Some(Duration::ZERO) {
         "Failed".clone_into(&mut status.phase);
-        "DeadlineExceeded".clone_into(&mut status.reason);
+        DEADLINE_EXCEEDED.clone_into(&mut status.reason);
         "Pod was active on the node longer than the specified deadline".clone_into(&mut status.message);
     }
 }
@@ -91,6 +98,24 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
 #[must_use]
 pub fn is_terminal(status: &PodStatus) -> bool {
     matches!(status.phase.as_str(), "Succeeded" | "Failed")
+}
+
+/// The containers that wait for their next run and did not when the status before was made: worth an event each.
+pub fn newly_backing_off<'a>(
+    status: &'a PodStatus,
+    last: Option<&'a PodStatus>,
+) -> impl Iterator<Item = ContainerName> {
+    let before = last.into_iter().flat_map(backing_off);
+    let before: Vec<&str> = before.collect();
+    backing_off(status).filter(move |name| !before.contains(name)).map(ContainerName::from)
+}
+
+fn backing_off(status: &PodStatus) -> impl Iterator<Item = &str> {
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let waits = |status: &&ContainerStatus| {
+        status.state.waiting.as_ref().is_some_and(|waiting| waiting.reason == "CrashLoopBackOff")
+    };
+    all.filter(waits).map(|status| status.name.as_str())
 }
 
 /// How long the pod may still be active; zero when its time is over, `None` without `activeDeadlineSeconds`.
@@ -106,6 +131,12 @@ pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp) -> Option
 pub fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodStatus {
     for container in &mut status.container_statuses {
         end(container);
+    }
+    for container in &mut status.ephemeral_container_statuses {
+        if container.state.running.is_some() {
+            end(container);
+            container.started = None;
+        }
     }
     for container in &mut status.init_container_statuses {
         let spec = pod.spec.init_containers.iter().find(|spec| spec.name == container.name);
@@ -147,7 +178,7 @@ fn set_addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, cont
         holders(context.node_ips)
     } else {
         match observed.ready_sandbox().filter(|sandbox| !sandbox.ips.is_empty()) {
-            Some(sandbox) => holders(&sandbox.ips),
+            Some(sandbox) => holders(&sort_pod_ips(&sandbox.ips, context.node_ips)),
             // Between two sandboxes, and while the status is being read, the last known addresses stand.
             None => context.previous.map(|previous| previous.pod_ips.clone()).unwrap_or_default(),
         }
@@ -177,7 +208,8 @@ pub fn same_meaning(old: &PodStatus, new: &PodStatus) -> bool {
             condition.last_transition_time = condition.last_transition_time.map(whole_seconds);
             condition.last_probe_time = None;
         }
-        for container in status.container_statuses.iter_mut().chain(&mut status.init_container_statuses) {
+        let regular = status.container_statuses.iter_mut().chain(&mut status.init_container_statuses);
+        for container in regular.chain(&mut status.ephemeral_container_statuses) {
             for state in [&mut container.state, &mut container.last_state] {
                 if let Some(running) = &mut state.running {
                     running.started_at = running.started_at.map(whole_seconds);

@@ -25,7 +25,8 @@ pub fn compute_teardown(observed: &ObservedPod) -> PodPlan {
     let mut actions = Vec::new();
     if observed.live_containers().next().is_none() {
         for container in &observed.containers {
-            actions.push(Action::RemoveContainer { id: container.id.clone(), name: container.name.clone() });
+            let (id, name) = (container.id.clone(), container.name.clone());
+            actions.push(Action::RemoveContainer { id, name, keep_log: false });
         }
         for sandbox in &observed.sandboxes {
             // Also one that is not ready: its network may still be held after a crash, and stopping twice is fine.
@@ -72,5 +73,6 @@ fn stop_container(container: &ObservedContainer) -> StopContainer {
         id: container.id.clone(),
         name: container.name.clone(),
         message: format!("Stopping container {}", container.name),
+        grace_seconds: None,
     }
 }

@@ -41,7 +41,7 @@ fn metadata(metadata: &ObjectMeta, at: &Path<'_>, errors: &mut Errors) {
     } else {
         errors.all(&at.child("namespace"), &metadata.namespace, names::dns_label(&metadata.namespace));
     }
-    if !is_safe_uid(metadata.uid.as_str()) {
+    if !metadata.uid.is_empty() && !metadata.uid.is_safe() {
         // Not a rule upstream, but the uid names directories and cgroups on this node.
         let detail = "must consist of at most 128 alphanumeric characters, '-', '_' or '.', and must not begin with '.'";
         errors.invalid(&at.child("uid"), metadata.uid.as_str(), detail);
@@ -52,11 +52,6 @@ fn metadata(metadata: &ObjectMeta, at: &Path<'_>, errors: &mut Errors) {
         let finalizers = at.child("finalizers");
         errors.all(&finalizers.index(index), finalizer, names::qualified_name(finalizer));
     }
-}
-
-fn is_safe_uid(uid: &str) -> bool {
-    let safe = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    uid.len() <= 128 && !uid.starts_with('.') && uid.bytes().all(safe)
 }
 
 /// Labels and node selectors.

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use crate::proto::runtime as cri;
 use crate::runtime::{
-    ContainerConfig, ContainerSecurity, DnsConfig, ImageAuth, LinuxResources, Mount, MountPropagation,
-    NamespaceMode, NamespaceOptions, PortMapping, SandboxConfig, SeccompChoice, labels,
+    ContainerConfig, DnsConfig, IdRange, ImageAuth, ImageMount, LinuxResources, Mount, MountPropagation,
+    PortMapping, SandboxConfig, labels,
 };
 use crate::types::PodUid;
 
 mod observed;
+mod security;
 #[cfg(test)]
 mod tests;
 
@@ -25,21 +26,11 @@ pub use observed::{
 /// `PodSandboxConfig`.
 #[must_use]
 pub fn sandbox_config(config: &SandboxConfig) -> cri::PodSandboxConfig {
-    let security = cri::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(config.namespaces)),
-        run_as_user: int64(config.run_as_user),
-        run_as_group: int64(config.run_as_group),
-        supplemental_groups: config.supplemental_groups.clone(),
-        privileged: config.privileged,
-        // The sandbox's own process never needs more; containers choose for themselves.
-        seccomp: Some(seccomp(&SeccompChoice::RuntimeDefault)),
-        ..cri::LinuxSandboxSecurityContext::default()
-    };
     let linux = cri::LinuxPodSandboxConfig {
         cgroup_parent: config.cgroup_parent.clone(),
-        security_context: Some(security),
+        security_context: Some(security::of_sandbox(config)),
         sysctls: config.sysctls.clone(),
-        overhead: None,
+        overhead: Some(resources(&config.overhead)),
         resources: Some(resources(&config.resources)),
     };
     cri::PodSandboxConfig {
@@ -65,8 +56,9 @@ pub fn sandbox_config(config: &SandboxConfig) -> cri::PodSandboxConfig {
 pub fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
     let linux = cri::LinuxContainerConfig {
         resources: Some(resources(&config.resources)),
-        security_context: Some(container_security(&config.security)),
+        security_context: Some(security::of_container(&config.security)),
     };
+    let users = config.security.user_namespace;
     let env = |(key, value): &(String, String)| cri::KeyValue { key: key.clone(), value: value.clone() };
     cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: config.name.clone(), attempt: config.attempt }),
@@ -79,7 +71,7 @@ pub fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
         args: config.args.clone(),
         working_dir: config.working_dir.clone(),
         envs: config.envs.iter().map(env).collect(),
-        mounts: config.mounts.iter().map(mount).collect(),
+        mounts: config.mounts.iter().map(|each| mount(each, users)).collect(),
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
         log_path: config.log_path.clone(),
@@ -87,6 +79,7 @@ pub fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
         stdin_once: config.stdin_once,
         tty: config.tty,
         linux: Some(linux),
+        stop_signal: signal(&config.stop_signal).into(),
         ..cri::ContainerConfig::default()
     }
 }
@@ -124,63 +117,9 @@ pub fn grace_seconds(grace: Duration) -> i64 {
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
-fn container_security(security: &ContainerSecurity) -> cri::LinuxContainerSecurityContext {
-    let capabilities = cri::Capability {
-        add_capabilities: security.add_capabilities.clone(),
-        drop_capabilities: security.drop_capabilities.clone(),
-        add_ambient_capabilities: Vec::new(),
-    };
-    cri::LinuxContainerSecurityContext {
-        capabilities: Some(capabilities),
-        privileged: security.privileged,
-        namespace_options: Some(namespaces(security.namespaces)),
-        run_as_user: int64(security.run_as_user),
-        run_as_group: int64(security.run_as_group),
-        run_as_username: security.run_as_username.clone(),
-        readonly_rootfs: security.readonly_rootfs,
-        supplemental_groups: security.supplemental_groups.clone(),
-        no_new_privs: security.no_new_privs,
-        masked_paths: security.masked_paths.clone(),
-        readonly_paths: security.readonly_paths.clone(),
-        seccomp: Some(seccomp(&security.seccomp)),
-        ..cri::LinuxContainerSecurityContext::default()
-    }
-}
-
-fn namespaces(options: NamespaceOptions) -> cri::NamespaceOption {
-    cri::NamespaceOption {
-        network: namespace_mode(options.network).into(),
-        pid: namespace_mode(options.pid).into(),
-        ipc: namespace_mode(options.ipc).into(),
-        target_id: String::new(),
-        // Pods here use the node's users, and say so, as the kubelet does.
-        userns_options: Some(cri::UserNamespace {
-            mode: cri::NamespaceMode::Node.into(),
-            uids: Vec::new(),
-            gids: Vec::new(),
-        }),
-    }
-}
-
-fn namespace_mode(mode: NamespaceMode) -> cri::NamespaceMode {
-    match mode {
-        NamespaceMode::Pod => cri::NamespaceMode::Pod,
-        NamespaceMode::Container => cri::NamespaceMode::Container,
-        NamespaceMode::Node => cri::NamespaceMode::Node,
-    }
-}
-
-fn seccomp(choice: &SeccompChoice) -> cri::SecurityProfile {
-    use cri::security_profile::ProfileType;
-    let (profile_type, localhost_ref) = match choice {
-        SeccompChoice::Unconfined => (ProfileType::Unconfined, String::new()),
-        SeccompChoice::RuntimeDefault => (ProfileType::RuntimeDefault, String::new()),
-        SeccompChoice::Localhost(path) => (ProfileType::Localhost, path.clone()),
-    };
-    cri::SecurityProfile { profile_type: profile_type.into(), localhost_ref }
-}
-
-fn resources(resources: &LinuxResources) -> cri::LinuxContainerResources {
+/// `LinuxContainerResources`.
+#[must_use]
+pub fn resources(resources: &LinuxResources) -> cri::LinuxContainerResources {
     let hugepages = |(page_size, limit): &(String, u64)| cri::HugepageLimit {
         page_size: page_size.clone(),
         limit: *limit,
@@ -194,8 +133,8 @@ fn resources(resources: &LinuxResources) -> cri::LinuxContainerResources {
         oom_score_adj: resources.oom_score_adj,
         hugepage_limits: resources.hugepage_limits.iter().map(hugepages).collect(),
         unified: resources.unified.clone(),
-        cpuset_cpus: String::new(),
-        cpuset_mems: String::new(),
+        cpuset_cpus: resources.cpuset_cpus.clone(),
+        cpuset_mems: resources.cpuset_mems.clone(),
     }
 }
 
@@ -222,11 +161,17 @@ fn port_mapping(mapping: &PortMapping) -> cri::PortMapping {
     }
 }
 
-fn mount(mount: &Mount) -> cri::Mount {
+/// With the pod's user namespace, so that files belong to the same user inside and out.
+fn mount(mount: &Mount, users: Option<IdRange>) -> cri::Mount {
     let propagation = match mount.propagation {
         MountPropagation::Private => cri::MountPropagation::PropagationPrivate,
         MountPropagation::HostToContainer => cri::MountPropagation::PropagationHostToContainer,
         MountPropagation::Bidirectional => cri::MountPropagation::PropagationBidirectional,
+    };
+    let image = |image: &ImageMount| cri::ImageSpec {
+        image: image.image.clone(),
+        user_specified_image: image.user_specified_image.clone(),
+        ..cri::ImageSpec::default()
     };
     cri::Mount {
         container_path: mount.container_path.clone(),
@@ -234,10 +179,16 @@ fn mount(mount: &Mount) -> cri::Mount {
         readonly: mount.readonly,
         selinux_relabel: mount.selinux_relabel,
         propagation: propagation.into(),
-        ..cri::Mount::default()
+        uid_mappings: security::mappings(users),
+        gid_mappings: security::mappings(users),
+        recursive_read_only: mount.recursive_read_only,
+        image: mount.image.as_ref().map(image),
+        image_sub_path: mount.image.as_ref().map(|image| image.sub_path.clone()).unwrap_or_default(),
     }
 }
 
-fn int64(value: Option<i64>) -> Option<cri::Int64Value> {
-    value.map(|value| cri::Int64Value { value })
+/// Kubernetes' name of a signal, such as `SIGRTMIN+3`; one CRI does not have leaves the choice to the image.
+fn signal(name: &str) -> cri::Signal {
+    let name = name.replace('+', "PLUS").replace('-', "MINUS");
+    cri::Signal::from_str_name(&name).unwrap_or(cri::Signal::RuntimeDefault)
 }

@@ -6,28 +6,33 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
 use tonic::transport::Channel;
+use tonic::{Response, Status};
 
 use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::proto::runtime as cri;
 use crate::proto::runtime::image_service_client::ImageServiceClient;
 use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ImageAuth, ImageStatus, Runtime, RuntimeError, RuntimeStatus,
-    RuntimeVersion, SandboxConfig, convert,
+    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
+    RuntimeError, RuntimeStatus, RuntimeVersion, SandboxConfig, convert,
 };
 use crate::types::{ContainerId, PodUid, SandboxId};
 
 mod call;
 mod endpoint;
 mod events;
+mod lanes;
+mod stuck;
 
 pub use endpoint::EndpointError;
 
-use call::{answered, bounded, forgive_not_found, unbounded};
+use call::{answered, bounded, command_answer, forgive_not_found, unbounded};
 use events::ChangeHints;
+use lanes::{Lane, Lanes};
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -47,10 +52,12 @@ pub struct CriConfig {
 
 /// A client of a CRI runtime. Calls with large requests are boxed, so that tasks that may make them stay small.
 pub struct CriRuntime {
+    channel: Channel,
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     request_timeout: Duration,
     hints: ChangeHints,
+    lanes: Lanes,
     /// CRI's container status does not name the sandbox, which never changes. Refreshed by every full list.
     sandboxes: RefCell<BTreeMap<ContainerId, SandboxId>>,
 }
@@ -66,6 +73,7 @@ impl CriRuntime {
         };
         Ok(Self {
             hints: ChangeHints::new(channel.clone()),
+            channel: channel.clone(),
             runtime: RuntimeServiceClient::new(channel)
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
@@ -73,6 +81,7 @@ impl CriRuntime {
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
             request_timeout: config.request_timeout,
+            lanes: Lanes::new(),
             sandboxes: RefCell::default(),
         })
     }
@@ -82,10 +91,38 @@ impl CriRuntime {
         self.runtime.clone()
     }
 
+    /// One call when it is its turn. The time limit begins with the call: waiting for others is not the runtime's fault.
+    async fn in_lane<T>(
+        &self,
+        lane: Lane,
+        call: &'static str,
+        limit: Duration,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, RuntimeError> {
+        let _turn = self.lanes.turn(lane).await;
+        bounded(call, limit, answer).await
+    }
+
+    async fn look<T>(
+        &self,
+        call: &'static str,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, RuntimeError> {
+        self.in_lane(Lane::Looks, call, self.request_timeout, answer).await
+    }
+
+    async fn change<T>(
+        &self,
+        call: &'static str,
+        answer: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, RuntimeError> {
+        self.in_lane(Lane::Changes, call, self.request_timeout, answer).await
+    }
+
     async fn containers(&self, filter: cri::ContainerFilter) -> Result<Vec<ObservedContainer>, RuntimeError> {
         let request = cri::ListContainersRequest { filter: Some(filter) };
         let mut client = self.runtime();
-        let answer = bounded("ListContainers", self.request_timeout, client.list_containers(request)).await?;
+        let answer = self.look("ListContainers", client.list_containers(request)).await?;
         Ok(answer.containers.into_iter().filter_map(convert::container_from_list).collect())
     }
 
@@ -107,7 +144,8 @@ impl Runtime for CriRuntime {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
         let call = "Version";
         let request = cri::VersionRequest { version: API_VERSION.to_owned() };
-        let answer = bounded(call, self.request_timeout, self.runtime().version(request)).await?;
+        let answer =
+            self.in_lane(Lane::Health, call, self.request_timeout, self.runtime().version(request)).await?;
         if answer.version != API_VERSION {
             let message = format!("the runtime speaks version {:?}, not {API_VERSION:?}", answer.version);
             return Err(RuntimeError::new(call, ErrorKind::Refused, message));
@@ -121,13 +159,13 @@ impl Runtime for CriRuntime {
 
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
         let request = cri::StatusRequest { verbose: false };
-        let answer = bounded("Status", self.request_timeout, self.runtime().status(request)).await?;
-        Ok(convert::status_from_message(answer.status))
+        let answer = self.look("Status", self.runtime().status(request)).await?;
+        Ok(convert::status_from_message(answer))
     }
 
     async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError> {
         let request = cri::RuntimeConfigRequest {};
-        match bounded("RuntimeConfig", self.request_timeout, self.runtime().runtime_config(request)).await {
+        match self.look("RuntimeConfig", self.runtime().runtime_config(request)).await {
             Ok(answer) => Ok(convert::cgroup_driver_from_message(&answer)),
             Err(error) if error.kind == ErrorKind::Unimplemented => Ok(None),
             Err(error) => Err(error),
@@ -141,15 +179,14 @@ impl Runtime for CriRuntime {
         };
         let request = cri::ListPodSandboxRequest { filter: Some(filter) };
         let mut client = self.runtime();
-        let answer =
-            bounded("ListPodSandbox", self.request_timeout, client.list_pod_sandbox(request)).await?;
+        let answer = self.look("ListPodSandbox", client.list_pod_sandbox(request)).await?;
         Ok(answer.items.into_iter().filter_map(convert::sandbox_from_list).collect())
     }
 
     async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
         let call = "PodSandboxStatus";
         let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_string(), verbose: false };
-        let answer = bounded(call, self.request_timeout, self.runtime().pod_sandbox_status(request)).await?;
+        let answer = self.look(call, self.runtime().pod_sandbox_status(request)).await?;
         Ok(convert::sandbox_from_status(answered(call, answer.status)?))
     }
 
@@ -161,23 +198,22 @@ impl Runtime for CriRuntime {
         };
         // The network may take its time; upstream allows twice the usual.
         let limit = self.request_timeout.saturating_mul(2);
-        let answer = bounded(call, limit, Box::pin(self.runtime().run_pod_sandbox(request))).await?;
+        let mut client = self.runtime();
+        let made = Box::pin(client.run_pod_sandbox(request));
+        let answer = self.in_lane(Lane::Changes, call, limit, made).await?;
         answered(call, Some(answer.pod_sandbox_id).filter(|id| !id.is_empty())).map(SandboxId::from)
     }
 
     async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_string() };
         let mut client = self.runtime();
-        forgive_not_found(
-            bounded("StopPodSandbox", self.request_timeout, client.stop_pod_sandbox(request)).await,
-        )
+        forgive_not_found(self.change("StopPodSandbox", client.stop_pod_sandbox(request)).await)
     }
 
     async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
         let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_string() };
         let mut client = self.runtime();
-        let answer =
-            bounded("RemovePodSandbox", self.request_timeout, client.remove_pod_sandbox(request)).await;
+        let answer = self.change("RemovePodSandbox", client.remove_pod_sandbox(request)).await;
         forgive_not_found(answer)
     }
 
@@ -197,7 +233,7 @@ impl Runtime for CriRuntime {
     async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
         let call = "ContainerStatus";
         let request = cri::ContainerStatusRequest { container_id: id.to_string(), verbose: false };
-        let answer = bounded(call, self.request_timeout, self.runtime().container_status(request)).await?;
+        let answer = self.look(call, self.runtime().container_status(request)).await?;
         let status = answered(call, answer.status)?;
         Ok(convert::container_from_status(status, self.sandbox_of(id).await?))
     }
@@ -215,7 +251,7 @@ impl Runtime for CriRuntime {
             sandbox_config: Some(convert::sandbox_config(sandbox_config)),
         };
         let mut client = self.runtime();
-        let answer = bounded(call, self.request_timeout, Box::pin(client.create_container(request))).await?;
+        let answer = self.change(call, Box::pin(client.create_container(request))).await?;
         let id =
             answered(call, Some(answer.container_id).filter(|id| !id.is_empty())).map(ContainerId::from)?;
         self.sandboxes.borrow_mut().insert(id.clone(), sandbox.clone());
@@ -224,7 +260,7 @@ impl Runtime for CriRuntime {
 
     async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let request = cri::StartContainerRequest { container_id: id.to_string() };
-        bounded("StartContainer", self.request_timeout, self.runtime().start_container(request)).await?;
+        self.change("StartContainer", self.runtime().start_container(request)).await?;
         Ok(())
     }
 
@@ -238,16 +274,62 @@ impl Runtime for CriRuntime {
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
         let request = cri::RemoveContainerRequest { container_id: id.to_string() };
         let mut client = self.runtime();
-        let answer = bounded("RemoveContainer", self.request_timeout, client.remove_container(request)).await;
+        let answer = self.change("RemoveContainer", client.remove_container(request)).await;
+        if answer.as_ref().is_err_and(stuck::is_stuck) {
+            stuck::end_task(self.channel.clone(), id, self.request_timeout).await;
+        }
         forgive_not_found(answer)?;
         self.sandboxes.borrow_mut().remove(id);
         Ok(())
     }
 
+    async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: &LinuxResources,
+    ) -> Result<(), RuntimeError> {
+        let request = cri::UpdateContainerResourcesRequest {
+            container_id: id.to_string(),
+            linux: Some(convert::resources(resources)),
+            ..cri::UpdateContainerResourcesRequest::default()
+        };
+        let mut client = self.runtime();
+        let call = Box::pin(client.update_container_resources(request));
+        self.change("UpdateContainerResources", call).await?;
+        Ok(())
+    }
+
+    async fn exec_sync(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput, RuntimeError> {
+        let request = cri::ExecSyncRequest {
+            container_id: id.to_string(),
+            cmd: command.to_vec(),
+            timeout: timeout.map_or(0, convert::grace_seconds),
+        };
+        let mut client = self.runtime();
+        let running = client.exec_sync(request);
+        let outcome = match timeout {
+            Some(timeout) => {
+                let limit = self.request_timeout.saturating_add(timeout);
+                let _turn = self.lanes.turn(Lane::Commands).await;
+                tokio::time::timeout(limit, running).await
+            }
+            None => Ok(running.await),
+        };
+        let answer = command_answer(command, outcome)?;
+        let mut output = answer.stdout;
+        output.extend_from_slice(&answer.stderr);
+        Ok(ExecOutput { exit_code: answer.exit_code, output })
+    }
+
     async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
         let request = cri::ImageStatusRequest { image: Some(convert::image_spec(image)), verbose: false };
         let mut client = self.images.clone();
-        let answer = bounded("ImageStatus", self.request_timeout, client.image_status(request)).await?;
+        let answer = self.look("ImageStatus", client.image_status(request)).await?;
         Ok(answer.image.map(convert::image_from_message))
     }
 

@@ -23,8 +23,8 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ImageAuth, ImageStatus, Runtime, RuntimeError, RuntimeStatus,
-    RuntimeVersion, SandboxConfig,
+    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
+    RuntimeError, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
 use crate::types::{ContainerId, PodUid, SandboxId, Timestamp};
 
@@ -36,11 +36,12 @@ mod tests;
 pub mod world;
 
 pub use faults::FakeFaults;
-pub use program::{FakeImage, OnStop, Program, RemoteImage, Run};
+pub use program::{Command, ExecScript, FakeImage, OnStop, Program, RemoteImage, Run};
 pub use world::{FakeContainer, FakeSandbox, World};
 
 use faults::Dice;
 use late::{Late, UnderWay};
+use world::KILLED;
 
 /// Calls remembered; older ones are dropped so that a long simulation stays small.
 const CALL_LOG_LIMIT: usize = 65_536;
@@ -437,6 +438,48 @@ impl Runtime for FakeRuntime {
             Ok(())
         };
         self.call("RemoveContainer", id.as_str(), effect).await
+    }
+
+    async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: &LinuxResources,
+    ) -> Result<(), RuntimeError> {
+        let (wanted, resources) = (id.clone(), resources.clone());
+        let effect = move |world: &mut World, _| world.update_resources(&wanted, &resources);
+        self.call("UpdateContainerResources", id.as_str(), effect).await
+    }
+
+    async fn exec_sync(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput, RuntimeError> {
+        let (wanted, command) = (id.clone(), command.to_vec());
+        let effect = move |world: &mut World, now| world.exec(&wanted, &command, timeout, now);
+        let begun = self.call("ExecSync", id.as_str(), effect).await?;
+        let until = self.shared.clock.now().saturating_add(begun.takes);
+        loop {
+            self.alive().await;
+            let mut wake = std::pin::pin!(self.shared.changed.notified());
+            wake.as_mut().enable();
+            let now = self.shared.settle();
+            let (running, end) = {
+                let world = self.shared.world.borrow();
+                (world.is_running(id), world.stopping_until(id))
+            };
+            if !running {
+                // It goes with its container.
+                return Ok(ExecOutput { exit_code: KILLED, output: Vec::new() });
+            }
+            if now >= until {
+                return begun.outcome;
+            }
+            let wait = end.unwrap_or(until).min(until).saturating_since(now);
+            // Losing either is safe: the loop looks at everything again.
+            let _ = tokio::time::timeout(wait, wake).await;
+        }
     }
 
     async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {

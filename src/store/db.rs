@@ -155,6 +155,18 @@ impl Db {
         })
     }
 
+    /// Only of a pod that terminates: one that a source wants again begins anew.
+    pub(crate) fn put_terminating(&mut self, uid: &str, json: &str) -> Result<(), StoreError> {
+        self.write(Durability::Full, "remember a pod's end", |transaction| {
+            execute(
+                transaction,
+                "UPDATE terminating SET json = ?2 WHERE uid = ?1 AND json <> ?2",
+                params![uid, json],
+            )
+            .map(drop)
+        })
+    }
+
     pub(crate) fn forget_pod(&mut self, uid: &str) -> Result<(), StoreError> {
         self.write(Durability::Full, "forget a pod", |transaction| {
             // The desired rows stay: they belong to the sources, and a pod may be wanted again under the same uid.

@@ -233,6 +233,22 @@ fn a_pod_that_leaves_terminates_until_it_is_forgotten_also_when_it_comes_back() 
 }
 
 #[test]
+fn the_end_of_a_pod_is_remembered_only_while_it_terminates() {
+    run(async {
+        let store = StoreHandle::open_in_memory(options(Mode::Inline)).unwrap();
+        let a = pod("a", "1");
+        let mut ending = Pod::clone(&a.pod);
+        ending.metadata.deletion_timestamp = Some(Timestamp::from_secs(7));
+        store.commit_source(PodSource::File, std::slice::from_ref(&a), None).await.unwrap();
+        store.put_terminating(&ending).await.unwrap();
+        assert_eq!(store.load().await.unwrap().terminating, []);
+        store.commit_source(PodSource::File, &[], None).await.unwrap();
+        store.put_terminating(&ending).await.unwrap();
+        assert_eq!(store.load().await.unwrap().terminating, [ending]);
+    });
+}
+
+#[test]
 fn a_uid_that_another_source_still_wants_does_not_terminate() {
     run(async {
         let store = StoreHandle::open_in_memory(options(Mode::Inline)).unwrap();

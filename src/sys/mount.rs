@@ -1,49 +1,205 @@
-//! Mounts the agent itself makes and removes: in this version tmpfs for `emptyDir.medium: Memory`.
+//! Mounts the agent itself makes and removes: tmpfs, hugetlbfs, binds, NFS, and the propagation of its own directory.
+//!
+//! Owns mount calls and the reading of `/proc/self/mountinfo`. Must not know volumes.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags};
 
-/// Mounts a tmpfs of at most `size_bytes` (`None`: the kernel's default, half of the memory).
+/// What became of the wish to share mounts below a directory with containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// It is on a shared mount already.
+    AlreadyShared,
+    /// It is a shared mount of its own now.
+    MadeShared,
+    /// Something is mounted below, which a mount over it would hide.
+    InUse(PathBuf),
+}
+
+/// A line of `/proc/self/mountinfo`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MountLine {
+    point: PathBuf,
+    shared: bool,
+    /// For example `ext4`.
+    kind: String,
+}
+
+/// Mounts a tmpfs of at most `size_bytes` (`None`: the kernel's default, half of the memory) that is never swapped out where
+/// the kernel can promise that (Linux 6.4).
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> std::io::Result<()> {
-    let options = match size_bytes {
-        Some(size) => format!("mode=0777,size={size}"),
-        None => "mode=0777".to_owned(),
-    };
+pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> io::Result<()> {
+    let size = size_bytes.map(|size| format!(",size={size}")).unwrap_or_default();
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-    nix::mount::mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options.as_str()))?;
+    let mount = |options: String| {
+        nix::mount::mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options.as_str()))
+    };
+    match mount(format!("mode=0777{size},noswap")) {
+        Err(Errno::EINVAL) => Ok(mount(format!("mode=0777{size}"))?),
+        other => Ok(other?),
+    }
+}
+
+/// Mounts a hugetlbfs of pages of `page_bytes`.
+///
+/// # Errors
+/// The kernel's answer; `EINVAL` when it has no pages of that size.
+pub fn mount_hugetlbfs(target: &Path, page_bytes: i64) -> io::Result<()> {
+    let options = format!("mode=0777,pagesize={page_bytes}");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    nix::mount::mount(Some("nodev"), target, Some("hugetlbfs"), flags, Some(options.as_str()))?;
     Ok(())
 }
 
-/// Unmounts, detaching if it is busy.
+/// Mounts the file system `kind` from `source`. Of the options those that are the kernel's own (`ro`, `noatime`...) become
+/// flags, as mount(8) does it; the file system gets the others.
+///
+/// # Errors
+/// The kernel's answer; `ENODEV` when it has no such file system.
+pub fn mount_remote(kind: &str, source: &str, target: &Path, options: &[String]) -> io::Result<()> {
+    let (flags, rest) = split_options(options);
+    nix::mount::mount(Some(source), target, Some(kind), flags, Some(rest.join(",").as_str()))?;
+    Ok(())
+}
+
+fn split_options(options: &[String]) -> (MsFlags, Vec<&str>) {
+    let mut flags = MsFlags::empty();
+    let mut rest = Vec::new();
+    for option in options.iter().flat_map(|option| option.split(',')) {
+        match option {
+            "" | "rw" | "defaults" | "_netdev" | "auto" | "noauto" | "nofail" => {}
+            "ro" => flags |= MsFlags::MS_RDONLY,
+            "nosuid" => flags |= MsFlags::MS_NOSUID,
+            "nodev" => flags |= MsFlags::MS_NODEV,
+            "noexec" => flags |= MsFlags::MS_NOEXEC,
+            "noatime" => flags |= MsFlags::MS_NOATIME,
+            "nodiratime" => flags |= MsFlags::MS_NODIRATIME,
+            "relatime" => flags |= MsFlags::MS_RELATIME,
+            "sync" => flags |= MsFlags::MS_SYNCHRONOUS,
+            other => rest.push(other),
+        }
+    }
+    (flags, rest)
+}
+
+/// True for the kernel's "no such file system": the module is missing.
+#[must_use]
+pub fn is_unknown_file_system(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ENODEV as i32)
+}
+
+/// True for "this version of the protocol is not spoken here".
+#[must_use]
+pub fn is_protocol_unsupported(error: &io::Error) -> bool {
+    let codes = [Errno::EPROTONOSUPPORT, Errno::EINVAL];
+    codes.iter().any(|code| error.raw_os_error() == Some(*code as i32))
+}
+
+/// Binds `source` onto `target`, a directory on a directory or anything else on a file.
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn unmount(target: &Path) -> std::io::Result<()> {
+pub fn bind(source: &Path, target: &Path) -> io::Result<()> {
+    nix::mount::mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    Ok(())
+}
+
+/// Binds what a descriptor stands for: nobody can put something else in its place meanwhile.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn bind_descriptor(source: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    bind(&PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd())), target)
+}
+
+/// Unmounts, detaching if it is busy. Copies of it, and what they are copies of, stay mounted. Never waits for a server.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn unmount(target: &Path) -> io::Result<()> {
+    let lines = mount_lines()?;
+    let top = lines.iter().rev().find(|line| line.point == target);
+    // A shared mount would take what is mounted below away from everybody it shares with. Looking a remote one up could wait
+    // for its server, which unmounting does not.
+    if top.is_some_and(|line| line.shared && !line.kind.starts_with("nfs")) {
+        let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+        nix::mount::mount(None::<&str>, target, None::<&str>, private, None::<&str>)?;
+    }
     nix::mount::umount2(target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
     Ok(())
+}
+
+/// Makes mounts below `directory` travel to containers that ask for it, and theirs to the node (upstream: `MakeRShared`).
+///
+/// # Errors
+/// The kernel's answer, or when procfs does not answer.
+pub fn ensure_shared(directory: &Path) -> io::Result<Sharing> {
+    let directory = directory.canonicalize()?;
+    let lines = mount_lines()?;
+    let holder = lines
+        .iter()
+        .filter(|line| directory.starts_with(&line.point))
+        .max_by_key(|line| line.point.components().count());
+    if holder.is_some_and(|line| line.shared) {
+        return Ok(Sharing::AlreadyShared);
+    }
+    if !lines.iter().any(|line| line.point == directory) {
+        if let Some(line) = lines.into_iter().find(|line| line.point.starts_with(&directory)) {
+            return Ok(Sharing::InUse(line.point));
+        }
+        bind(&directory, &directory)?;
+    }
+    let shared = MsFlags::MS_SHARED | MsFlags::MS_REC;
+    nix::mount::mount(None::<&str>, &directory, None::<&str>, shared, None::<&str>)?;
+    Ok(Sharing::MadeShared)
 }
 
 /// Every mount point of this mount namespace, as `/proc/self/mountinfo` lists them (later mounts last).
 ///
 /// # Errors
 /// When procfs does not answer.
-pub fn mount_points() -> std::io::Result<Vec<String>> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(parse_mount_points(&table))
+pub fn mount_points() -> io::Result<Vec<PathBuf>> {
+    Ok(mount_lines()?.into_iter().map(|line| line.point).collect())
 }
 
-fn parse_mount_points(table: &str) -> Vec<String> {
-    table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect()
+/// Whether something is mounted exactly there. Does not look at what is mounted, so that no server can keep it waiting.
+///
+/// # Errors
+/// When procfs does not answer, or the directory that holds `path` cannot be found.
+pub fn is_mount_point(path: &Path) -> io::Result<bool> {
+    let real = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
+        _ => path.to_owned(),
+    };
+    Ok(mount_points()?.contains(&real))
+}
+
+fn mount_lines() -> io::Result<Vec<MountLine>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
+}
+
+fn parse_line(line: &[u8]) -> Option<MountLine> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let point = PathBuf::from(unescape(fields.nth(4)?));
+    let shared = fields.by_ref().skip(1).take_while(|field| *field != b"-");
+    let shared = shared.filter(|field| field.starts_with(b"shared:")).count() > 0;
+    let kind = String::from_utf8_lossy(fields.next()?).into_owned();
+    Some(MountLine { point, shared, kind })
 }
 
 /// mountinfo writes blanks and backslashes as three octal digits.
-fn unescape(field: &str) -> String {
+fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
+    let mut rest = field;
     while let Some((&first, tail)) = rest.split_first() {
         let octal = (first == b'\\').then(|| tail.get(..3)).flatten();
         let code = octal
@@ -57,7 +213,7 @@ fn unescape(field: &str) -> String {
             rest = tail;
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    OsString::from_vec(bytes)
 }
 
 #[cfg(test)]
@@ -66,7 +222,66 @@ mod tests {
 
     #[test]
     fn mount_points_with_blanks_are_read_back_as_they_are() {
-        let table = "36 35 98:0 / /mnt/a\\040b\\134c rw shared:1 - ext4 /dev/sda rw\n37 36 0:5 / /proc rw - proc proc rw\n";
-        assert_eq!(parse_mount_points(table), ["/mnt/a b\\c", "/proc"]);
+        let line = |text: &str| {
+            let line = parse_line(text.as_bytes()).unwrap();
+            (line.point.display().to_string(), line.shared, line.kind)
+        };
+        let shared = line("36 35 98:0 / /mnt/a\\040b\\134c rw shared:1 master:2 - ext4 /dev/sda rw");
+        assert_eq!(shared, ("/mnt/a b\\c".to_owned(), true, "ext4".to_owned()));
+        let private = line("37 36 0:5 / /proc rw - proc shared:x rw");
+        assert_eq!(private, ("/proc".to_owned(), false, "proc".to_owned()));
+        assert_eq!(parse_line(b""), None);
+    }
+
+    #[test]
+    fn options_of_the_kernel_become_flags_and_the_others_stay() {
+        let options =
+            ["ro,hard".to_owned(), "noatime".to_owned(), "vers=4.1".to_owned(), "_netdev".to_owned()];
+        let (flags, rest) = split_options(&options);
+        assert_eq!(flags, MsFlags::MS_RDONLY | MsFlags::MS_NOATIME);
+        assert_eq!(rest, ["hard", "vers=4.1"]);
+    }
+
+    #[test]
+    fn unmounting_a_shared_bind_leaves_what_it_is_a_copy_of_complete() {
+        let root = std::env::temp_dir().join(format!("edge-agent-unshare-{}", std::process::id()));
+        let (original, copy) = (root.join("original"), root.join("copy"));
+        for dir in [&original, &copy] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        bind(&original, &original).unwrap();
+        nix::mount::mount(None::<&str>, &original, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
+        bind(&original, &copy).unwrap();
+        let below = original.join("below");
+        std::fs::create_dir_all(&below).unwrap();
+        mount_tmpfs(&below, Some(1 << 20)).unwrap();
+        let travelled = is_mount_point(&copy.join("below")).unwrap();
+        unmount(&copy).unwrap();
+        let stays = is_mount_point(&below).unwrap();
+        unmount(&original).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert!(travelled, "the mount below travelled to the copy, or the test tests nothing");
+        assert!(stays);
+    }
+
+    #[test]
+    fn a_directory_is_shared_once_and_not_over_what_is_mounted_below() {
+        let root = std::env::temp_dir().join(format!("edge-agent-shared-{}", std::process::id()));
+        let below = root.join("private").join("below");
+        std::fs::create_dir_all(&below).unwrap();
+        // Its own mount, so that the test does not depend on how the machine mounts its root.
+        bind(&root, &root).unwrap();
+        nix::mount::mount(None::<&str>, &root, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+        mount_tmpfs(&below, Some(1 << 20)).unwrap();
+        let private = root.join("private");
+        let refused = ensure_shared(&private).unwrap();
+        unmount(&below).unwrap();
+        let made = ensure_shared(&private).unwrap();
+        let again = ensure_shared(&below).unwrap();
+        unmount(&private).unwrap();
+        unmount(&root).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(refused, Sharing::InUse(below));
+        assert_eq!((made, again), (Sharing::MadeShared, Sharing::AlreadyShared));
     }
 }

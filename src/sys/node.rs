@@ -65,10 +65,20 @@ pub fn cpu_count() -> usize {
 /// `MemTotal` in bytes; 0 when procfs does not say.
 #[must_use]
 pub fn memory_total_bytes() -> i64 {
+    meminfo_bytes("MemTotal:")
+}
+
+/// `SwapTotal` in bytes; 0 when there is none.
+#[must_use]
+pub fn swap_total_bytes() -> i64 {
+    meminfo_bytes("SwapTotal:")
+}
+
+fn meminfo_bytes(field: &str) -> i64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes = meminfo
         .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
+        .find_map(|line| line.strip_prefix(field))
         .and_then(|rest| rest.trim().strip_suffix("kB"))
         .and_then(|number| number.trim().parse::<i64>().ok());
     kilobytes.unwrap_or(0).saturating_mul(1024)
@@ -89,6 +99,32 @@ pub fn huge_page_sizes() -> Vec<u64> {
     sizes
 }
 
+/// Bytes set aside as huge pages of one size, used or not.
+#[must_use]
+pub fn huge_page_bytes(size: u64) -> i64 {
+    let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages", size / 1024);
+    let pages = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    i64::try_from(pages.unwrap_or(0).saturating_mul(size)).unwrap_or(i64::MAX)
+}
+
+/// The kernel's bound on processes and threads together; `None` when procfs does not say.
+#[must_use]
+pub fn max_pids() -> Option<i64> {
+    ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"]
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
+        .min()
+}
+
+/// Size of the file system that holds `path`, bytes; 0 when it cannot be asked.
+#[must_use]
+pub fn file_system_bytes(path: &Path) -> i64 {
+    let Ok(facts) = nix::sys::statvfs::statvfs(path) else { return 0 };
+    #[allow(clippy::useless_conversion, reason = "32 bits on some architectures")]
+    let bytes = u64::from(facts.blocks()).saturating_mul(u64::from(facts.fragment_size()));
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
 /// True when `/sys/fs/cgroup` is the unified hierarchy.
 #[must_use]
 pub fn cgroup_v2() -> bool {
@@ -107,10 +143,31 @@ pub fn swap_accounting(cgroup_v2: bool) -> bool {
     candidates.iter().any(|path| Path::new(path).exists())
 }
 
+/// Major and minor version of the running kernel; zeros when procfs does not say.
+#[must_use]
+pub fn kernel_version() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// True when the kernel enforces AppArmor profiles.
+#[must_use]
+pub fn apparmor_enabled() -> bool {
+    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled")
+        .is_ok_and(|enabled| enabled.starts_with('Y'))
+}
+
 /// Changes with every boot; empty when procfs does not say.
 #[must_use]
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// The user this process acts as.
+#[must_use]
+pub fn user_id() -> u32 {
+    nix::unistd::geteuid().as_raw()
 }
 
 /// True for uid 0.
@@ -151,6 +208,9 @@ mod tests {
         assert!(!hostname().unwrap().is_empty());
         assert!(memory_total_bytes() > 16 << 20);
         assert!(cpu_count() >= 1);
+        assert!(max_pids().unwrap() > 100);
+        assert!(file_system_bytes(Path::new("/")) > 1 << 20);
+        assert_eq!(file_system_bytes(Path::new("/nonexistent")), 0);
         assert_eq!(boot_id().len(), 36);
     }
 

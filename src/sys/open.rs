@@ -4,11 +4,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 
 /// Opens for reading without waiting for a pipe's writer and without making a terminal ours. The caller checks what it is.
 pub fn open_without_waiting(path: &Path) -> io::Result<File> {
@@ -20,6 +22,24 @@ pub fn open_without_waiting(path: &Path) -> io::Result<File> {
 pub fn open_without_following(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
+}
+
+/// Opens a regular file below a directory whose content somebody else writes: no symlink is followed on the way, and
+/// nothing but a regular file is opened, because opening a device may already do something.
+pub fn open_file_below(root: &Path, path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let mut found = OpenOptions::new().read(true).custom_flags(flags.bits()).open(root)?;
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::Normal(name) => found = openat(&found, name, flags, Mode::empty())?.into(),
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+    if !found.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 /// True for `ELOOP`: symlinks that lead in a circle.
@@ -41,5 +61,23 @@ mod tests {
         assert!(open_without_following(&path).is_err());
         std::fs::remove_file(&path).unwrap();
         assert!(!is_symlink_loop(&open_without_waiting(&path).unwrap_err()));
+    }
+
+    #[test]
+    fn a_file_below_is_opened_and_nothing_else() {
+        let root = std::env::temp_dir().join(format!("edge-agent-below-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(root.join("in/sub")).unwrap();
+        std::fs::write(root.join("in/sub/file"), "inside").unwrap();
+        std::fs::write(root.join("outside"), "").unwrap();
+        std::os::unix::fs::symlink("..", root.join("in/up")).unwrap();
+        std::os::unix::fs::symlink("sub/file", root.join("in/link")).unwrap();
+        nix::unistd::mkfifo(&root.join("in/pipe"), Mode::S_IRWXU).unwrap();
+        let open = |path: &str| open_file_below(&root.join("in"), Path::new(path));
+        assert_eq!(std::io::read_to_string(open("./sub/file").unwrap()).unwrap(), "inside");
+        for path in ["../outside", "/etc/passwd", "up/outside", "link", "pipe", "sub", "gone", "sub/file/x"] {
+            assert!(open(path).is_err(), "{path}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

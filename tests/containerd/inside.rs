@@ -78,6 +78,53 @@ fn containers_share_an_empty_dir_and_reach_host_paths() {
 }
 
 #[test]
+fn a_pod_finds_itself_in_volumes_and_what_its_init_container_wrote_in_variables() {
+    let mut node = Node::new();
+    let mut pod = node.pod(
+        "itself",
+        "(cat /itself/labels; echo; cat /both/deep/name; echo; stat -c %a -L /itself/labels /both/deep/name; \
+          touch /itself/x 2>/dev/null && echo writable; echo $WORD) > /out/itself; sleep 1000",
+    );
+    pod["metadata"]["labels"] = json!({ "app": "shop", "tier": "front" });
+    let item =
+        |path: &str, field: &str| json!({ "path": path, "fieldRef": { "fieldPath": field }, "mode": 0o440 });
+    let volumes = pod["spec"]["volumes"].as_array_mut().expect("a list");
+    volumes
+        .push(json!({ "name": "itself", "downwardAPI": { "items": [item("labels", "metadata.labels")] } }));
+    volumes.push(json!({ "name": "both", "projected": { "sources": [
+        { "downwardAPI": { "items": [{ "path": "deep/name", "fieldRef": { "fieldPath": "metadata.name" } }] } },
+        { "configMap": { "name": "absent", "optional": true } },
+    ] } }));
+    volumes.push(json!({ "name": "words", "emptyDir": {} }));
+    pod["spec"]["initContainers"] = json!([{
+        "name": "writer",
+        "image": BUSYBOX,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", "echo \"# for main\" > /words/env; echo \"WORD='hello \\$x'\" >> /words/env"],
+        "volumeMounts": [{ "name": "words", "mountPath": "/words" }],
+    }]);
+    let container = &mut pod["spec"]["containers"][0];
+    container["env"] = json!([{ "name": "WORD", "valueFrom": {
+        "fileKeyRef": { "volumeName": "words", "path": "env", "key": "WORD" } } }]);
+    for volume in ["itself", "both"] {
+        let mount = json!({ "name": volume, "mountPath": format!("/{volume}") });
+        container["volumeMounts"].as_array_mut().expect("a list").push(mount);
+    }
+    node.apply(&pod);
+    node.agent.start();
+
+    let expected = format!("app=\"shop\"\ntier=\"front\"\nitself-{NODE}\n440\n644\nhello $x\n");
+    node.wait_written("itself", &expected);
+    let uid = node.running("itself").uid;
+    node.delete("itself");
+    node.gone("itself");
+    let left = node.agent.root_dir().join("pods").join(uid);
+    wait_for("the pod's directory, with its mounts, to go", PATIENCE, || {
+        if left.exists() { Err(left.display().to_string()) } else { Ok(()) }
+    });
+}
+
+#[test]
 fn the_hosts_file_names_the_pods_aliases() {
     let mut node = Node::new();
     let mut pod = node.pod("hosts", "cat /etc/hosts > /out/hosts; sleep 1000");

@@ -18,18 +18,19 @@ const CHURNED: u32 = 2;
 const LONGEST_LIFE_MS: u32 = 450;
 
 /// Numbers from a seed that a failure prints.
-struct Dice(u32);
+pub struct Dice(pub u32);
 
 impl Dice {
     /// One below `limit`.
-    fn roll(&mut self, limit: u32) -> u32 {
+    pub fn roll(&mut self, limit: u32) -> u32 {
         // A linear congruence is random enough for moments; its high bits are the good ones.
         self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (self.0 >> 8) % limit
     }
 }
 
-fn number_from(variable: &str, default: u32) -> u32 {
+/// A number from the environment.
+pub fn number_from(variable: &str, default: u32) -> u32 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 

@@ -2,10 +2,36 @@
 
 use std::time::Duration;
 
+use serde_json::json;
+
 use super::Node;
 use super::restarts::kill_instance;
 use crate::support::agent::PATIENCE;
 use crate::support::wait::{stays, wait_for};
+
+#[test]
+fn a_task_that_the_runtime_has_lost_track_of_keeps_no_pod_from_going() {
+    let mut node = Node::new();
+    // Once `again` is there the container's command runs for ever: started behind CRI's back, as after a start whose caller died.
+    let mut pod = node.pod("lost", "[ -f /out/again ] && sleep 1000; touch /out/again");
+    pod["spec"]["restartPolicy"] = json!("OnFailure");
+    let other = node.container("other", "sleep 1000");
+    pod["spec"]["containers"].as_array_mut().expect("a list").push(other);
+    node.apply(&pod);
+    node.agent.start();
+    let id = node.agent.wait_for_pod("lost", "half done", |pod| {
+        let mut statuses = pod["status"]["containerStatuses"].as_array()?.iter();
+        let main = statuses.find(|status| status["name"] == "main")?;
+        main["state"]["terminated"].as_object()?;
+        Some(main["containerID"].as_str()?.trim_start_matches("containerd://").to_owned())
+    });
+    node.containerd.ctr(&["tasks", "start", "--detach", "--null-io", &id]);
+    let task = || node.containerd.ctr(&["tasks", "list"]).lines().any(|line| line.starts_with(&id));
+    assert!(task(), "the task runs");
+    node.delete("lost");
+    node.gone("lost");
+    assert!(!task(), "and is gone with the pod");
+}
 
 #[test]
 fn pods_outlive_the_agent_and_a_new_one_adopts_them() {

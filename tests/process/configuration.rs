@@ -10,18 +10,22 @@ use crate::support::agent::binary;
 fn the_log_tells_flags_deprecations_and_what_is_not_acted_on_each_once() {
     let mut node = Node::new();
     node.agent.configure("healthzPort: 1234\n");
-    for argument in
-        ["-v=1", "--max-pods=7", "--log-dir=/x", "--log-dir=/y", "--manifest-url-header=Authorization:secret"]
-    {
+    for argument in [
+        "-v=1",
+        "--event-qps=7",
+        "--log-dir=/x",
+        "--log-dir=/y",
+        "--manifest-url-header=Authorization:secret",
+    ] {
         node.agent.argument(argument);
     }
     node.start_with_neighbour();
     for words in [
-        &["FLAG: --max-pods=", "7"][..],
+        &["FLAG: --event-qps=", "7"][..],
         &["FLAG: --hostname-override=", "edge"],
-        &["Flag --max-pods has been deprecated", "maxPods", "--config"],
+        &["Flag --event-qps has been deprecated", "eventRecordQPS", "--config"],
         &["Flag --log-dir was removed", "stderr"],
-        &["maxPods", "does not act on it"],
+        &["eventRecordQPS", "does not act on it"],
         &["healthzPort", "does not act on it"],
     ] {
         assert_eq!(node.log_lines(words).len(), 1, "{words:?}: {}", node.agent.log());

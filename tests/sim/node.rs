@@ -10,17 +10,20 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use edge_agent::admission::Admission;
 use edge_agent::cgroup::CgroupConfig;
 use edge_agent::clock::Clock;
 use edge_agent::events::EventRecorder;
-use edge_agent::executor::{Executor, ExecutorConfig};
+use edge_agent::executor::{Executor, ExecutorConfig, NodeCgroups};
 use edge_agent::image::{ImageConfig, ImagePuller};
 use edge_agent::kubelet::Kubelet;
 use edge_agent::kubelet::report::{Identity, View};
+use edge_agent::objects::MemoryObjects;
 use edge_agent::pleg::{self, PlegConfig};
 use edge_agent::pod_config::PodConfig;
 use edge_agent::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
-use edge_agent::reconcile::env::{ObjectData, ObjectLookup};
+use edge_agent::prober::{Prober, ProberConfig};
+use edge_agent::reconcile::admission::NodeFacts;
 use edge_agent::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use edge_agent::reconcile::restart::BackOffLimits;
 use edge_agent::rt;
@@ -52,10 +55,14 @@ pub struct Node {
     pub fake: FakeRuntime,
     /// Simulated time.
     pub clock: Clock,
+    /// ConfigMaps and Secrets.
+    pub objects: Rc<MemoryObjects>,
     /// Emptied when dropped.
     disk: Disk,
     /// The sources the agent is configured with.
     pub sources: Vec<PodSource>,
+    /// What it offers to pods.
+    pub facts: NodeFacts,
     /// While it runs.
     pub agent: Option<Agent>,
 }
@@ -74,18 +81,6 @@ pub struct Agent {
     trigger: ShutdownTrigger,
     kubelet: JoinHandle<()>,
     tasks: LocalSet,
-}
-
-struct NoObjects;
-
-impl ObjectLookup for NoObjects {
-    fn config_map(&self, _: &str, _: &str) -> Option<ObjectData> {
-        None
-    }
-
-    fn secret(&self, _: &str, _: &str) -> Option<ObjectData> {
-        None
-    }
 }
 
 /// Runs a simulation: one thread, paused time, everything in the same order every time.
@@ -124,7 +119,13 @@ impl Node {
     pub fn new(seed: u64, sources: &[PodSource]) -> Self {
         let clock = Clock::manual(START);
         let fake = FakeRuntime::new(clock.clone(), seed);
-        Self { fake, clock, disk: Disk::new(), sources: sources.to_vec(), agent: None }
+        let objects = Rc::default();
+        let facts = NodeFacts { name: "node1".to_owned(), ..NodeFacts::default() };
+        let node =
+            Self { fake, clock, objects, disk: Disk::new(), sources: sources.to_vec(), facts, agent: None };
+        // A cgroup file system without controllers.
+        std::fs::create_dir(node.path("cgroup")).expect("make the node's cgroup file system");
+        node
     }
 
     /// Where a part of the node's files is: `pods`, `logs`, `containers`.
@@ -249,6 +250,13 @@ impl Node {
             store: store.clone(),
             statuses: Rc::clone(&statuses),
             clock: clock.clone(),
+            prober: Prober::new(
+                Rc::clone(&runtime),
+                clock.clone(),
+                events.clone(),
+                ProberConfig { node_ips: vec!["10.0.0.1".to_owned()] },
+            ),
+            admission: Admission::new(self.facts.clone(), events.clone()),
             config: PodWorkerConfig {
                 limits: BackOffLimits::default(),
                 max_dead_per_container: 1,
@@ -283,7 +291,7 @@ impl Node {
 
     fn executor_config(&self) -> ExecutorConfig {
         ExecutorConfig {
-            volumes: VolumeConfig { pods_dir: self.path("pods") },
+            volumes: VolumeConfig { pods_dir: self.path("pods"), capacity: NodeCapacity::default() },
             pod_logs_dir: self.path("logs"),
             container_logs_dir: self.path("containers"),
             seccomp_dir: self.path("seccomp"),
@@ -293,18 +301,19 @@ impl Node {
             capacity: NodeCapacity {
                 cpu_milli: 2000,
                 memory_bytes: 1 << 30,
-                swap_bytes: 0,
-                page_sizes: Vec::new(),
                 cgroup_v2: true,
-                swap_accounting: false,
+                ..NodeCapacity::default()
             },
+            allocatable: NodeCapacity::default(),
             resources: ResourceFlags::default(),
             layout: CgroupLayout { driver: CgroupDriver::Cgroupfs, root: "/".to_owned(), per_qos: true },
             cgroup: CgroupConfig { mount: self.path("cgroup"), v2: true, driver: CgroupDriver::Cgroupfs },
+            node_cgroups: NodeCgroups::default(),
             cluster_dns: Vec::new(),
             cluster_domain: String::new(),
             resolv_conf: None,
-            objects: Rc::new(NoObjects),
+            user_ids: edge_agent::reconcile::users::NodeIds::default(),
+            objects: Rc::<MemoryObjects>::clone(&self.objects),
         }
     }
 }

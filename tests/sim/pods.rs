@@ -138,13 +138,15 @@ pub struct Manifest {
     pub grace: u64,
     /// Tells versions apart.
     pub version: u64,
+    /// `lifecycle` of every container and sidecar, as JSON; empty for none.
+    pub lifecycle: &'static str,
 }
 
 impl Manifest {
     /// One container, default grace.
     pub fn new(name: &str, policy: &'static str, act: Act) -> Self {
         let name = name.to_owned();
-        Self { name, policy, init: Vec::new(), containers: vec![act], grace: 30, version: 0 }
+        Self { name, policy, init: Vec::new(), containers: vec![act], grace: 30, version: 0, lifecycle: "" }
     }
 
     /// The act of a container by name.
@@ -168,12 +170,7 @@ impl Manifest {
 
     /// As the agent's own parser reads it.
     pub fn parse(&self, source: PodSource) -> SourcePod {
-        let origin = format!("/manifests/{}.yaml", self.name);
-        let parser = StaticPodParser { node_name: "node1".to_owned() };
-        let text = self.text();
-        let parsed = parser.parse(text.as_bytes(), &Origin { source, location: origin.clone() });
-        assert!(parsed.complete && parsed.pods.len() == 1, "{:?}\n{text}", parsed.problems);
-        SourcePod { pod: std::rc::Rc::new(parsed.pods[0].clone()), origin }
+        parse_text(&self.name, &self.text(), source)
     }
 
     fn text(&self) -> String {
@@ -184,17 +181,26 @@ impl Manifest {
                 act.image()
             )
         };
+        let lifecycle = match self.lifecycle {
+            "" => String::new(),
+            lifecycle => format!(r#", "lifecycle": {lifecycle}"#),
+        };
         let init: Vec<String> = self
             .init
             .iter()
             .enumerate()
             .map(|(position, (act, is_sidecar))| {
-                let extra = if *is_sidecar { r#", "restartPolicy": "Always""# } else { "" };
-                container('i', (position, *act), extra)
+                let sidecar = format!(r#", "restartPolicy": "Always"{lifecycle}"#);
+                container('i', (position, *act), if *is_sidecar { &sidecar } else { "" })
             })
             .collect();
-        let containers: Vec<String> =
-            self.containers.iter().copied().enumerate().map(|entry| container('c', entry, "")).collect();
+        let containers: Vec<String> = self
+            .containers
+            .iter()
+            .copied()
+            .enumerate()
+            .map(|entry| container('c', entry, &lifecycle))
+            .collect();
         format!(
             r#"{{"apiVersion": "v1", "kind": "Pod",
               "metadata": {{"name": "{}", "namespace": "default", "labels": {{"version": "{}"}}}},
@@ -208,6 +214,15 @@ impl Manifest {
             containers.join(", ")
         )
     }
+}
+
+/// One pod as its user wrote it in a file of this name, as the agent's own parser reads it.
+pub fn parse_text(name: &str, text: &str, source: PodSource) -> SourcePod {
+    let origin = format!("/manifests/{name}.yaml");
+    let parser = StaticPodParser { node_name: "node1".to_owned() };
+    let parsed = parser.parse(text.as_bytes(), &Origin { source, location: origin.clone() });
+    assert!(parsed.complete && parsed.pods.len() == 1, "{:?}\n{text}", parsed.problems);
+    SourcePod { pod: std::rc::Rc::new(parsed.pods[0].clone()), origin }
 }
 
 /// An init container that ends well is not run again, whatever the policy.

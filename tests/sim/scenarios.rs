@@ -1,10 +1,18 @@
 //! Named scenarios of the whole agent: one thing that went or could go wrong, each.
 
+mod admission;
+mod cgroups;
 mod crashes;
 mod disk;
+mod hooks;
+mod lives;
+mod objects;
+mod probes;
 mod removal;
+mod resize;
 mod runtime;
 mod sources;
+mod volumes;
 
 use std::time::Duration;
 

@@ -280,6 +280,8 @@ impl Simulation {
         self.next_name += 1;
         let mut manifest = Manifest::new(&name, policy, *self.dice.pick(&Act::ALL));
         manifest.grace = *self.dice.pick(&[1, 5, 30]);
+        let parting = r#"{"preStop": {"exec": {"command": ["part"]}}}"#;
+        manifest.lifecycle = *self.dice.pick(&["", "", parting, r#"{"preStop": {"sleep": {"seconds": 1}}}"#]);
         for _ in 0..self.dice.below(3) {
             manifest.containers.push(*self.dice.pick(&Act::ALL));
         }

@@ -36,9 +36,11 @@ impl AgentProcess {
     pub fn new(directory: &Path, endpoint: &str) -> Self {
         let root = directory.join("agent");
         fs::create_dir_all(root.join("manifests")).expect("make the manifest directory");
+        // Its pods' cgroups are its own too: agents beside it take lost ones for theirs.
         let config = format!(
-            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: {}\n",
-            root.join("log/pods").display()
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: {}\ncgroupRoot: {}\n",
+            root.join("log/pods").display(),
+            cgroup_root(directory),
         );
         fs::write(root.join("config.yaml"), config).expect("write the agent's configuration");
         Self {
@@ -222,6 +224,22 @@ impl AgentProcess {
         found.cloned().ok_or_else(|| format!("no pod {wanted} in {list}"))
     }
 
+    /// The pod as the store has it, without asking the agent.
+    pub fn stored_pod(&self, name: &str) -> Result<Value, String> {
+        let mut command = Command::new(&self.program);
+        command.args(["get", "pods", "-o", "json", "--socket"]).arg(self.root.join("no.sock"));
+        let output = command.arg("--root-dir").arg(self.root_dir()).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("start the agent's command line: {error}"))?;
+        let list: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+        let wanted = pod_name(name);
+        let mut items = list["items"].as_array().into_iter().flatten();
+        items
+            .find(|pod| pod["metadata"]["name"] == *wanted)
+            .cloned()
+            .ok_or_else(|| format!("no {wanted}: {list}"))
+    }
+
     /// Waits until the pod is as `look` wants it, and returns what `look` made of it.
     pub fn wait_for_pod<T>(&mut self, name: &str, what: &str, look: impl Fn(&Value) -> Option<T>) -> T {
         wait_for(&format!("pod {name} to be {what}"), PATIENCE, || {
@@ -283,6 +301,11 @@ impl Drop for AgentProcess {
             eprintln!("--- agent\n{}", self.log_tail());
         }
     }
+}
+
+/// The cgroup below which the agent of a scratch directory keeps its pods: two agents must not share one.
+pub fn cgroup_root(directory: &Path) -> String {
+    format!("/{}", directory.file_name().expect("scratch directories have names").to_string_lossy())
 }
 
 /// A static pod's name on this node.

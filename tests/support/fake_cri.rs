@@ -71,6 +71,7 @@ struct Shared {
     #[expect(clippy::disallowed_types, reason = "see the import")]
     state: Mutex<State>,
     changed: Notify,
+    hand: tokio::sync::Mutex<()>,
 }
 
 /// Everything a test may look at or change.
@@ -82,6 +83,12 @@ pub struct State {
     pub sandbox_configs: BTreeMap<String, cri::PodSandboxConfig>,
     /// Container configurations as they came over the wire, by container id; kept after removal.
     pub container_configs: BTreeMap<String, cri::ContainerConfig>,
+    /// `runtime_handler` of sandboxes, by sandbox id; kept after removal.
+    pub runtime_handlers: BTreeMap<String, String>,
+    /// Commands in containers as they came over the wire, oldest first.
+    pub commands: Vec<cri::ExecSyncRequest>,
+    /// Changes of resources as they came over the wire, oldest first.
+    pub updates: Vec<cri::UpdateContainerResourcesRequest>,
     /// Calls so far, oldest first.
     pub calls: Vec<Call>,
     /// Which events there are. A change closes the streams that are open.
@@ -92,6 +99,8 @@ pub struct State {
     pub fail: BTreeMap<&'static str, (Code, String)>,
     /// Added to every answer.
     pub latency: Duration,
+    /// What the server is busy with every call; meanwhile the others wait, as if it had but one hand.
+    pub busy: Duration,
 }
 
 impl FakeCri {
@@ -101,14 +110,22 @@ impl FakeCri {
             world: World::default(),
             sandbox_configs: BTreeMap::new(),
             container_configs: BTreeMap::new(),
+            runtime_handlers: BTreeMap::new(),
+            commands: Vec::new(),
+            updates: Vec::new(),
             calls: Vec::new(),
             events: Events::Cri,
             hang: BTreeSet::new(),
             fail: BTreeMap::new(),
             latency: Duration::ZERO,
+            busy: Duration::ZERO,
         };
         #[expect(clippy::disallowed_types, reason = "see the import")]
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() });
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            hand: tokio::sync::Mutex::default(),
+        });
         let (open, wanted) = watch::channel(Wanted::Open);
         let (told, opened) = watch::channel(false);
         let thread = {
@@ -198,13 +215,17 @@ impl Shared {
 
     /// What every call meets first: the log, then the faults.
     async fn arrive(&self, name: &'static str, subject: &str) -> Result<(), Status> {
-        let (hangs, failure, latency) = {
+        let (hangs, failure, latency, busy) = {
             let mut state = self.lock();
             state.calls.push(Call { at: Instant::now(), name, subject: subject.to_owned() });
-            (state.hang.contains(name), state.fail.get(name).cloned(), state.latency)
+            (state.hang.contains(name), state.fail.get(name).cloned(), state.latency, state.busy)
         };
         if hangs {
             pending::<()>().await;
+        }
+        if !busy.is_zero() {
+            let _hand = self.hand.lock().await;
+            tokio::time::sleep(busy).await;
         }
         if !latency.is_zero() {
             tokio::time::sleep(latency).await;

@@ -106,7 +106,7 @@ fn clear(root: &Path) {
         remove_cgroup(&directory);
     }
     for directory in own_cgroups(root) {
-        let _ = fs::remove_dir(directory);
+        remove_cgroup_tree(&directory);
     }
     for mount in mounts_below(root) {
         let _ = umount2(&mount, MntFlags::MNT_DETACH);
@@ -190,7 +190,9 @@ fn cgroups_of(pid: i32) -> Vec<PathBuf> {
 fn own_cgroups(root: &Path) -> Vec<PathBuf> {
     let Some(name) = root.file_name() else { return Vec::new() };
     let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
-    hierarchies.map(|hierarchy| hierarchy.path().join(name)).filter(|path| path.exists()).collect()
+    let unified = Path::new("/sys/fs/cgroup").join(name);
+    let all = hierarchies.map(|hierarchy| hierarchy.path().join(name)).chain([unified]);
+    all.filter(|path| path.exists()).collect()
 }
 
 /// Removes an empty cgroup and its pod's, but not the QoS classes' and not the root, which other tests share.
@@ -201,6 +203,16 @@ fn remove_cgroup(directory: &Path) {
     {
         let _ = fs::remove_dir(parent);
     }
+}
+
+/// Removes a cgroup with all below it; whatever is in use stays.
+fn remove_cgroup_tree(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_cgroup_tree(&entry.path());
+        }
+    }
+    let _ = fs::remove_dir(directory);
 }
 
 /// Mount points under `root`, innermost first.

@@ -3,13 +3,14 @@
 /// Modules from the bottom up. A module may know those above it in this table (lower ranks, and earlier ones of its own
 /// rank); what is below a module inherits its place unless it has a row of its own.
 pub const RANKS: &[(u8, &[&str])] = &[
-    (0, &["types", "api", "observed", "runtime_config", "labels", "desired"]),
+    (0, &["types", "api", "observed", "runtime_config", "labels", "objects", "desired"]),
     (1, &["reconcile"]),
     (2, &["clock", "runtime", "rt", "logging", "metrics"]),
     (3, &["proto", "sys"]),
     (
         4,
         &[
+            "dbus",
             "cgroup",
             "http",
             "store",
@@ -31,8 +32,10 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "volume",
             "image",
             "status",
+            "handler",
             "executor",
             "prober",
+            "admission",
             "pleg",
             "pod_worker",
             "node",
@@ -57,7 +60,8 @@ pub const ARROW_EXCEPTIONS: &[(&str, &str, &str)] = &[
 ];
 
 /// Modules without effects.
-pub const PURE: &[&str] = &["types", "api", "observed", "runtime_config", "labels", "desired", "reconcile"];
+pub const PURE: &[&str] =
+    &["types", "api", "observed", "runtime_config", "labels", "objects", "desired", "reconcile"];
 
 /// What the pure zone must not mention.
 pub const BANNED_IN_PURE: &[(&str, &str)] = &[
@@ -77,18 +81,19 @@ pub const BANNED_IN_PURE: &[(&str, &str)] = &[
 /// External crates with a home: only these modules (and what is below them) may name them.
 pub const HOMES: &[(&str, &[&str])] = &[
     ("env_logger", &["logging"]),
-    ("http_body_util", &["runtime::cri", "server", "cli"]),
-    ("hyper", &["runtime::cri", "server", "cli"]),
-    ("hyper_util", &["runtime::cri", "server", "cli"]),
+    ("http_body_util", &["runtime::cri", "handler", "server", "cli"]),
+    ("hyper", &["runtime::cri", "handler", "server", "cli"]),
+    ("hyper_util", &["runtime::cri", "handler", "server", "cli"]),
     ("lexopt", &["config", "cli", "main"]),
     ("nix", &["sys"]),
     ("prost", &["proto", "runtime::cri", "runtime::convert"]),
     ("rusqlite", &["store"]),
-    ("rustls", &["http", "server"]),
+    ("rustls", &["http", "handler", "server"]),
     ("serde_saphyr", &["source::manifest"]),
-    ("tonic", &["proto", "runtime::cri", "runtime::convert"]),
+    ("tokio_rustls", &["handler"]),
+    ("tonic", &["proto", "runtime::cri", "runtime::convert", "handler::grpc"]),
     ("tonic_prost", &["proto"]),
-    ("tower_service", &["runtime::cri"]),
+    ("tower_service", &["runtime::cri", "handler::grpc"]),
     ("ureq", &["http"]),
 ];
 

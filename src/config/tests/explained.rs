@@ -64,7 +64,7 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
     for line in [
         format!("maxOpenFiles = 7  # file {file}"),
         r#"clusterDomain = "x.y"  # flag --cluster-domain"#.to_owned(),
-        "maxPods = 110  # default; not acted on yet".to_owned(),
+        "maxPods = 110  # default".to_owned(),
         "failSwapOn = false  # agent default (differs from the kubelet): hosts with swap are accepted; not acted on yet"
             .to_owned(),
         r#"--root-dir = "/r"  # flag --root-dir"#.to_owned(),
@@ -80,14 +80,16 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
 #[test]
 fn settings_without_effect_are_named_only_when_the_user_changed_them() {
     let scratch = Scratch::new();
-    let file = scratch.config("c", "podsPerCore: 3\nfailSwapOn: true\nmaxOpenFiles: 9\n");
+    let file = scratch.config("c", "protectKernelDefaults: true\nfailSwapOn: true\nmaxOpenFiles: 9\n");
     let given = resolved(&["--config", &file, "--cert-dir=/c", "--manifest-dir=/m", "--provider-id=x"]);
     assert_eq!(
         given.not_acted_on,
         [
             "providerID (flag --provider-id) is accepted but this version does not act on it yet".to_owned(),
-            format!("podsPerCore (file {file}) is accepted but this version does not act on it yet"),
             format!("failSwapOn (file {file}) is accepted but this version does not act on it yet"),
+            format!(
+                "protectKernelDefaults (file {file}) is accepted but this version does not act on it yet"
+            ),
             "--cert-dir is accepted but this version does not act on it yet".to_owned(),
         ]
     );

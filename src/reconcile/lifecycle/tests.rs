@@ -105,3 +105,43 @@ fn a_pod_wanted_again_while_it_goes_starts_over_afterwards() {
     let (_, effects) = at(state, PodWorkerEvent::CleanupDone);
     assert_eq!(effects, [PodWorkerEffect::ReleaseName, PodWorkerEffect::StartOver]);
 }
+
+#[test]
+fn a_shorter_grace_counts_from_when_it_is_said_and_never_moves_the_end_away() {
+    let begun = |grace_seconds| PodWorkerState::Terminating {
+        since: Timestamp::from_secs(40),
+        grace_seconds,
+        cause: EndCause::Completed,
+    };
+    // Grace at 40, wish at 50, what is left at 50.
+    let cases = [
+        (30, Some(5), 5),
+        (30, Some(0), 1),
+        (30, Some(25), 20),
+        (30, None, 20),
+        (12, Some(2), 2),
+        (12, Some(3), 2),
+    ];
+    for (grace, wish, left) in cases {
+        let (state, effects) = at(begun(grace), PodWorkerEvent::Removed { grace_override: wish });
+        assert_eq!(state.grace_left(Timestamp::from_secs(50)), Some(left), "{grace} {wish:?}");
+        assert!(matches!(state, PodWorkerState::Terminating { cause: EndCause::Removed, .. }));
+        let is_told = effects.iter().any(|effect| matches!(effect, PodWorkerEffect::Terminate { .. }));
+        assert_eq!(is_told, left < grace - 10, "{grace} {wish:?}");
+    }
+    assert_eq!(begun(30).grace_left(Timestamp::from_secs(1000)), Some(MIN_GRACE_SECONDS));
+    assert_eq!(begun(30).grace_left(Timestamp::from_secs(10)), Some(30), "a clock that was set back");
+    assert_eq!(PodWorkerState::Syncing.grace_left(Timestamp::from_secs(50)), None);
+}
+
+#[test]
+fn the_next_agent_goes_on_with_what_is_left_of_the_grace() {
+    let mut pod = Pod::default();
+    assert_eq!(remembered_grace(&pod, Timestamp::from_secs(50)), None);
+    pod.metadata.deletion_timestamp = Some(Timestamp::from_secs(40));
+    assert_eq!(remembered_grace(&pod, Timestamp::from_secs(50)), None);
+    pod.metadata.deletion_grace_period_seconds = Some(30);
+    assert_eq!(remembered_grace(&pod, Timestamp::from_secs(50)), Some(20));
+    assert_eq!(remembered_grace(&pod, Timestamp::from_secs(100)), Some(MIN_GRACE_SECONDS));
+    assert_eq!(remembered_grace(&pod, Timestamp::from_secs(0)), Some(30));
+}

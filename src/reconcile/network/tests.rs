@@ -55,6 +55,65 @@ fn the_hosts_file_names_every_address_and_the_aliases() {
 }
 
 #[test]
+fn pod_addresses_come_in_the_order_of_the_nodes_families_one_of_each() {
+    let rows: [(&[&str], &[&str], &[&str]); 6] = [
+        (&["10.1.0.2"], &["10.0.0.1"], &["10.1.0.2"]),
+        (&["fd00::2", "10.1.0.2"], &["10.0.0.1", "fd00::1"], &["10.1.0.2", "fd00::2"]),
+        (&["10.1.0.2", "fd00::2"], &["fd00::1"], &["fd00::2", "10.1.0.2"]),
+        (&["fd00::2", "10.1.0.2"], &[], &["10.1.0.2", "fd00::2"]),
+        (&["10.1.0.2", "10.1.0.3", "fd00::2"], &["10.0.0.1"], &["10.1.0.2", "fd00::2"]),
+        (&["fd00::2"], &["10.0.0.1"], &["fd00::2"]),
+    ];
+    let owned = |ips: &[&str]| ips.iter().map(|ip| (*ip).to_owned()).collect::<Vec<_>>();
+    for (ips, node, expected) in rows {
+        assert_eq!(sort_pod_ips(&owned(ips), &owned(node)), expected, "{ips:?} on {node:?}");
+    }
+}
+
+#[test]
+fn a_fully_qualified_name_of_64_characters_just_fits() {
+    // `web.` and `.ns.svc.c` around it.
+    for (subdomain, fits) in [(51, true), (52, false)] {
+        let spec = json!({"subdomain": "s".repeat(subdomain), "setHostnameAsFQDN": true});
+        let name = sandbox_hostname(&pod(spec), "c");
+        assert_eq!(name.map(|name| name.len()).ok(), fits.then_some(64));
+    }
+    let without_domain = json!({"setHostnameAsFQDN": true});
+    assert_eq!(sandbox_hostname(&pod(without_domain), "c").unwrap(), "web", "there is no domain to add");
+}
+
+#[test]
+fn ports_are_the_same_by_name_or_by_what_they_map() {
+    let rows = [
+        (json!([{"name": "a", "containerPort": 1}, {"name": "a", "containerPort": 2}]), vec!["TCP :0->1"]),
+        (json!([{"name": "a", "containerPort": 1}, {"containerPort": 1}]), vec!["TCP :0->1", "TCP :0->1"]),
+        (
+            json!([{"containerPort": 1, "protocol": "TCP"}, {"containerPort": 1, "protocol": "SCTP"}]),
+            vec!["TCP :0->1", "SCTP :0->1"],
+        ),
+        (
+            json!([{"containerPort": 1, "hostPort": 5, "hostIP": "10.0.0.1"}, {"containerPort": 1, "hostPort": 5}]),
+            vec!["TCP 10.0.0.1:5->1", "TCP :5->1"],
+        ),
+    ];
+    for (ports, expected) in rows {
+        let spec = json!({"hostNetwork": true, "containers": [{"name": "c", "ports": ports}]});
+        assert_eq!(shown_ports(&port_mappings(&pod(spec))), expected, "{ports}");
+    }
+    let twice = json!({"containers": [
+        {"name": "c", "ports": [{"containerPort": 1}]}, {"name": "d", "ports": [{"containerPort": 1}]},
+    ]});
+    assert_eq!(port_mappings(&pod(twice)).len(), 2, "once per container");
+}
+
+fn shown_ports(mappings: &[PortMapping]) -> Vec<String> {
+    let shown = |port: &PortMapping| {
+        format!("{} {}:{}->{}", port.protocol, port.host_ip, port.host_port, port.container_port)
+    };
+    mappings.iter().map(shown).collect()
+}
+
+#[test]
 fn ports_of_regular_containers_are_mapped_once() {
     let ports = json!([{"containerPort": 80, "hostPort": 8080}, {"containerPort": 80, "hostPort": 8080},
         {"containerPort": 80, "hostPort": 8080, "hostIP": "::1"}, {"containerPort": 53, "protocol": "UDP"}]);
@@ -62,11 +121,7 @@ fn ports_of_regular_containers_are_mapped_once() {
     let mappings = port_mappings(&pod(json!({
         "initContainers": init, "containers": [{"name": "c", "ports": ports}],
     })));
-    let shown: Vec<String> = mappings
-        .iter()
-        .map(|port| format!("{} {}:{}->{}", port.protocol, port.host_ip, port.host_port, port.container_port))
-        .collect();
-    assert_eq!(shown, ["TCP :8080->80", "TCP ::1:8080->80", "UDP :0->53"]);
+    assert_eq!(shown_ports(&mappings), ["TCP :8080->80", "TCP ::1:8080->80", "UDP :0->53"]);
 }
 
 fn shown(config: &DnsConfig) -> String {

@@ -5,6 +5,8 @@
 use crate::api::pod::{Container, Pod};
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::reconcile::containers::{container_hash, is_sidecar};
+use crate::reconcile::plan::StopContainer;
+use crate::reconcile::probe::{ProbeKind, ProbeResults, failed_probe, has_started};
 use crate::reconcile::restart::restarts_after;
 
 /// What the init containers ask for.
@@ -22,8 +24,49 @@ pub(super) struct InitPlan<'a> {
 #[derive(Debug)]
 pub(super) struct InitStart<'a> {
     pub container: &'a Container,
-    /// The instance to stop before, with the words for it.
-    pub stop: Option<(&'a ObservedContainer, String)>,
+    /// The instance to stop before.
+    pub stop: Option<Stop<'a>>,
+}
+
+/// An instance to stop, and why.
+#[derive(Debug)]
+pub(super) struct Stop<'a> {
+    pub record: &'a ObservedContainer,
+    /// For its event.
+    pub message: String,
+    /// The failed probe's own grace, in seconds.
+    pub grace_seconds: Option<i64>,
+    /// It has failed a probe: it is as good as ended.
+    pub by_probe: bool,
+}
+
+impl<'a> Stop<'a> {
+    pub fn new(record: &'a ObservedContainer, message: String) -> Self {
+        Self { record, message, grace_seconds: None, by_probe: false }
+    }
+
+    /// For a failed probe: `<who> <name> failed <kind> probe<again>`.
+    pub fn for_probe(
+        who: &str,
+        container: &Container,
+        record: &'a ObservedContainer,
+        kind: ProbeKind,
+        again: &str,
+    ) -> Self {
+        let probe = kind.as_str().to_lowercase();
+        let message = format!("{who} {} failed {probe} probe{again}", container.name);
+        let grace_seconds = kind.of(container).and_then(|probe| probe.termination_grace_period_seconds);
+        Self { record, message, grace_seconds, by_probe: true }
+    }
+
+    pub fn action(&self) -> StopContainer {
+        StopContainer {
+            id: self.record.id.clone(),
+            name: self.record.name.clone(),
+            message: self.message.clone(),
+            grace_seconds: self.grace_seconds,
+        }
+    }
 }
 
 /// True for an instance that ended badly or whose end nobody knows.
@@ -48,6 +91,7 @@ pub(super) fn failed_for_good(pod: &Pod, container: &Container, record: &Observe
 pub(super) fn plan_init<'a>(
     pod: &'a Pod,
     initialised: bool,
+    probes: &ProbeResults,
     record: impl Fn(&str) -> Option<&'a ObservedContainer>,
 ) -> InitPlan<'a> {
     let containers = &pod.spec.init_containers;
@@ -66,10 +110,10 @@ pub(super) fn plan_init<'a>(
         if failed_for_good(pod, container, found) {
             return InitPlan { failed: true, ..InitPlan::default() };
         }
-        if let Some(start) = restart_of(container, found) {
-            plan.starts.push(start);
-        }
-        if !passed && is_over(container, found) {
+        let restart = restart_of(container, found, probes);
+        let stays = restart.is_none();
+        plan.starts.extend(restart);
+        if !passed && stays && is_over(container, found, probes) {
             match containers.get(position + 1) {
                 Some(next) => plan.starts.push(InitStart { container: next, stop: None }),
                 None => plan.done = true,
@@ -84,36 +128,48 @@ pub(super) fn plan_init<'a>(
     plan
 }
 
-/// The next one may begin: an ordinary init container has succeeded, a sidecar has been started.
-fn is_over(container: &Container, record: &ObservedContainer) -> bool {
+/// The next one may begin: an ordinary init container has succeeded, a sidecar has started by the word of its startup probe.
+fn is_over(container: &Container, record: &ObservedContainer, probes: &ProbeResults) -> bool {
     match record.state {
-        ContainerStateKind::Running => is_sidecar(container),
+        ContainerStateKind::Running => is_sidecar(container) && has_started(container, &record.id, probes),
         ContainerStateKind::Exited => !is_sidecar(container) && !has_failed(record),
         ContainerStateKind::Created | ContainerStateKind::Unknown => false,
     }
 }
 
 /// The start that this container itself needs, if any.
-fn restart_of<'a>(container: &'a Container, record: &'a ObservedContainer) -> Option<InitStart<'a>> {
+fn restart_of<'a>(
+    container: &'a Container,
+    record: &'a ObservedContainer,
+    probes: &ProbeResults,
+) -> Option<InitStart<'a>> {
     let stop = match record.state {
         ContainerStateKind::Created => None,
         ContainerStateKind::Exited if is_sidecar(container) || has_failed(record) => None,
-        ContainerStateKind::Unknown => Some((record, unknown_state(&container.name))),
-        ContainerStateKind::Running if is_sidecar(container) && definition_changed(container, record) => {
-            Some((record, changed_definition(&container.name)))
-        }
+        ContainerStateKind::Unknown => Some(Stop::new(record, unknown_state(&container.name))),
+        ContainerStateKind::Running if is_sidecar(container) => Some(why_stop(container, record, probes)?),
         ContainerStateKind::Exited | ContainerStateKind::Running => return None,
     };
     Some(InitStart { container, stop })
 }
 
+/// Why a running sidecar has to go, if it has to. It always comes back.
+fn why_stop<'a>(
+    container: &Container,
+    record: &'a ObservedContainer,
+    probes: &ProbeResults,
+) -> Option<Stop<'a>> {
+    if definition_changed(container, record) {
+        let message = format!("Init container {} definition changed", container.name);
+        return Some(Stop::new(record, message));
+    }
+    let failed = failed_probe(container, &record.id, probes)?;
+    Some(Stop::for_probe("Init container", container, record, failed, ""))
+}
+
 /// A container without a hash was made by somebody who writes none: leave it alone.
 pub(super) fn definition_changed(container: &Container, record: &ObservedContainer) -> bool {
     !record.hash.is_empty() && record.hash != container_hash(container)
-}
-
-pub(super) fn changed_definition(name: &str) -> String {
-    format!("Container {name} definition changed, will be restarted")
 }
 
 pub(super) fn unknown_state(name: &str) -> String {

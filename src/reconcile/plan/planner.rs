@@ -5,18 +5,27 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::init::{changed_definition, definition_changed, failed_for_good, plan_init, unknown_state};
+use super::init::{Stop, definition_changed, failed_for_good, plan_init, unknown_state};
+use super::resize;
+use super::restart_all::{records_to_remove, triggers};
 use super::{Action, Blocked, PlanContext, PodPlan, StartContainer, StopContainer};
 use crate::api::pod::{Container, Pod};
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedSandbox};
-use crate::reconcile::containers::init_kind;
+use crate::reconcile::containers::{all_containers, init_kind};
 use crate::reconcile::plan::ContainerKind;
-use crate::reconcile::restart::{BackOffDecision, back_off, restarts_after};
-use crate::reconcile::termination::compute_termination;
-use crate::types::{ContainerId, ContainerName, go_duration};
+use crate::reconcile::probe::{failed_probe, runs_again_after_kill};
+use crate::reconcile::restart::{
+    BackOffDecision, FORGET_AFTER, back_off, may_restart_all, restarts_after, restarts_after_kill,
+};
+use crate::reconcile::termination::{compute_termination, stop_all_containers};
+use crate::types::{ContainerId, ContainerName, Timestamp, go_duration};
 
 pub(super) fn plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> PodPlan {
     let mut planner = Planner { pod, observed, context, plan: PodPlan::default(), removed: BTreeSet::new() };
+    if triggers(pod, observed).next().is_some() {
+        planner.start_over();
+        return planner.plan;
+    }
     let attempt = new_sandbox_attempt(pod, observed, context);
     let creates_sandbox = attempt.is_some_and(|attempt| planner.replace_sandbox(attempt));
     if attempt.is_none() {
@@ -77,7 +86,8 @@ impl<'a> Planner<'a> {
     fn wanted_in_new_sandbox(&self, attempt: u32) -> Vec<(&'a Container, ContainerKind)> {
         let spec = &self.pod.spec;
         let ruled = spec.containers.iter().any(|container| container.restart_policy.is_some());
-        let has_run = attempt != 0 && !self.observed.containers.is_empty();
+        let has_record = |(container, _): (&Container, ContainerKind)| self.newest(&container.name).is_some();
+        let has_run = attempt != 0 && all_containers(self.pod).any(has_record);
         let init_failed = spec.init_containers.iter().any(|container| {
             self.newest(&container.name).is_some_and(|record| failed_for_good(self.pod, container, record))
         });
@@ -100,7 +110,9 @@ impl<'a> Planner<'a> {
 
     /// Only an end that is known counts as having run.
     fn runs_again(&self, container: &Container, record: &ObservedContainer) -> bool {
-        record.state != ContainerStateKind::Exited || restarts_after(self.pod, container, record.exit_code)
+        record.state != ContainerStateKind::Exited
+            || restarts_after(self.pod, container, record.exit_code)
+            || runs_again_after_kill(self.pod, container, &record.id, &self.context.probes)
     }
 
     fn stop_everything(&mut self) {
@@ -109,29 +121,79 @@ impl<'a> Planner<'a> {
         self.plan.actions.extend(stop.actions);
     }
 
+    /// Stops everything at once and removes all records, so that the pod begins anew in its sandbox. One that does so again
+    /// and again waits like any other crash loop.
+    fn start_over(&mut self) {
+        let waits: Vec<_> = triggers(self.pod, self.observed)
+            .map(|(container, record)| {
+                let name = ContainerName::from(container.name.as_str());
+                let stored = self.context.back_off.get(&name).copied();
+                (name, back_off(stored, record.finished_at, self.context.now, self.context.limits))
+            })
+            .collect();
+        if waits.iter().all(|(_, decision)| matches!(decision, BackOffDecision::Wait { .. })) {
+            for (name, decision) in waits {
+                if let BackOffDecision::Wait { delay, remaining } = decision {
+                    self.wait(name, delay, remaining);
+                }
+            }
+            return;
+        }
+        self.plan.actions.extend(stop_all_containers(Some(self.pod), self.observed, 0));
+        let removed = records_to_remove(self.pod, self.observed).into_iter().map(|record| {
+            let (id, name) = (record.id.clone(), record.name.clone());
+            Action::RemoveContainer { id, name, keep_log: true }
+        });
+        self.plan.actions.extend(removed);
+    }
+
     /// The sandbox is fine: see to the containers in it.
     fn keep_running(&mut self) {
+        if self.has_had_its_run() {
+            self.stop_everything();
+            return;
+        }
         let initialised = self.pod.spec.containers.iter().any(|container| {
             self.in_sandbox(&container.name).is_some_and(|record| {
                 matches!(record.state, ContainerStateKind::Created | ContainerStateKind::Running)
             })
         });
-        let init = plan_init(self.pod, initialised, |name| self.in_sandbox(name));
+        let init = plan_init(self.pod, initialised, &self.context.probes, |name| self.in_sandbox(name));
         if init.failed {
             self.stop_everything();
             return;
         }
         let regular = if init.done { self.regular_containers() } else { Regular::default() };
-        if init.done && regular.kept == 0 && regular.starts.is_empty() {
-            self.stop_everything();
-            return;
-        }
         self.stop_listed(init.starts.iter().filter_map(|start| start.stop.as_ref()), &regular.stops);
+        self.start_ephemeral();
         for start in &init.starts {
-            self.start(start.container, init_kind(start.container), false);
+            let killed = start.stop.as_ref().is_some_and(|stop| stop.by_probe);
+            self.start_after(start.container, init_kind(start.container), false, killed);
         }
-        for container in regular.starts {
-            self.start(container, ContainerKind::Regular, false);
+        for (container, killed) in regular.starts {
+            self.start_after(container, ContainerKind::Regular, false, killed);
+        }
+        self.plan.actions.extend(resize::steps(self.pod, self.observed, self.context));
+    }
+
+    /// Every regular container has ended and none may run again: whatever else runs has nobody to serve.
+    fn has_had_its_run(&self) -> bool {
+        self.pod.spec.containers.iter().all(|container| {
+            self.newest(&container.name).is_some_and(|record| !self.runs_again(container, record))
+        })
+    }
+
+    /// Ephemeral containers run once and wait for nothing.
+    fn start_ephemeral(&mut self) {
+        for container in &self.pod.spec.ephemeral_containers {
+            let name = ContainerName::from(container.name.as_str());
+            let has_been =
+                self.newest(&container.name).is_some() || self.context.shown_counts.contains_key(&name);
+            if !has_been {
+                let kind = ContainerKind::Ephemeral;
+                let start = StartContainer { name, kind, attempt: 0, back_off: None };
+                self.plan.actions.push(Action::StartContainer(start));
+            }
         }
     }
 
@@ -139,52 +201,59 @@ impl<'a> Planner<'a> {
         let mut regular = Regular::default();
         for container in &self.pod.spec.containers {
             let Some(record) = self.newest(&container.name) else {
-                regular.starts.push(container);
+                regular.starts.push((container, false));
                 continue;
             };
-            let why_stop = match record.state {
+            let stop = match record.state {
                 ContainerStateKind::Created => None,
                 ContainerStateKind::Exited if self.runs_again(container, record) => None,
                 ContainerStateKind::Exited => continue,
-                ContainerStateKind::Unknown => Some(unknown_state(&container.name)),
-                ContainerStateKind::Running if definition_changed(container, record) => {
-                    Some(changed_definition(&container.name))
-                }
-                ContainerStateKind::Running if self.in_sandbox(&container.name).is_none() => {
-                    Some(format!("Container {} runs in an old sandbox, will be restarted", container.name))
-                }
-                ContainerStateKind::Running => {
-                    regular.kept += 1;
-                    continue;
-                }
+                ContainerStateKind::Unknown => Some(Stop::new(record, unknown_state(&container.name))),
+                ContainerStateKind::Running => match self.why_stop(container, record) {
+                    Some(stop) => Some(stop),
+                    None => continue,
+                },
             };
-            regular.stops.extend(why_stop.map(|message| (record, message)));
-            regular.starts.push(container);
+            let killed = stop.as_ref().is_some_and(|stop| stop.by_probe);
+            regular.stops.extend(stop);
+            if !killed || restarts_after_kill(self.pod, container) {
+                regular.starts.push((container, killed));
+            }
         }
         regular
     }
 
+    /// Why a running regular container has to go, if it has to.
+    fn why_stop(&self, container: &Container, record: &'a ObservedContainer) -> Option<Stop<'a>> {
+        let name = &container.name;
+        if definition_changed(container, record) {
+            return Some(Stop::new(
+                record,
+                format!("Container {name} definition changed, will be restarted"),
+            ));
+        }
+        if let Some(kind) = failed_probe(container, &record.id, &self.context.probes) {
+            let again = if restarts_after_kill(self.pod, container) { ", will be restarted" } else { "" };
+            return Some(Stop::for_probe("Container", container, record, kind, again));
+        }
+        if let Some(message) = resize::needs_restart(container, self.observed, &self.context.actuated) {
+            return Some(Stop::new(record, message));
+        }
+        self.in_sandbox(name)
+            .is_none()
+            .then(|| Stop::new(record, format!("Container {name} runs in an old sandbox, will be restarted")))
+    }
+
     /// Stops the listed instances, and every live instance that has a newer one of the same name, together.
-    fn stop_listed<'b>(
-        &mut self,
-        init: impl Iterator<Item = &'b (&'a ObservedContainer, String)>,
-        regular: &'b [(&'a ObservedContainer, String)],
-    ) where
+    fn stop_listed<'b>(&mut self, init: impl Iterator<Item = &'b Stop<'a>>, regular: &'b [Stop<'a>])
+    where
         'a: 'b,
     {
-        let mut group: Vec<StopContainer> = init
-            .chain(regular)
-            .map(|(record, message)| StopContainer {
-                id: record.id.clone(),
-                name: record.name.clone(),
-                message: message.clone(),
-            })
-            .collect();
+        let mut group: Vec<StopContainer> = init.chain(regular).map(Stop::action).collect();
         for record in self.observed.live_containers() {
             let outdated = self.newest(record.name.as_str()).is_some_and(|newest| newest.id != record.id);
             if outdated && group.iter().all(|stop| stop.id != record.id) {
-                let message = format!("Stopping container {}", record.name);
-                group.push(StopContainer { id: record.id.clone(), name: record.name.clone(), message });
+                group.push(Stop::new(record, format!("Stopping container {}", record.name)).action());
             }
         }
         if !group.is_empty() {
@@ -193,9 +262,20 @@ impl<'a> Planner<'a> {
         }
     }
 
+    fn start(&mut self, container: &Container, kind: ContainerKind, in_new_sandbox: bool) {
+        self.start_after(container, kind, in_new_sandbox, false);
+    }
+
     /// Starts a container, or says that it waits for its back-off. An instance that was made and never started is
     /// replaced under its own attempt and its own back-off: an earlier agent died in between, or the start failed.
-    fn start(&mut self, container: &Container, kind: ContainerKind, in_new_sandbox: bool) {
+    /// `killed` says that its running instance ends in this very plan, for a failed probe.
+    fn start_after(
+        &mut self,
+        container: &Container,
+        kind: ContainerKind,
+        in_new_sandbox: bool,
+        killed: bool,
+    ) {
         let name = ContainerName::from(container.name.as_str());
         let newest = self.newest(&container.name);
         // What is passed on without a new run having ended stays as it is: forgetting it would make a busy loop.
@@ -206,21 +286,19 @@ impl<'a> Planner<'a> {
             self.plan.actions.push(Action::StartContainer(start));
             return;
         }
-        let counted = self.context.restart_counts.get(&name).copied();
         // The count is written down before each start, so after a crash in between it is this very start's.
-        let next = newest.map_or(0, |record| record.attempt.saturating_add(1));
-        let attempt = next.max(counted.unwrap_or(0));
-        let ended = self
-            .observed
-            .containers
-            .iter()
-            .find(|record| record.name == name && record.state == ContainerStateKind::Exited);
-        // A success that runs again only because the sandbox is new (init containers) is no crash.
-        let fresh_run =
-            kind == ContainerKind::Init && (in_new_sandbox || self.in_sandbox(&container.name).is_none());
-        let entry = match ended.filter(|_| !fresh_run) {
+        let counted = self.context.restart_counts.get(&name).copied().unwrap_or(0);
+        let shown = self.context.shown_counts.get(&name).copied().unwrap_or(0);
+        let next = newest.map_or(shown, |record| record.attempt.saturating_add(1));
+        // A success that runs again only because the sandbox is new (init containers) is no crash, and a start that was
+        // decided on before and left no record has had its wait.
+        let elsewhere = in_new_sandbox || self.in_sandbox(&container.name).is_none();
+        let fresh_run = kind == ContainerKind::Init && newest.is_some() && elsewhere;
+        let permitted = newest.is_some() && counted == next && stored.is_some();
+        let ended_at = if killed { Some(self.context.now) } else { self.ended_at(container, next > counted) };
+        let entry = match ended_at.filter(|_| !fresh_run && !permitted) {
             None => stored,
-            Some(ended) => match back_off(stored, ended.finished_at, self.context.now, self.context.limits) {
+            Some(ended_at) => match back_off(stored, ended_at, self.context.now, self.context.limits) {
                 BackOffDecision::Start(entry) => Some(entry),
                 BackOffDecision::Wait { delay, remaining } => {
                     self.wait(name, delay, remaining);
@@ -228,12 +306,25 @@ impl<'a> Planner<'a> {
                 }
             },
         };
-        self.plan.actions.push(Action::StartContainer(StartContainer {
-            name,
-            kind,
-            attempt,
-            back_off: entry,
-        }));
+        let attempt = next.max(counted);
+        let start = StartContainer { name, kind, attempt, back_off: entry };
+        self.plan.actions.push(Action::StartContainer(start));
+    }
+
+    /// When the last run ended that counts for the crash loop. `vanished` says that a run has left no record: if the container
+    /// is one that restarts the whole pod, that is how its crash loop looks, and all that is known is when it began.
+    fn ended_at(&self, container: &Container, vanished: bool) -> Option<Timestamp> {
+        let mut records = self.observed.containers.iter();
+        let of_container = |record: &&ObservedContainer| record.name.as_str() == container.name;
+        if vanished && may_restart_all(container) && !records.clone().any(|record| of_container(&record)) {
+            let now = self.context.now;
+            let entry = self.context.back_off.get(&ContainerName::from(container.name.as_str()));
+            let began = entry.map_or(now, |entry| entry.updated);
+            return Some(if now.saturating_since(began) > FORGET_AFTER { now } else { began });
+        }
+        let ended =
+            records.find(|record| of_container(record) && record.state == ContainerStateKind::Exited)?;
+        Some(ended.finished_at)
     }
 
     fn wait(&mut self, name: ContainerName, delay: Duration, remaining: Duration) {
@@ -249,8 +340,8 @@ impl<'a> Planner<'a> {
 
     fn remove(&mut self, record: &ObservedContainer) {
         if self.removed.insert(record.id.clone()) {
-            let action = Action::RemoveContainer { id: record.id.clone(), name: record.name.clone() };
-            self.plan.actions.push(action);
+            let (id, name) = (record.id.clone(), record.name.clone());
+            self.plan.actions.push(Action::RemoveContainer { id, name, keep_log: false });
         }
     }
 
@@ -301,7 +392,7 @@ impl<'a> Planner<'a> {
 /// What the regular containers ask for.
 #[derive(Default)]
 struct Regular<'a> {
-    kept: usize,
-    starts: Vec<&'a Container>,
-    stops: Vec<(&'a ObservedContainer, String)>,
+    /// Each with: its running instance is being killed for a failed probe.
+    starts: Vec<(&'a Container, bool)>,
+    stops: Vec<Stop<'a>>,
 }

@@ -9,6 +9,8 @@ use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
 use crate::reconcile::containers::{container_hash, find_container};
 use crate::reconcile::termination::compute_teardown;
 
+mod life;
+
 const NOW: i64 = 10_000;
 
 /// A pod with containers `a`, `b` and the given additions to its spec.

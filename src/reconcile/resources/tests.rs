@@ -78,10 +78,53 @@ fn a_burstable_container_gets_its_values() {
             oom_score_adj: 750,
             hugepage_limits: vec![("2MB".into(), 4 << 20), ("1GB".into(), 0)],
             unified: BTreeMap::from([("memory.oom.group".into(), "1".into())]),
+            ..LinuxResources::default()
         }
     );
-    let in_pod = pod_resources(&pod, &node, &ResourceFlags::default());
-    assert_eq!((in_pod.cpu_shares, in_pod.cpu_quota, in_pod.memory_limit_bytes), (256, 0, 512 << 20));
+}
+
+#[test]
+fn a_pods_cgroup_is_limited_where_all_its_containers_are() {
+    let node = NodeCapacity { page_sizes: vec![2 << 20], ..Default::default() };
+    let flags = ResourceFlags { pod_pids_limit: Some(100), ..ResourceFlags::default() };
+    let limited =
+        container(json!({"cpu": "250m"}), json!({"cpu": "500m", "memory": "64Mi", "hugepages-2Mi": "4Mi"}));
+    let open = container(json!({"cpu": "1"}), json!({"memory": "64Mi"}));
+    let values = |containers: Value, flags: &ResourceFlags| {
+        pod_resources(&pod(json!({"containers": containers})), &node, flags)
+    };
+    let pages = |bytes| vec![("2MB".to_owned(), Some(bytes))];
+    assert_eq!(
+        values(json!([limited, open]), &flags),
+        CgroupValues {
+            cpu_shares: Some(1280),
+            memory_bytes: Some(128 << 20),
+            pids: Some(100),
+            huge_pages: pages(4 << 20),
+            ..CgroupValues::default()
+        }
+    );
+    let one = values(json!([limited]), &flags);
+    assert_eq!((one.cpu_quota, one.cpu_period), (Some(50_000), Some(100_000)));
+    let without_quota = values(json!([limited]), &ResourceFlags { cpu_cfs_quota: false, ..flags });
+    assert_eq!(without_quota.cpu_quota, Some(-1));
+    assert_eq!(
+        values(json!([{"name": "c"}]), &ResourceFlags::default()),
+        CgroupValues { cpu_shares: Some(2), huge_pages: pages(0), ..CgroupValues::default() }
+    );
+}
+
+#[test]
+fn classes_weigh_what_their_pods_ask_for() {
+    let node = NodeCapacity { page_sizes: vec![2 << 20], ..Default::default() };
+    let burstable = pod(json!({"containers": [container(json!({"cpu": "500m"}), json!({}))]}));
+    let guaranteed = json!({"cpu": "1", "memory": "1Gi"});
+    let guaranteed = pod(json!({"containers": [container(guaranteed.clone(), guaranteed)]}));
+    assert_eq!([&burstable, &guaranteed].map(burstable_cpu_milli), [500, 0]);
+    let values = qos_values(QosClass::Burstable, 1500, &node);
+    assert_eq!((values.cpu_shares, values.huge_pages), (Some(1536), vec![("2MB".to_owned(), None)]));
+    assert_eq!(qos_values(QosClass::BestEffort, 1500, &node).cpu_shares, Some(2));
+    assert_eq!(qos_values(QosClass::Burstable, 0, &node).cpu_shares, Some(2));
 }
 
 #[test]
@@ -107,6 +150,11 @@ fn cgroup_names_follow_the_driver() {
         pod_cgroup_path(&uid, QosClass::BestEffort, &layout),
         "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-poda_b.slice"
     );
+    assert_eq!(class_cgroup_path(QosClass::Guaranteed, &layout), "/kubepods.slice");
+    for name in ["kube-own", "/kube-own.slice", "/kube.slice/kube-own.slice"] {
+        assert_eq!(named_cgroup_path(name, CgroupDriver::Systemd), "/kube.slice/kube-own.slice", "{name}");
+    }
+    assert_eq!(named_cgroup_path("/kube/own", CgroupDriver::Cgroupfs), "/kube/own");
     layout.per_qos = false;
     assert_eq!(pod_cgroup_parent(&uid, QosClass::BestEffort, &layout), "/");
 }

@@ -3,11 +3,14 @@
 use super::StatusContext;
 use crate::api::pod::{ContainerStatus, Pod, PodCondition, PodStatus};
 use crate::observed::ObservedPod;
-use crate::reconcile::containers::is_sidecar;
+use crate::reconcile::containers::{all_containers, is_sidecar};
+use crate::reconcile::plan::triggers;
+use crate::reconcile::restart::may_restart_all;
 use crate::types::Timestamp;
 
-const OWNED: [&str; 5] =
-    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+const RESTARTING_ALL: &str = "AllContainersRestarting";
+const OWNED: [&str; 6] =
+    ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", RESTARTING_ALL];
 
 /// Status, reason, message.
 type Verdict = (bool, &'static str, String);
@@ -24,13 +27,16 @@ pub(super) fn set_conditions(
         before.iter().filter(|condition| !OWNED.contains(&condition.type_.as_str())).cloned().collect();
     let containers_ready = containers_ready(pod, status);
     let ready = ready(pod, &containers_ready, &foreign);
-    let verdicts: [Verdict; 5] = [
+    let mut verdicts: Vec<Verdict> = vec![
         (sandbox_ready(pod, status, observed), "", String::new()),
         initialized(pod, status),
         ready,
         containers_ready,
         (true, "", String::new()),
     ];
+    if all_containers(pod).any(|(container, _)| may_restart_all(container)) {
+        verdicts.push(restarting_all(pod, status, observed));
+    }
     status.conditions = foreign;
     for (type_, (holds, reason, message)) in OWNED.into_iter().zip(verdicts) {
         let text = if holds { "True" } else { "False" };
@@ -130,6 +136,23 @@ fn ready(pod: &Pod, containers_ready: &Verdict, foreign: &[PodCondition]) -> Ver
     } else {
         (false, "ReadinessGatesNotReady", problems.join(", "))
     }
+}
+
+/// True from the end that brings it about until the last record is gone.
+fn restarting_all(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> Verdict {
+    match status.phase.as_str() {
+        "Succeeded" => (false, "PodCompleted", String::new()),
+        "Failed" => (false, "PodFailed", String::new()),
+        _ if triggers(pod, observed).next().is_some() => {
+            (true, "RestartAllContainersStarted", "container exited with restart policy rule".to_owned())
+        }
+        _ => (false, "", String::new()),
+    }
+}
+
+/// What a status says of that.
+pub(super) fn is_restarting_all(status: &PodStatus) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == RESTARTING_ALL && condition.status == "True")
 }
 
 /// `containers with unready status: [a b], ...`; empty when all lists are.

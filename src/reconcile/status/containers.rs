@@ -2,20 +2,24 @@
 
 use serde_json::{Value, json};
 
-use super::{StatusContext, reported, unknown_termination};
+use super::conditions::is_restarting_all;
+use super::{RESTARTING_ALL_CONTAINERS, StatusContext, reported, unknown_termination};
 use crate::api::pod::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, Pod, PodStatus,
 };
-use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
+use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod, ObservedUser};
 use crate::reconcile::containers::is_sidecar;
 use crate::reconcile::plan::ContainerKind;
-use crate::reconcile::restart::restarts_after;
+use crate::reconcile::probe::{has_started, is_ready, runs_again_after_kill};
+use crate::reconcile::restart::{has_run, restarts_after};
 
 /// All termination messages of a pod together, in bytes.
 const TERMINATION_MESSAGES_BUDGET: usize = 12 * 1024;
 /// One termination message, in bytes.
 const TERMINATION_MESSAGE_MAX: usize = 4096;
+/// Of a container whose record was removed so that the pod starts over in place.
+const RESTARTING_ALL_MESSAGE: &str = "The container is removed because RestartAllContainers in place";
 
 pub(super) fn set_container_statuses(
     status: &mut PodStatus,
@@ -30,6 +34,7 @@ pub(super) fn set_container_statuses(
         observed,
         context,
         message_max: (TERMINATION_MESSAGES_BUDGET / count.max(1)).min(TERMINATION_MESSAGE_MAX),
+        restarting_all: context.previous.is_some_and(is_restarting_all),
         initialised: spec.containers.iter().any(|container| {
             let started = observed.containers.iter().filter(|record| {
                 matches!(record.state, ContainerStateKind::Running | ContainerStateKind::Exited)
@@ -48,6 +53,10 @@ pub(super) fn set_container_statuses(
     status.container_statuses =
         spec.containers.iter().map(|container| scene.status_of(container, ContainerKind::Regular)).collect();
     status.container_statuses.sort_by(|a, b| a.name.cmp(&b.name));
+    let guests = spec.ephemeral_containers.iter();
+    status.ephemeral_container_statuses =
+        guests.map(|container| scene.status_of(container, ContainerKind::Ephemeral)).collect();
+    status.ephemeral_container_statuses.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
 struct Scene<'a> {
@@ -55,6 +64,8 @@ struct Scene<'a> {
     observed: &'a ObservedPod,
     context: &'a StatusContext<'a>,
     message_max: usize,
+    /// The pod was being started over in place: that is why records are gone.
+    restarting_all: bool,
     /// A regular container has been started.
     initialised: bool,
 }
@@ -76,21 +87,23 @@ impl Scene<'_> {
                 status.last_state = before;
             }
         }
-        let running = status.state.running.is_some();
-        status.started = Some(running);
+        let running = newest.filter(|_| status.state.running.is_some());
+        // Nobody watches an ephemeral container come up.
+        status.started = (kind != ContainerKind::Ephemeral)
+            .then(|| running.is_some_and(|run| has_started(container, &run.id, self.context.probes)));
         status.ready = match kind {
             ContainerKind::Init => status.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0),
             ContainerKind::Sidecar | ContainerKind::Regular => {
-                let mut probed = self.context.ready.iter();
-                let probed = probed.find(|(name, _)| name.as_str() == container.name);
-                running && probed.is_none_or(|(_, ready)| *ready)
+                running.is_some_and(|run| is_ready(container, &run.id, self.context.probes))
             }
+            ContainerKind::Ephemeral => false,
         };
         if !container.resources.limits.is_empty() || !container.resources.requests.is_empty() {
             status.allocated_resources.clone_from(&container.resources.requests);
             status.resources = Some(container.resources.clone());
         }
         status.volume_mounts = volume_mounts(container);
+        status.user = newest.and_then(|record| record.user.as_ref()).map(shown_user);
         status
     }
 
@@ -117,10 +130,16 @@ impl Scene<'_> {
                 status.state.running = Some(ContainerStateRunning { started_at });
             }
             ContainerStateKind::Exited => status.state.terminated = Some(self.termination(record)),
-            ContainerStateKind::Unknown if previous.is_some_and(|old| old.state.running.is_some()) => {
-                status.state.terminated = Some(unknown_termination(
-                    "The container could not be located when the pod was terminated",
-                ));
+            ContainerStateKind::Unknown
+                if previous.is_some_and(|old| {
+                    let was_lost = old.state.terminated.is_some() && old.container_id == status.container_id;
+                    old.state.running.is_some() || was_lost
+                }) =>
+            {
+                let lost =
+                    unknown_termination("The container could not be located when the pod was terminated");
+                let container_id = status.container_id.clone();
+                status.state.terminated = Some(ContainerStateTerminated { container_id, ..lost });
             }
             ContainerStateKind::Created | ContainerStateKind::Unknown => {
                 status.state = waiting(self.default_reason(), "");
@@ -162,20 +181,46 @@ impl Scene<'_> {
             ..ContainerStatus::default()
         };
         let Some(old) = self.previous(container) else { return status };
+        let has_run = has_run(old);
+        if self.restarting_all && has_run && kind != ContainerKind::Ephemeral {
+            return Self::restarting(status, old);
+        }
         if old.state.terminated.is_some() {
             return old.clone();
         }
         status.restart_count = old.restart_count;
         status.last_state.clone_from(&old.last_state);
-        if old.state.running.is_some() && status.last_state.terminated.is_none() {
-            status.last_state.terminated = Some(unknown_termination(
+        if old.state.running.is_some() {
+            let gone = unknown_termination(
                 "The container could not be located when the pod was deleted.  The container used to be Running",
-            ));
-            if self.pod.metadata.deletion_timestamp.is_none() {
-                status.restart_count = status.restart_count.saturating_add(1);
+            );
+            if kind == ContainerKind::Ephemeral {
+                status.state = ContainerState { terminated: Some(gone), ..ContainerState::default() };
+                return status;
             }
+            status.last_state.terminated.get_or_insert(gone);
+        }
+        // What ran and is gone is over: what comes is the next one.
+        if has_run && self.pod.metadata.deletion_timestamp.is_none() {
+            status.restart_count = status.restart_count.saturating_add(1);
         }
         status
+    }
+
+    /// Its record was removed so that the pod starts over in place.
+    fn restarting(status: ContainerStatus, old: &ContainerStatus) -> ContainerStatus {
+        let ended = ContainerStateTerminated {
+            exit_code: 137,
+            reason: RESTARTING_ALL_CONTAINERS.to_owned(),
+            message: RESTARTING_ALL_MESSAGE.to_owned(),
+            ..ContainerStateTerminated::default()
+        };
+        ContainerStatus {
+            restart_count: old.restart_count.saturating_add(1),
+            state: waiting(RESTARTING_ALL_CONTAINERS, RESTARTING_ALL_MESSAGE),
+            last_state: ContainerState { terminated: Some(ended), ..ContainerState::default() },
+            ..status
+        }
     }
 
     /// Its record is gone, but what follows it has run.
@@ -211,12 +256,16 @@ impl Scene<'_> {
         }
         match newest {
             None => !(kind == ContainerKind::Init && self.initialised),
+            Some(record) if kind == ContainerKind::Ephemeral => record.state == ContainerStateKind::Created,
             Some(record) => match record.state {
                 ContainerStateKind::Running => false,
                 ContainerStateKind::Created | ContainerStateKind::Unknown => true,
                 ContainerStateKind::Exited => {
                     let succeeded = kind == ContainerKind::Init && record.exit_code == 0;
-                    !succeeded && restarts_after(self.pod, container, record.exit_code)
+                    let probes = self.context.probes;
+                    !succeeded
+                        && (restarts_after(self.pod, container, record.exit_code)
+                            || runs_again_after_kill(self.pod, container, &record.id, probes))
                 }
             },
         }
@@ -235,7 +284,7 @@ impl Scene<'_> {
     fn previous(&self, container: &Container) -> Option<&ContainerStatus> {
         let previous = self.context.previous?;
         let all = previous.container_statuses.iter().chain(&previous.init_container_statuses);
-        all.into_iter().find(|status| status.name == container.name)
+        all.chain(&previous.ephemeral_container_statuses).find(|status| status.name == container.name)
     }
 
     fn default_reason(&self) -> &'static str {
@@ -274,14 +323,24 @@ fn shortened(text: &str, max: usize) -> String {
     text[..end].to_owned()
 }
 
+/// Mounts under a read-only mount stay as they are, also where `IfPossible` is wished.
 fn volume_mounts(container: &Container) -> Vec<Value> {
     let one = |mount: &crate::api::pod::VolumeMount| {
         let mut shown = json!({"name": mount.name, "mountPath": mount.mount_path});
         if mount.read_only {
+            let enabled = mount.recursive_read_only.as_deref() == Some("Enabled");
             shown["readOnly"] = Value::Bool(true);
-            shown["recursiveReadOnly"] = Value::from("Disabled");
+            shown["recursiveReadOnly"] = Value::from(if enabled { "Enabled" } else { "Disabled" });
         }
         shown
     };
     container.volume_mounts.iter().map(one).collect()
+}
+
+fn shown_user(user: &ObservedUser) -> Value {
+    let mut linux = json!({"uid": user.uid, "gid": user.gid});
+    if !user.supplemental_groups.is_empty() {
+        linux["supplementalGroups"] = Value::from(user.supplemental_groups.clone());
+    }
+    json!({"linux": linux})
 }

@@ -1,8 +1,11 @@
 //! The phase of a pod, counted from its container statuses.
 
+use super::RESTARTING_ALL_CONTAINERS;
 use crate::api::pod::{Container, ContainerStatus, Pod, PodStatus};
 use crate::reconcile::containers::is_sidecar;
+use crate::reconcile::probe::{ProbeResults, runs_again_after_kill};
 use crate::reconcile::restart::restarts_after;
+use crate::types::ContainerId;
 
 #[derive(Default)]
 struct Count {
@@ -18,7 +21,7 @@ struct Count {
 }
 
 /// Upstream's tests in upstream's order. `terminal` says that nothing will be restarted.
-pub(super) fn phase(pod: &Pod, status: &PodStatus, terminal: bool) -> &'static str {
+pub(super) fn phase(pod: &Pod, status: &PodStatus, terminal: bool, probes: &ProbeResults) -> &'static str {
     let mut count = Count::default();
     for container in &pod.spec.init_containers {
         let found = find(&status.init_container_statuses, container);
@@ -29,7 +32,11 @@ pub(super) fn phase(pod: &Pod, status: &PodStatus, terminal: bool) -> &'static s
         }
     }
     for container in &pod.spec.containers {
-        count.regular(pod, container, find(&status.container_statuses, container));
+        let found = find(&status.container_statuses, container);
+        count.regular(pod, container, found);
+        let killed = found.filter(|found| found.state.running.is_none()).and_then(shown_id);
+        let again = killed.is_some_and(|id| runs_again_after_kill(pod, container, &id, probes));
+        count.will_restart += u32::from(again);
     }
     let initialised = status
         .container_statuses
@@ -52,8 +59,21 @@ pub(super) fn phase(pod: &Pod, status: &PodStatus, terminal: bool) -> &'static s
     }
 }
 
+/// Of the newest instance.
+fn shown_id(status: &ContainerStatus) -> Option<ContainerId> {
+    status.container_id.split_once("://").map(|(_, id)| id.into())
+}
+
 fn find<'a>(statuses: &'a [ContainerStatus], container: &Container) -> Option<&'a ContainerStatus> {
     statuses.iter().find(|status| status.name == container.name)
+}
+
+/// It waits because the whole pod starts over, so it runs again whatever its policy says.
+fn starts_over(status: Option<&ContainerStatus>) -> bool {
+    status.is_some_and(|status| {
+        let last = status.last_state.terminated.as_ref();
+        status.state.waiting.is_some() && last.is_some_and(|ended| ended.reason == RESTARTING_ALL_CONTAINERS)
+    })
 }
 
 impl Count {
@@ -64,6 +84,7 @@ impl Count {
         });
         match ended {
             None => self.pending_init += 1,
+            Some(_) if starts_over(status) => self.pending_init += 1,
             Some(ended) if ended.exit_code != 0 && !restarts_after(pod, container, ended.exit_code) => {
                 self.failed_init_for_good += 1;
             }
@@ -100,8 +121,9 @@ impl Count {
             self.will_restart += u32::from(restarts_after(pod, container, ended.exit_code));
         } else if let Some(ended) = &status.last_state.terminated {
             // Waiting for its next run.
+            let again = starts_over(Some(status)) || restarts_after(pod, container, ended.exit_code);
             self.stopped += 1;
-            self.will_restart += u32::from(restarts_after(pod, container, ended.exit_code));
+            self.will_restart += u32::from(again);
         } else if status.state.waiting.is_some() {
             self.waiting += 1;
         } else {

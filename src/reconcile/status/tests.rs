@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::decode::decode;
-use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
+use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox, ObservedUser};
+use crate::reconcile::probe::{InstanceProbes, ProbeResult};
 
 const NOW: i64 = 1_700_000_000;
 
@@ -48,7 +49,7 @@ struct Case {
     previous: Option<PodStatus>,
     waiting: BTreeMap<ContainerName, (String, String)>,
     blocked: Vec<Blocked>,
-    ready: BTreeMap<ContainerName, bool>,
+    probes: ProbeResults,
     terminal: bool,
     is_static: bool,
     rejected: Option<(&'static str, &'static str)>,
@@ -61,7 +62,7 @@ impl Default for Case {
             previous: None,
             waiting: BTreeMap::new(),
             blocked: Vec::new(),
-            ready: BTreeMap::new(),
+            probes: ProbeResults::new(),
             terminal: false,
             is_static: true,
             rejected: None,
@@ -72,6 +73,10 @@ impl Default for Case {
 
 impl Case {
     fn status(&self, more: Value, words: &str) -> PodStatus {
+        self.of(more, &seen(words))
+    }
+
+    fn of(&self, more: Value, observed: &ObservedPod) -> PodStatus {
         let context = StatusContext {
             now: Timestamp::from_secs(self.now),
             previous: self.previous.as_ref(),
@@ -81,10 +86,10 @@ impl Case {
             terminal: self.terminal,
             runtime_name: "containerd",
             is_static: self.is_static,
-            ready: &self.ready,
+            probes: &self.probes,
             rejected: self.rejected,
         };
-        compute_pod_status(&pod(more), &seen(words), &context)
+        compute_pod_status(&pod(more), observed, &context)
     }
 }
 
@@ -206,7 +211,7 @@ fn a_restart_count_that_was_shown_never_falls() {
 
 #[test]
 fn fields_of_a_running_pod_are_filled() {
-    let mut case = Case::default();
+    let case = Case::default();
     let status = case.status(json!({}), "a:running b:running");
     assert_eq!((status.host_ip.as_str(), status.pod_ip.as_str()), ("10.0.0.1", "10.1.0.2"));
     assert_eq!(status.qos_class, "BestEffort");
@@ -227,8 +232,9 @@ fn fields_of_a_running_pod_are_filled() {
         ]
     );
     assert_eq!(case.status(json!({"hostNetwork": true}), "").pod_ip, "10.0.0.1");
-    case.ready.insert("b".into(), false);
-    let unready = case.status(json!({}), "a:running b:running");
+    let probed =
+        json!({"containers": [{"name": "b", "readinessProbe": {"exec": {"command": ["x"]}}}, {"name": "a"}]});
+    let unready = case.status(probed, "a:running b:running");
     assert_eq!(conditions(&unready)[2], "Ready=False ContainersNotReady containers with unready status: [b]");
 }
 
@@ -303,7 +309,7 @@ fn termination_messages_share_a_budget() {
         terminal: false,
         runtime_name: "x",
         is_static: true,
-        ready: &empty.1,
+        probes: &empty.1,
         rejected: None,
     };
     let status = compute_pod_status(&pod(json!({"restartPolicy": "Never"})), &observed, &context);
@@ -312,4 +318,160 @@ fn termination_messages_share_a_budget() {
         container.state.terminated.as_ref().unwrap().message.len()
     };
     assert_eq!((length(0), length(1)), (4096, 4096));
+}
+
+#[test]
+fn a_container_has_started_and_is_ready_when_its_probes_say_so() {
+    let probe = json!({"exec": {"command": ["x"]}});
+    let spec = || {
+        json!({
+            "initContainers": [{"name": "s", "image": "is", "restartPolicy": "Always", "startupProbe": probe}],
+            "containers": [{"name": "a", "image": "ia", "startupProbe": probe, "readinessProbe": probe}],
+        })
+    };
+    let mut case = Case::default();
+    let sidecar = |status: &PodStatus| status.init_container_statuses[0].clone();
+    let status = case.status(spec(), "s:running");
+    assert_eq!((sidecar(&status).started, sidecar(&status).ready), (Some(false), false));
+    assert_eq!(
+        conditions(&status)[1],
+        "Initialized=False ContainersNotInitialized containers with incomplete status: [s]"
+    );
+    assert_eq!(status.phase, "Pending");
+    let success = Some(ProbeResult::Success);
+    let mut probes = InstanceProbes { startup: success, ..Default::default() };
+    case.probes.insert("s-0".into(), probes);
+    assert_eq!(sidecar(&case.status(spec(), "s:running")).started, Some(true));
+    let regular = |case: &Case| {
+        let one = case.status(spec(), "s:running a:running").container_statuses[0].clone();
+        (one.started, one.ready)
+    };
+    probes.readiness = success;
+    let unstarted = InstanceProbes { startup: None, ..probes };
+    case.probes.insert("a-0".into(), unstarted);
+    assert_eq!(regular(&case), (Some(false), false), "readiness counts once it has started");
+    case.probes.insert("a-0".into(), probes);
+    assert_eq!(regular(&case), (Some(true), true));
+    case.probes.insert("a-0".into(), InstanceProbes { readiness: Some(ProbeResult::Failure), ..probes });
+    assert_eq!(regular(&case), (Some(true), false));
+    // A sidecar that comes up again does not undo that the pod is initialised, but it is not ready.
+    case.probes.remove(&"s-0".into());
+    let again = case.status(spec(), "s:running a:running");
+    assert_eq!(conditions(&again)[1], "Initialized=True");
+    assert_eq!(
+        conditions(&again)[3],
+        "ContainersReady=False ContainersNotReady containers with unready status: [s a]"
+    );
+}
+
+#[test]
+fn ephemeral_containers_are_shown_and_count_for_nothing() {
+    let spec = || {
+        json!({
+            "restartPolicy": "Never",
+            "ephemeralContainers": [{"name": "e", "image": "x"}, {"name": "d", "image": "x"}],
+        })
+    };
+    let shown = |status: &PodStatus| {
+        let statuses = status.ephemeral_container_statuses.clone();
+        states(&PodStatus { container_statuses: statuses, ..PodStatus::default() })
+    };
+    let mut case = Case::default();
+    case.waiting.insert("e".into(), ("ErrImagePull".into(), "no".into()));
+    let status = case.status(spec(), "a:running b:running d:running");
+    assert_eq!(shown(&status), ["d=Running", "e=Waiting(ErrImagePull)"]);
+    assert_eq!((status.phase.as_str(), status.ephemeral_container_statuses[0].started), ("Running", None));
+    assert_eq!(conditions(&status)[2], "Ready=True");
+    assert_eq!(case.status(spec(), "a:exited b:exited d:running").phase, "Succeeded");
+    assert_eq!(case.status(spec(), "a:exited b:exited d:exited:1").phase, "Succeeded");
+    let case = Case { previous: Some(status), ..Case::default() };
+    let gone = case.status(spec(), "a:running b:running");
+    assert_eq!(shown(&gone), ["d=Terminated(ContainerStatusUnknown,137)", "e=Waiting(ContainerCreating)"]);
+    let last = final_status(&pod(spec()), case.previous.unwrap(), true);
+    assert_eq!(shown(&last)[0], "d=Terminated(ContainerStatusUnknown,137)");
+}
+
+#[test]
+fn a_pod_that_starts_over_in_place_says_so_and_does_not_end_by_it() {
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]);
+    let spec = || {
+        json!({
+            "restartPolicy": "Never",
+            "initContainers": [{"name": "i", "image": "x"}],
+            "containers": [
+                {"name": "a", "image": "ia", "restartPolicy": "Never", "restartPolicyRules": rules},
+                {"name": "b", "image": "ib"},
+            ],
+        })
+    };
+    let condition = |status: &PodStatus| conditions(status).last().unwrap().clone();
+    let before = Case::default().status(spec(), "i:exited a#1:exited:88 b:exited");
+    assert_eq!(before.phase, "Running");
+    assert_eq!(
+        condition(&before),
+        "AllContainersRestarting=True RestartAllContainersStarted container exited with restart policy rule"
+    );
+    let case = Case { previous: Some(before), ..Case::default() };
+    let emptied = case.status(spec(), "");
+    let last = "Waiting(RestartingAllContainers) <Terminated(RestartingAllContainers,137)";
+    assert_eq!(states(&emptied), [format!("i={last} x1"), format!("a={last} x2"), format!("b={last} x1")]);
+    assert_eq!(
+        (emptied.phase.as_str(), condition(&emptied).as_str()),
+        ("Pending", "AllContainersRestarting=False")
+    );
+    let counts = crate::reconcile::restart::counts_after(Some(&emptied));
+    assert_eq!(counts.into_values().collect::<Vec<_>>(), [2, 1, 1]);
+    let case = Case { previous: Some(emptied), ..Case::default() };
+    assert_eq!(case.status(spec(), "i#1:running").phase, "Pending");
+    let initialised = case.status(spec(), "i#1:exited");
+    assert_eq!(initialised.phase, "Running", "what waits to start over has not failed");
+    let case = Case { previous: Some(initialised), ..Case::default() };
+    let up = case.status(spec(), "i#1:exited a#2:running b#1:running");
+    assert_eq!(states(&up)[1], "a=Running <Terminated(RestartingAllContainers,137) x2");
+    assert_eq!(case.status(spec(), "i#1:exited a#2:exited b#1:exited:1").phase, "Failed");
+    assert_eq!(
+        condition(&case.status(spec(), "i#1:exited a#2:exited b#1:exited")),
+        "AllContainersRestarting=False PodCompleted"
+    );
+}
+
+#[test]
+fn who_a_container_runs_as_and_how_its_volumes_are_mounted_is_shown() {
+    let mounts = json!([
+        {"name": "v", "mountPath": "/v"},
+        {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "IfPossible"},
+    ]);
+    let mut observed = seen("a:running b:running");
+    let groups = vec![7, 8];
+    observed.containers[0].user = Some(ObservedUser { uid: 5, gid: 6, supplemental_groups: groups });
+    let case = Case::default();
+    let spec = json!({"containers": [{"name": "b", "image": "ib", "volumeMounts": mounts}]});
+    let status = case.of(spec, &observed);
+    let b = &status.container_statuses[0];
+    assert_eq!(b.user, Some(json!({"linux": {"uid": 5, "gid": 6, "supplementalGroups": [7, 8]}})));
+    let shown = json!([
+        {"name": "v", "mountPath": "/v"},
+        {"name": "w", "mountPath": "/w", "readOnly": true, "recursiveReadOnly": "Disabled"},
+    ]);
+    assert_eq!(Value::from(b.volume_mounts.clone()), shown);
+}
+
+#[test]
+fn a_container_begins_to_wait_for_its_next_run_once() {
+    let blocked =
+        |name: &str| Blocked { name: name.into(), reason: "CrashLoopBackOff", message: String::new() };
+    let waits = |blocked: Vec<Blocked>| {
+        Case { blocked, ..Case::default() }.status(json!({}), "a:exited:1 b:exited:1")
+    };
+    let (one, both) = (waits(vec![blocked("a")]), waits(vec![blocked("a"), blocked("b")]));
+    let names = |now: &PodStatus, last: Option<&PodStatus>| -> Vec<String> {
+        newly_backing_off(now, last).map(|name| name.to_string()).collect()
+    };
+    assert_eq!(names(&both, None), ["a", "b"]);
+    assert_eq!(names(&both, Some(&one)), ["b"]);
+    assert_eq!(names(&both, Some(&both)), Vec::<String>::new());
+    // One that still runs while it is being killed does not wait yet.
+    let killed =
+        Case { blocked: vec![blocked("a")], ..Case::default() }.status(json!({}), "a:running b:running");
+    assert_eq!(names(&killed, None), Vec::<String>::new());
 }

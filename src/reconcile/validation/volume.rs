@@ -93,7 +93,7 @@ fn source(volume: &Volume, at: &Path<'_>, errors: &mut Errors) {
     if let Some(source) = &volume.downward_api {
         let source_at = at.child("downwardAPI");
         mode(source.default_mode, &source_at.child("defaultMode"), errors);
-        downward_items(&source.items, &mut BTreeSet::new(), &source_at.child("items"), errors);
+        downward_items(&source.items, None, &source_at.child("items"), errors);
     }
     if let Some(source) = &volume.projected {
         projected(source, &at.child("projected"), errors);
@@ -132,13 +132,13 @@ fn empty_dir(source: &EmptyDirVolumeSource, at: &Path<'_>, errors: &mut Errors) 
 fn secret(source: &SecretVolumeSource, at: &Path<'_>, errors: &mut Errors) {
     errors.present(&at.child("secretName"), &source.secret_name);
     mode(source.default_mode, &at.child("defaultMode"), errors);
-    key_items(&source.items, &mut BTreeSet::new(), &at.child("items"), errors);
+    key_items(&source.items, None, &at.child("items"), errors);
 }
 
 fn config_map(source: &ConfigMapVolumeSource, at: &Path<'_>, errors: &mut Errors) {
     errors.present(&at.child("name"), &source.name);
     mode(source.default_mode, &at.child("defaultMode"), errors);
-    key_items(&source.items, &mut BTreeSet::new(), &at.child("items"), errors);
+    key_items(&source.items, None, &at.child("items"), errors);
 }
 
 fn nfs(source: &NfsVolumeSource, at: &Path<'_>, errors: &mut Errors) {
@@ -156,32 +156,37 @@ fn mode(mode: Option<i32>, at: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Paths already used in a volume: two sources must not write one file.
+/// Paths already used in a projected volume: two sources must not write one file. Elsewhere the last item wins (upstream).
 type Paths = BTreeSet<String>;
 
-fn claim_path(path: &str, paths: &mut Paths, at: &Path<'_>, errors: &mut Errors) {
+fn claim_path(path: &str, paths: Option<&mut Paths>, at: &Path<'_>, errors: &mut Errors) {
     if path.is_empty() {
         return errors.required(at, "");
     }
     errors.all(at, path, names::projected_path(path));
-    if !paths.insert(path.to_owned()) {
+    if paths.is_some_and(|paths| !paths.insert(path.to_owned())) {
         errors.invalid(at, path, "conflicting duplicate paths");
     }
 }
 
-fn key_items(items: &[KeyToPath], paths: &mut Paths, at: &Path<'_>, errors: &mut Errors) {
+fn key_items(items: &[KeyToPath], mut paths: Option<&mut Paths>, at: &Path<'_>, errors: &mut Errors) {
     for (index, item) in items.iter().enumerate() {
         let item_at = at.index(index);
         errors.present(&item_at.child("key"), &item.key);
-        claim_path(&item.path, paths, &item_at.child("path"), errors);
+        claim_path(&item.path, paths.as_deref_mut(), &item_at.child("path"), errors);
         mode(item.mode, &item_at.child("mode"), errors);
     }
 }
 
-fn downward_items(items: &[DownwardApiVolumeFile], paths: &mut Paths, at: &Path<'_>, errors: &mut Errors) {
+fn downward_items(
+    items: &[DownwardApiVolumeFile],
+    mut paths: Option<&mut Paths>,
+    at: &Path<'_>,
+    errors: &mut Errors,
+) {
     for (index, item) in items.iter().enumerate() {
         let item_at = at.index(index);
-        claim_path(&item.path, paths, &item_at.child("path"), errors);
+        claim_path(&item.path, paths.as_deref_mut(), &item_at.child("path"), errors);
         mode(item.mode, &item_at.child("mode"), errors);
         match (&item.field_ref, &item.resource_field_ref) {
             (None, None) => errors.required(&item_at, "one of fieldRef and resourceFieldRef is required"),
@@ -231,20 +236,20 @@ fn check_projection(projection: &VolumeProjection, paths: &mut Paths, at: &Path<
     if let Some(secret) = &projection.secret {
         let secret_at = at.child("secret");
         errors.present(&secret_at.child("name"), &secret.name);
-        key_items(&secret.items, paths, &secret_at.child("items"), errors);
+        key_items(&secret.items, Some(paths), &secret_at.child("items"), errors);
     }
     if let Some(config_map) = &projection.config_map {
         let config_at = at.child("configMap");
         errors.present(&config_at.child("name"), &config_map.name);
-        key_items(&config_map.items, paths, &config_at.child("items"), errors);
+        key_items(&config_map.items, Some(paths), &config_at.child("items"), errors);
     }
     if let Some(downward) = &projection.downward_api {
         let downward_at = at.child("downwardAPI");
-        downward_items(&downward.items, paths, &downward_at.child("items"), errors);
+        downward_items(&downward.items, Some(paths), &downward_at.child("items"), errors);
     }
     if let Some(token) = &projection.service_account_token {
         let token_at = at.child("serviceAccountToken");
-        claim_path(&token.path, paths, &token_at.child("path"), errors);
+        claim_path(&token.path, Some(paths), &token_at.child("path"), errors);
         let seconds = token.expiration_seconds.unwrap_or(MIN_TOKEN_SECONDS);
         let seconds_at = token_at.child("expirationSeconds");
         if seconds < MIN_TOKEN_SECONDS {

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::observed::{ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox};
+use crate::observed::{ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox, ObservedUser};
 use crate::proto::runtime as cri;
-use crate::runtime::{CgroupDriver, ImageStatus, RuntimeStatus, labels};
+use crate::runtime::{CgroupDriver, ImageStatus, RuntimeHandler, RuntimeStatus, labels};
 use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
 
 /// A sandbox of a list; `None` when it is no pod of a kubelet's.
@@ -57,9 +57,13 @@ pub fn sandbox_from_status(status: cri::PodSandboxStatus) -> ObservedSandbox {
 pub fn container_from_list(container: cri::Container) -> Option<ObservedContainer> {
     let pod = pod_from_labels(&container.labels)?;
     let metadata = container.metadata.unwrap_or_default();
+    let name = container_name(&container.labels, metadata.name);
+    if !may_name_files(name.as_str()) {
+        return None;
+    }
     Some(ObservedContainer {
         pod,
-        name: container_name(&container.labels, metadata.name),
+        name,
         state: container_state(container.state),
         hash: annotation(&container.annotations, labels::CONTAINER_HASH),
         id: ContainerId::from(container.id),
@@ -95,6 +99,7 @@ pub fn container_from_status(status: cri::ContainerStatus, sandbox: SandboxId) -
         annotations: status.annotations,
         log_path: status.log_path,
         mounts: status.mounts.into_iter().map(observed_mount).collect(),
+        user: status.user.and_then(|user| user.linux).map(observed_user),
     }
 }
 
@@ -109,26 +114,47 @@ pub fn image_from_message(image: cri::Image) -> ImageStatus {
     }
 }
 
-/// The two conditions that matter; one the runtime does not report counts as not met.
+/// The two conditions that matter, of which one the runtime does not report counts as not met; and what it can do.
 #[must_use]
-pub fn status_from_message(status: Option<cri::RuntimeStatus>) -> RuntimeStatus {
-    let conditions = status.map(|status| status.conditions).unwrap_or_default();
+pub fn status_from_message(answer: cri::StatusResponse) -> RuntimeStatus {
+    let conditions = answer.status.map(|status| status.conditions).unwrap_or_default();
     let find = |kind: &str| match conditions.iter().find(|condition| condition.r#type == kind) {
         Some(condition) if condition.status => Ok(()),
         Some(condition) => Err(format!("{}: {}", condition.reason, condition.message)),
         None => Err(format!("{kind} is not reported by the runtime")),
     };
-    RuntimeStatus { runtime_ready: find("RuntimeReady"), network_ready: find("NetworkReady") }
+    RuntimeStatus {
+        runtime_ready: find("RuntimeReady"),
+        network_ready: find("NetworkReady"),
+        handlers: answer.runtime_handlers.into_iter().map(handler).collect(),
+        supplemental_groups_policy: answer.features.map(|features| features.supplemental_groups_policy),
+    }
 }
 
-/// The pod that labels name, when they carry a UID.
+fn handler(handler: cri::RuntimeHandler) -> RuntimeHandler {
+    let features = handler.features.unwrap_or_default();
+    RuntimeHandler {
+        name: handler.name,
+        recursive_read_only_mounts: features.recursive_read_only_mounts,
+        user_namespaces: features.user_namespaces,
+    }
+}
+
+/// The pod that labels name, when they carry a UID, and one that no pod could have is none: it becomes a directory that is
+/// removed some day.
 fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
-    let uid = map.get(labels::POD_UID).filter(|uid| !uid.is_empty())?;
-    Some(PodRef {
+    let uid = map.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())).filter(PodUid::is_safe)?;
+    let pod = PodRef {
         namespace: annotation(map, labels::POD_NAMESPACE),
         name: annotation(map, labels::POD_NAME),
-        uid: PodUid::from(uid.as_str()),
-    })
+        uid,
+    };
+    (may_name_files(&pod.namespace) && may_name_files(&pod.name)).then_some(pod)
+}
+
+/// Names become parts of paths: of logs, and of directories that are removed.
+fn may_name_files(name: &str) -> bool {
+    !name.contains('/') && !matches!(name, "." | "..")
 }
 
 fn container_name(map: &BTreeMap<String, String>, metadata_name: String) -> ContainerName {
@@ -159,6 +185,10 @@ fn image_name(image: Option<cri::ImageSpec>) -> String {
 
 fn first_set(first: String, second: String) -> String {
     if first.is_empty() { second } else { first }
+}
+
+fn observed_user(user: cri::LinuxContainerUser) -> ObservedUser {
+    ObservedUser { uid: user.uid, gid: user.gid, supplemental_groups: user.supplemental_groups }
 }
 
 fn observed_mount(mount: cri::Mount) -> ObservedMount {

@@ -3,7 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::observed::ContainerStateKind;
+use crate::observed::{ContainerStateKind, ObservedUser};
+use crate::runtime::{
+    AppArmorChoice, ContainerSecurity, NamespaceMode, NamespaceOptions, RuntimeHandler, SeccompChoice,
+    SelinuxLabel, SupplementalGroupsPolicy,
+};
 use crate::types::{PodRef, SandboxId};
 
 fn labelled(uid: &str) -> BTreeMap<String, String> {
@@ -47,6 +51,26 @@ fn what_has_no_pod_uid_is_not_ours() {
     );
     let ours = container_from_list(cri::Container { labels: labelled("u1"), ..cri::Container::default() });
     assert_eq!(ours.unwrap().name.as_str(), "app");
+}
+
+#[test]
+fn what_would_lead_out_of_the_nodes_directories_is_no_pod_of_ours() {
+    let with = |key: &str, value: &str| {
+        let mut labels = labelled("u1");
+        labels.insert(key.to_owned(), value.to_owned());
+        let sandbox = cri::PodSandbox { labels: labels.clone(), ..cri::PodSandbox::default() };
+        let container = cri::Container { labels, ..cri::Container::default() };
+        (sandbox_from_list(sandbox).is_some(), container_from_list(container).is_some())
+    };
+    for uid in ["..", ".", "/", "/etc", "a/../../b", "a b", &"x".repeat(129)] {
+        assert_eq!(with(labels::POD_UID, uid), (false, false), "{uid}");
+    }
+    assert_eq!(with(labels::POD_UID, &"x".repeat(128)), (true, true));
+    assert_eq!(with(labels::POD_NAME, "web/../../../etc"), (false, false));
+    assert_eq!(with(labels::POD_NAMESPACE, "x/y"), (false, false));
+    for name in ["..", "/etc", "../../x"] {
+        assert_eq!(with(labels::CONTAINER_NAME, name), (true, false), "{name}");
+    }
 }
 
 #[test]
@@ -100,6 +124,7 @@ fn a_full_container_config_keeps_every_value() {
             readonly: true,
             propagation: MountPropagation::HostToContainer,
             selinux_relabel: true,
+            ..Mount::default()
         }],
         log_path: "app/2.log".into(),
         resources: LinuxResources {
@@ -144,10 +169,173 @@ fn conditions_become_reason_and_message() {
         message: "cni config uninitialized".into(),
     };
     let conditions = vec![condition("RuntimeReady", true), condition("NetworkReady", false)];
-    let status = status_from_message(Some(cri::RuntimeStatus { conditions }));
+    let answer = |status| cri::StatusResponse { status, ..cri::StatusResponse::default() };
+    let status = status_from_message(answer(Some(cri::RuntimeStatus { conditions })));
     assert_eq!(status.runtime_ready, Ok(()));
     assert_eq!(status.network_ready, Err("NetworkPluginNotReady: cni config uninitialized".into()));
-    assert!(status_from_message(None).runtime_ready.is_err());
+    assert!(status_from_message(answer(None)).runtime_ready.is_err());
+    assert_eq!((status.handlers, status.supplemental_groups_policy), (vec![], None), "an old runtime");
+}
+
+#[test]
+fn what_handlers_can_do_is_read_and_nothing_is_assumed() {
+    let features = cri::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };
+    let handlers = [("", Some(features)), ("kata", None)];
+    let answer = cri::StatusResponse {
+        runtime_handlers: handlers
+            .map(|(name, features)| cri::RuntimeHandler { name: name.into(), features })
+            .into(),
+        features: Some(cri::RuntimeFeatures { supplemental_groups_policy: true, ..Default::default() }),
+        ..cri::StatusResponse::default()
+    };
+    let status = status_from_message(answer);
+    let able =
+        RuntimeHandler { name: String::new(), recursive_read_only_mounts: true, user_namespaces: true };
+    let kata = RuntimeHandler { name: "kata".into(), ..RuntimeHandler::default() };
+    assert_eq!(status.handlers, [able, kata]);
+    assert_eq!(status.supplemental_groups_policy, Some(true));
+}
+
+#[test]
+fn the_user_of_a_container_is_read_when_told() {
+    let linux = cri::LinuxContainerUser { uid: 5, gid: 6, supplemental_groups: vec![7] };
+    let told =
+        |linux| cri::ContainerStatus { user: Some(cri::ContainerUser { linux }), ..Default::default() };
+    let user = |status| container_from_status(status, SandboxId::default()).user;
+    assert_eq!(user(told(Some(linux))), Some(ObservedUser { uid: 5, gid: 6, supplemental_groups: vec![7] }));
+    assert_eq!(user(told(None)), None);
+    assert_eq!(user(cri::ContainerStatus::default()), None);
+}
+
+const RANGE: IdRange = IdRange { host: 131_072, length: 65_536 };
+
+fn mapped() -> Vec<cri::IdMapping> {
+    vec![cri::IdMapping { host_id: 131_072, container_id: 0, length: 65_536 }]
+}
+
+#[test]
+fn a_user_namespace_is_told_of_sandbox_container_and_every_mount() {
+    let config = SandboxConfig { user_namespace: Some(RANGE), ..SandboxConfig::default() };
+    let security = sandbox_config(&config).linux.unwrap().security_context.unwrap();
+    let of_sandbox = security.namespace_options.unwrap().userns_options.unwrap();
+    let config = ContainerConfig {
+        mounts: vec![Mount::default(), Mount { image: Some(ImageMount::default()), ..Mount::default() }],
+        security: ContainerSecurity { user_namespace: Some(RANGE), ..ContainerSecurity::default() },
+        ..ContainerConfig::default()
+    };
+    let message = container_config(&config);
+    let security = message.linux.unwrap().security_context.unwrap();
+    let of_container = security.namespace_options.unwrap().userns_options.unwrap();
+    for users in [of_sandbox, of_container] {
+        assert_eq!((users.mode(), &users.uids, &users.gids), (cri::NamespaceMode::Pod, &mapped(), &mapped()));
+    }
+    for mount in message.mounts {
+        assert_eq!((mount.uid_mappings, mount.gid_mappings), (mapped(), mapped()));
+    }
+    let none = container_config(&ContainerConfig { mounts: vec![Mount::default()], ..Default::default() });
+    assert!(none.mounts[0].uid_mappings.is_empty());
+    let security = none.linux.unwrap().security_context.unwrap();
+    let users = security.namespace_options.unwrap().userns_options.unwrap();
+    assert_eq!((users.mode(), users.uids.len()), (cri::NamespaceMode::Node, 0), "the node's, and said so");
+}
+
+#[test]
+fn a_target_is_joined_where_containers_have_pids_of_their_own() {
+    for (pid, wanted, id) in [
+        (NamespaceMode::Container, cri::NamespaceMode::Target, "c1"),
+        (NamespaceMode::Pod, cri::NamespaceMode::Pod, ""),
+        (NamespaceMode::Node, cri::NamespaceMode::Node, ""),
+    ] {
+        let security = ContainerSecurity {
+            namespaces: NamespaceOptions { pid, ..NamespaceOptions::default() },
+            target: Some("c1".into()),
+            ..ContainerSecurity::default()
+        };
+        let options = security::of_container(&security).namespace_options.unwrap();
+        assert_eq!((options.pid(), options.target_id.as_str()), (wanted, id));
+    }
+}
+
+#[test]
+#[expect(deprecated, reason = "the string is for old runtimes")]
+fn apparmor_comes_as_profile_and_as_the_old_string() {
+    use crate::proto::runtime::security_profile::ProfileType;
+    for (choice, profile, name, string) in [
+        (AppArmorChoice::Unconfined, ProfileType::Unconfined, "", "unconfined"),
+        (AppArmorChoice::RuntimeDefault, ProfileType::RuntimeDefault, "", "runtime/default"),
+        (AppArmorChoice::Localhost("web".into()), ProfileType::Localhost, "web", "localhost/web"),
+    ] {
+        let security = ContainerSecurity { apparmor: Some(choice), ..ContainerSecurity::default() };
+        let message = security::of_container(&security);
+        assert_eq!(message.apparmor_profile, string);
+        let apparmor = message.apparmor.unwrap();
+        assert_eq!((apparmor.profile_type(), apparmor.localhost_ref.as_str()), (profile, name));
+    }
+    let silent = security::of_container(&ContainerSecurity::default());
+    assert_eq!((silent.apparmor, silent.apparmor_profile.as_str()), (None, ""), "left to the runtime");
+}
+
+#[test]
+fn labels_and_group_policies_reach_sandbox_and_container() {
+    let label = SelinuxLabel { user: "u".into(), role: "r".into(), type_: "t".into(), level: "s0".into() };
+    let wanted =
+        cri::SeLinuxOption { user: "u".into(), role: "r".into(), r#type: "t".into(), level: "s0".into() };
+    let policy = SupplementalGroupsPolicy::Strict;
+    let sandbox = security::of_sandbox(&SandboxConfig {
+        selinux: Some(label.clone()),
+        supplemental_groups_policy: policy,
+        ..SandboxConfig::default()
+    });
+    let container = security::of_container(&ContainerSecurity {
+        selinux: Some(label),
+        supplemental_groups_policy: policy,
+        ..ContainerSecurity::default()
+    });
+    assert_eq!(sandbox.supplemental_groups_policy(), cri::SupplementalGroupsPolicy::Strict);
+    assert_eq!(container.supplemental_groups_policy(), cri::SupplementalGroupsPolicy::Strict);
+    assert_eq!((sandbox.selinux_options, container.selinux_options), (Some(wanted.clone()), Some(wanted)));
+}
+
+#[test]
+fn stop_signals_have_cris_names() {
+    for (name, wanted) in [
+        ("", cri::Signal::RuntimeDefault),
+        ("SIGUSR1", cri::Signal::Sigusr1),
+        ("SIGRTMIN", cri::Signal::Sigrtmin),
+        ("SIGRTMIN+3", cri::Signal::Sigrtminplus3),
+        ("SIGRTMAX-14", cri::Signal::Sigrtmaxminus14),
+        ("SIGNONSENSE", cri::Signal::RuntimeDefault),
+    ] {
+        let config = ContainerConfig { stop_signal: name.into(), ..ContainerConfig::default() };
+        assert_eq!(container_config(&config).stop_signal(), wanted, "{name}");
+    }
+}
+
+#[test]
+fn images_are_mounted_by_reference_and_directory() {
+    let image = ImageMount {
+        image: "sha256:1".into(),
+        user_specified_image: "models:1".into(),
+        sub_path: "weights".into(),
+    };
+    let mount = Mount { readonly: true, recursive_read_only: true, image: Some(image), ..Mount::default() };
+    let config = ContainerConfig { mounts: vec![mount], ..ContainerConfig::default() };
+    let message = container_config(&config).mounts.remove(0);
+    let image = message.image.unwrap();
+    assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("sha256:1", "models:1"));
+    assert_eq!(message.image_sub_path, "weights");
+    assert!(message.recursive_read_only);
+}
+
+#[test]
+fn overhead_and_cpusets_are_passed_on() {
+    let overhead = LinuxResources { cpu_shares: 102, memory_limit_bytes: 1 << 20, ..Default::default() };
+    let linux = sandbox_config(&SandboxConfig { overhead, ..Default::default() }).linux.unwrap();
+    let overhead = linux.overhead.unwrap();
+    assert_eq!((overhead.cpu_shares, overhead.memory_limit_in_bytes), (102, 1 << 20));
+    let pinned = LinuxResources { cpuset_cpus: "0-1".into(), cpuset_mems: "0".into(), ..Default::default() };
+    let message = resources(&pinned);
+    assert_eq!((message.cpuset_cpus.as_str(), message.cpuset_mems.as_str()), ("0-1", "0"));
 }
 
 #[test]
@@ -170,6 +358,9 @@ proptest! {
         }
         if let Ok(message) = cri::Container::decode(bytes.as_slice()) {
             let _ = container_from_list(message);
+        }
+        if let Ok(message) = cri::StatusResponse::decode(bytes.as_slice()) {
+            let _ = status_from_message(message);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
+use tokio::time::error::Elapsed;
 use tonic::{Code, Response, Status};
 
 use crate::runtime::{ErrorKind, RuntimeError};
@@ -29,6 +30,28 @@ pub(super) async fn unbounded<T>(
     answer: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, RuntimeError> {
     answer.await.map(Response::into_inner).map_err(|status| error_from_status(call, &status))
+}
+
+/// What became of a command in a container. It has timed out when the runtime says so, or says nothing at all; a
+/// connection that broke under it tells nothing of it.
+pub(super) fn command_answer<T>(
+    command: &[String],
+    outcome: Result<Result<Response<T>, Status>, Elapsed>,
+) -> Result<T, RuntimeError> {
+    let call = "ExecSync";
+    let status = match outcome {
+        Ok(Ok(answer)) => return Ok(answer.into_inner()),
+        Ok(Err(status)) => status,
+        Err(_) => Status::deadline_exceeded("no answer"),
+    };
+    let error = error_from_status(call, &status);
+    Err(match error.kind {
+        ErrorKind::Timeout if status.source().is_none() => {
+            RuntimeError::new(call, ErrorKind::Timeout, format!("command {:?} timed out", command.join(" ")))
+        }
+        ErrorKind::Timeout => RuntimeError { kind: ErrorKind::Unavailable, ..error },
+        _ => error,
+    })
 }
 
 /// A field that every answer must have.
@@ -94,6 +117,24 @@ mod tests {
             assert_eq!(error.kind, kind, "{status}");
             assert_eq!(error.message, status.message(), "the runtime's own words");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_command_that_took_too_long_is_named_whoever_noticed() {
+        let command = ["sleep".to_owned(), "60".to_owned()];
+        let elapsed = tokio::time::timeout(Duration::ZERO, std::future::pending()).await;
+        for outcome in [elapsed, Ok(Err(Status::deadline_exceeded("timeout 1s exceeded")))] {
+            let error = command_answer::<()>(&command, outcome).unwrap_err();
+            assert_eq!(
+                (error.kind, error.message.as_str()),
+                (ErrorKind::Timeout, "command \"sleep 60\" timed out")
+            );
+        }
+        let broken = Status::from_error(Box::new(io::Error::other("broken pipe")));
+        let error = command_answer::<()>(&command, Ok(Err(broken))).unwrap_err();
+        assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Unavailable, "broken pipe"));
+        let error = command_answer::<()>(&command, Ok(Err(Status::not_found("gone")))).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotFound);
     }
 
     #[test]

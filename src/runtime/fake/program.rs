@@ -1,10 +1,11 @@
 //! What simulated containers do: scripts for processes and images.
 //!
-//! Owns shapes. Must not know time or the world.
+//! Owns shapes. Must not know the world.
 
 use std::time::Duration;
 
-use crate::runtime::ImageAuth;
+use crate::runtime::{ExecOutput, ImageAuth, RuntimeError};
+use crate::types::{ContainerId, Timestamp};
 
 /// What a container's process does once started. The default runs for ever and ends at once with 143 when asked to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +58,35 @@ pub enum OnStop {
     },
     /// Has to be killed.
     Ignores,
+}
+
+/// How a command in a simulated container goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecScript {
+    /// Until it ends.
+    pub takes: Duration,
+    /// How it ends.
+    pub output: ExecOutput,
+}
+
+/// A command under way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exec {
+    /// Until it ends or its time is over.
+    pub takes: Duration,
+    /// How it will end, if its container does not end before.
+    pub outcome: Result<ExecOutput, RuntimeError>,
+}
+
+/// A command that was begun in a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// When.
+    pub at: Timestamp,
+    /// Where.
+    pub container: ContainerId,
+    /// All its words.
+    pub words: Vec<String>,
 }
 
 impl Default for OnStop {

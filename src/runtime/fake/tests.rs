@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::observed::ContainerStateKind;
-use crate::runtime::labels;
+use crate::runtime::{IdRange, RuntimeHandler, labels};
 use crate::types::PodRef;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -242,4 +242,147 @@ async fn a_call_whose_caller_is_gone_has_its_effect_all_the_same_when_told_so() 
         tokio::time::sleep(10 * SECOND).await;
         assert_eq!(next.world().sandboxes.len(), usize::from(on));
     }
+}
+
+fn words(command: &str) -> Vec<String> {
+    command.split(' ').map(str::to_owned).collect()
+}
+
+fn script(fake: &FakeRuntime, takes: Duration, exit_code: i32) {
+    let output = ExecOutput { exit_code, output: b"said".to_vec() };
+    fake.change(|world, _| world.set_exec("app", "check", ExecScript { takes, output }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_end_as_scripted_run_out_of_time_or_go_with_their_container() {
+    let fake = fake();
+    fake.script("app", Program::exits(60 * SECOND, 0));
+    let (_, container) = started(&fake, "app").await;
+    let exec = |command: &str, timeout| {
+        let (fake, container, command) = (fake.clone(), container.clone(), words(command));
+        async move { fake.exec_sync(&container, &command, timeout).await }
+    };
+    assert_eq!(exec("true", None).await, Ok(ExecOutput::default()), "what has no script is content at once");
+    script(&fake, 5 * SECOND, 3);
+    let before = tokio::time::Instant::now();
+    assert_eq!(exec("check -v", Some(5 * SECOND)).await.unwrap().exit_code, 3);
+    assert_eq!(before.elapsed().as_secs(), 5);
+    let error = exec("check -v", Some(SECOND)).await.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Timeout, "command \"check -v\" timed out"));
+    assert_eq!(before.elapsed().as_secs(), 6);
+    script(&fake, 3600 * SECOND, 0);
+    assert_eq!(exec("check", None).await.unwrap().exit_code, 137, "killed with its container");
+    assert_eq!(before.elapsed().as_secs(), 60);
+    assert_eq!(exec("check", None).await.unwrap_err().kind, ErrorKind::NotFound, "it does not run any more");
+    let begun: Vec<String> = fake.world().commands.iter().map(|begun| begun.words.join(" ")).collect();
+    assert_eq!(begun, ["true", "check -v", "check -v", "check"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_whose_caller_is_gone_is_begun_all_the_same_when_told_so() {
+    for on in [false, true] {
+        let fake = fake();
+        let (_, container) = started(&fake, "app").await;
+        fake.set_late_effects(on);
+        *fake.faults() = FakeFaults { slow_rate: 1.0, slow_max: 10 * SECOND, ..FakeFaults::default() };
+        let command = words("check");
+        let given_up =
+            tokio::time::timeout(Duration::from_millis(1), fake.exec_sync(&container, &command, None)).await;
+        assert!(given_up.is_err());
+        tokio::time::sleep(10 * SECOND).await;
+        assert_eq!(fake.world().commands.len(), usize::from(on));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn resources_change_where_something_is_said() {
+    let fake = fake();
+    let (_, container) = started(&fake, "app").await;
+    let first = LinuxResources { cpu_shares: 100, memory_limit_bytes: 5, ..LinuxResources::default() };
+    fake.update_container_resources(&container, &first).await.unwrap();
+    let then = LinuxResources { cpu_shares: 200, cpuset_cpus: "0".into(), ..LinuxResources::default() };
+    fake.update_container_resources(&container, &then).await.unwrap();
+    let both = LinuxResources { memory_limit_bytes: 5, ..then };
+    assert_eq!(fake.world().containers[&container].config.resources, both);
+    let gone = fake.update_container_resources(&"gone".into(), &both).await;
+    assert_eq!(gone.unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_start_is_refused() {
+    let fake = fake();
+    let (_, container) = started(&fake, "app").await;
+    let error = fake.start_container(&container).await.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Refused, "container is in Running state"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_runs_in_the_same_sandbox() {
+    let fake = fake();
+    fake.script("app", Program::exits(SECOND, 0));
+    let (sandbox, target) = started(&fake, "app").await;
+    let other = fake.run_sandbox(&SandboxConfig::default()).await.unwrap();
+    let debugger = |attempt, target: &ContainerId| {
+        let mut config = container_config("debugger", attempt);
+        config.security.target = Some(target.clone());
+        config
+    };
+    let create = |sandbox: &SandboxId, config: ContainerConfig| {
+        let (fake, sandbox) = (fake.clone(), sandbox.clone());
+        async move { fake.create_container(&sandbox, &config, &sandbox_config(0)).await }
+    };
+    create(&sandbox, debugger(0, &target)).await.unwrap();
+    let gone = create(&sandbox, debugger(1, &"gone".into())).await.unwrap_err();
+    assert_eq!(gone.message, "invalid target container: container \"gone\" does not exist");
+    let elsewhere = create(&other, debugger(1, &target)).await.unwrap_err();
+    assert!(elsewhere.message.contains("does not belong to sandbox"), "{elsewhere}");
+    tokio::time::sleep(2 * SECOND).await;
+    let ended = create(&sandbox, debugger(1, &target)).await.unwrap_err();
+    assert!(ended.message.ends_with("is not running - in state Exited"), "{ended}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_must_be_there() {
+    let fake = fake();
+    let config = SandboxConfig { runtime_handler: "kata".into(), ..sandbox_config(0) };
+    let error = fake.run_sandbox(&config).await.unwrap_err();
+    assert_eq!(error.message, "failed to get sandbox runtime: no runtime for \"kata\" is configured");
+    let kata = RuntimeHandler { name: "kata".into(), ..RuntimeHandler::default() };
+    fake.change(|world, _| world.status.handlers = vec![kata]);
+    fake.run_sandbox(&config).await.unwrap();
+}
+
+fn with_users(fake: &FakeRuntime, uid: &str, host: u32) -> SandboxConfig {
+    let able = RuntimeHandler { user_namespaces: true, ..RuntimeHandler::default() };
+    fake.change(|world, _| world.status.handlers = vec![able]);
+    let users = IdRange { host, length: 65_536 };
+    let pod = PodRef { uid: uid.into(), ..pod() };
+    SandboxConfig { pod, user_namespace: Some(users), ..sandbox_config(0) }
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "share users")]
+async fn two_pods_with_the_same_users_panic() {
+    let fake = fake();
+    fake.run_sandbox(&with_users(&fake, "a", 65_536)).await.unwrap();
+    fake.run_sandbox(&with_users(&fake, "b", 131_072)).await.unwrap();
+    let _ = fake.run_sandbox(&with_users(&fake, "c", 65_536)).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "has other users than its sandbox")]
+async fn a_container_with_other_users_than_its_sandbox_panics() {
+    let fake = fake();
+    let config = with_users(&fake, "uid-1", 65_536);
+    let sandbox = fake.run_sandbox(&config).await.unwrap();
+    let _ = fake.create_container(&sandbox, &container_config("app", 0), &config).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[should_panic(expected = "from a handler that cannot")]
+async fn users_of_its_own_at_an_old_runtime_panic() {
+    let fake = fake();
+    let config = with_users(&fake, "a", 65_536);
+    fake.change(|world, _| world.status.handlers.clear());
+    let _ = fake.run_sandbox(&config).await;
 }

@@ -1,23 +1,29 @@
 //! The simulated node: sandboxes, containers and images with the rules real runtimes enforce, as one synchronous state
 //! machine that is told the time.
 //!
-//! Owns the state and the invariants. Must not know tokio, callers, or faults. A violated invariant is a bug in the agent
-//! and panics: the simulator has no other purpose.
+//! Owns the state; what containers do is `container`'s, what must never happen `invariants`'. Must not know tokio, callers,
+//! or faults. A violated invariant is a bug in the agent and panics: the simulator has no other purpose.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::observed::{ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox};
+use crate::observed::ObservedSandbox;
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ImageAuth, ImageStatus, NamespaceMode, RuntimeError,
-    RuntimeStatus, SandboxConfig, labels,
+    CgroupDriver, ErrorKind, ImageAuth, ImageStatus, NamespaceMode, RuntimeError, RuntimeStatus,
+    SandboxConfig, labels,
 };
-use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
+use crate::types::{ContainerId, PodRef, PodUid, SandboxId, Timestamp};
 
-use super::program::{FakeImage, OnStop, Program, RemoteImage, Run};
+use super::program::{Command, ExecScript, FakeImage, Program, RemoteImage};
 
-/// Exit code of a killed process.
-const KILLED: i32 = 137;
+mod container;
+mod invariants;
+
+pub use container::FakeContainer;
+
+pub(super) use container::KILLED;
+
+/// Commands remembered; older ones are dropped so that a long simulation stays small.
+const COMMAND_LOG_LIMIT: usize = 4096;
 
 /// A sandbox record.
 #[derive(Clone, Debug)]
@@ -28,25 +34,6 @@ pub struct FakeSandbox {
     pub config: SandboxConfig,
     /// A `StopPodSandbox` of the agent ended it, not the world.
     stopped_by_call: bool,
-}
-
-/// A container record.
-#[derive(Clone, Debug)]
-pub struct FakeContainer {
-    /// What a status call shows.
-    pub observed: ObservedContainer,
-    /// What it was made from.
-    pub config: ContainerConfig,
-    program: Program,
-    end: Option<End>,
-}
-
-/// How and when a running container will end, as far as is known.
-#[derive(Clone, Copy, Debug)]
-struct End {
-    at: Timestamp,
-    code: i32,
-    reason: &'static str,
 }
 
 /// The state of a simulated node.
@@ -60,6 +47,8 @@ pub struct World {
     pub images: BTreeMap<String, FakeImage>,
     /// Images in the registry by reference.
     pub registry: BTreeMap<String, RemoteImage>,
+    /// Commands begun in containers, oldest first.
+    pub commands: VecDeque<Command>,
     /// Answer of `Status`.
     pub status: RuntimeStatus,
     /// Answer of `RuntimeConfig`.
@@ -67,6 +56,7 @@ pub struct World {
     /// What happens now is the late effect of a call of an agent that has died: nobody to blame.
     pub(super) is_late: bool,
     programs: BTreeMap<String, Vec<Program>>,
+    execs: BTreeMap<(String, String), ExecScript>,
     next_id: u64,
     changes: u64,
 }
@@ -78,10 +68,17 @@ impl Default for World {
             containers: BTreeMap::new(),
             images: BTreeMap::new(),
             registry: BTreeMap::new(),
-            status: RuntimeStatus { runtime_ready: Ok(()), network_ready: Ok(()) },
+            commands: VecDeque::new(),
+            status: RuntimeStatus {
+                runtime_ready: Ok(()),
+                network_ready: Ok(()),
+                handlers: Vec::new(),
+                supplemental_groups_policy: None,
+            },
             cgroup_driver: Some(CgroupDriver::Cgroupfs),
             is_late: false,
             programs: BTreeMap::new(),
+            execs: BTreeMap::new(),
             next_id: 1,
             changes: 1,
         }
@@ -89,12 +86,6 @@ impl Default for World {
 }
 
 impl World {
-    /// Scripts the runs of containers with this name or, lower in precedence, this image: one program per attempt, the
-    /// last one for all further attempts. Containers made before keep theirs.
-    pub fn set_programs(&mut self, name_or_image: &str, programs: Vec<Program>) {
-        self.programs.insert(name_or_image.to_owned(), programs);
-    }
-
     /// Grows with every change worth a hint.
     #[must_use]
     pub fn changes(&self) -> u64 {
@@ -137,26 +128,11 @@ impl World {
             .collect()
     }
 
-    /// Containers of a pod, or all, as a list call shows them.
-    #[must_use]
-    pub fn list_containers(&self, pod: Option<&PodUid>) -> Vec<ObservedContainer> {
-        let ours = |container: &&FakeContainer| is_ours(&container.observed.pod, pod);
-        self.containers.values().filter(ours).map(|container| list_view(&container.observed)).collect()
-    }
-
     /// One sandbox in full.
     pub fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
         self.sandboxes.get(id).map(|sandbox| sandbox.observed.clone()).ok_or_else(|| {
             let message = format!("an error occurred when try to find sandbox \"{id}\": not found");
             RuntimeError::new("PodSandboxStatus", ErrorKind::NotFound, message)
-        })
-    }
-
-    /// One container in full.
-    pub fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
-        self.containers.get(id).map(|container| container.observed.clone()).ok_or_else(|| {
-            let message = format!("an error occurred when try to find container \"{id}\": not found");
-            RuntimeError::new("ContainerStatus", ErrorKind::NotFound, message)
         })
     }
 
@@ -174,6 +150,7 @@ impl World {
                 format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {id:?}");
             return Err(RuntimeError::new(call, ErrorKind::AlreadyExists, message));
         }
+        self.check_abilities(config)?;
         let host_network = config.namespaces.network == NamespaceMode::Node;
         if let (false, Err(reason)) = (host_network, &self.status.network_ready) {
             let message = format!("failed to setup network for sandbox: {reason}");
@@ -194,7 +171,25 @@ impl World {
         let sandbox = FakeSandbox { observed, config: config.clone(), stopped_by_call: false };
         self.sandboxes.insert(id.clone(), sandbox);
         self.changes += 1;
+        self.check_users(&id);
         Ok(id)
+    }
+
+    /// The handler must exist, and be able to do what it is asked for. A world without handlers is an old runtime, which
+    /// has its default alone and would silently run the pod with the node's users.
+    fn check_abilities(&self, config: &SandboxConfig) -> Result<(), RuntimeError> {
+        let name = config.runtime_handler.as_str();
+        let handler = self.status.handlers.iter().find(|handler| handler.name == name);
+        if handler.is_none() && !name.is_empty() {
+            let message = format!("failed to get sandbox runtime: no runtime for {name:?} is configured");
+            return Err(RuntimeError::new("RunPodSandbox", ErrorKind::Refused, message));
+        }
+        assert!(
+            config.user_namespace.is_none() || handler.is_some_and(|handler| handler.user_namespaces),
+            "invariant: {} was asked for with users of its own from a handler that cannot",
+            config.pod
+        );
+        Ok(())
     }
 
     /// Ends a sandbox and what runs in it.
@@ -222,121 +217,6 @@ impl World {
         self.stop_sandbox(id, now);
         self.containers.retain(|_, container| container.observed.sandbox != *id);
         self.changes += u64::from(self.sandboxes.remove(id).is_some());
-    }
-
-    /// Makes a container; its name is reserved until it is removed.
-    pub fn create_container(
-        &mut self,
-        sandbox_id: &SandboxId,
-        config: &ContainerConfig,
-        now: Timestamp,
-    ) -> Result<ContainerId, RuntimeError> {
-        let refuse = |kind, message| RuntimeError::new("CreateContainer", kind, message);
-        let Some(sandbox) = self.sandboxes.get(sandbox_id) else {
-            let message = format!("failed to find sandbox id {:?}: not found", sandbox_id.as_str());
-            return Err(refuse(ErrorKind::NotFound, message));
-        };
-        let log_path = match config.log_path.as_str() {
-            "" => String::new(),
-            path => format!("{}/{path}", sandbox.config.log_directory.trim_end_matches('/')),
-        };
-        let ready = sandbox.observed.ready;
-        let pod = pod_of(&config.labels);
-        if !ready {
-            // The kind is containerd's, odd as it is.
-            let message = "failed to get sandbox container task: no running task found".to_owned();
-            return Err(refuse(ErrorKind::NotFound, message));
-        }
-        self.check_container_name(&pod, config)?;
-        let Some(image) = self.image_status(&config.image) else {
-            let message = format!("failed to resolve image {:?}: not found", config.image);
-            return Err(refuse(ErrorKind::NotFound, message));
-        };
-        let program = self.program_for(config);
-        if let Run::FailsToCreate { message } = &program.run {
-            return Err(refuse(ErrorKind::Refused, message.clone()));
-        }
-        let id = ContainerId::from(format!("{:064x}", self.take_number()));
-        let observed = ObservedContainer {
-            id: id.clone(),
-            pod,
-            name: ContainerName::from(config.labels.get(labels::CONTAINER_NAME).map_or("", String::as_str)),
-            sandbox: sandbox_id.clone(),
-            state: ContainerStateKind::Created,
-            attempt: config.attempt,
-            hash: config.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
-            image: config.user_specified_image.clone(),
-            image_id: image.id,
-            created_at: now,
-            annotations: config.annotations.clone(),
-            log_path,
-            mounts: config.mounts.iter().map(observed_mount).collect(),
-            ..ObservedContainer::default()
-        };
-        let container = FakeContainer { observed, config: config.clone(), program, end: None };
-        self.containers.insert(id.clone(), container);
-        self.changes += 1;
-        Ok(id)
-    }
-
-    /// Starts a made container in a ready sandbox, and checks the world's invariants.
-    pub fn start_container(&mut self, id: &ContainerId, now: Timestamp) -> Result<(), RuntimeError> {
-        let refuse = |kind, message| Err(RuntimeError::new("StartContainer", kind, message));
-        let Some(container) = self.containers.get(id) else {
-            let message =
-                format!("an error occurred when try to find container {:?}: not found", id.as_str());
-            return refuse(ErrorKind::NotFound, message);
-        };
-        if container.observed.state != ContainerStateKind::Created {
-            let message = format!("container is in {:?} state", container.observed.state);
-            return refuse(ErrorKind::Refused, message);
-        }
-        let sandbox = self.sandboxes.get(&container.observed.sandbox);
-        if sandbox.is_none_or(|sandbox| !sandbox.observed.ready) {
-            assert!(
-                self.is_late || !sandbox.is_some_and(|sandbox| sandbox.stopped_by_call),
-                "invariant: container {} of {} was started in a sandbox that the agent itself had stopped",
-                container.observed.name,
-                container.observed.pod,
-            );
-            let message =
-                format!("sandbox container {:?} is not running", container.observed.sandbox.as_str());
-            return refuse(ErrorKind::Refused, message);
-        }
-        self.changes += 1;
-        let container = self.containers.get_mut(id).expect("looked up above");
-        container.start(now)?;
-        self.check_invariants(id);
-        Ok(())
-    }
-
-    /// Asks a container to stop; [`World::stopping_until`] says when that will be done.
-    pub fn begin_stop(&mut self, id: &ContainerId, grace: Duration, now: Timestamp) {
-        let Some(container) = self.containers.get_mut(id) else { return };
-        // As containerd has it: stopping a container that never ran changes nothing.
-        if container.observed.state == ContainerStateKind::Running {
-            container.begin_stop(grace, now);
-        }
-        self.settle(now);
-    }
-
-    /// When a container that runs will end; `None` if it does not run any more.
-    #[must_use]
-    pub fn stopping_until(&self, id: &ContainerId) -> Option<Timestamp> {
-        self.containers.get(id).and_then(|container| container.end).map(|end| end.at)
-    }
-
-    /// Ends a running container from outside, as a crash or an operator's kill does.
-    pub fn kill_container(&mut self, id: &ContainerId, code: i32, now: Timestamp) {
-        if let Some(container) = self.containers.get_mut(id) {
-            self.changes += u64::from(container.kill(now, code, "Error"));
-        }
-    }
-
-    /// Deletes a container, killing it if it runs.
-    pub fn remove_container(&mut self, id: &ContainerId, now: Timestamp) {
-        self.kill_container(id, KILLED, now);
-        self.changes += u64::from(self.containers.remove(id).is_some());
     }
 
     /// The node loses power and comes back: records stay, nothing runs.
@@ -381,90 +261,6 @@ impl World {
         }
     }
 
-    /// Words for what exists, for messages of failing tests.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        let sandboxes = self.sandboxes.values().map(|sandbox| &sandbox.observed).map(|sandbox| {
-            format!(
-                "sandbox {:.8} {} #{} ready={}",
-                short(sandbox.id.as_str()),
-                sandbox.pod,
-                sandbox.attempt,
-                sandbox.ready
-            )
-        });
-        let containers = self.containers.values().map(|container| &container.observed).map(|container| {
-            let sandbox = short(container.sandbox.as_str());
-            format!(
-                "container {} {} {} #{} {:?} in {sandbox}",
-                short(container.id.as_str()),
-                container.pod,
-                container.name,
-                container.attempt,
-                container.state
-            )
-        });
-        sandboxes.chain(containers).collect::<Vec<_>>().join("\n")
-    }
-
-    fn check_container_name(&self, pod: &PodRef, config: &ContainerConfig) -> Result<(), RuntimeError> {
-        let reserved = |container: &&FakeContainer| {
-            container.observed.pod == *pod
-                && container.config.name == config.name
-                && container.config.attempt == config.attempt
-        };
-        let Some(holder) = self.containers.values().find(reserved) else { return Ok(()) };
-        let PodRef { name, namespace, uid } = pod;
-        let name = format!("{}_{name}_{namespace}_{uid}_{}", config.name, config.attempt);
-        let id = &holder.observed.id;
-        let message =
-            format!("failed to reserve container name {name:?}: name {name:?} is reserved for {id:?}");
-        Err(RuntimeError::new("CreateContainer", ErrorKind::AlreadyExists, message))
-    }
-
-    fn program_for(&self, config: &ContainerConfig) -> Program {
-        let scripted = self
-            .programs
-            .get(&config.name)
-            .or_else(|| self.programs.get(&config.user_specified_image))
-            .or_else(|| self.programs.get(&config.image));
-        let attempt = usize::try_from(config.attempt).unwrap_or(usize::MAX);
-        scripted
-            .and_then(|programs| programs.get(attempt).or_else(|| programs.last()))
-            .cloned()
-            .unwrap_or_default()
-    }
-
-    /// What must hold whatever the agent does; called when a container has just started.
-    fn check_invariants(&self, started: &ContainerId) {
-        let started = &self.containers[started].observed;
-        let alive = |container: &&ObservedContainer| {
-            container.state == ContainerStateKind::Running && container.pod.uid == started.pod.uid
-        };
-        let mut living = self.containers.values().map(|container| &container.observed).filter(alive);
-        if let Some(other) = living.clone().find(|other| other.name == started.name && other.id != started.id)
-        {
-            panic!(
-                "invariant: two live containers {} of {}: {} and {}\n{}",
-                started.name,
-                started.pod,
-                other.id,
-                started.id,
-                self.describe()
-            );
-        }
-        let ready = |id: &SandboxId| self.sandboxes.get(id).is_some_and(|sandbox| sandbox.observed.ready);
-        if let Some(other) = living.find(|other| other.sandbox != started.sandbox && ready(&other.sandbox)) {
-            panic!(
-                "invariant: two ready sandboxes of {} with running containers: {} and {}\n{}",
-                started.pod,
-                other.sandbox,
-                started.sandbox,
-                self.describe()
-            );
-        }
-    }
-
     fn take_number(&mut self) -> u64 {
         let number = self.next_id;
         self.next_id += 1;
@@ -472,77 +268,9 @@ impl World {
     }
 }
 
-impl FakeContainer {
-    fn start(&mut self, now: Timestamp) -> Result<(), RuntimeError> {
-        let end = |after, code, reason| Some(End { at: now.saturating_add(after), code, reason });
-        self.end = match &self.program.run {
-            Run::FailsToStart { message } => {
-                let message = message.clone();
-                self.finish(End { at: now, code: 128, reason: "StartError" });
-                self.observed.message.clone_from(&message);
-                return Err(RuntimeError::new("StartContainer", ErrorKind::Refused, message));
-            }
-            Run::Forever | Run::FailsToCreate { .. } => None,
-            Run::Exits { after, code } => end(*after, *code, if *code == 0 { "Completed" } else { "Error" }),
-            Run::OutOfMemory { after } => end(*after, KILLED, "OOMKilled"),
-        };
-        self.observed.state = ContainerStateKind::Running;
-        self.observed.started_at = now;
-        Ok(())
-    }
-
-    fn begin_stop(&mut self, grace: Duration, now: Timestamp) {
-        let killed = End { at: now.saturating_add(grace), code: KILLED, reason: "Error" };
-        let end = match self.program.on_stop {
-            OnStop::Exits { after, code } if after < grace => {
-                let reason = if code == 0 { "Completed" } else { "Error" };
-                End { at: now.saturating_add(after), code, reason }
-            }
-            OnStop::Exits { .. } | OnStop::Ignores => killed,
-        };
-        if self.end.is_none_or(|current| end.at < current.at) {
-            self.end = Some(end);
-        }
-    }
-
-    /// True when it was alive.
-    fn kill(&mut self, now: Timestamp, code: i32, reason: &'static str) -> bool {
-        let alive = self.observed.state == ContainerStateKind::Running;
-        if alive {
-            self.finish(End { at: now, code, reason });
-        }
-        alive
-    }
-
-    fn finish(&mut self, end: End) {
-        self.end = None;
-        self.observed.state = ContainerStateKind::Exited;
-        self.observed.finished_at = end.at;
-        self.observed.exit_code = end.code;
-        end.reason.clone_into(&mut self.observed.reason);
-    }
-}
-
 /// Has a pod label, and the wanted one.
 fn is_ours(pod: &PodRef, wanted: Option<&PodUid>) -> bool {
     !pod.uid.is_empty() && wanted.is_none_or(|uid| pod.uid == *uid)
-}
-
-/// Without what only a status call fills.
-fn list_view(full: &ObservedContainer) -> ObservedContainer {
-    ObservedContainer {
-        id: full.id.clone(),
-        pod: full.pod.clone(),
-        name: full.name.clone(),
-        sandbox: full.sandbox.clone(),
-        state: full.state,
-        attempt: full.attempt,
-        hash: full.hash.clone(),
-        image: full.image.clone(),
-        image_id: full.image_id.clone(),
-        created_at: full.created_at,
-        ..ObservedContainer::default()
-    }
 }
 
 /// The pod that labels name.
@@ -555,15 +283,6 @@ pub(super) fn pod_of(map: &BTreeMap<String, String>) -> PodRef {
     }
 }
 
-fn observed_mount(mount: &crate::runtime::Mount) -> ObservedMount {
-    ObservedMount { container_path: mount.container_path.clone(), host_path: mount.host_path.clone() }
-}
-
 fn pod_ip(number: u64) -> String {
     format!("10.88.{}.{}", number / 250 % 256, number % 250 + 2)
-}
-
-/// The telling end of a long id.
-fn short(id: &str) -> &str {
-    id.get(id.len().saturating_sub(6)..).unwrap_or(id)
 }

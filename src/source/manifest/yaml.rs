@@ -2,6 +2,8 @@
 //!
 //! Owns the parser, its bounds and the splitting into documents, so that one broken document does not hide the others.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 use serde_saphyr::{Budget, DuplicateKeyPolicy, Options};
 
@@ -14,6 +16,8 @@ const MAX_DEPTH: usize = 64;
 /// Uses of `*alias` in one document, and how many nodes they may stand for together.
 const MAX_ALIASES: usize = 1_000;
 const MAX_ALIAS_NODES: usize = 100_000;
+/// Quoted texts of one document with `\'` in them: each costs reading the document once more.
+const MAX_APOSTROPHE_TEXTS: usize = 20;
 
 /// The text is not YAML, or goes beyond what is reasonable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,8 +131,7 @@ fn is_blank(line: &str) -> bool {
 }
 
 fn parse(chunk: &Chunk<'_>, strict: bool) -> Result<Value, YamlError> {
-    let parsed: Result<Value, _> = serde_saphyr::from_str_with_options(chunk.text, options(strict));
-    let mut value = parsed.map_err(|error| {
+    let mut value = parse_leniently(chunk.text, strict).map_err(|error| {
         let location = error.location();
         let line = location.map_or(0, |location| location.line() + chunk.lines_before);
         let column = location.map_or(0, |location| location.column());
@@ -136,6 +139,48 @@ fn parse(chunk: &Chunk<'_>, strict: bool) -> Result<Value, YamlError> {
     })?;
     make_whole(&mut value);
     Ok(value)
+}
+
+/// Reads `\'` in double quotes as an apostrophe. YAML does not have that escape; the parser of Kubernetes takes it.
+fn parse_leniently(text: &str, strict: bool) -> Result<Value, serde_saphyr::Error> {
+    let mut text = Cow::Borrowed(text);
+    for _ in 0..MAX_APOSTROPHE_TEXTS {
+        let parsed = serde_saphyr::from_str_with_options(&text, options(strict));
+        let Err(error) = &parsed else { return parsed };
+        let unknown_escape = error.without_snippet().to_string().contains("unknown escape character");
+        let place = error.location().filter(|_| unknown_escape);
+        match place.and_then(|place| without_escaped_apostrophes(&text, place.line(), place.column())) {
+            Some(changed) => text = Cow::Owned(changed),
+            None => return parsed,
+        }
+    }
+    serde_saphyr::from_str_with_options(&text, options(strict))
+}
+
+/// The text with plain apostrophes in the double-quoted text that begins at a place counted from 1; `None` when nothing
+/// is to be changed there.
+fn without_escaped_apostrophes(text: &str, line: u64, column: u64) -> Option<String> {
+    let line_start: usize =
+        text.split_inclusive('\n').take(usize::try_from(line).ok()?.checked_sub(1)?).map(str::len).sum();
+    let in_line = text[line_start..].char_indices().nth(usize::try_from(column).ok()?.checked_sub(1)?)?;
+    let quoted = text[line_start + in_line.0..].strip_prefix('"')?;
+    let start = text.len() - quoted.len();
+    let mut changed = text[..start].to_owned();
+    let mut characters = quoted.char_indices();
+    while let Some((index, character)) = characters.next() {
+        match character {
+            '"' => {
+                changed.push_str(&quoted[index..]);
+                break;
+            }
+            '\\' => match characters.next()?.1 {
+                '\'' => changed.push('\''),
+                escaped => changed.extend(['\\', escaped]),
+            },
+            other => changed.push(other),
+        }
+    }
+    (changed.len() < text.len()).then_some(changed)
 }
 
 fn options(strict: bool) -> Options {

@@ -119,3 +119,28 @@ fn failed_pulls_are_tried_again_with_growing_pauses() {
         assert_eq!(running(&node, "web").len(), 1, "the image has come by other means");
     });
 }
+
+#[test]
+fn a_sandbox_that_cannot_be_replaced_is_not_stopped_again_and_again() {
+    simulate(async {
+        let mut node = node().await;
+        let web = Manifest::new("web", "Always", Act::Forever);
+        node.want(PodSource::File, &files(&[&web]));
+        node.wait(10 * SECOND).await;
+        node.stop().await;
+        node.fake.reboot();
+        let slow_max = Duration::from_millis(20);
+        *node.fake.faults() = FakeFaults { slow_rate: 1.0, slow_max, ..FakeFaults::default() };
+        node.fake
+            .change(|world, _| world.status.network_ready = Err("cni plugin not initialized".to_owned()));
+        node.fake.clear_calls();
+        node.start().await;
+        node.wait(MINUTE).await;
+        let calls = node.fake.calls();
+        let stops = calls.iter().filter(|call| call.call == "StopPodSandbox").count();
+        assert!((1..70).contains(&stops), "once per try, and there is one in a second: {stops}");
+        node.fake.change(|world, _| world.status.network_ready = Ok(()));
+        node.wait(10 * SECOND).await;
+        assert_eq!(running(&node, "web").len(), 1);
+    });
+}

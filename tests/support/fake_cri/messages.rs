@@ -2,18 +2,18 @@
 
 use edge_agent::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
 use edge_agent::proto::runtime as cri;
-use edge_agent::runtime::{ContainerConfig, Mount, NamespaceMode, NamespaceOptions, SandboxConfig};
+use edge_agent::runtime::{
+    ContainerConfig, ContainerSecurity, IdRange, LinuxResources, Mount, NamespaceMode, NamespaceOptions,
+    RuntimeHandler, SandboxConfig,
+};
 use edge_agent::types::PodRef;
 
 /// What the simulator needs of a sandbox's configuration.
 pub fn sandbox_config(config: &cri::PodSandboxConfig, runtime_handler: String) -> SandboxConfig {
     let metadata = config.metadata.clone().unwrap_or_default();
-    let host_network = config
-        .linux
-        .as_ref()
-        .and_then(|linux| linux.security_context.as_ref())
-        .and_then(|security| security.namespace_options.as_ref())
-        .is_some_and(|options| options.network() == cri::NamespaceMode::Node);
+    let security = config.linux.as_ref().and_then(|linux| linux.security_context.as_ref());
+    let options = security.and_then(|security| security.namespace_options.as_ref());
+    let host_network = options.is_some_and(|options| options.network() == cri::NamespaceMode::Node);
     let network = if host_network { NamespaceMode::Node } else { NamespaceMode::Pod };
     SandboxConfig {
         pod: PodRef { namespace: metadata.namespace, name: metadata.name, uid: metadata.uid.into() },
@@ -23,8 +23,37 @@ pub fn sandbox_config(config: &cri::PodSandboxConfig, runtime_handler: String) -
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
         namespaces: NamespaceOptions { network, ..NamespaceOptions::default() },
+        user_namespace: user_namespace(options),
         runtime_handler,
         ..SandboxConfig::default()
+    }
+}
+
+fn user_namespace(options: Option<&cri::NamespaceOption>) -> Option<IdRange> {
+    let mapping = options?.userns_options.as_ref()?.uids.first()?;
+    Some(IdRange { host: mapping.host_id, length: mapping.length })
+}
+
+pub fn runtime_handler(handler: RuntimeHandler) -> cri::RuntimeHandler {
+    let RuntimeHandler { name, recursive_read_only_mounts, user_namespaces } = handler;
+    let features = cri::RuntimeHandlerFeatures { recursive_read_only_mounts, user_namespaces };
+    cri::RuntimeHandler { name, features: Some(features) }
+}
+
+/// What the simulator needs of a container's cgroup values.
+pub fn resources(linux: Option<&cri::LinuxContainerResources>) -> LinuxResources {
+    let linux = linux.cloned().unwrap_or_default();
+    LinuxResources {
+        cpu_period: linux.cpu_period,
+        cpu_quota: linux.cpu_quota,
+        cpu_shares: linux.cpu_shares,
+        memory_limit_bytes: linux.memory_limit_in_bytes,
+        memory_swap_limit_bytes: linux.memory_swap_limit_in_bytes,
+        oom_score_adj: linux.oom_score_adj,
+        unified: linux.unified,
+        cpuset_cpus: linux.cpuset_cpus,
+        cpuset_mems: linux.cpuset_mems,
+        ..LinuxResources::default()
     }
 }
 
@@ -32,6 +61,11 @@ pub fn sandbox_config(config: &cri::PodSandboxConfig, runtime_handler: String) -
 pub fn container_config(config: &cri::ContainerConfig) -> ContainerConfig {
     let metadata = config.metadata.clone().unwrap_or_default();
     let image = config.image.clone().unwrap_or_default();
+    let linux = config.linux.as_ref();
+    let options = linux
+        .and_then(|linux| linux.security_context.as_ref())
+        .and_then(|security| security.namespace_options.as_ref());
+    let target = options.filter(|options| options.pid() == cri::NamespaceMode::Target);
     let mount = |mount: &cri::Mount| Mount {
         container_path: mount.container_path.clone(),
         host_path: mount.host_path.clone(),
@@ -53,6 +87,12 @@ pub fn container_config(config: &cri::ContainerConfig) -> ContainerConfig {
         log_path: config.log_path.clone(),
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
+        resources: resources(linux.and_then(|linux| linux.resources.as_ref())),
+        security: ContainerSecurity {
+            user_namespace: user_namespace(options),
+            target: target.map(|options| options.target_id.as_str().into()),
+            ..ContainerSecurity::default()
+        },
         ..ContainerConfig::default()
     }
 }

@@ -1,5 +1,6 @@
 //! The calls the agent makes; all others are unimplemented, as in an old runtime.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,11 @@ const EVENT_QUEUE: usize = 64;
 #[derive(Clone)]
 pub struct Services {
     shared: Arc<Shared>,
+}
+
+/// Has all labels of a selector.
+fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -98,8 +104,14 @@ impl RuntimeService for Services {
             condition("RuntimeReady", status.runtime_ready),
             condition("NetworkReady", status.network_ready),
         ];
-        let status = Some(cri::RuntimeStatus { conditions });
-        Ok(Response::new(cri::StatusResponse { status, ..cri::StatusResponse::default() }))
+        Ok(Response::new(cri::StatusResponse {
+            status: Some(cri::RuntimeStatus { conditions }),
+            runtime_handlers: status.handlers.into_iter().map(messages::runtime_handler).collect(),
+            features: status.supplemental_groups_policy.map(|supplemental_groups_policy| {
+                cri::RuntimeFeatures { supplemental_groups_policy, ..cri::RuntimeFeatures::default() }
+            }),
+            ..cri::StatusResponse::default()
+        }))
     }
 
     async fn runtime_config(
@@ -127,6 +139,7 @@ impl RuntimeService for Services {
         let effect = |state: &mut super::State, now| {
             let id = state.world.run_sandbox(&config, now)?;
             state.sandbox_configs.insert(id.to_string(), raw);
+            state.runtime_handlers.insert(id.to_string(), config.runtime_handler.clone());
             Ok(id)
         };
         let id = self.shared.call("RunPodSandbox", &subject, effect).await?;
@@ -179,14 +192,14 @@ impl RuntimeService for Services {
     ) -> Answer<cri::ListPodSandboxResponse> {
         let filter = request.into_inner().filter.unwrap_or_default();
         let effect = |state: &mut super::State, _| {
+            // A message of each of thousands to filter would take the time of a real runtime's whole answer.
             let sandboxes = state.world.sandboxes.values();
+            let sandboxes =
+                sandboxes.filter(|sandbox| selected(&sandbox.config.labels, &filter.label_selector));
             let items = sandboxes.map(|sandbox| messages::sandbox_item(&sandbox.observed, &sandbox.config));
             Ok(items
                 .filter(|item| filter.id.is_empty() || filter.id == item.id)
                 .filter(|item| filter.state.is_none_or(|state| state.state == item.state))
-                .filter(|item| {
-                    filter.label_selector.iter().all(|(key, value)| item.labels.get(key) == Some(value))
-                })
                 .collect())
         };
         let items = self.shared.call("ListPodSandbox", "", effect).await?;
@@ -264,6 +277,8 @@ impl RuntimeService for Services {
         let filter = request.into_inner().filter.unwrap_or_default();
         let effect = |state: &mut super::State, _| {
             let containers = state.world.containers.values();
+            let containers =
+                containers.filter(|container| selected(&container.config.labels, &filter.label_selector));
             let items =
                 containers.map(|container| messages::container_item(&container.observed, &container.config));
             Ok(items
@@ -271,9 +286,6 @@ impl RuntimeService for Services {
                 .filter(|item| filter.state.is_none_or(|state| state.state == item.state))
                 .filter(|item| {
                     filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == item.pod_sandbox_id
-                })
-                .filter(|item| {
-                    filter.label_selector.iter().all(|(key, value)| item.labels.get(key) == Some(value))
                 })
                 .collect())
         };
@@ -292,6 +304,43 @@ impl RuntimeService for Services {
         };
         let status = self.shared.call("ContainerStatus", id.as_str(), effect).await?;
         Ok(Response::new(cri::ContainerStatusResponse { status: Some(status), ..Default::default() }))
+    }
+
+    async fn update_container_resources(
+        &self,
+        request: Request<cri::UpdateContainerResourcesRequest>,
+    ) -> Answer<cri::UpdateContainerResourcesResponse> {
+        let request = request.into_inner();
+        let id = ContainerId::from(request.container_id.clone());
+        let resources = messages::resources(request.linux.as_ref());
+        let effect = |state: &mut super::State, _| {
+            state.updates.push(request);
+            state.world.update_resources(&id, &resources)
+        };
+        self.shared.call("UpdateContainerResources", id.as_str(), effect).await?;
+        Ok(Response::new(cri::UpdateContainerResourcesResponse {}))
+    }
+
+    /// The subject is the container and the command.
+    async fn exec_sync(&self, request: Request<cri::ExecSyncRequest>) -> Answer<cri::ExecSyncResponse> {
+        let request = request.into_inner();
+        let id = ContainerId::from(request.container_id.clone());
+        let subject = format!("{id} {}", request.cmd.join(" "));
+        let timeout = u64::try_from(request.timeout).ok().filter(|seconds| *seconds > 0);
+        let effect = |state: &mut super::State, now| {
+            let timeout = timeout.map(Duration::from_secs);
+            let begun = state.world.exec(&id, &request.cmd, timeout, now);
+            state.commands.push(request);
+            begun
+        };
+        let begun = self.shared.call("ExecSync", &subject, effect).await?;
+        tokio::time::sleep(begun.takes).await;
+        let output = begun.outcome.map_err(|error| super::status_of(&error))?;
+        Ok(Response::new(cri::ExecSyncResponse {
+            stdout: output.output,
+            stderr: Vec::new(),
+            exit_code: output.exit_code,
+        }))
     }
 
     async fn get_container_events(

@@ -114,6 +114,10 @@ fn volume_rules() {
                 "spec.volumes[0].configMap.items[0].path: Invalid value: \"/p\": must be a relative path",
             ),
             volume(
+                json!({"configMap": {"name": "c", "items": [{"key": "a", "path": "p"}, {"key": "b", "path": "p"}]}}),
+                "",
+            ),
+            volume(
                 json!({"downwardAPI": {"items": [{"path": "p"}]}}),
                 "spec.volumes[0].downwardAPI.items[0]: Required value: one of fieldRef and resourceFieldRef is required",
             ),

@@ -62,6 +62,24 @@ fn surrogate_pairs_written_as_escapes_become_one_character() {
 }
 
 #[test]
+fn an_escaped_apostrophe_in_double_quotes_is_an_apostrophe_and_elsewhere_stays_as_written() {
+    for (text, expected) in [
+        (r#"a: "it\'s" # don\'t"#, json!("it's")),
+        (r#"a: ["x", "\'1\'", "\'\\\"\u0041\'"]"#, json!(["x", "'1'", "'\\\"A'"])),
+        ("a: |\n  it\\'s\n", json!("it\\'s\n")),
+        (r"a: it\'s", json!(r"it\'s")),
+        ("b: ä\na: [ä, \"ä\\'ä\n   z\"]", json!(["ä", "ä'ä z"])),
+    ] {
+        assert_eq!(one(text)["a"], expected, "{text}");
+    }
+    let unknown = r#"a: "\'\q""#;
+    assert!(refusal(unknown).message.contains("unknown escape"), "{:?}", refusal(unknown));
+    assert_eq!(refusal(r#"a: "\'"#).line, 1);
+    let many = format!("[{}]", r#""\'","#.repeat(10_000));
+    assert!(refusal(&many).message.contains("unknown escape"));
+}
+
+#[test]
 fn documents_are_cut_at_markers_and_empty_ones_are_skipped() {
     let text =
         "# head\n%YAML 1.1\n---\n# nothing\n---\na: |\n  text\n...\n# between\n---\n---\nb: 2\n--- {c: 3}\n";

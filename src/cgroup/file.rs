@@ -1,0 +1,19 @@
+//! One file of a cgroup: what it is to say, and saying it.
+//!
+//! Must not know which files there are.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+/// One file of a cgroup and what it is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ValueFile {
+    pub(super) controller: &'static str,
+    pub(super) file: String,
+    pub(super) value: String,
+}
+
+/// Writes to a file of the kernel's, which is never made.
+pub(super) fn write_file(path: &Path, value: &str) -> io::Result<()> {
+    std::fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
+}

@@ -1,0 +1,221 @@
+//! Whole pages, word for word.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::decode::decode;
+
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+
+fn shown(pod: Value, events: Value) -> String {
+    let pod: Pod = decode(pod).unwrap().object;
+    let events: Vec<EventReport> = decode(events).unwrap().object;
+    page(&pod, &events, NOW)
+}
+
+/// A pod with something of everything.
+fn web() -> Value {
+    json!({
+        "metadata": {"name": "web-n1", "namespace": "default", "labels": {"app": "web", "tier": "front"},
+            "annotations": {"kubernetes.io/config.source": "file", "note": "two\nlines"}},
+        "spec": {
+            "nodeName": "n1", "priority": 2_000_001_000, "priorityClassName": "system-node-critical",
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"operator": "Exists", "effect": "NoExecute"},
+                {"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule", "tolerationSeconds": 5}],
+            "initContainers": [{"name": "prepare", "image": "busybox:1", "args": ["-c", "true\nfalse"]}],
+            "containers": [{
+                "name": "main", "image": "nginx:1", "command": ["nginx"],
+                "ports": [{"containerPort": 80, "hostPort": 8080, "protocol": "TCP", "name": "http"},
+                    {"containerPort": 53, "protocol": "UDP"}],
+                "resources": {"limits": {"cpu": "1", "memory": "64Mi"}, "requests": {"cpu": "100m"}},
+                "livenessProbe": {"httpGet": {"path": "/healthz", "port": 80, "scheme": "HTTP"}, "timeoutSeconds": 1,
+                    "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3},
+                "readinessProbe": {"exec": {"command": ["cat", "/ready"]}, "initialDelaySeconds": 5, "timeoutSeconds": 1,
+                    "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3},
+                "envFrom": [{"prefix": "P_", "secretRef": {"name": "keys"}}],
+                "env": [{"name": "MODE", "value": "fast"},
+                    {"name": "NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+                    {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}],
+                "volumeMounts": [{"name": "data", "mountPath": "/srv", "readOnly": true},
+                    {"name": "scratch", "mountPath": "/cache", "subPath": "web"}],
+            }],
+            "volumes": [{"name": "data", "hostPath": {"path": "/data", "type": "Directory"}},
+                {"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}},
+                {"name": "keys", "secret": {"secretName": "keys"}}],
+        },
+        "status": {
+            "phase": "Running", "hostIP": "10.0.0.1", "podIP": "10.88.0.7", "podIPs": [{"ip": "10.88.0.7"}],
+            "startTime": "2023-11-14T22:08:20Z", "qosClass": "Burstable",
+            "conditions": [{"type": "Initialized", "status": "True"}, {"type": "PodScheduled", "status": "True"}],
+            "initContainerStatuses": [{"name": "prepare", "ready": true, "imageID": "sha256:b", "containerID": "fake://1",
+                "state": {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": "2023-11-14T22:08:21Z",
+                    "finishedAt": "2023-11-14T22:08:22Z"}}}],
+            "containerStatuses": [{"name": "main", "ready": false, "restartCount": 2, "imageID": "sha256:n",
+                "containerID": "fake://3",
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
+                "lastState": {"terminated": {"exitCode": 137, "signal": 9, "reason": "Error", "message": "boom\n",
+                    "startedAt": "2023-11-14T22:12:00Z", "finishedAt": "2023-11-14T22:13:00Z"}}}],
+        },
+    })
+}
+
+fn its_events() -> Value {
+    let about =
+        |path: &str| json!({"kind": "Pod", "namespace": "default", "name": "web-n1", "fieldPath": path});
+    json!([
+        {"involvedObject": about("spec.containers{main}"), "type": "Warning", "reason": "BackOff", "count": 4,
+            "message": "Back-off restarting failed container main in pod web-n1",
+            "firstTimestamp": "2023-11-14T22:11:20Z", "lastTimestamp": "2023-11-14T22:13:10Z"},
+        {"involvedObject": about(""), "type": "Normal", "reason": "SandboxChanged", "count": 1,
+            "message": "Pod sandbox changed, it will be killed and re-created.",
+            "firstTimestamp": "2023-11-14T22:09:20Z", "lastTimestamp": "2023-11-14T22:09:20Z"},
+        {"involvedObject": {"kind": "Pod", "namespace": "default", "name": "other"}, "reason": "Killing", "count": 1},
+    ])
+}
+
+const WEB_PAGE: &str = "\
+Name:                 web-n1
+Namespace:            default
+Priority:             2000001000
+Priority Class Name:  system-node-critical
+Node:                 n1/10.0.0.1
+Start Time:           Tue, 14 Nov 2023 22:08:20 +0000
+Labels:               app=web
+                      tier=front
+Annotations:          kubernetes.io/config.source: file
+                      note:
+                        two
+                        lines
+Status:               Running
+IP:                   10.88.0.7
+IPs:
+  IP:  10.88.0.7
+Init Containers:
+  prepare:
+    Container ID:  fake://1
+    Image:         busybox:1
+    Image ID:      sha256:b
+    Port:          <none>
+    Host Port:     <none>
+    Args:
+      -c
+      true
+      false
+    State:          Terminated
+      Reason:       Completed
+      Exit Code:    0
+      Started:      Tue, 14 Nov 2023 22:08:21 +0000
+      Finished:     Tue, 14 Nov 2023 22:08:22 +0000
+    Ready:          True
+    Restart Count:  0
+    Environment:    <none>
+    Mounts:         <none>
+Containers:
+  main:
+    Container ID:  fake://3
+    Image:         nginx:1
+    Image ID:      sha256:n
+    Ports:         80/TCP (http), 53/UDP
+    Host Ports:    8080/TCP (http), 0/UDP
+    Command:
+      nginx
+    State:          Waiting
+      Reason:       CrashLoopBackOff
+      Message:      back-off 20s
+    Last State:     Terminated
+      Reason:       Error
+      Message:      boom
+      Exit Code:    137
+      Signal:       9
+      Started:      Tue, 14 Nov 2023 22:12:00 +0000
+      Finished:     Tue, 14 Nov 2023 22:13:00 +0000
+    Ready:          False
+    Restart Count:  2
+    Limits:
+      cpu:     1
+      memory:  64Mi
+    Requests:
+      cpu:      100m
+    Liveness:   http-get http://:80/healthz delay=0s timeout=1s period=10s #success=1 #failure=3
+    Readiness:  exec [cat /ready] delay=5s timeout=1s period=10s #success=1 #failure=3
+    Environment Variables from:
+      keys  Secret with prefix 'P_'  Optional: false
+    Environment:
+      MODE:   fast
+      NAME:   web-n1 (v1:metadata.name)
+      TOKEN:  <set to the key 'token' in secret 'keys'>  Optional: false
+    Mounts:
+      /cache from scratch (rw,path=\"web\")
+      /srv from data (ro)
+Conditions:
+  Type          Status
+  Initialized   True
+  PodScheduled  True
+Volumes:
+  data:
+    Type:          HostPath (bare host directory volume)
+    Path:          /data
+    HostPathType:  Directory
+  scratch:
+    Type:       EmptyDir (a temporary directory that shares a pod's lifetime)
+    Medium:     
+    SizeLimit:  1Gi
+  keys:
+    Type:        Secret (a volume populated by a Secret)
+    SecretName:  keys
+    Optional:    false
+QoS Class:       Burstable
+Node-Selectors:  disk=ssd
+Tolerations:     :NoExecute op=Exists
+                 a=b:NoSchedule for 5s
+Events:
+  Type     Reason          Age               From     Message
+  ----     ------          ----              ----     -------
+  Normal   SandboxChanged  4m                kubelet  Pod sandbox changed, it will be killed and re-created.
+  Warning  BackOff         10s (x4 over 2m)  kubelet  spec.containers{main}: Back-off restarting failed container main in pod web-n1
+";
+
+#[test]
+fn a_page_reads_as_kubectls() {
+    assert_eq!(shown(web(), its_events()), WEB_PAGE);
+}
+
+#[test]
+fn a_pod_that_waits_for_room_or_is_going_says_so_and_nothing_steers_the_terminal() {
+    let pod = json!({
+        "metadata": {"name": "big", "namespace": "default", "deletionTimestamp": "2023-11-14T22:13:00Z",
+            "annotations": {"evil": "\u{1b}[31m\tred"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}], "volumes": [{"name": "odd", "csi": {}}],
+            "terminationGracePeriodSeconds": 9},
+        "status": {"phase": "Pending", "reason": "OutOfcpu", "message": "Pod was rejected: no cpu"},
+    });
+    let expected = "\
+Name:                      big
+Namespace:                 default
+Node:                      <none>
+Labels:                    <none>
+Annotations:               evil: ?[31m?red
+Status:                    Terminating (lasts 20s)
+Termination Grace Period:  9s
+Reason:                    OutOfcpu
+Message:                   Pod was rejected: no cpu
+IP:                        
+IPs:                       <none>
+Containers:
+  c:
+    Image:        i
+    Port:         <none>
+    Host Port:    <none>
+    Environment:  <none>
+    Mounts:       <none>
+Volumes:
+  odd:
+    <unknown>
+QoS Class:       BestEffort
+Node-Selectors:  <none>
+Tolerations:     <none>
+Events:          <none>
+";
+    assert_eq!(shown(pod, json!([])), expected);
+}

@@ -1,0 +1,33 @@
+//! What this node offers to pods, from the configuration and the kernel.
+//!
+//! Owns where each fact comes from. Must not know what is decided from it.
+
+use crate::config::Resolved;
+use crate::executor::ExecutorConfig;
+use crate::reconcile::admission::{NodeFacts, go_arch, node_labels};
+use crate::reconcile::allocatable::capacity;
+use crate::sys::node;
+
+/// The facts at start. What the runtime can do is learned from it.
+#[must_use]
+pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
+    let kubelet = &resolved.kubelet;
+    // How many pods there may be depends on all cores, not on what is left of them for pods.
+    let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));
+    let pods = capacity(&executor.capacity, most, per_core, 0).get("pods").map_or(most, |pods| pods.value());
+    let left = &executor.allocatable;
+    NodeFacts {
+        name: resolved.node_name.clone(),
+        labels: node_labels(
+            &resolved.node_name,
+            go_arch(std::env::consts::ARCH),
+            &resolved.flags.node_labels,
+        ),
+        allocatable: capacity(left, pods, 0, left.ephemeral_bytes),
+        kernel: node::kernel_version(),
+        allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
+        apparmor: node::apparmor_enabled(),
+        user_namespaces: None,
+        supplemental_groups_policy: None,
+    }
+}

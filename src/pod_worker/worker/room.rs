@@ -1,0 +1,58 @@
+//! The worker's dealings with admission: a place on the node, and room to grow.
+//!
+//! Must not know how room is counted.
+
+use std::rc::Rc;
+
+use super::{Next, Worker};
+use crate::api::pod::{Pod, PodStatus};
+use crate::observed::ObservedPod;
+use crate::reconcile::admission::{needs_runtime_features, rejected_status};
+use crate::reconcile::plan::PodPlan;
+use crate::reconcile::plan::resize;
+use crate::runtime::Runtime;
+
+impl<R: Runtime> Worker<R> {
+    /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room.
+    pub(super) async fn wait_for_room(&mut self, observed: &ObservedPod) -> Option<Next> {
+        let shared = Rc::clone(&self.shared);
+        let admission = &shared.deps.admission;
+        self.resizing.learn(observed, shared.deps.statuses.last(&self.uid).as_ref());
+        if observed.ready_sandbox().is_some() || observed.live_containers().next().is_some() {
+            shared.wake(self.resizing.allocate(&self.pod, observed, admission));
+            return None;
+        }
+        if needs_runtime_features(&self.pod) {
+            match shared.deps.runtime.status().await {
+                Ok(status) => shared.wake(admission.learn(&status)),
+                Err(error) => return Some(self.runtime_trouble(&error)),
+            }
+        }
+        self.resizing.allocate_all();
+        let (verdict, news) = admission.admit(&self.pod);
+        shared.wake(news);
+        let rejection = verdict.err()?;
+        let status = self.status(observed, &PodPlan::default());
+        let mut status = rejected_status(status, !observed.containers.is_empty(), &rejection);
+        let last = shared.deps.statuses.last(&self.uid);
+        status.start_time = last.and_then(|last| last.start_time).or(status.start_time);
+        shared.deps.statuses.set(&self.pod, status);
+        Some(Next::OnLetter)
+    }
+
+    /// Tells how a resize goes, once per step.
+    pub(super) fn tell_resize(&self, status: &PodStatus, allocated: &Pod) {
+        let deps = &self.shared.deps;
+        let before = deps.statuses.last(&self.uid).unwrap_or_default();
+        for news in resize::news(&before, status, &self.pod, allocated) {
+            deps.executor.tell_resize(&self.pod, &news);
+        }
+    }
+
+    /// The pod's cgroup takes what its containers have and what they are to have: it is widened before they grow, and
+    /// narrowed when they have shrunk.
+    pub(super) async fn keep_cgroup(&self, allocated: &Pod, observed: &ObservedPod) {
+        let widest = resize::widest(allocated, observed, &self.resizing.actuated);
+        self.shared.deps.executor.keep_pod_cgroup(&widest).await;
+    }
+}

@@ -1,0 +1,264 @@
+//! Whether a pod may run on this node beside the others: upstream's order, reasons and texts.
+//!
+//! Owns the decision and who of those that wait comes first. Must not know what becomes of a rejected pod.
+
+mod affinity;
+mod fit;
+mod sysctl;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::api::pod::{Container, Pod, PodStatus, ResourceList, StringMap};
+use crate::reconcile::containers::is_sidecar;
+use crate::reconcile::merge::first_seen;
+use crate::types::{PodUid, Timestamp};
+
+pub use fit::beyond_node;
+
+/// Upstream's `SupplementalGroupsPolicy` that a runtime has to support.
+const STRICT: &str = "Strict";
+const OS_LABEL: &str = "kubernetes.io/os";
+const OS: &str = "linux";
+/// Annotations by which profiles were chosen before there was a field.
+const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// How the status of a rejected pod begins; run-once and people tell by it.
+pub const REJECTED_PREFIX: &str = "Pod was rejected: ";
+
+/// Why a pod may not run now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Upstream's reason: `OutOfcpu`, `NodePorts`...
+    pub reason: String,
+    /// Upstream's text, without `Pod was rejected: `.
+    pub message: String,
+}
+
+impl Rejection {
+    fn new(reason: &str, message: impl Into<String>) -> Self {
+        Self { reason: reason.to_owned(), message: message.into() }
+    }
+}
+
+/// What of the node decides who may run on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// `metadata.name` of the node.
+    pub name: String,
+    /// Labels of the node, well-known ones included.
+    pub labels: StringMap,
+    /// What pods may ask for together: `cpu`, `memory`, `pods`... A resource that is not listed is not counted.
+    pub allocatable: ResourceList,
+    /// Major and minor version of the kernel.
+    pub kernel: (u32, u32),
+    /// `allowedUnsafeSysctls`: names, or prefixes that end in `*`.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// The kernel enforces AppArmor profiles.
+    pub apparmor: bool,
+    /// Handlers that can give pods user namespaces of their own, the default's name being empty; `None` while the runtime has
+    /// not told.
+    pub user_namespaces: Option<BTreeSet<String>>,
+    /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` while it has not told.
+    pub supplemental_groups_policy: Option<bool>,
+}
+
+/// Labels every node has, and those the configuration adds. `arch` is Go's word for it.
+#[must_use]
+pub fn node_labels(hostname: &str, arch: &str, configured: &StringMap) -> StringMap {
+    let well_known = [
+        ("beta.kubernetes.io/arch", arch),
+        ("beta.kubernetes.io/os", OS),
+        ("kubernetes.io/arch", arch),
+        ("kubernetes.io/hostname", hostname),
+        (OS_LABEL, OS),
+    ];
+    let mut labels: StringMap =
+        well_known.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    labels.extend(configured.clone());
+    labels
+}
+
+/// Go's name of an architecture, as images and node labels have it.
+#[must_use]
+pub fn go_arch(arch: &str) -> &str {
+    match arch {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// Whether `pod` may run beside `others`, the admitted pods without itself.
+///
+/// # Errors
+/// The first thing that speaks against it.
+pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejection> {
+    sysctl::check(pod, node)?;
+    check_os(pod, node)?;
+    check_supplemental_groups(pod, node)?;
+    fit::check(pod, others, node)?;
+    affinity::check(pod, node)?;
+    check_ports(pod, others)?;
+    check_apparmor(pod, node)?;
+    check_user_namespace(pod, node)
+}
+
+/// The runtime has to be asked what it can do before this pod can be judged.
+#[must_use]
+pub fn needs_runtime_features(pod: &Pod) -> bool {
+    pod.spec.host_users == Some(false) || wants_strict_groups(pod)
+}
+
+fn check_os(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    if pod.spec.node_selector.get(OS_LABEL).is_some_and(|wanted| node.labels.get(OS_LABEL) != Some(wanted)) {
+        let message = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return Err(Rejection::new("PodOSSelectorNodeLabelDoesNotMatch", message));
+    }
+    if pod.spec.os.as_ref().is_some_and(|os| os.name != OS) {
+        let message = "Failed to admit pod as the OS field doesn't match node OS";
+        return Err(Rejection::new("PodOSNotSupported", message));
+    }
+    Ok(())
+}
+
+fn wants_strict_groups(pod: &Pod) -> bool {
+    let security = pod.spec.security_context.as_ref();
+    security.is_some_and(|security| security.supplemental_groups_policy.as_deref() == Some(STRICT))
+}
+
+fn check_supplemental_groups(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    if wants_strict_groups(pod) && node.supplemental_groups_policy == Some(false) {
+        let message = format!("SupplementalGroupsPolicy={STRICT} is not supported in this node");
+        return Err(Rejection::new("SupplementalGroupsPolicyNotSupported", message));
+    }
+    Ok(())
+}
+
+/// Address, protocol and number of a port of the node.
+type HostPort<'a> = (&'a str, &'a str, i32);
+
+const ANY_ADDRESS: &str = "0.0.0.0";
+
+fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
+    let sidecars = pod.spec.init_containers.iter().filter(|container| is_sidecar(container));
+    sidecars.chain(&pod.spec.containers).flat_map(|container| &container.ports).filter_map(|port| {
+        let address = if port.host_ip.is_empty() { ANY_ADDRESS } else { &port.host_ip };
+        let protocol = if port.protocol.is_empty() { "TCP" } else { &port.protocol };
+        (port.host_port > 0).then_some((address, protocol, port.host_port))
+    })
+}
+
+fn check_ports(pod: &Pod, others: &[&Pod]) -> Result<(), Rejection> {
+    let used: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other)).collect();
+    let clashes = |(address, protocol, number): HostPort<'_>| {
+        used.iter().any(|(other_address, other_protocol, other_number)| {
+            let same_address =
+                address == ANY_ADDRESS || *other_address == ANY_ADDRESS || address == *other_address;
+            same_address && protocol == *other_protocol && number == *other_number
+        })
+    };
+    if host_ports(pod).any(clashes) {
+        return Err(failed_predicate(
+            "NodePorts",
+            "node(s) didn't have free ports for the requested pod ports",
+        ));
+    }
+    Ok(())
+}
+
+fn check_apparmor(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    if !node.apparmor && wants_apparmor(pod) {
+        return Err(Rejection::new(
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host",
+        ));
+    }
+    Ok(())
+}
+
+fn wants_apparmor(pod: &Pod) -> bool {
+    let confined = |type_: &str| type_ != "Unconfined";
+    let of_pod = pod.spec.security_context.as_ref().and_then(|security| security.app_armor_profile.as_ref());
+    let of_container = |container: &Container| {
+        let security = container.security_context.as_ref();
+        let profile = security.and_then(|security| security.app_armor_profile.as_ref());
+        profile.is_some_and(|profile| confined(&profile.type_))
+    };
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    let by_annotation = pod
+        .metadata
+        .annotations
+        .iter()
+        .any(|(name, profile)| name.starts_with(APPARMOR_ANNOTATION) && profile != "unconfined");
+    of_pod.is_some_and(|profile| confined(&profile.type_))
+        || containers.chain(&pod.spec.ephemeral_containers).any(of_container)
+        || by_annotation
+}
+
+fn check_user_namespace(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    let handler = pod.spec.runtime_class_name.as_deref().unwrap_or_default();
+    let unable = node.user_namespaces.as_ref().is_some_and(|able| !able.contains(handler));
+    if pod.spec.host_users == Some(false) && unable {
+        let message = format!("runtime handler {handler:?} does not support user namespaces");
+        return Err(Rejection::new("PodFeatureUnsupported", message));
+    }
+    Ok(())
+}
+
+fn failed_predicate(name: &str, why: &str) -> Rejection {
+    Rejection::new(name, format!("Predicate {name} failed: {why}"))
+}
+
+/// Sorts pods that wait for room: higher priority first, then whoever was wanted first.
+#[must_use]
+pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
+    (Reverse(priority(pod)), first_seen(pod), pod.metadata.uid.clone())
+}
+
+/// Without an apiserver nobody turns a class into a number, save for the two that are built in.
+fn priority(pod: &Pod) -> i32 {
+    let built_in = || match pod.spec.priority_class_name.as_str() {
+        "system-node-critical" => 2_000_001_000,
+        "system-cluster-critical" => 2_000_000_000,
+        _ => 0,
+    };
+    pod.spec.priority.unwrap_or_else(built_in)
+}
+
+/// The status of a pod that waits for room. It is not failed: it is tried again. A pod that the runtime holds nothing of
+/// has no container statuses, as upstream.
+#[must_use]
+pub fn rejected_status(mut status: PodStatus, holds_containers: bool, rejection: &Rejection) -> PodStatus {
+    "Pending".clone_into(&mut status.phase);
+    status.reason.clone_from(&rejection.reason);
+    status.message = format!("{REJECTED_PREFIX}{}", rejection.message);
+    if !holds_containers {
+        status.container_statuses.clear();
+        status.init_container_statuses.clear();
+    }
+    status
+}
+
+/// The pod waits for room, by its status.
+#[must_use]
+pub fn is_rejected(status: &PodStatus) -> bool {
+    status.phase == "Pending" && status.message.starts_with(REJECTED_PREFIX)
+}
+
+/// The pod waits for room and has never run: its time has not begun.
+#[must_use]
+pub fn has_only_waited(status: &PodStatus) -> bool {
+    is_rejected(status) && status.container_statuses.is_empty()
+}
+
+/// The pod held a place when the status was written: the runtime knew a container of it, and it had not ended.
+#[must_use]
+pub fn held_a_place(status: &PodStatus) -> bool {
+    let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    !ended && containers.any(|container| !container.container_id.is_empty())
+}

@@ -1,0 +1,68 @@
+//! How many calls are under way at once: a runtime that is asked everything at the same time answers nothing in time.
+//!
+//! Owns the bounds. Must not know which calls there are.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// Calls of one kind under way at once. More would not be answered sooner: runtimes take turns at their locks and the disk.
+const CALLS: usize = 64;
+
+/// What kind of call: they wait for their own kind only, so that a thousand sandboxes to make do not hold up a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Whether the runtime is there at all (`Version`): waits for nothing.
+    Health,
+    /// Lists and statuses, the runtime's own included: every new pod asks for it.
+    Looks,
+    /// Makes, starts, removes.
+    Changes,
+    /// Commands in containers, which take the time of whoever wrote them.
+    Commands,
+}
+
+/// The bounds of one runtime.
+pub(super) struct Lanes {
+    looks: Semaphore,
+    changes: Semaphore,
+    commands: Semaphore,
+}
+
+impl Lanes {
+    pub(super) fn new() -> Self {
+        Self { looks: Semaphore::new(CALLS), changes: Semaphore::new(CALLS), commands: Semaphore::new(CALLS) }
+    }
+
+    /// Waits for a turn, which lasts as long as the permit; first come, first served.
+    pub(super) async fn turn(&self, lane: Lane) -> Option<SemaphorePermit<'_>> {
+        let semaphore = match lane {
+            Lane::Health => return None,
+            Lane::Looks => &self.looks,
+            Lane::Changes => &self.changes,
+            Lane::Commands => &self.commands,
+        };
+        Some(semaphore.acquire().await.expect("nobody closes it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn each_kind_waits_for_its_own_and_a_look_at_the_runtime_for_none() {
+        let lanes = Lanes::new();
+        let mut taken = Vec::new();
+        for _ in 0..CALLS {
+            taken.push(lanes.turn(Lane::Changes).await);
+        }
+        let soon = Duration::from_millis(1);
+        assert!(tokio::time::timeout(soon, lanes.turn(Lane::Changes)).await.is_err());
+        for other in [Lane::Health, Lane::Looks, Lane::Commands] {
+            assert!(tokio::time::timeout(soon, lanes.turn(other)).await.is_ok(), "{other:?}");
+        }
+        taken.pop();
+        assert!(tokio::time::timeout(soon, lanes.turn(Lane::Changes)).await.is_ok());
+    }
+}

@@ -1,0 +1,33 @@
+//! Ending processes.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Sends SIGKILL to one process; fine when it is gone. Never to init, to ourselves or to a whole group.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn kill_process(pid: i32) -> std::io::Result<()> {
+    if pid <= 1 || Pid::this().as_raw() == pid {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    match kill(Pid::from_raw(pid), Signal::SIGKILL) {
+        Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_single_other_process_can_be_meant() {
+        for pid in [-1, 0, 1, Pid::this().as_raw()] {
+            assert_eq!(kill_process(pid).unwrap_err().kind(), std::io::ErrorKind::InvalidInput, "{pid}");
+        }
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        kill_process(i32::try_from(child.id()).unwrap()).unwrap();
+        assert!(!child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,103 @@
+//! Objects that come late, change and go while pods use them.
+
+use std::path::PathBuf;
+
+use edge_agent::objects::{ConfigMapData, ObjectData};
+use edge_agent::source::SourcePod;
+use edge_agent::types::PodSource;
+
+use super::{MINUTE, SECOND, node, running, status};
+use crate::sim::node::{Node, simulate};
+use crate::sim::pods::{Act, parse_text};
+
+/// A pod with a ConfigMap as volume and in a variable.
+fn pod(volume: &str, variable: &str) -> SourcePod {
+    let text = format!(
+        r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "web", "namespace": "default"}},
+          "spec": {{"volumes": [{{"name": "config", "configMap": {{"name": "{volume}"}}}}],
+            "containers": [{{"name": "c0", "image": "{}", "imagePullPolicy": "IfNotPresent",
+              "env": [{{"name": "K", "valueFrom": {{"configMapKeyRef": {{"name": "{variable}", "key": "k"}}}}}}],
+              "volumeMounts": [{{"name": "config", "mountPath": "/etc/app"}}]}}]}}}}"#,
+        Act::Forever.image()
+    );
+    parse_text("web", &text, PodSource::File)
+}
+
+fn set(node: &Node, name: &str, value: Option<&str>) {
+    let content = value.map(|value| ConfigMapData {
+        data: ObjectData::from([("k".to_owned(), value.as_bytes().to_vec())]),
+        ..ConfigMapData::default()
+    });
+    node.objects.set_config_map("default", name, content);
+}
+
+fn volume(node: &Node, pod: &SourcePod) -> PathBuf {
+    let uid = pod.pod.metadata.uid.as_str();
+    node.path("pods").join(uid).join("volumes/kubernetes.io~configmap/config")
+}
+
+fn content(node: &Node, pod: &SourcePod) -> Option<String> {
+    std::fs::read_to_string(volume(node, pod).join("k")).ok()
+}
+
+#[test]
+fn a_pod_waits_for_its_objects_and_starts_by_itself() {
+    simulate(async {
+        let mut node = node().await;
+        let web = pod("files", "variables");
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(5 * MINUTE).await;
+        let waiting = status(&node, &web);
+        let message = "MountVolume.SetUp failed for volume \"config\" : configmap \"files\" not found";
+        assert_eq!((waiting.phase.as_str(), waiting.message.as_str()), ("Pending", message));
+        set(&node, "files", Some("1"));
+        // Nobody says that it is there: it is found all the same, later.
+        node.wait(20 * SECOND).await;
+        assert_eq!(content(&node, &web).as_deref(), Some("1"));
+        let waiting = status(&node, &web).container_statuses[0].state.waiting.clone().expect("it waits");
+        assert_eq!(
+            (waiting.reason.as_str(), waiting.message.as_str()),
+            ("CreateContainerConfigError", "configmap \"variables\" not found")
+        );
+        set(&node, "variables", Some("x"));
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(SECOND).await;
+        assert_eq!(running(&node, "web").len(), 1, "told of new objects it does not wait out its pause");
+    });
+}
+
+#[test]
+fn a_changed_object_reaches_the_files_of_a_running_pod() {
+    simulate(async {
+        let mut node = node().await;
+        let web = pod("files", "files");
+        set(&node, "files", Some("1"));
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(10 * SECOND).await;
+        let before = running(&node, "web");
+        assert_eq!(before.len(), 1);
+        set(&node, "files", Some("2"));
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(SECOND).await;
+        assert_eq!(content(&node, &web).as_deref(), Some("2"));
+
+        let version = std::fs::read_link(volume(&node, &web).join("..data")).unwrap();
+        node.crash();
+        node.start().await;
+        node.wait(MINUTE).await;
+        assert_eq!(std::fs::read_link(volume(&node, &web).join("..data")).unwrap(), version);
+
+        set(&node, "files", None);
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(SECOND).await;
+        assert_eq!(content(&node, &web).as_deref(), Some("2"), "an object that goes takes nothing along");
+        assert_eq!(running(&node, "web"), before);
+
+        set(&node, "files", Some("3"));
+        node.crash();
+        node.start().await;
+        node.wait(MINUTE).await;
+        assert_eq!(content(&node, &web).as_deref(), Some("3"), "changed while no agent was there");
+        assert_eq!(running(&node, "web"), before);
+    });
+}
