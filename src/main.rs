@@ -11,11 +11,18 @@ use edge_agent::kubelet::run_once::RunOnceOutcome;
 use edge_agent::kubelet::setup::{self, DaemonEnvironment, Finished};
 use edge_agent::logging::{self, LogConfig, LogFormat};
 use edge_agent::rt;
+use edge_agent::runtime::embedded;
 
 const FAILED: u8 = 1;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // The agent's own helpers, started by it alone: nothing of a command line is read for them.
+    match arguments.first().and_then(|argument| argument.to_str()) {
+        Some("monitor") => return ExitCode::from(embedded::monitor::main(&arguments[1..])),
+        Some("pull-helper") => return ExitCode::from(embedded::registry::helper_main()),
+        _ => {}
+    }
     match config::parse(&arguments, &Environment::from_host()) {
         Ok(invocation) => ExitCode::from(run(invocation)),
         Err(error) => {

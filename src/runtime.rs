@@ -170,4 +170,5 @@ pub use crate::labels;
 
 pub mod convert;
 pub mod cri;
+pub mod embedded;
 pub mod fake;

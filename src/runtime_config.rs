@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::types::{ContainerId, PodRef};
 
 /// Who writes cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CgroupDriver {
     /// Plain directories.
     Cgroupfs,
@@ -16,7 +18,7 @@ pub enum CgroupDriver {
 }
 
 /// `NamespaceMode` of CRI.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NamespaceMode {
     /// Shared by the pod's containers.
     #[default]
@@ -28,7 +30,8 @@ pub enum NamespaceMode {
 }
 
 /// Which namespaces the pod shares with whom.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NamespaceOptions {
     /// Network.
     pub network: NamespaceMode,
@@ -39,7 +42,8 @@ pub struct NamespaceOptions {
 }
 
 /// Everything `RunPodSandbox` needs.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SandboxConfig {
     /// Name, namespace and uid.
     pub pod: PodRef,
@@ -86,7 +90,7 @@ pub struct SandboxConfig {
 }
 
 /// `SupplementalGroupsPolicy` of CRI.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SupplementalGroupsPolicy {
     /// The image's groups of the user, and the listed ones.
     #[default]
@@ -96,7 +100,8 @@ pub enum SupplementalGroupsPolicy {
 }
 
 /// `SELinuxOption` of CRI.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SelinuxLabel {
     /// For example `system_u`.
     pub user: String,
@@ -109,7 +114,8 @@ pub struct SelinuxLabel {
 }
 
 /// Users and groups 0..`length` of a pod are `host`..`host+length` of the node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct IdRange {
     /// First id on the node.
     pub host: u32,
@@ -118,7 +124,8 @@ pub struct IdRange {
 }
 
 /// `DNSConfig`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DnsConfig {
     /// Name servers.
     pub servers: Vec<String>,
@@ -129,7 +136,7 @@ pub struct DnsConfig {
 }
 
 /// `PortMapping`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortMapping {
     /// `TCP`, `UDP`, `SCTP`.
     pub protocol: String,
@@ -142,7 +149,8 @@ pub struct PortMapping {
 }
 
 /// Everything `CreateContainer` needs.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ContainerConfig {
     /// Container name.
     pub name: String,
@@ -183,7 +191,8 @@ pub struct ContainerConfig {
 }
 
 /// A bind mount to make.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Mount {
     /// Inside the container, absolute.
     pub container_path: String,
@@ -202,7 +211,8 @@ pub struct Mount {
 }
 
 /// An image mounted as a volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ImageMount {
     /// What the pull returned.
     pub image: String,
@@ -213,7 +223,7 @@ pub struct ImageMount {
 }
 
 /// `MountPropagation` of CRI.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountPropagation {
     /// None.
     #[default]
@@ -225,7 +235,8 @@ pub enum MountPropagation {
 }
 
 /// `LinuxContainerResources`; zero and `None` mean "do not set".
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LinuxResources {
     /// Microseconds.
     pub cpu_period: i64,
@@ -250,7 +261,8 @@ pub struct LinuxResources {
 }
 
 /// `LinuxContainerSecurityContext`, as far as pods of this version use it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ContainerSecurity {
     /// All doors open.
     pub privileged: bool,
@@ -291,7 +303,7 @@ pub struct ContainerSecurity {
 }
 
 /// Which AppArmor profile applies.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AppArmorChoice {
     /// None at all.
     Unconfined,
@@ -302,7 +314,7 @@ pub enum AppArmorChoice {
 }
 
 /// Which seccomp profile applies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SeccompChoice {
     /// None at all.
     #[default]
@@ -314,7 +326,8 @@ pub enum SeccompChoice {
 }
 
 /// `ImageStatus`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ImageStatus {
     /// What to create containers with.
     pub id: String,
@@ -327,7 +340,8 @@ pub struct ImageStatus {
 }
 
 /// One of the runtime's handlers (`runtimeClassName`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RuntimeHandler {
     /// Empty for the default.
     pub name: String,

@@ -76,7 +76,8 @@ impl PodUid {
 }
 
 /// Who a pod is: what log lines, events and statuses name it by.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PodRef {
     /// `metadata.namespace`.
     pub namespace: String,

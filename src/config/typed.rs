@@ -73,6 +73,18 @@ pub struct AgentFlags {
     pub manifest_url_ca_file: Option<PathBuf>,
     /// The socket of `agent status`.
     pub agent_socket: PathBuf,
+    /// Records of the embedded runtime.
+    pub runtime_state_dir: PathBuf,
+    /// Bridge of the built-in network.
+    pub bridge_name: String,
+    /// Where a CNI configuration may be.
+    pub cni_conf_dir: PathBuf,
+    /// Where CNI plugins are.
+    pub cni_bin_dirs: Vec<PathBuf>,
+    /// Directories of `<host>/hosts.toml`; the first that has one counts.
+    pub registry_hosts_dirs: Vec<PathBuf>,
+    /// OCI runtimes by handler name.
+    pub runtime_handlers: BTreeMap<String, String>,
 }
 
 /// Given or default values of the flags that are no fields.
@@ -156,6 +168,12 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         images_dir: path("images-dir").unwrap_or_else(|| root_dir.join("images")),
         manifest_url_ca_file: path("manifest-url-ca-file"),
         agent_socket: PathBuf::from(values.text("agent-socket")),
+        runtime_state_dir: PathBuf::from(values.text("runtime-state-dir")),
+        bridge_name: values.text("bridge-name"),
+        cni_conf_dir: PathBuf::from(values.text("cni-conf-dir")),
+        cni_bin_dirs: paths(&values.text("cni-bin-dir")),
+        registry_hosts_dirs: paths(&values.text("registry-hosts-dir")),
+        runtime_handlers: values.map("runtime-handlers"),
     })
 }
 
@@ -257,4 +275,9 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
         }
     }
     lines
+}
+
+/// Several directories in one text, as in `PATH`.
+fn paths(text: &str) -> Vec<PathBuf> {
+    std::env::split_paths(text).filter(|path| !path.as_os_str().is_empty()).collect()
 }

@@ -1,0 +1,27 @@
+//! The agent as its own container runtime: images, sandboxes, network and containers with nothing else installed.
+//!
+//! One sandbox is one monitor process, which owns the pod's processes, their streams and their ends; this side decides, keeps
+//! records and network, and finds everything again after a restart. ADR 0015 has the map.
+//!
+//! | module | what it is | where it runs |
+//! |---|---|---|
+//! | `layout`, `spec`, `protocol` | words between the processes | everywhere |
+//! | `images` | image store, unpacking, import | agent (blocking), puller |
+//! | `registry` | pulls | the puller, a short-lived child |
+//! | `oci`, `seccomp` | what a container is to be (pure) | agent |
+//! | `network` | bridge, addresses, host ports, CNI | agent (blocking) |
+//! | `client` | speaks to monitors | agent |
+//! | `monitor` | a pod's processes and logs | the monitor |
+//! | `init` | from a bundle to a running program | children of the monitor |
+
+pub mod client;
+pub mod images;
+pub mod init;
+pub mod layout;
+pub mod monitor;
+pub mod network;
+pub mod oci;
+pub mod protocol;
+pub mod registry;
+pub mod seccomp;
+pub mod spec;

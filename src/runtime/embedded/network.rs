@@ -1,0 +1,1 @@
+//! Pods' network: bridge, addresses, host ports; or the CNI plugins that are configured.

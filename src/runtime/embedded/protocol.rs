@@ -1,0 +1,455 @@
+//! What the agent and a pod's monitor say to each other over the monitor's socket, and the two small files it leaves.
+//!
+//! `SOCK_SEQPACKET`, one message a packet, one request a connection. Big things do not travel: containers' bundles are files,
+//! an exec's specification and all streams are descriptors. So the monitor needs neither a parser nor buffers that grow.
+//!
+//! Owns the encoding; everything that arrives may be from an agent or monitor of another version, or garbage.
+
+use crate::types::Timestamp;
+
+/// First byte of every request; both sides refuse another one.
+pub const VERSION: u8 = 1;
+/// No message is longer.
+pub const MAX_MESSAGE: usize = 4096;
+
+/// What the agent asks for. Container ids are as the agent chose them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// All containers as they are ([`Reply::Running`], [`Reply::Exited`] each), then [`Reply::Done`]; then, as long as the
+    /// connection stays open, [`Reply::Exited`] for each that ends. End of file means that the monitor is gone.
+    Watch,
+    /// Starts the container whose bundle lies in its directory: [`Reply::Running`] or [`Reply::Failed`].
+    Start {
+        /// Which.
+        container: String,
+    },
+    /// Sends a signal to the container's first process, or kills all of the container: [`Reply::Done`], fine when it has
+    /// ended or was never there.
+    Signal {
+        /// Which.
+        container: String,
+        /// Number.
+        signal: i32,
+        /// Everything in its cgroup, not just the first process; only with SIGKILL.
+        all: bool,
+    },
+    /// Runs another program in a container. Descriptors that travel along: the specification (a memfd with an
+    /// [`super::spec::ExecSpec`] in JSON), then, as flagged, stdin, stdout, stderr. [`Reply::Running`] with, for a terminal, its
+    /// master as a descriptor; then [`Reply::Exited`]. The program is killed when the connection is closed before.
+    Exec {
+        /// Where.
+        container: String,
+        /// A descriptor for stdin comes along; otherwise `/dev/null`. With a terminal none comes.
+        stdin: bool,
+        /// One for stdout.
+        stdout: bool,
+        /// One for stderr.
+        stderr: bool,
+        /// The specification asks for a terminal.
+        terminal: bool,
+    },
+    /// Couples descriptors with a running container's streams until the connection is closed or the container ends
+    /// ([`Reply::Exited`]): stdin (if flagged) is read by the monitor, stdout and stderr are written to. What a slow reader
+    /// does not take is dropped for it, never for the log.
+    Attach {
+        /// Which.
+        container: String,
+        /// See [`Request::Exec`].
+        stdin: bool,
+        /// See [`Request::Exec`].
+        stdout: bool,
+        /// See [`Request::Exec`].
+        stderr: bool,
+    },
+    /// Sets the size of the container's terminal: [`Reply::Done`].
+    Resize {
+        /// Which.
+        container: String,
+        /// Columns.
+        width: u16,
+        /// Rows.
+        height: u16,
+    },
+    /// Opens the container's log file anew, after a rotation: [`Reply::Done`].
+    ReopenLog {
+        /// Which.
+        container: String,
+    },
+    /// Forgets an ended container: [`Reply::Done`].
+    Forget {
+        /// Which.
+        container: String,
+    },
+    /// Kills every container and ends: [`Reply::Done`] when all are gone.
+    Shutdown,
+}
+
+/// What the monitor answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It has done it.
+    Done,
+    /// The container, or the exec of this connection, runs.
+    Running {
+        /// Of the container; empty for an exec.
+        container: String,
+        /// How.
+        started: Started,
+    },
+    /// It has ended.
+    Exited {
+        /// Of the container; empty for an exec.
+        container: String,
+        /// How.
+        exited: Exited,
+    },
+    /// It cannot, and why; nothing was left behind.
+    Failed {
+        /// For people.
+        message: String,
+    },
+}
+
+/// How a container started. Its text form is one line of words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Started {
+    /// First process, as the node sees it.
+    pub pid: i32,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// How a process ended. Its text form is one line of words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exited {
+    /// Exit code, 128 + signal when a signal ended it.
+    pub code: i32,
+    /// The signal that ended it, 0 for none.
+    pub signal: i32,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A message that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// It ends too early.
+    #[error("a message of {0} bytes ends too early")]
+    Short(usize),
+    /// Another version of the protocol.
+    #[error("version {0} of the monitor's protocol, not {VERSION}")]
+    Version(u8),
+    /// An unknown kind of message.
+    #[error("unknown message {0}")]
+    Kind(u8),
+    /// Text that is none.
+    #[error("a name that is not UTF-8")]
+    Text,
+    /// The text form of a file.
+    #[error("unreadable record {0:?}")]
+    Record(String),
+}
+
+/// Every message: version, kind, flags, three numbers, text to the end of the packet.
+struct Frame<'a> {
+    kind: u8,
+    flags: u8,
+    first: i32,
+    second: i32,
+    at: i64,
+    text: &'a str,
+}
+
+const HEADER: usize = 3 + 4 + 4 + 8;
+
+const STDIN: u8 = 1;
+const STDOUT: u8 = 2;
+const STDERR: u8 = 4;
+const TERMINAL: u8 = 8;
+const ALL: u8 = 16;
+
+impl Frame<'_> {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER + self.text.len());
+        bytes.extend([VERSION, self.kind, self.flags]);
+        bytes.extend(self.first.to_le_bytes());
+        bytes.extend(self.second.to_le_bytes());
+        bytes.extend(self.at.to_le_bytes());
+        bytes.extend(self.text.as_bytes());
+        bytes.truncate(MAX_MESSAGE);
+        bytes
+    }
+}
+
+fn frame(bytes: &[u8]) -> Result<Frame<'_>, ProtocolError> {
+    let short = || ProtocolError::Short(bytes.len());
+    let (head, text) = bytes.split_at_checked(HEADER).ok_or_else(short)?;
+    let number = |from: usize| head.get(from..from + 4)?.try_into().ok().map(i32::from_le_bytes);
+    let wide = head.get(11..19).and_then(|bytes| bytes.try_into().ok()).map(i64::from_le_bytes);
+    if head[0] != VERSION {
+        return Err(ProtocolError::Version(head[0]));
+    }
+    Ok(Frame {
+        kind: head[1],
+        flags: head[2],
+        first: number(3).ok_or_else(short)?,
+        second: number(7).ok_or_else(short)?,
+        at: wide.ok_or_else(short)?,
+        // An error message may have been cut inside a letter.
+        text: match std::str::from_utf8(text) {
+            Ok(text) => text,
+            Err(error) if error.error_len().is_none() => {
+                std::str::from_utf8(&text[..error.valid_up_to()]).map_err(|_| ProtocolError::Text)?
+            }
+            Err(_) => return Err(ProtocolError::Text),
+        },
+    })
+}
+
+fn streams(stdin: bool, stdout: bool, stderr: bool) -> u8 {
+    u8::from(stdin) * STDIN | u8::from(stdout) * STDOUT | u8::from(stderr) * STDERR
+}
+
+impl Request {
+    /// The packet.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, flags, first, second, text) = match self {
+            Self::Watch => (1, 0, 0, 0, ""),
+            Self::Start { container } => (2, 0, 0, 0, container.as_str()),
+            Self::Signal { container, signal, all } => {
+                (3, u8::from(*all) * ALL, *signal, 0, container.as_str())
+            }
+            Self::Exec { container, stdin, stdout, stderr, terminal } => {
+                let flags = streams(*stdin, *stdout, *stderr) | u8::from(*terminal) * TERMINAL;
+                (4, flags, 0, 0, container.as_str())
+            }
+            Self::Attach { container, stdin, stdout, stderr } => {
+                (5, streams(*stdin, *stdout, *stderr), 0, 0, container.as_str())
+            }
+            Self::Resize { container, width, height } => {
+                (6, 0, i32::from(*width), i32::from(*height), container.as_str())
+            }
+            Self::ReopenLog { container } => (7, 0, 0, 0, container.as_str()),
+            Self::Forget { container } => (8, 0, 0, 0, container.as_str()),
+            Self::Shutdown => (9, 0, 0, 0, ""),
+        };
+        Frame { kind, flags, first, second, at: 0, text }.encode()
+    }
+
+    /// From a packet.
+    ///
+    /// # Errors
+    /// When it is none of ours.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
+        let frame = frame(bytes)?;
+        let has = |flag: u8| frame.flags & flag != 0;
+        let size = |number: i32| u16::try_from(number).unwrap_or(u16::MAX);
+        let container = frame.text.to_owned();
+        Ok(match frame.kind {
+            1 => Self::Watch,
+            2 => Self::Start { container },
+            3 => Self::Signal { container, signal: frame.first, all: has(ALL) },
+            4 => Self::Exec {
+                container,
+                stdin: has(STDIN),
+                stdout: has(STDOUT),
+                stderr: has(STDERR),
+                terminal: has(TERMINAL),
+            },
+            5 => Self::Attach { container, stdin: has(STDIN), stdout: has(STDOUT), stderr: has(STDERR) },
+            6 => Self::Resize { container, width: size(frame.first), height: size(frame.second) },
+            7 => Self::ReopenLog { container },
+            8 => Self::Forget { container },
+            9 => Self::Shutdown,
+            other => return Err(ProtocolError::Kind(other)),
+        })
+    }
+}
+
+impl Reply {
+    /// The packet.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Done => Frame { kind: 1, flags: 0, first: 0, second: 0, at: 0, text: "" },
+            Self::Running { container, started } => Frame {
+                kind: 2,
+                flags: 0,
+                first: started.pid,
+                second: 0,
+                at: started.at.as_nanos(),
+                text: container,
+            },
+            Self::Exited { container, exited } => Frame {
+                kind: 3,
+                flags: 0,
+                first: exited.code,
+                second: exited.signal,
+                at: exited.at.as_nanos(),
+                text: container,
+            },
+            Self::Failed { message } => {
+                Frame { kind: 4, flags: 0, first: 0, second: 0, at: 0, text: message }
+            }
+        }
+        .encode()
+    }
+
+    /// From a packet.
+    ///
+    /// # Errors
+    /// When it is none of ours.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ProtocolError> {
+        let frame = frame(bytes)?;
+        let (text, at) = (frame.text.to_owned(), Timestamp::from_nanos(frame.at));
+        Ok(match frame.kind {
+            1 => Self::Done,
+            2 => Self::Running { container: text, started: Started { pid: frame.first, at } },
+            3 => Self::Exited {
+                container: text,
+                exited: Exited { code: frame.first, signal: frame.second, at },
+            },
+            4 => Self::Failed { message: text },
+            other => return Err(ProtocolError::Kind(other)),
+        })
+    }
+}
+
+impl Started {
+    /// The line of its file.
+    #[must_use]
+    pub fn to_line(self) -> String {
+        format!("{} {}\n", self.pid, self.at.as_nanos())
+    }
+
+    /// From the line of its file.
+    ///
+    /// # Errors
+    /// When it is none of ours.
+    pub fn from_line(line: &str) -> Result<Self, ProtocolError> {
+        match numbers(line)[..] {
+            [pid, at] => Ok(Self { pid: small(pid, line)?, at: Timestamp::from_nanos(at) }),
+            _ => Err(ProtocolError::Record(line.to_owned())),
+        }
+    }
+}
+
+impl Exited {
+    /// The line of its file.
+    #[must_use]
+    pub fn to_line(self) -> String {
+        format!("{} {} {}\n", self.code, self.signal, self.at.as_nanos())
+    }
+
+    /// From the line of its file.
+    ///
+    /// # Errors
+    /// When it is none of ours.
+    pub fn from_line(line: &str) -> Result<Self, ProtocolError> {
+        match numbers(line)[..] {
+            [code, signal, at] => Ok(Self {
+                code: small(code, line)?,
+                signal: small(signal, line)?,
+                at: Timestamp::from_nanos(at),
+            }),
+            _ => Err(ProtocolError::Record(line.to_owned())),
+        }
+    }
+}
+
+/// All words as numbers; one too few when one is none.
+fn numbers(line: &str) -> Vec<i64> {
+    line.split_whitespace().map_while(|word| word.parse().ok()).collect()
+}
+
+fn small(number: i64, line: &str) -> Result<i32, ProtocolError> {
+    i32::try_from(number).map_err(|_| ProtocolError::Record(line.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name() -> impl Strategy<Value = String> {
+        "[a-z0-9]{0,64}"
+    }
+
+    fn requests() -> impl Strategy<Value = Request> {
+        prop_oneof![
+            Just(Request::Watch),
+            Just(Request::Shutdown),
+            name().prop_map(|container| Request::Start { container }),
+            name().prop_map(|container| Request::ReopenLog { container }),
+            name().prop_map(|container| Request::Forget { container }),
+            (name(), 0..65_i32, any::<bool>()).prop_map(|(container, signal, all)| Request::Signal {
+                container,
+                signal,
+                all
+            }),
+            (name(), any::<[bool; 4]>()).prop_map(|(container, [stdin, stdout, stderr, terminal])| {
+                Request::Exec { container, stdin, stdout, stderr, terminal }
+            }),
+            (name(), any::<[bool; 3]>()).prop_map(|(container, [stdin, stdout, stderr])| Request::Attach {
+                container,
+                stdin,
+                stdout,
+                stderr
+            }),
+            (name(), any::<u16>(), any::<u16>()).prop_map(|(container, width, height)| Request::Resize {
+                container,
+                width,
+                height
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn requests_arrive_as_they_were_sent(request in requests()) {
+            prop_assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+
+        #[test]
+        fn replies_arrive_as_they_were_sent(container in name(), code in any::<i32>(), signal in 0..65_i32, at in any::<i64>()) {
+            let at = Timestamp::from_nanos(at);
+            let exited = Exited { code, signal, at };
+            let started = Started { pid: code, at };
+            prop_assert_eq!(Exited::from_line(&exited.to_line()), Ok(exited));
+            prop_assert_eq!(Started::from_line(&started.to_line()), Ok(started));
+            for reply in [
+                Reply::Done,
+                Reply::Failed { message: container.clone() },
+                Reply::Running { container: container.clone(), started },
+                Reply::Exited { container, exited },
+            ] {
+                prop_assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+            }
+        }
+
+        #[test]
+        fn nothing_that_arrives_is_too_much(bytes in proptest::collection::vec(any::<u8>(), 0..200), line in ".{0,60}") {
+            let _ = Request::decode(&bytes);
+            let _ = Reply::decode(&bytes);
+            let _ = Exited::from_line(&line);
+            let _ = Started::from_line(&line);
+        }
+    }
+
+    #[test]
+    fn a_long_error_is_cut_to_a_packet_and_still_understood() {
+        let sent = Reply::Failed { message: "ä".repeat(MAX_MESSAGE) };
+        assert_eq!(sent.encode().len(), MAX_MESSAGE);
+        let Ok(Reply::Failed { message }) = Reply::decode(&sent.encode()) else { panic!("it is an error") };
+        assert!(message.chars().all(|letter| letter == 'ä') && message.len() > MAX_MESSAGE - 30);
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let mut packet = Request::Watch.encode();
+        packet[0] = VERSION + 1;
+        assert_eq!(Request::decode(&packet), Err(ProtocolError::Version(VERSION + 1)));
+    }
+}

@@ -1,0 +1,1 @@
+//! Seccomp profiles to BPF programs.

@@ -1,0 +1,330 @@
+//! What is handed from the agent to the processes that make pods and containers: fully decided, nothing left to choose.
+//!
+//! `OciSpec` has the names and the meaning of the OCI runtime specification 1.2 (its `config.json`), as far as we use them:
+//! external runtimes get it as it is, our own executor reads the same. `Bundle` and `PodSpec` add what the specification
+//! leaves to whoever calls a runtime. Owns shapes. Made by `oci` (pure), carried out by `init`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::runtime_config::IdRange;
+
+/// What a pod's monitor makes before any container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodSpec {
+    /// Network namespace of its own; `false` for the node's.
+    pub own_network: bool,
+    /// System V IPC and POSIX queues of its own.
+    pub own_ipc: bool,
+    /// Host name and domain name of its own.
+    pub own_uts: bool,
+    /// One PID namespace for all containers, with an init process that reaps.
+    pub shared_pid: bool,
+    /// A user namespace of its own, which then owns the others.
+    pub users: Option<IdRange>,
+    /// Set in the UTS namespace; empty leaves it.
+    pub hostname: String,
+    /// Set in the pod's namespaces: name with dots to value.
+    pub sysctls: BTreeMap<String, String>,
+    /// `oom_score_adj` of the monitor and the pod's init process.
+    pub oom_score_adj: i32,
+}
+
+/// One container, ready to be started.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bundle {
+    /// The specification. `root.path` is where `overlay` gets mounted.
+    pub oci: OciSpec,
+    /// Layers of the root file system.
+    pub overlay: Overlay,
+    /// Compiled seccomp filter: an array of `sock_filter` as the kernel takes it. `None` for unconfined.
+    pub seccomp_filter: Option<PathBuf>,
+    /// Directories in every cgroup hierarchy; the process enters all before it does anything that costs.
+    pub cgroups: Vec<PathBuf>,
+    /// Whether standard input stays open for attach; otherwise it is `/dev/null`.
+    pub stdin: bool,
+    /// Standard input is closed when the first attach that used it ends.
+    pub stdin_once: bool,
+    /// Absolute path of the log file in CRI's format; empty for none.
+    pub log_path: PathBuf,
+    /// Program and arguments of an external OCI runtime (`runc`, `crun`, …); empty for our own executor.
+    pub external_runtime: Vec<String>,
+}
+
+/// An overlay mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Overlay {
+    /// Read-only layers, topmost first; at least one.
+    pub lower: Vec<PathBuf>,
+    /// Where changes go.
+    pub upper: PathBuf,
+    /// Overlayfs' own, on the file system of `upper`.
+    pub work: PathBuf,
+}
+
+/// What to run in a container that runs: an exec.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExecSpec {
+    /// `process` of the specification.
+    pub process: Process,
+    /// As [`Bundle::seccomp_filter`].
+    pub seccomp_filter: Option<PathBuf>,
+    /// As [`Bundle::cgroups`].
+    pub cgroups: Vec<PathBuf>,
+    /// External OCI runtime of the container; empty for our own.
+    pub external_runtime: Vec<String>,
+}
+
+/// `config.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct OciSpec {
+    /// `1.2.0`; runc 1.1 accepts it.
+    pub oci_version: String,
+    /// What runs.
+    pub process: Process,
+    /// Root file system.
+    pub root: Root,
+    /// Set by the pod, empty here.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hostname: String,
+    /// In order.
+    pub mounts: Vec<OciMount>,
+    /// Free.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Everything Linux.
+    pub linux: Linux,
+}
+
+/// `process`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Process {
+    /// A TTY on all three streams.
+    pub terminal: bool,
+    /// Size of the terminal at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub console_size: Option<ConsoleSize>,
+    /// Who.
+    pub user: User,
+    /// Program and arguments; the program is looked up in `PATH` of `env`.
+    pub args: Vec<String>,
+    /// `NAME=value`.
+    pub env: Vec<String>,
+    /// Absolute.
+    pub cwd: String,
+    /// Sets of `CAP_…`.
+    pub capabilities: Capabilities,
+    /// `RLIMIT_…`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rlimits: Vec<Rlimit>,
+    /// For good.
+    pub no_new_privileges: bool,
+    /// Profile by name; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub apparmor_profile: String,
+    /// -1000..1000; one that the kernel refuses is clamped to what it allows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    /// Process label; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub selinux_label: String,
+}
+
+/// `consoleSize`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsoleSize {
+    /// Rows.
+    pub height: u16,
+    /// Columns.
+    pub width: u16,
+}
+
+/// `user`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct User {
+    /// User id, as the container sees it.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub additional_gids: Vec<u32>,
+}
+
+/// `capabilities`: names such as `CAP_CHOWN`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Capabilities {
+    /// Can ever be had.
+    pub bounding: Vec<String>,
+    /// In force.
+    pub effective: Vec<String>,
+    /// Kept over execve.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inheritable: Vec<String>,
+    /// Can be put into force.
+    pub permitted: Vec<String>,
+    /// Kept over execve by programs without file capabilities.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ambient: Vec<String>,
+}
+
+/// `rlimits[]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rlimit {
+    /// `RLIMIT_NOFILE`…
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Ceiling of `soft`.
+    pub hard: u64,
+    /// In force.
+    pub soft: u64,
+}
+
+/// `root`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Root {
+    /// Absolute.
+    pub path: PathBuf,
+    /// Mounted read-only.
+    pub readonly: bool,
+}
+
+/// `mounts[]`. Options are those of `mount(8)` and of the specification: `bind`, `rbind`, `ro`, `rro`, `nosuid`, `nodev`,
+/// `noexec`, `relatime`, `strictatime`, `private`, `rprivate`, `slave`, `rslave`, `shared`, `rshared`, `mode=…`, `size=…`…
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OciMount {
+    /// In the container, absolute.
+    pub destination: String,
+    /// `bind`, `proc`, `sysfs`, `tmpfs`, `devpts`, `mqueue`, `cgroup`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Path on the node for binds, else a name.
+    pub source: String,
+    /// See above.
+    pub options: Vec<String>,
+}
+
+/// `linux`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Linux {
+    /// Those to make (`path` empty) or join. Kinds that are absent are the node's.
+    pub namespaces: Vec<Namespace>,
+    /// Users of a pod's own user namespace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub uid_mappings: Vec<IdMapping>,
+    /// Groups of a pod's own user namespace.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gid_mappings: Vec<IdMapping>,
+    /// Nodes to make below `/dev` beyond the default ones.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
+    /// cgroup path in the form of the cgroup driver; ours enters [`Bundle::cgroups`] instead.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cgroups_path: String,
+    /// For external runtimes, and for the device rules.
+    pub resources: Resources,
+    /// As the specification has it, for external runtimes; ours loads [`Bundle::seccomp_filter`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seccomp: Option<serde_json::Value>,
+    /// Propagation of the root: `private`, `rprivate`, `rslave`, `rshared`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub rootfs_propagation: String,
+    /// Hidden.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub masked_paths: Vec<String>,
+    /// Made read-only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub readonly_paths: Vec<String>,
+    /// Context of mounts; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mount_label: String,
+}
+
+/// `linux.namespaces[]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// `pid`, `network`, `ipc`, `uts`, `mount`, `cgroup`, `user`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Empty for a new one; else `/proc/<pid>/ns/…`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
+}
+
+/// `uidMappings[]`, `gidMappings[]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IdMapping {
+    /// First id in the container.
+    #[serde(rename = "containerID")]
+    pub container_id: u32,
+    /// First id on the node.
+    #[serde(rename = "hostID")]
+    pub host_id: u32,
+    /// How many.
+    pub size: u32,
+}
+
+/// `linux.devices[]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Device {
+    /// `c`, `b`, `p`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// In the container.
+    pub path: String,
+    /// Device number.
+    pub major: u32,
+    /// Device number.
+    pub minor: u32,
+    /// Permission bits.
+    pub file_mode: u32,
+    /// Owner in the container.
+    pub uid: u32,
+    /// Group in the container.
+    pub gid: u32,
+}
+
+/// `linux.resources`, the part that is not in the cgroup values the agent writes itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    /// Device rules in order; the last that matches counts.
+    pub devices: Vec<DeviceRule>,
+    /// CPU, memory and so on in the specification's form, for external runtimes; null for ours.
+    #[serde(flatten)]
+    pub others: BTreeMap<String, serde_json::Value>,
+}
+
+/// `linux.resources.devices[]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceRule {
+    /// Or deny.
+    pub allow: bool,
+    /// `a`, `c`, `b`; empty is `a`.
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// `None` for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major: Option<i64>,
+    /// `None` for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minor: Option<i64>,
+    /// Letters of `rwm`.
+    pub access: String,
+}
