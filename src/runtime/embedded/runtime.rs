@@ -39,6 +39,7 @@ use crate::runtime::{
 use crate::types::{ContainerId, PodUid, SandboxId};
 
 pub mod api;
+mod cgroups;
 mod container;
 mod creation;
 mod exec;
@@ -119,7 +120,7 @@ struct Shared {
     clock: Clock,
     images: ImageStore,
     network: Arc<Network>,
-    facts: Rc<creation::Facts>,
+    facts: Arc<creation::Facts>,
     state: RefCell<State>,
     /// Told whenever a container or a monitor has ended.
     ended: Notify,
@@ -201,7 +202,7 @@ impl EmbeddedRuntime {
             clock,
             images,
             network: Arc::new(network),
-            facts: Rc::new(facts),
+            facts: Arc::new(facts),
             state: RefCell::default(),
             ended: Notify::new(),
             hint: Notify::new(),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::super::layout::{ContainerDir, SandboxDir};
 use super::super::protocol::{Exited, Started};
 use crate::api::decode::decode;
+use crate::observed::ObservedUser;
 use crate::runtime::{ContainerConfig, SandboxConfig};
 use crate::types::{ContainerId, SandboxId};
 
@@ -90,6 +91,18 @@ pub struct RecordedUser {
     pub gid: u32,
     /// Supplementary group ids.
     pub groups: Vec<u32>,
+}
+
+impl RecordedUser {
+    /// As statuses show it.
+    #[must_use]
+    pub fn observed(&self) -> ObservedUser {
+        ObservedUser {
+            uid: i64::from(self.uid),
+            gid: i64::from(self.gid),
+            supplemental_groups: self.groups.iter().copied().map(i64::from).collect(),
+        }
+    }
 }
 
 /// How a container ended.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::super::layout::SandboxDir;
 use super::super::network::Attachment;
@@ -16,7 +16,7 @@ use super::api::EventKind;
 use super::processes::Process;
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
-use super::{Failure, Shared, cgroups, container, fault, files, monitors, no_sandbox, watch};
+use super::{Failure, Shared, cgroups, container, fault, files, monitors, watch};
 use crate::logging::chain;
 use crate::rt;
 use crate::runtime::{ErrorKind, NamespaceMode, SandboxConfig};
@@ -25,7 +25,7 @@ use crate::types::SandboxId;
 /// How long a monitor may take to kill its containers and end, before it is killed itself.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a killed process may take to go.
-const KILL_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes and starts a sandbox.
 pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<SandboxId, Failure> {
@@ -59,7 +59,7 @@ pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<San
     }
 }
 
-fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Rc<Mutex<()>>, Failure> {
+fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Arc<Mutex<()>>, Failure> {
     let mut state = shared.state.borrow_mut();
     if let Some(other) = state.same_sandbox(config) {
         let pod = &config.pod;
@@ -70,7 +70,7 @@ fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Rc
         ));
     }
     let sandbox = Sandbox::new(config, shared.clock.now());
-    let lock = Rc::clone(&sandbox.lock);
+    let lock = Arc::clone(&sandbox.lock);
     state.sandboxes.insert(id.clone(), sandbox);
     Ok(lock)
 }
@@ -138,7 +138,7 @@ fn prepare(
         .map_err(|error| Failure::because("write the pod's specification", &error))?;
     fault::point("sandbox:files")?;
     let parent = cgroups::parent_of(&record.config, &record.id);
-    let leaf = cgroups::make_leaf(cgroup, &parent)?;
+    let leaf = cgroups::make_leaf(cgroup, &parent, &record.id)?;
     record.cgroups = leaf.dirs;
     remember(record)?;
     fault::point("sandbox:leaf")?;
@@ -171,8 +171,7 @@ fn netns_of(pid: i32) -> String {
 
 /// Stops a sandbox and everything in it.
 pub(super) async fn stop(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
-    let Some(lock) = lock_of(&shared, &id) else { return Ok(()) };
-    let _held = lock.lock().await;
+    let Some(_held) = hold(&shared, &id).await else { return Ok(()) };
     stop_held(&shared, &id).await
 }
 
@@ -229,8 +228,7 @@ async fn halt_monitor(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure
 
 /// Removes a sandbox with everything in it. Stops it if that was not done.
 pub(super) async fn remove(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
-    let Some(lock) = lock_of(&shared, &id) else { return Ok(()) };
-    let _held = lock.lock().await;
+    let Some(_held) = hold(&shared, &id).await else { return Ok(()) };
     stop_held(&shared, &id).await?;
     let containers = shared.state.borrow().containers_of(&id);
     for container in containers {
@@ -261,15 +259,10 @@ pub(super) async fn dismantle(shared: &Rc<Shared>, id: &SandboxId) -> Result<(),
     .await
 }
 
-fn lock_of(shared: &Shared, id: &SandboxId) -> Option<Rc<Mutex<()>>> {
-    shared.state.borrow().sandboxes.get(id).map(|sandbox| Rc::clone(&sandbox.lock))
-}
-
-/// Waits for its turn on a sandbox.
-pub(super) async fn hold(shared: &Shared, id: &SandboxId) -> Result<tokio::sync::OwnedMutexGuard<()>, Failure> {
-    // tokio's owned guard wants an Arc; the sandbox lock is an Rc, so it is taken by whoever holds the Rc.
-    let _ = (shared, id);
-    Err(no_sandbox(id))
+/// Waits for its turn on a sandbox. `None` when there is none.
+pub(super) async fn hold(shared: &Shared, id: &SandboxId) -> Option<OwnedMutexGuard<()>> {
+    let lock = shared.state.borrow().sandboxes.get(id).map(|sandbox| Arc::clone(&sandbox.lock))?;
+    Some(lock.lock_owned().await)
 }
 
 /// Writes how far a sandbox is, in memory and in its record.

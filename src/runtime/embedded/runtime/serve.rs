@@ -63,7 +63,8 @@ impl EmbeddedRuntime {
     /// # Errors
     /// When there is none.
     pub fn container(&self, id: &ContainerId) -> Result<ContainerView, RuntimeError> {
-        container::view(&self.shared, id).map_err(|failure| failure.of("ContainerStatus"))
+        let viewed = view(&self.shared, id);
+        viewed.map(|(view, _)| view).map_err(|failure| failure.of("ContainerStatus"))
     }
 
     /// Runs a program in a running container; see [`ExecSession`]. It is killed when the session is dropped.

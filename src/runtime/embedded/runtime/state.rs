@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
@@ -36,7 +36,7 @@ pub(super) struct Sandbox {
     /// Its monitor's process while that runs, as far as we know.
     pub(super) monitor: Option<i32>,
     /// Held by whoever changes the sandbox or which containers it has.
-    pub(super) lock: Rc<Mutex<()>>,
+    pub(super) lock: Arc<Mutex<()>>,
 }
 
 /// One container.
@@ -78,7 +78,7 @@ impl Sandbox {
             host_network: config.namespaces.network == NamespaceMode::Node,
             ips: Vec::new(),
             monitor: None,
-            lock: Rc::default(),
+            lock: Arc::default(),
         }
     }
 
