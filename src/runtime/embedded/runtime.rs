@@ -43,8 +43,10 @@ mod cgroups;
 mod container;
 mod creation;
 mod exec;
+mod facts;
 pub mod fault;
 mod files;
+mod filters;
 mod image;
 mod monitors;
 mod processes;
@@ -53,6 +55,8 @@ mod recover;
 mod sandbox;
 mod serve;
 mod state;
+mod usage;
+mod volumes;
 mod watch;
 
 use state::State;
@@ -120,7 +124,7 @@ struct Shared {
     clock: Clock,
     images: ImageStore,
     network: Arc<Network>,
-    facts: Arc<creation::Facts>,
+    facts: Arc<facts::Facts>,
     state: RefCell<State>,
     /// Told whenever a container or a monitor has ended.
     ended: Notify,
@@ -189,12 +193,13 @@ impl EmbeddedRuntime {
     /// When its directories cannot be made or read.
     pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
         let (layout, network) = (config.layout.clone(), config.network.clone());
+        let cgroup = config.cgroup.clone();
         let made = rt::blocking("open embedded runtime", move || {
             files::make_directories(&layout)?;
             let path = layout.images();
             let images =
                 ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
-            Ok((images, Network::new(network), creation::Facts::of_this_node()))
+            Ok((images, Network::new(network), facts::Facts::measure(&cgroup)))
         });
         let (images, network, facts) = made.await?;
         let shared = Rc::new(Shared {

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 
+pub use super::super::client::{AttachSession, ExecSession, Streams};
 use crate::observed::{ContainerStateKind, ObservedUser};
 use crate::runtime::{ContainerConfig, NamespaceOptions, SandboxConfig};
 use crate::types::{ContainerId, SandboxId, Timestamp};
@@ -70,18 +70,6 @@ pub struct ContainerView {
     pub pid: i32,
     /// Who the first process is at its start.
     pub user: Option<ObservedUser>,
-}
-
-/// Streams of an exec or an attach: ours are the far ends of pipes or sockets. With a terminal only the size matters, and the
-/// session has the terminal.
-#[derive(Debug, Default)]
-pub struct Streams {
-    /// Read by the program.
-    pub stdin: Option<OwnedFd>,
-    /// Written by the program.
-    pub stdout: Option<OwnedFd>,
-    /// Written by the program.
-    pub stderr: Option<OwnedFd>,
 }
 
 /// What happened to a sandbox or container, for CRI's `GetContainerEvents`.

@@ -11,7 +11,8 @@ use super::api::{ContainerStats, EventKind};
 use super::record::{ContainerRecord, End, SandboxStage};
 use super::state::{Container, Phase};
 use super::{
-    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, sandbox, serve, watch,
+    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, sandbox, serve, usage,
+    watch,
 };
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
@@ -95,7 +96,7 @@ pub(super) async fn create(
         state.containers.insert(id.clone(), Container::new(&sandbox, &config, created_at));
         monitor
     };
-    let creation = creation::Creation::new(&shared, &sandbox, sandbox_config, &id, config, created_at, monitor);
+    let creation = creation::Creation::new(&shared, &sandbox, &id, config, created_at, monitor);
     match rt::blocking("create container", move || creation.carry_out()).await {
         Ok((record, skipped)) => {
             for left_out in skipped {
@@ -358,7 +359,7 @@ pub(super) async fn stats(shared: &Rc<Shared>, id: &ContainerId) -> Result<Conta
     let at = shared.clock.now();
     rt::blocking("container stats", move || {
         let record = ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
-        Ok(creation::stats(at, &record, &layer))
+        Ok(usage::stats(at, &record, &layer))
     })
     .await
 }

@@ -8,11 +8,9 @@ use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
 
-pub use super::super::client::{AttachSession, ExecSession};
-use super::super::client::{ExecStreams, MonitorError};
+use super::super::client::{AttachSession, ExecSession, MonitorError, Streams};
 use super::super::oci;
 use super::super::spec::Bundle;
-use super::api::Streams;
 use super::record::read_json;
 use super::{Failure, Shared, container, monitors};
 use crate::runtime::{ErrorKind, ExecOutput};
@@ -37,21 +35,21 @@ pub(super) async fn sync(
     let (stderr, far_stderr) = pipe().map_err(failed)?;
     let streams = Streams { stdin: None, stdout: Some(far_stdout), stderr: Some(far_stderr) };
     let run = async {
-        let session = begin(shared, id, command, false, streams).await?;
-        let mut outputs = Box::pin(async { tokio::join!(drain(&stdout), drain(&stderr)) });
-        let wait = session.wait();
-        tokio::pin!(wait);
-        let ended = tokio::select! {
-            // Reading goes on below if the program ends first; if both streams do, its end is still to come.
-            ended = &mut wait => Err(ended),
-            both = &mut outputs => Ok(both),
+        let mut session = begin(shared, id, command, false, streams).await?;
+        let mut output = Box::pin(async { tokio::join!(drain(&stdout), drain(&stderr)) });
+        let (ended, said) = tokio::select! {
+            // Whichever is first, the other is still waited for below; neither loses anything by it.
+            ended = session.wait() => (Some(ended), None),
+            said = &mut output => (None, Some(said)),
         };
-        let (ended, (stdout, stderr)) = match ended {
-            Ok(both) => (wait.await, both),
-            Err(ended) => {
-                let rest = tokio::time::timeout(DRAIN, outputs).await;
-                (ended, rest.unwrap_or_default())
-            }
+        let ended = match ended {
+            Some(ended) => ended,
+            None => session.wait().await,
+        };
+        let (stdout, stderr) = match said {
+            Some(said) => said,
+            // What it left running may hold the streams; without that this is the end of both.
+            None => tokio::time::timeout(DRAIN, output).await.unwrap_or_default(),
         };
         let exited = ended.map_err(|error| broken(id, &error))?;
         let mut output = stdout;
@@ -83,7 +81,6 @@ pub(super) async fn begin(
     let bundle: Bundle =
         read_json(&dir.bundle()).map_err(|error| Failure::because("failed to load container", &error))?;
     let spec = oci::exec_spec(&bundle, command, tty);
-    let streams = ExecStreams { stdin: streams.stdin, stdout: streams.stdout, stderr: streams.stderr };
     let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
     monitor.exec(id.as_str(), &spec, streams).await.map_err(|error| broken(id, &error))
 }
@@ -122,7 +119,6 @@ pub(super) async fn attach(
     streams: Streams,
 ) -> Result<AttachSession, Failure> {
     let (sandbox, _) = container::running(shared, id)?;
-    let streams = ExecStreams { stdin: streams.stdin, stdout: streams.stdout, stderr: streams.stderr };
     let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
     let attached = monitor.attach(id.as_str(), streams).await;
     attached.map_err(|error| Failure::because("failed to attach container", &error))

@@ -73,6 +73,13 @@ pub(super) fn monitors_below(sandboxes: &Path) -> Vec<(String, Process)> {
     .collect()
 }
 
+/// The first process a monitor has started: the init process of a shared PID namespace, when it is ready and nothing else
+/// has been started.
+pub(super) fn first_child(pid: i32) -> Option<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -45,6 +45,8 @@ pub struct SandboxRecord {
     pub ips: Vec<String>,
     /// The monitor's cgroup, a directory per hierarchy.
     pub cgroups: Vec<PathBuf>,
+    /// Init process of a PID namespace that the pod's containers share; 0 without one.
+    pub pod_init: i32,
     /// What it was made from.
     pub config: SandboxConfig,
 }

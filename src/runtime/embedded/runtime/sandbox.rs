@@ -13,7 +13,7 @@ use super::super::layout::SandboxDir;
 use super::super::network::Attachment;
 use super::super::oci;
 use super::api::EventKind;
-use super::processes::Process;
+use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
 use super::{Failure, Shared, cgroups, container, fault, files, monitors, watch};
@@ -100,6 +100,9 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
         sandbox.monitor = Some(pid);
     }
     fault::point("sandbox:monitor")?;
+    if config.namespaces.pid == NamespaceMode::Pod {
+        record.pod_init = processes::first_child(pid).unwrap_or(0);
+    }
     cgroups::enter(&record.cgroups, pid)?;
     fault::point("sandbox:cgroup")?;
     if config.namespaces.network != NamespaceMode::Node {

@@ -9,8 +9,9 @@ use std::rc::Rc;
 use tokio::sync::broadcast;
 
 use super::super::images::Usage;
-use super::api::{ContainerStats, ContainerView, RuntimeEvent, SandboxView, Streams};
-use super::exec::{AttachSession, ExecSession};
+use super::api::{
+    AttachSession, ContainerStats, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams,
+};
 use super::record::{ContainerRecord, SandboxRecord, SandboxStage};
 use super::state::Phase;
 use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_container, no_sandbox};

@@ -32,6 +32,8 @@ pub(super) struct Sandbox {
     pub(super) created_at: Timestamp,
     pub(super) stage: SandboxStage,
     pub(super) host_network: bool,
+    /// Name of its runtime handler; empty for our own.
+    pub(super) handler: Box<str>,
     pub(super) ips: Vec<IpAddr>,
     /// Its monitor's process while that runs, as far as we know.
     pub(super) monitor: Option<i32>,
@@ -76,6 +78,7 @@ impl Sandbox {
             created_at,
             stage: SandboxStage::Making,
             host_network: config.namespaces.network == NamespaceMode::Node,
+            handler: config.runtime_handler.as_str().into(),
             ips: Vec::new(),
             monitor: None,
             lock: Arc::default(),

@@ -10,7 +10,8 @@ use super::super::protocol::{Exited, Reply, Started};
 use super::api::EventKind;
 use super::record::{self, ContainerRecord, End, SandboxStage};
 use super::state::Phase;
-use super::{Shared, sandbox};
+use super::processes::Process;
+use super::{Shared, monitors, sandbox};
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
 use crate::rt;
@@ -23,19 +24,37 @@ const KILLED: i32 = 128 + 9;
 pub(super) fn begin(shared: &Rc<Shared>, id: SandboxId, mut watch: Watch) {
     let shared = Rc::clone(shared);
     rt::spawn("monitor watch", async move {
-        while let Some(reply) = watch.next().await {
-            match reply {
-                Reply::Running { container, started } => {
-                    container_runs(&shared, &ContainerId::from(container), started);
+        let dir = shared.config.layout.sandbox(&id);
+        loop {
+            listen(&shared, &mut watch).await;
+            // It may have grown tired of a listener that was too slow.
+            if !Process::monitor_of(&dir).is_some_and(Process::is_alive) {
+                break;
+            }
+            match monitors::watch(&dir).await {
+                Ok(again) => watch = again,
+                Err(failure) => {
+                    log::debug!(sandbox:% = id, err = failure.message; "A monitor that was listened to does not answer");
+                    break;
                 }
-                Reply::Exited { container, exited } => {
-                    container_ended(&shared, &ContainerId::from(container), exited);
-                }
-                Reply::Done | Reply::Failed { .. } => {}
             }
         }
         monitor_gone(&shared, &id);
     });
+}
+
+async fn listen(shared: &Shared, watch: &mut Watch) {
+    while let Some(reply) = watch.next().await {
+        match reply {
+            Reply::Running { container, started } => {
+                container_runs(shared, &ContainerId::from(container), started);
+            }
+            Reply::Exited { container, exited } => {
+                container_ended(shared, &ContainerId::from(container), exited);
+            }
+            Reply::Done | Reply::Failed { .. } => {}
+        }
+    }
 }
 
 fn container_runs(shared: &Shared, id: &ContainerId, started: Started) {
