@@ -223,7 +223,7 @@ fn a_v1_container_is_in_every_hierarchy_limited_counted_killed_and_removed() {
     }
     let enter: String = cgroup.dirs.iter().map(|d| format!("echo $$ > {}/cgroup.procs;", d.display())).collect();
     // Opened before it enters: the container has no /dev/zero.
-    let script = format!("{enter} : < /dev/null && ! : < /dev/zero && exec sleep 1000");
+    let script = format!("{enter} : < /dev/null && ! (: < /dev/zero) && exec sleep 1000");
     let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     let is_running = || fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap_or_default() == "sleep\n";

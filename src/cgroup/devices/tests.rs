@@ -155,7 +155,7 @@ fn the_kernel_takes_the_program_and_a_device_that_is_not_listed_is_denied() {
     let null = rule(true, DeviceKind::Char, Some(1), Some(3), "rw");
     let attached = attach(&directory, &[null]);
     let script = format!(
-        "echo $$ > {}/cgroup.procs && : < /dev/null && ! : < /dev/zero",
+        "echo $$ > {}/cgroup.procs && : < /dev/null && ! (: < /dev/zero)",
         directory.display()
     );
     let outcome = Command::new("sh").args(["-c", &script]).output().unwrap();
