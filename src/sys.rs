@@ -2,7 +2,10 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod children;
+pub mod bpf;
 pub mod dir;
+pub mod epoll;
 pub mod inotify;
 pub mod kill;
 pub mod lock;
@@ -10,3 +13,7 @@ pub mod memory;
 pub mod mount;
 pub mod node;
 pub mod open;
+pub mod own_program;
+pub mod packets;
+pub mod reactor;
+pub mod streams;
