@@ -8,5 +8,6 @@ pub mod kill;
 pub mod lock;
 pub mod memory;
 pub mod mount;
+pub mod netlink;
 pub mod node;
 pub mod open;
