@@ -11,6 +11,7 @@ pub mod kill;
 pub mod lock;
 pub mod memory;
 pub mod mount;
+pub mod netlink;
 pub mod node;
 pub mod open;
 pub mod own_program;

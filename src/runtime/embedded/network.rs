@@ -1,1 +1,3 @@
 //! Pods' network: bridge, addresses, host ports; or the CNI plugins that are configured.
+
+pub mod subnet;
