@@ -71,7 +71,7 @@ pub struct Records {
 
 /// A record could not be kept.
 #[derive(Debug, thiserror::Error)]
-#[error("{call} {path:?}: {source}")]
+#[error("{call} {path:?}")]
 pub struct RecordError {
     call: &'static str,
     path: PathBuf,
