@@ -11,3 +11,4 @@ pub mod memory;
 pub mod mount;
 pub mod node;
 pub mod open;
+pub mod seccomp;
