@@ -18,3 +18,4 @@ pub mod own_program;
 pub mod packets;
 pub mod reactor;
 pub mod streams;
+pub mod seccomp;
