@@ -2,11 +2,18 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod clone;
+pub mod console;
+pub mod container_root;
+pub mod credentials;
 pub mod dir;
 pub mod inotify;
 pub mod kill;
 pub mod lock;
 pub mod memory;
 pub mod mount;
+pub mod mount_tree;
+pub mod namespace;
 pub mod node;
 pub mod open;
+pub mod parcel;
