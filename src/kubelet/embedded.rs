@@ -5,10 +5,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use tokio::task::JoinHandle;
+
 use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
 use crate::config::Resolved;
+use crate::logging::chain;
+use crate::rt;
 use crate::runtime::CgroupDriver;
+use crate::runtime::embedded::images::Image;
+use crate::runtime::embedded::images::watch::watch_images;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
@@ -52,6 +58,30 @@ fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
         handlers: handlers(&agent.runtime_handlers),
         registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
     }
+}
+
+/// Imports the archives of the images directory and goes on importing what lands there. Returns when those that lie there
+/// are done, so that pods that never pull find theirs.
+pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
+    let (store, directory) = (runtime.images().clone(), resolved.agent.images_dir.clone());
+    let (looked, first_look) = tokio::sync::oneshot::channel();
+    let mut looked = Some(looked);
+    let changed = move |images: Vec<Image>| {
+        for image in images {
+            log::info!(image = image.repo_tags.join(" "), id = image.id; "Imported image");
+        }
+        if let Some(looked) = looked.take() {
+            let _ = looked.send(());
+        }
+    };
+    let task = rt::spawn("import images", async move {
+        if let Err(error) = watch_images(store, directory, changed).await {
+            log::warn!(err = chain(&error); "Failed to watch the images directory, going on without");
+        }
+    });
+    // An error is the task's end: nothing more comes.
+    let _ = first_look.await;
+    task
 }
 
 fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
