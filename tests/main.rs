@@ -6,6 +6,7 @@ mod budget;
 mod containerd;
 mod cri;
 mod fuzz;
+mod monitor;
 mod process;
 mod sim;
 mod tidy;
