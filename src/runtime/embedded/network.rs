@@ -256,17 +256,20 @@ impl Network {
             let subnets = bridge::usable(&self.config.subnets);
             bridge::ensure_bridge(&self.config, &subnets)
                 .and_then(|bridge| Ok(bridge::tidy(bridge.index, &on_bridge)?))
-                .and_then(|()| self.apply_rules())
+                .and_then(|()| self.apply_rules(&left))
         };
         errors.extend(rebuilt.err());
         errors
     }
 
-    /// The addresses of an attached pod, the primary one first.
+    /// The addresses of an attached pod, the primary one first. `None` also when they are of a range that is not configured any
+    /// more: no rules are made for those, so the pod has to be made anew.
     #[must_use]
     pub fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
         let record = self.records.one(sandbox).ok()??;
-        Some(record.addresses).filter(|addresses| !addresses.is_empty())
+        let is_ours = |ip: &IpAddr| self.config.subnets.iter().any(|subnet| subnet.contains(*ip));
+        let valid = record.cni.is_some() || record.addresses.iter().all(is_ours);
+        Some(record.addresses).filter(|addresses| valid && !addresses.is_empty())
     }
 
     fn attach_to_bridge(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
@@ -368,11 +371,9 @@ impl Network {
         let addresses = record.addresses.iter().copied().zip(subnets.iter().copied()).collect();
         bridge::plug(bridge, &PodLink { veth: &record.veth, addresses }, netns)?;
         faults::step("make the rules")?;
-        self.apply_rules()?;
+        self.apply_rules(&self.records.all().0)?;
         faults::step("forget old connections")?;
-        forget_connections(record, |port, replier| {
-            !record.addresses.contains(&replier) && port.protocol == "UDP"
-        });
+        forget_connections(record, |replier| !record.addresses.contains(&replier));
         Ok(())
     }
 
@@ -384,29 +385,26 @@ impl Network {
             faults::step("forget the record")?;
             return Ok(self.records.remove(&record.sandbox)?);
         }
+        let (mut left, _) = self.records.all();
+        left.retain(|other| other.sandbox != record.sandbox && !other.veth.is_empty());
         faults::step("remove the pod's link")?;
         bridge::unplug(&record.veth)?;
-        faults::step("forget the record")?;
-        self.records.remove(&record.sandbox)?;
-        let (left, _) = self.records.all();
         faults::step("make the rules without it")?;
-        if left.iter().all(|record| record.veth.is_empty()) {
+        if left.is_empty() {
             self.remove_all()?;
         } else if !record.ports.is_empty() {
-            self.apply_rules()?;
+            self.apply_rules(&left)?;
         }
         faults::step("forget connections to it")?;
-        forget_connections(record, |port, replier| {
-            port.protocol == "UDP" && record.addresses.contains(&replier)
-        });
-        Ok(())
+        forget_connections(record, |replier| record.addresses.contains(&replier));
+        faults::step("forget the record")?;
+        Ok(self.records.remove(&record.sandbox)?)
     }
 
-    /// The rules of all records, at once.
-    fn apply_rules(&self) -> Result<(), NetworkError> {
-        let (records, _) = self.records.all();
+    /// The rules of these records, at once.
+    fn apply_rules(&self, records: &[Record]) -> Result<(), NetworkError> {
         let subnets = bridge::usable(&self.config.subnets);
-        match nftables::replace(&rules::tables(&self.config.bridge, &subnets, &records)) {
+        match nftables::replace(&rules::tables(&self.config.bridge, &subnets, records)) {
             Err(error) if error.is_unsupported() => Err(NetworkError::NoRules(error)),
             other => Ok(other?),
         }
@@ -430,7 +428,7 @@ impl Network {
 
 /// Datagrams have no end that the kernel could see: a peer that keeps sending would go on to the pod that was there before, or
 /// to nobody. Trouble with it is no reason to refuse a pod.
-fn forget_connections(record: &Record, mut stale: impl FnMut(&HostPort, IpAddr) -> bool) {
+fn forget_connections(record: &Record, mut stale: impl FnMut(IpAddr) -> bool) {
     let is_udp = |port: &&HostPort| port.protocol == "UDP";
     let ports: Vec<&HostPort> = record.ports.iter().filter(is_udp).collect();
     if ports.is_empty() {
@@ -440,7 +438,7 @@ fn forget_connections(record: &Record, mut stale: impl FnMut(&HostPort, IpAddr) 
         ports.iter().any(|port| {
             Some(connection.protocol) == rules::protocol_number(&port.protocol)
                 && connection.port == port.host_port
-                && stale(port, connection.replier)
+                && stale(connection.replier)
         })
     });
     if let Err(error) = forgotten {

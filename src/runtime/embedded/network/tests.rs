@@ -464,6 +464,11 @@ fn after_a_restart_the_living_keep_their_network_and_lost_rules_come_back() {
     assert_eq!((host.records(), host.links().len()), (vec!["web.json".to_owned()], 3));
     let server = web.run(|| listen("0.0.0.0:80"));
     host.run(|| call(&server, at("127.0.0.1", 8080))).unwrap();
+    let elsewhere = Network::new(NetworkConfig {
+        subnets: vec!["10.87.0.0/24".parse().unwrap()],
+        ..host.network.config.clone()
+    });
+    assert_eq!(elsewhere.addresses(&web.sandbox), None, "its range is gone: it is made anew");
     host.run(|| host.network.recover(&[]));
     host.assert_nothing_is_left();
 }
