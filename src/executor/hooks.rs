@@ -16,6 +16,7 @@ use crate::image::StartFailure as Failure;
 use crate::mailbox::Mailbox;
 use crate::observed::{ContainerStateKind, ObservedSandbox};
 use crate::reconcile::hooks::{self, Hook, HookCall, HookError, HookRequest};
+use crate::reconcile::network::pod_address;
 use crate::reconcile::plan::StopContainer;
 use crate::runtime::{ErrorKind, Runtime};
 use crate::types::{ContainerId, ContainerName, PodRef};
@@ -169,8 +170,8 @@ impl<R: Runtime> Executor<R> {
     /// Where hooks reach a pod: on the host's network, at the node's first address.
     pub(super) fn pod_ip(&self, pod: &Pod, sandbox: Option<&ObservedSandbox>) -> Option<String> {
         let on_host = pod.spec.host_network || sandbox.is_some_and(|sandbox| sandbox.host_network);
-        let ips = if on_host { &self.config.node_ips } else { &sandbox?.ips };
-        ips.first().cloned()
+        let of_sandbox = sandbox.map_or(&[][..], |sandbox| &sandbox.ips);
+        pod_address(on_host, of_sandbox, &self.config.node_ips)
     }
 }
 
