@@ -15,9 +15,10 @@ use crate::handler::{self, HandlerError, HttpGet};
 use crate::image::StartFailure as Failure;
 use crate::mailbox::Mailbox;
 use crate::observed::{ContainerStateKind, ObservedSandbox};
-use crate::reconcile::hooks::{self, Hook, HookCall, HookError, HookRequest};
+use crate::reconcile::hooks::{self, Hook, HookCall, HookError};
 use crate::reconcile::network::pod_address;
 use crate::reconcile::plan::StopContainer;
+use crate::reconcile::target::HttpTarget;
 use crate::runtime::{ErrorKind, Runtime};
 use crate::types::{ContainerId, ContainerName, PodRef};
 
@@ -70,7 +71,7 @@ impl<R: Runtime> HookRunner<R> {
         hooks::exec_error(command, ended.exit_code, &ended.output).map_or(Ok(()), Err)
     }
 
-    async fn http_get(&self, pod: &PodRef, request: &HookRequest) -> Result<(), HookError> {
+    async fn http_get(&self, pod: &PodRef, request: &HttpTarget) -> Result<(), HookError> {
         let secure = http_get_of(request);
         let failed = match send(&secure).await {
             Ok(()) => return Ok(()),
@@ -109,15 +110,8 @@ async fn send(request: &HttpGet) -> Result<(), HandlerError> {
     }
 }
 
-fn http_get_of(request: &HookRequest) -> HttpGet {
-    HttpGet {
-        https: request.https,
-        host: request.host.clone(),
-        port: request.port,
-        path: request.path.clone(),
-        headers: request.headers.clone(),
-        user_agent: USER_AGENT,
-    }
+fn http_get_of(target: &HttpTarget) -> HttpGet {
+    HttpGet { target: target.clone(), user_agent: USER_AGENT }
 }
 
 impl<R: Runtime> Executor<R> {
