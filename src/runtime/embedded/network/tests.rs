@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ impl Host {
             mtu: None,
             state: directory.0.join("state"),
             cni_conf_dir: directory.0.join("net.d"),
-            cni_bin_dirs: vec!["/usr/lib/cni".into(), "/opt/cni/bin".into()],
+            cni_bin_dirs: vec!["/usr/lib/cni".into(), "/opt/cni/bin".into(), directory.0.join("bin")],
         });
         let host = Self { namespace: namespace::create().unwrap(), directory, network };
         host.run(|| sh("ip link set lo up"));
@@ -385,6 +386,9 @@ fn what_the_node_keeps_to_itself_stays_its_own() {
             .map(|_| panic!("reached"));
     });
     assert_eq!(private.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    // Without the guard it would have worked: the test tries the right thing.
+    host.run(|| sh("nft delete table ip agent0"));
+    pod.run(|| call(&private, at("127.0.0.1", 9000))).unwrap();
 }
 
 #[test]
@@ -509,6 +513,13 @@ fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
     host.assert_nothing_is_left();
 }
 
+/// Addresses that the plugin host-local has given out.
+fn leases(data: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(data.join("net")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("10.")).collect()
+}
+
 #[test]
 fn plugins_are_used_where_they_are_configured() {
     let (host, far) = (Host::new(&["10.86.0.0/24"]), Host::new(&[]));
@@ -537,12 +548,7 @@ fn plugins_are_used_where_they_are_configured() {
     std::fs::remove_dir_all(&directory).unwrap();
     host.detach(&web);
     host.detach(&web);
-    assert!(
-        host.records().is_empty()
-            && std::fs::read_dir(data.join("net"))
-                .unwrap()
-                .all(|entry| { !entry.unwrap().file_name().to_string_lossy().starts_with("10.") })
-    );
+    assert!(host.records().is_empty() && leases(&data).is_empty());
     assert!(host.run(|| host.network.status()).is_ok());
     assert_eq!(host.attach("next", &[]).unwrap().ip().to_string(), "10.86.0.2");
 }
@@ -555,12 +561,53 @@ fn a_plugin_that_fails_leaves_nothing_of_those_before_it() {
     let data = host.directory.0.join("ipam");
     let list = serde_json::json!({"cniVersion": "0.4.0", "name": "net", "plugins": [
         {"type": "ptp", "ipam": {"type": "host-local", "dataDir": data, "ranges": [[{"subnet": "10.99.0.0/24"}]]}},
-        {"type": "bandwidth", "ingressRate": 5},
+        {"type": "refuses"},
     ]});
     std::fs::write(directory.join("net.conflist"), list.to_string()).unwrap();
+    let (bin, plugin) = (host.directory.0.join("bin"), host.directory.0.join("bin/refuses"));
+    std::fs::create_dir_all(&bin).unwrap();
+    let script = r#"[ $CNI_COMMAND = DEL ] || { echo '{"code":100,"msg":"not today"}'; exit 1; }"#;
+    std::fs::write(&plugin, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).unwrap();
     let error = host.attach("web", &[]).err().unwrap().to_string();
-    assert!(error.starts_with("plugin type=\"bandwidth\" name=\"net\" failed (ADD): "), "{error}");
+    assert_eq!(error, "plugin type=\"refuses\" name=\"net\" failed (ADD): not today (code 100)");
+    assert!(leases(&data).is_empty());
     assert_eq!((host.links(), host.records().len()), (vec!["lo".to_owned()], 0));
+}
+
+#[test]
+fn stopped_at_any_step_plugins_are_called_again_after_the_next_start() {
+    let host = Host::new(&["10.86.0.0/24"]);
+    let directory = host.directory.0.join("net.d");
+    std::fs::create_dir_all(&directory).unwrap();
+    let data = host.directory.0.join("ipam");
+    let list = serde_json::json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"type": "ptp", "ipMasq": true, "ipam": {"type": "host-local", "dataDir": data, "ranges": [[{"subnet": "10.99.0.0/24"}]]}},
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+    ]});
+    std::fs::write(directory.join("net.conflist"), list.to_string()).unwrap();
+    let mut stops = Vec::new();
+    for after in 0.. {
+        let pod = Pod::new("pod");
+        let (attachment, network) = (pod.attachment(&[("TCP", 8080, 80, "")]), &host.network);
+        let stopped = host.run(|| {
+            faults::stop_after(Some(after));
+            network
+                .attach(&attachment)
+                .and_then(|_| network.detach(&attachment.sandbox, Some(&attachment.netns)))
+        });
+        match stopped {
+            Ok(()) => break,
+            Err(NetworkError::Stopped(Stopped(step))) => stops.push(step),
+            Err(other) => panic!("{other}"),
+        }
+        drop(pod);
+        assert!(host.run(|| network.recover(&[])).is_empty());
+        assert!(host.records().is_empty(), "{stops:?}");
+        assert!(!data.exists() || leases(&data).is_empty(), "{stops:?}");
+    }
+    assert_eq!(stops, ["write the record", "run the plugins", "write the result", "forget the record"]);
+    assert!(!host.rules().contains("dport 8080"));
 }
 
 #[test]
