@@ -5,6 +5,7 @@
 pub mod bpf;
 pub mod children;
 pub mod clone;
+pub mod command;
 pub mod console;
 pub mod container_root;
 pub mod credentials;

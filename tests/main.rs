@@ -3,10 +3,10 @@
 mod support;
 
 mod budget;
-mod containerd;
 mod cri;
 mod fuzz;
 mod monitor;
+mod pods;
 mod process;
 mod sim;
 mod tidy;

@@ -158,12 +158,7 @@ impl Message {
     }
 
     /// The same, with a header before the attributes.
-    pub(crate) fn nested_with(
-        mut self,
-        kind: u16,
-        header: &[u8],
-        inside: impl FnOnce(Self) -> Self,
-    ) -> Self {
+    pub(crate) fn nested_with(mut self, kind: u16, header: &[u8], inside: impl FnOnce(Self) -> Self) -> Self {
         let inner = inside(Self { bytes: header.to_vec(), oversized: false });
         self.oversized |= inner.oversized;
         self.bytes(kind | NESTED, &inner.bytes)
@@ -182,7 +177,7 @@ impl Message {
 }
 
 /// Attributes one after another; stops at the first that does not fit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -199,8 +194,8 @@ impl<'a> Iterator for Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     /// The value of the first attribute of `kind`.
-    pub(crate) fn find(mut self, kind: u16) -> Option<&'a [u8]> {
-        self.find_map(|(found, value)| (found == kind).then_some(value))
+    pub(crate) fn find(&self, kind: u16) -> Option<&'a [u8]> {
+        Self(self.0).find_map(|(found, value)| (found == kind).then_some(value))
     }
 }
 
@@ -297,7 +292,8 @@ impl Socket {
         each: impl FnMut(u16, &[u8]),
     ) -> Result<(), NetlinkError> {
         // A dump ends with a message of its own.
-        let flags = if u16::from_ne_bytes([message.bytes[6], message.bytes[7]]) & DUMP == DUMP { 0 } else { ACK };
+        let flags =
+            if u16::from_ne_bytes([message.bytes[6], message.bytes[7]]) & DUMP == DUMP { 0 } else { ACK };
         self.exchange(what, message, flags, each)
     }
 
