@@ -3,6 +3,10 @@
 //! Owns descriptors it opens. Must not know why anybody calls.
 
 pub mod children;
+pub mod clone;
+pub mod console;
+pub mod container_root;
+pub mod credentials;
 pub mod dir;
 pub mod epoll;
 pub mod inotify;
@@ -10,9 +14,12 @@ pub mod kill;
 pub mod lock;
 pub mod memory;
 pub mod mount;
+pub mod mount_tree;
+pub mod namespace;
 pub mod node;
 pub mod open;
 pub mod own_program;
 pub mod packets;
+pub mod parcel;
 pub mod reactor;
 pub mod streams;

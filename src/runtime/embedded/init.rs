@@ -1,60 +1,80 @@
-//! From a bundle to a running program: what children of the monitor do between fork and exec.
+//! From a bundle to a running program: what the monitor does for its pod at its start, and what its children do between fork
+//! and exec.
+//!
+//! | module | what |
+//! |---|---|
+//! | `pod` | the pod's namespaces, its sysctls, the init process of a shared PID namespace |
+//! | `container`, `exec` | the two steps of a container's first process, and of a program in a container that runs |
+//! | `rootfs`, `options`, `devices`, `cgroups` | what is mounted, and how |
+//! | `process`, `capabilities`, `lookup` | what is taken away before the program runs, and which program that is |
+//! | `report`, `error` | what the monitor hears of it |
+//!
+//! Must not know the monitor, nor how bundles come about.
 
-#![expect(clippy::all, clippy::pedantic, missing_docs, reason = "stand-in until the branch with the real one is merged")]
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsFd, OwnedFd};
 
 use super::layout::ContainerDir;
-use super::spec::{Bundle, ExecSpec, PodSpec, Process};
-use crate::api::decode::decode;
-use crate::sys::{children, packets};
+use super::spec::PodSpec;
+use crate::sys::clone;
 
-#[derive(Debug)]
-pub enum Report { Pid(i32), Terminal(OwnedFd), Failed(String) }
-impl Report {
-    pub fn send(self, socket: BorrowedFd<'_>) {
-        let _ = match &self {
-            Self::Pid(pid) => packets::send(socket, format!("P{pid}").as_bytes(), &[]),
-            Self::Terminal(fd) => packets::send(socket, b"T", &[fd.as_fd()]),
-            Self::Failed(text) => packets::send(socket, format!("E{text}").as_bytes(), &[]),
-        };
-    }
-    pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Report>> {
-        let mut bytes = [0; 4096];
-        let mut fds = packets::Descriptors::default();
-        let n = packets::receive(socket, &mut bytes, &mut fds)?;
-        let text = || String::from_utf8_lossy(&bytes[1..n]).into_owned();
-        Ok(match bytes[..n].first() {
-            None => None,
-            Some(b'P') => Some(Self::Pid(text().parse().unwrap())),
-            Some(b'T') => Some(Self::Terminal(fds[0].take().unwrap())),
-            _ => Some(Self::Failed(text())),
-        })
-    }
-}
+mod capabilities;
+mod cgroups;
+mod container;
+mod devices;
+mod error;
+mod exec;
+mod lookup;
+mod options;
+mod pod;
+mod process;
+pub mod report;
+mod rootfs;
+#[cfg(test)]
+mod tests;
+
+pub use error::InitError;
+pub use report::Report;
+
+/// What a pod's children need of it.
 #[derive(Debug, Default)]
-pub struct PodHandles { pub init: Option<i32>, pub pids: Option<OwnedFd>, pub users: Option<OwnedFd> }
-#[derive(Debug, thiserror::Error)]
-#[error("no")]
-pub struct InitError;
-pub fn make_pod(_spec: &PodSpec) -> Result<PodHandles, InitError> { Ok(PodHandles::default()) }
-fn run(process: &Process, report: OwnedFd) -> ! {
-    Report::Pid(std::process::id() as i32).send(report.as_fd());
-    let mut command = std::process::Command::new(&process.args[0]);
-    command.args(&process.args[1..]);
-    let error = command.exec();
-    Report::Failed(error.to_string()).send(report.as_fd());
-    std::process::abort()
+pub struct PodHandles {
+    /// Process id of the pod's init process, when it has a shared PID namespace.
+    pub init: Option<i32>,
+    /// That namespace.
+    pub pids: Option<OwnedFd>,
+    /// The pod's user namespace.
+    pub users: Option<OwnedFd>,
 }
-pub fn container(dir: &ContainerDir, _pod: &PodHandles, report: OwnedFd) -> ! {
-    let bundle: Bundle = decode(serde_json::from_slice(&std::fs::read(dir.bundle()).unwrap()).unwrap()).unwrap().object;
-    run(&bundle.oci.process, report)
+
+/// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole. The monitor stays
+/// with the node's users, mounts and process ids.
+///
+/// # Errors
+/// What cannot be. The monitor ends then, and with it whatever was made.
+pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
+    pod::make(spec)
 }
-pub fn exec(spec: File, _target: i32, _pod: &PodHandles, report: OwnedFd) -> ! {
-    let spec: ExecSpec = decode(serde_json::from_reader(spec).unwrap()).unwrap().object;
-    run(&spec.process, report)
+
+/// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal they are
+/// `/dev/null`, and the terminal's master is sent.
+pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
+    finish(container::start(dir, pod, &report), &report)
 }
-pub fn delete_external(_dir: &ContainerDir) -> ! { std::process::abort() }
-fn _unused() { let _ = children::reap(); }
+
+/// In a forked child: becomes another program in the container whose first process is `target`. `spec` has an
+/// [`super::spec::ExecSpec`] in JSON.
+pub fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {
+    finish(exec::start(spec, target, pod, &report), &report)
+}
+
+/// Both steps end here unless they have become something else.
+fn finish(outcome: Result<(), InitError>, report: &OwnedFd) -> ! {
+    match outcome {
+        Ok(()) => clone::exit(0),
+        Err(error) => {
+            Report::Failed(error.chain()).send(report.as_fd());
+            clone::exit(1)
+        }
+    }
+}
