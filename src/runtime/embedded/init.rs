@@ -78,8 +78,3 @@ fn finish(outcome: Result<(), InitError>, report: &OwnedFd) -> ! {
         }
     }
 }
-
-/// In a forked child: has the external runtime of an ended container clean up.
-pub fn delete_external(_dir: &ContainerDir) -> ! {
-    std::process::abort()
-}
