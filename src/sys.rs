@@ -2,6 +2,7 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod background;
 pub mod dir;
 pub mod inotify;
 pub mod kill;
