@@ -6,6 +6,7 @@ pub mod background;
 pub mod dir;
 pub mod inotify;
 pub mod kill;
+pub mod layer;
 pub mod lock;
 pub mod memory;
 pub mod mount;
