@@ -7,5 +7,6 @@ mod cri;
 mod fuzz;
 mod pods;
 mod process;
+mod registry;
 mod sim;
 mod tidy;
