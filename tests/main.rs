@@ -8,5 +8,6 @@ mod fuzz;
 mod monitor;
 mod pods;
 mod process;
+mod registry;
 mod sim;
 mod tidy;
