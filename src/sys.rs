@@ -3,12 +3,14 @@
 //! Owns descriptors it opens. Must not know why anybody calls.
 
 pub mod bpf;
+pub mod command;
 pub mod dir;
 pub mod inotify;
 pub mod kill;
 pub mod lock;
 pub mod memory;
 pub mod mount;
+pub mod netlink;
 pub mod node;
 pub mod open;
 pub mod seccomp;
