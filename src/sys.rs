@@ -7,6 +7,7 @@ pub mod command;
 pub mod dir;
 pub mod inotify;
 pub mod kill;
+pub mod layer;
 pub mod lock;
 pub mod memory;
 pub mod mount;
