@@ -4,6 +4,10 @@
 
 pub mod bpf;
 pub mod command;
+pub mod clone;
+pub mod console;
+pub mod container_root;
+pub mod credentials;
 pub mod dir;
 pub mod inotify;
 pub mod kill;
@@ -15,3 +19,8 @@ pub mod netlink;
 pub mod node;
 pub mod open;
 pub mod seccomp;
+pub mod mount_tree;
+pub mod namespace;
+pub mod node;
+pub mod open;
+pub mod parcel;
