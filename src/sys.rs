@@ -4,11 +4,13 @@
 
 pub mod bpf;
 pub mod command;
+pub mod children;
 pub mod clone;
 pub mod console;
 pub mod container_root;
 pub mod credentials;
 pub mod dir;
+pub mod epoll;
 pub mod inotify;
 pub mod kill;
 pub mod layer;
@@ -23,4 +25,8 @@ pub mod mount_tree;
 pub mod namespace;
 pub mod node;
 pub mod open;
+pub mod own_program;
+pub mod packets;
 pub mod parcel;
+pub mod reactor;
+pub mod streams;
