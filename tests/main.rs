@@ -7,6 +7,8 @@ mod cri;
 mod fuzz;
 mod monitor;
 mod pods;
+mod pods;
+mod monitor;
 mod process;
 mod registry;
 mod sim;
