@@ -3,9 +3,13 @@
 mod support;
 
 mod budget;
-mod containerd;
 mod cri;
 mod fuzz;
+mod monitor;
+mod pods;
+mod pods;
+mod monitor;
 mod process;
+mod registry;
 mod sim;
 mod tidy;
