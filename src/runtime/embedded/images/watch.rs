@@ -62,7 +62,10 @@ impl ImageStore {
         };
         paths.retain(|path| !is_unfinished(path));
         paths.sort();
-        let known = self.load()?.archives;
+        let index = self.load()?;
+        // Images that were removed stay removed; damaged ones are read again.
+        let is_damaged =
+            |id: &String| index.images.iter().any(|record| record.id == *id && self.image(record).is_err());
         broken.0.retain(|path, _| paths.contains(path));
         for path in paths {
             let Some(stamp) = stamp(&path) else { continue };
