@@ -44,7 +44,9 @@ pub fn fork(kind: Kind) -> io::Result<Side> {
     // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here.
     // The remaining arguments, whose order differs between architectures, are all null. Callers have one thread (module
     // documentation), so no lock of the C library is held by a thread that the child does not have.
-    let answer = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, 0_usize, 0_usize, 0_usize) };
+    let answer = unsafe {
+        libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, 0_usize, 0_usize, 0_usize)
+    };
     match answer {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Side::Child),

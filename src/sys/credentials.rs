@@ -50,13 +50,16 @@ fn prctl(option: i32, second: libc::c_ulong, third: libc::c_ulong) -> io::Result
 #[must_use]
 pub fn last_capability() -> u32 {
     // The kernel refuses numbers beyond its last; the sets have 64 bits.
-    (0..64).take_while(|number| prctl(libc::PR_CAPBSET_READ, *number, 0).is_ok()).count().saturating_sub(1) as u32
+    (0..64).take_while(|number| prctl(libc::PR_CAPBSET_READ, *number, 0).is_ok()).count().saturating_sub(1)
+        as u32
 }
 
 /// What can ever be had by this process and its children.
 #[must_use]
 pub fn bounding_capabilities() -> u64 {
-    let has = |number: &u32| prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0).is_ok_and(|has| has == 1);
+    let has = |number: &u32| {
+        prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0).is_ok_and(|has| has == 1)
+    };
     (0..64).filter(has).fold(0, |set, number| set | 1 << number)
 }
 
@@ -176,9 +179,8 @@ pub fn load_filter(program: &[u8]) -> io::Result<()> {
     }
     let program = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
     // SAFETY: the kernel reads `length` instructions, which the vector has and which outlive the call.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program))
-    };
+    let answer =
+        unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program)) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -192,7 +194,8 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
         // The 64-bit form on every architecture.
         let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
         // SAFETY: pid 0 is this process; the structure outlives the call and no old value is asked for.
-        match unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::from_ref(&limit), 0_usize) } {
+        match unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::from_ref(&limit), 0_usize) }
+        {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

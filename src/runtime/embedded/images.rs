@@ -337,8 +337,7 @@ impl ImageStore {
             return Ok(());
         }
         let staging = self.stage()?;
-        let result = self
-            .fill(&staging.path, diff_id, tar, limits)
+        let result = Self::fill(&staging.path, diff_id, tar, limits)
             .and_then(|()| self.publish(&staging.path, &target));
         // Those that were interrupted are found by the next who opens the store; so is this one if it cannot be removed.
         remove_tree(&staging.path);
@@ -346,7 +345,6 @@ impl ImageStore {
     }
 
     fn fill(
-        &self,
         staging: &Path,
         diff_id: &str,
         tar: &mut dyn Read,
@@ -464,7 +462,7 @@ impl ImageStore {
                 }
             }
         }
-        Err(ImageError::Invalid(format!("too many leftovers in {temporary:?}")))
+        Err(ImageError::Invalid(format!("too many leftovers in {}", temporary.display())))
     }
 
     /// Removes what nobody fills any more. The lock is held.

@@ -167,7 +167,9 @@ pub(super) fn unpack(
 /// The limit of bytes travels through `io::Error`.
 fn over(error: TarError, limits: &UnpackLimits) -> LayerError {
     match error {
-        TarError::Read(error) if error.get_ref().is_some_and(|inner| inner.is::<TooMuch>()) => {
+        TarError::Read(error)
+            if error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<TooMuch>) =>
+        {
             LayerError::Limit { what: "bytes", limit: limits.bytes }
         }
         other => LayerError::Tar(other),

@@ -70,9 +70,11 @@ impl ImageStore {
         for path in paths {
             let Some(stamp) = stamp(&path) else { continue };
             let name = path.display().to_string();
-            let is_known = known
-                .iter()
-                .any(|archive| archive.path == name && (archive.size, archive.mtime, archive.inode) == stamp);
+            let is_known = index.archives.iter().any(|archive| {
+                archive.path == name
+                    && (archive.size, archive.mtime, archive.inode) == stamp
+                    && !archive.images.iter().any(is_damaged)
+            });
             if is_known || broken.0.get(&path) == Some(&stamp) {
                 continue;
             }

@@ -165,7 +165,8 @@ fn enter_container<'a>(
     devices::make(&rootfs, spec, users)?;
     make_working_directory(&rootfs, process, users)?;
     let filter = bundle.seccomp_filter.as_ref();
-    let filter = filter.map(|path| File::open(path).doing("open seccomp filter", path.display())).transpose()?;
+    let filter =
+        filter.map(|path| File::open(path).doing("open seccomp filter", path.display())).transpose()?;
     let prepared = prepare(process, filter, &procfs)?;
     if process.terminal {
         let console = devices::make_terminal(&rootfs)?;
@@ -190,8 +191,10 @@ fn make_working_directory(
     }
     match rootfs.root.ensure_dir(&path, 0o755) {
         Ok(made) => match users {
-            Some(users) => crate::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
-                .doing("give", path.display()),
+            Some(users) => {
+                crate::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
+                    .doing("give", path.display())
+            }
             None => Ok(()),
         },
         // Where nothing can be made, going there says what is wrong.
@@ -208,7 +211,10 @@ fn pods_users<'a>(
 ) -> Result<Option<Users<'a>>, InitError> {
     let is_listed = namespaces.iter().any(|namespace| namespace.kind == "user");
     let root = |mappings: &[IdMapping]| {
-        mappings.iter().find(|mapping| mapping.container_id == 0 && mapping.size > 0).map(|mapping| mapping.host_id)
+        mappings
+            .iter()
+            .find(|mapping| mapping.container_id == 0 && mapping.size > 0)
+            .map(|mapping| mapping.host_id)
     };
     match (&pod.users, is_listed) {
         (_, false) => Ok(None),

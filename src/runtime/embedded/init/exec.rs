@@ -32,8 +32,10 @@ pub fn start(spec: File, target: i32, pod: &PodHandles, report: &OwnedFd) -> Res
     let pidfd = clone::pidfd(target).doing("find process", target)?;
     let root_uid = pods_root(target, pod)?;
     // The node's procfs stays open: files for labels are the second step's own.
-    let kinds = Namespaces { mount: true, pid: true, network: true, ipc: true, uts: true, cgroup: true, user: false };
-    let filter = spec.seccomp_filter.as_ref().map(File::open).transpose().doing("open", "the seccomp filter")?;
+    let kinds =
+        Namespaces { mount: true, pid: true, network: true, ipc: true, uts: true, cgroup: true, user: false };
+    let filter =
+        spec.seccomp_filter.as_ref().map(File::open).transpose().doing("open", "the seccomp filter")?;
     namespace::join(pidfd.as_fd(), kinds).doing("join", "the container's namespaces")?;
     let gate = clone::pipe().doing("make", "a pipe")?;
     match clone::fork(Kind { sibling: true, pid_namespace: false }).doing("start", "the program")? {
@@ -89,6 +91,8 @@ fn pods_root(target: i32, pod: &PodHandles) -> Result<Option<u32>, InitError> {
     });
     match root {
         Some(root) => Ok(Some(root)),
-        None => Err(InitError::Invalid { field: path, problem: "root of the pod has to be somebody on the node" }),
+        None => {
+            Err(InitError::Invalid { field: path, problem: "root of the pod has to be somebody on the node" })
+        }
     }
 }

@@ -73,7 +73,8 @@ impl Rootfs {
     /// # Errors
     /// The first thing that cannot be.
     pub fn make(dir: &ContainerDir, bundle: &Bundle, users: Option<Users<'_>>) -> Result<Self, InitError> {
-        let planned = bundle.oci.mounts.iter().map(|mount| plan(mount, users)).collect::<Result<Vec<_>, _>>()?;
+        let planned =
+            bundle.oci.mounts.iter().map(|mount| plan(mount, users)).collect::<Result<Vec<_>, _>>()?;
         let shares = !matches!(bundle.oci.linux.rootfs_propagation.as_str(), "private" | "rprivate");
         let travel = if shares { Propagation::Slave } else { Propagation::Private };
         set_propagation(Path::new("/"), travel, true).doing("cut off", "mounts of the node")?;
@@ -235,7 +236,12 @@ impl Rootfs {
     fn find(&self, path: &str) -> Result<Option<OwnedFd>, InitError> {
         match self.root.point(&clean(Path::new(path))) {
             Ok(target) => Ok(Some(target)),
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
                 Ok(None)
             }
             Err(error) => Err(error).doing("open", path),
@@ -322,7 +328,10 @@ fn new_file_system(mount: &OciMount, options: &Options) -> Result<Mount, InitErr
 fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) -> Result<Mount, InitError> {
     std::fs::create_dir_all(target).doing("make", target.display())?;
     if overlay.lower.is_empty() {
-        return Err(InitError::Invalid { field: "overlay.lower".to_owned(), problem: "an image has a layer" });
+        return Err(InitError::Invalid {
+            field: "overlay.lower".to_owned(),
+            problem: "an image has a layer",
+        });
     }
     if let Some(users) = users {
         map_layers(overlay, users)?;

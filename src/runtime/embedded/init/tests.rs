@@ -116,7 +116,10 @@ fn own_namespaces(kinds: &[&str]) -> Vec<Namespace> {
 }
 
 fn busybox() -> &'static str {
-    ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists()).expect("busybox-static")
+    ["/bin/busybox", "/usr/bin/busybox"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .expect("busybox-static")
 }
 
 impl Sample {
@@ -129,7 +132,9 @@ impl Sample {
         }
         std::fs::create_dir_all(base.join("container")).unwrap();
         std::fs::copy(busybox(), layer.join("bin/busybox")).unwrap();
-        for applet in ["sh", "cat", "ls", "id", "grep", "mount", "sleep", "readlink", "stat", "touch", "tty", "ps", "ln"] {
+        for applet in [
+            "sh", "cat", "ls", "id", "grep", "mount", "sleep", "readlink", "stat", "touch", "tty", "ps", "ln",
+        ] {
             std::os::unix::fs::symlink("busybox", layer.join("bin").join(applet)).unwrap();
         }
         let oci = OciSpec {
@@ -139,14 +144,25 @@ impl Sample {
             mounts: default_mounts(),
             linux: Linux {
                 namespaces: own_namespaces(&["pid", "ipc", "uts", "mount", "network"]),
-                masked_paths: words(&["/proc/kcore", "/proc/acpi", "/proc/keys", "/sys/firmware", "/proc/none"]),
-                readonly_paths: words(&["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]),
+                masked_paths: words(&[
+                    "/proc/kcore",
+                    "/proc/acpi",
+                    "/proc/keys",
+                    "/sys/firmware",
+                    "/proc/none",
+                ]),
+                readonly_paths: words(&[
+                    "/proc/bus",
+                    "/proc/fs",
+                    "/proc/irq",
+                    "/proc/sys",
+                    "/proc/sysrq-trigger",
+                ]),
                 ..Linux::default()
             },
             ..OciSpec::default()
         };
-        let overlay =
-            Overlay { lower: vec![layer], upper: base.join("upper"), work: base.join("work") };
+        let overlay = Overlay { lower: vec![layer], upper: base.join("upper"), work: base.join("work") };
         Self { bundle: Bundle { oci, overlay, ..Bundle::default() }, base }
     }
 
