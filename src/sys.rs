@@ -2,6 +2,7 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod background;
 pub mod bpf;
 pub mod children;
 pub mod clone;
