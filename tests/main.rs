@@ -7,8 +7,6 @@ mod cri;
 mod fuzz;
 mod monitor;
 mod pods;
-mod pods;
-mod monitor;
 mod process;
 mod registry;
 mod sim;
