@@ -63,13 +63,15 @@ fn an_agent_that_dies_anywhere_while_removing_a_pod_is_followed_by_one_that_leav
         return;
     }
     let mut node = Node::new();
-    for place in REMOVING {
+    for (number, place) in REMOVING.iter().enumerate() {
+        // Each time another one: the last may still be going in the agent's own books.
+        let name = format!("going-{number}");
         node.agent.variable("AGENT_FAULT", "");
-        node.apply(&pod("going"));
+        node.apply(&pod(&name));
         node.agent.start();
-        node.agent.wait_for_phase("going", "Running");
+        node.agent.wait_for_phase(&name, "Running");
         node.agent.terminate();
-        node.agent.remove_manifest("going.yaml");
+        node.agent.remove_manifest(&format!("{name}.yaml"));
         die_at(&mut node, place);
         node.agent.start();
         node.nothing_is_left();
