@@ -5,7 +5,7 @@
 //!
 //! | module | what it is | where it runs |
 //! |---|---|---|
-//! | `layout`, `spec`, `protocol` | words between the processes | everywhere |
+//! | `layout`, `spec`, `facts`, `protocol` | words between the processes | everywhere |
 //! | `images` | image store, unpacking, import | agent (blocking), puller |
 //! | `registry` | pulls | the puller, a short-lived child |
 //! | `oci`, `seccomp` | what a container is to be (pure) | agent |
@@ -15,6 +15,7 @@
 //! | `init` | from a bundle to a running program | children of the monitor |
 
 pub mod client;
+pub mod facts;
 pub mod images;
 pub mod init;
 pub mod layout;
