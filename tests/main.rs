@@ -4,11 +4,10 @@ mod support;
 
 mod budget;
 mod cri;
+mod embedded;
 mod fuzz;
 mod monitor;
 mod pods;
-mod pods;
-mod monitor;
 mod process;
 mod registry;
 mod sim;
