@@ -4,6 +4,7 @@ mod support;
 
 mod budget;
 mod cri;
+mod embedded;
 mod fuzz;
 mod monitor;
 mod pods;

@@ -18,7 +18,7 @@ use crate::runtime::embedded::images::watch::watch_images;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
-use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OpenError};
+use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OWN_PROGRAM, OpenError};
 use crate::sys::node;
 
 /// What `containerRuntimeEndpoint` says for this runtime.
@@ -53,7 +53,7 @@ fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
             cni_bin_dirs: agent.cni_bin_dirs.clone(),
         },
         layout,
-        program: PathBuf::from("/proc/self/exe"),
+        program: PathBuf::from(OWN_PROGRAM),
         cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2: node::cgroup_v2(), driver },
         handlers: handlers(&agent.runtime_handlers),
         registry_hosts_dirs: agent.registry_hosts_dirs.clone(),

@@ -140,9 +140,11 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// All signals as a new program expects them: none blocked, none ignored, none handled.
 pub fn reset_signals() {
     for number in 1..=64 {
-        // SAFETY: sets a default; the kernel refuses the two that have no other and the C library its own, which are never
-        // changed.
-        unsafe { libc::signal(number, libc::SIG_DFL) };
+        // The C library keeps two signals to itself, which may be ignored all the same: so the kernel is asked.
+        let default = [0_u64; 8];
+        // SAFETY: all zeros is the default disposition with no flags and an empty mask in every architecture's layout, which
+        // is shorter than this; no old one is asked for. The kernel refuses the two signals that have no other.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), 0_usize, 8_usize) };
     }
     // Cannot fail: the set is well formed and the way is a valid one.
     let _ = nix::sys::signal::sigprocmask(
@@ -224,4 +226,11 @@ pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
         Ok(_) => !polled[0].revents().is_some_and(|events| events.intersects(hung)),
         Err(_) => true,
     }
+}
+
+/// A copy of a descriptor that programs do inherit: what a careless parent leaves behind.
+#[cfg(test)]
+pub fn leak(fd: BorrowedFd<'_>) -> i32 {
+    // SAFETY: makes a new descriptor of one that is open; the test's process ends with it.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 50) }
 }

@@ -262,3 +262,52 @@ pub fn execute(program: &Path, arguments: &[CString], environment: &[CString]) -
         Err(errno) => errno.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::clone::{self, Kind, Side};
+
+    fn session_keyring() -> i64 {
+        const KEYCTL_GET_KEYRING_ID: libc::c_int = 0;
+        const KEY_SPEC_SESSION_KEYRING: libc::c_int = -3;
+        // SAFETY: numbers only.
+        unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 1) }
+    }
+
+    #[test]
+    fn the_session_keyring_is_another_one_afterwards() {
+        let code = match clone::fork(Kind::default()).unwrap() {
+            Side::Parent(pid) => clone::wait(pid).unwrap(),
+            Side::Child => {
+                let before = session_keyring();
+                let joined = new_keyring();
+                clone::exit(i32::from(joined.is_err() || before <= 0 || session_keyring() == before))
+            }
+        };
+        assert_eq!(code, 0);
+    }
+
+    #[test]
+    fn a_program_that_is_no_filter_is_refused() {
+        for broken in [&[][..], &[0; 7]] {
+            assert_eq!(load_filter(broken).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn limits_have_the_kernels_numbers() {
+        let numbers = [
+            ("RLIMIT_CPU", libc::RLIMIT_CPU),
+            ("RLIMIT_CORE", libc::RLIMIT_CORE),
+            ("RLIMIT_NPROC", libc::RLIMIT_NPROC),
+            ("RLIMIT_NOFILE", libc::RLIMIT_NOFILE),
+            ("RLIMIT_MEMLOCK", libc::RLIMIT_MEMLOCK),
+            ("RLIMIT_AS", libc::RLIMIT_AS),
+            ("RLIMIT_RTTIME", libc::RLIMIT_RTTIME),
+        ];
+        for (name, number) in numbers {
+            assert_eq!(limit_number(name).map(i64::from), Some(i64::from(number)), "{name}");
+        }
+    }
+}

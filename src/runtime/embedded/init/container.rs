@@ -14,7 +14,7 @@ use super::error::{Doing, InitError};
 use super::process::{Destination, become_program, prepare, use_terminal};
 use super::report::Report;
 use super::rootfs::{Rootfs, Users};
-use super::{PodHandles, cgroups, devices};
+use super::{PodHandles, cgroups, devices, external};
 use crate::api::decode::decode;
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, IdMapping, Namespace, Process};
@@ -51,6 +51,9 @@ pub fn start(dir: &ContainerDir, pod: &PodHandles, report: &OwnedFd) -> Result<(
     clone::close_on_exec_from(3).doing("close", "descriptors")?;
     let path = dir.bundle();
     let bundle: Bundle = read_spec(File::open(&path).doing("open", path.display())?, &path)?;
+    if !bundle.external_runtime.is_empty() {
+        return external::create(dir, pod, &bundle, report.as_fd());
+    }
     cgroups::enter(&bundle.cgroups)?;
     let namespaces = &bundle.oci.linux.namespaces;
     join_listed(namespaces)?;
@@ -203,7 +206,7 @@ fn make_working_directory(
 }
 
 /// The pod's user namespace and who its root is, when the container is to be in it.
-fn pods_users<'a>(
+pub fn pods_users<'a>(
     pod: &'a PodHandles,
     namespaces: &[Namespace],
     uids: &[IdMapping],

@@ -10,7 +10,7 @@ use super::container::{begin, read_spec};
 use super::error::{Doing, InitError};
 use super::process::{Destination, Prepared, become_program, prepare, use_terminal};
 use super::report::Report;
-use super::{PodHandles, cgroups};
+use super::{PodHandles, cgroups, external};
 use crate::runtime::embedded::spec::{ExecSpec, Process};
 use crate::sys::clone::{self, Kind, Side};
 use crate::sys::console::make_console;
@@ -26,6 +26,9 @@ pub fn start(spec: File, target: i32, pod: &PodHandles, report: &OwnedFd) -> Res
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
     clone::close_on_exec_from(3).doing("close", "descriptors")?;
     let spec: ExecSpec = read_spec(spec, Path::new("the exec's specification"))?;
+    if !spec.external_runtime.is_empty() {
+        return external::exec(&spec, report.as_fd());
+    }
     cgroups::enter(&spec.cgroups)?;
     let procfs = Procfs::open().doing("open", "/proc")?;
     // The monitor has not reaped it, so the number means the container's first process.
