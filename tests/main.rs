@@ -4,7 +4,9 @@ mod support;
 
 mod budget;
 mod cri;
+mod embedded;
 mod fuzz;
+mod monitor;
 mod pods;
 mod process;
 mod registry;

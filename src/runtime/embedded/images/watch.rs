@@ -62,14 +62,19 @@ impl ImageStore {
         };
         paths.retain(|path| !is_unfinished(path));
         paths.sort();
-        let known = self.load()?.archives;
+        let index = self.load()?;
+        // Images that were removed stay removed; damaged ones are read again.
+        let is_damaged =
+            |id: &String| index.images.iter().any(|record| record.id == *id && self.image(record).is_err());
         broken.0.retain(|path, _| paths.contains(path));
         for path in paths {
             let Some(stamp) = stamp(&path) else { continue };
             let name = path.display().to_string();
-            let is_known = known
-                .iter()
-                .any(|archive| archive.path == name && (archive.size, archive.mtime, archive.inode) == stamp);
+            let is_known = index.archives.iter().any(|archive| {
+                archive.path == name
+                    && (archive.size, archive.mtime, archive.inode) == stamp
+                    && !archive.images.iter().any(is_damaged)
+            });
             if is_known || broken.0.get(&path) == Some(&stamp) {
                 continue;
             }
@@ -106,6 +111,9 @@ fn is_unfinished(path: &Path) -> bool {
 fn stamp(path: &Path) -> Option<Stamp> {
     // An unpacked layout is as new as its index.
     let metadata = path.metadata().ok()?;
+    if metadata.is_dir() && !path.join("oci-layout").is_file() {
+        return None;
+    }
     let metadata = if metadata.is_dir() { path.join("index.json").metadata().ok()? } else { metadata };
     let mtime = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
     metadata.is_file().then(|| (metadata.len(), mtime, metadata.ino()))
