@@ -1,3 +1,5 @@
+//! The store as its callers see it: hostile layers, power cuts, names, archives, memory.
+
 use std::os::unix::fs::MetadataExt;
 
 use serde_json::json;
