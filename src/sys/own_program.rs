@@ -27,12 +27,8 @@ pub fn read_only(program: &Path) -> io::Result<OwnedFd> {
     let flags = libc::c_long::from(libc::OPEN_TREE_CLOEXEC) | libc::c_long::from(libc::OPEN_TREE_CLONE);
     // SAFETY: a path that ends with a zero; the descriptor is new.
     let tree = unsafe {
-        match libc::syscall(
-            libc::SYS_open_tree,
-            libc::c_long::from(libc::AT_FDCWD),
-            program.as_ptr(),
-            flags,
-        ) {
+        match libc::syscall(libc::SYS_open_tree, libc::c_long::from(libc::AT_FDCWD), program.as_ptr(), flags)
+        {
             -1 => return Err(io::Error::last_os_error()),
             fd => OwnedFd::from_raw_fd(i32::try_from(fd).map_err(|_| io::ErrorKind::InvalidData)?),
         }

@@ -63,11 +63,15 @@ fn after_a_rotation_the_new_file_is_written() {
         eventually("a few lines more", || fs::metadata(&log).unwrap().size() > 300).await;
         pod.monitor.signal("one", 9, true).await.unwrap();
         pod.exited("one").await;
-        let all: Vec<u8> = [entries(&old), entries(&log)].concat().into_iter().flat_map(|entry| {
-            let mut text = entry.2;
-            text.push(b'\n');
-            text
-        }).collect();
+        let all: Vec<u8> = [entries(&old), entries(&log)]
+            .concat()
+            .into_iter()
+            .flat_map(|entry| {
+                let mut text = entry.2;
+                text.push(b'\n');
+                text
+            })
+            .collect();
         let expected: String =
             (1..=all.iter().filter(|byte| **byte == b'\n').count()).map(|n| format!("line {n}\n")).collect();
         assert_eq!(String::from_utf8(all).unwrap(), expected, "no line is lost or doubled");
@@ -80,21 +84,26 @@ fn a_full_disk_stops_no_container() {
         let pod = Pod::new().await;
         let small = pod.scratch.dir("small");
         edge_agent::sys::mount::mount_tmpfs(&small, Some(64 * 1024)).unwrap();
-        let mut bundle = pod.bundle("one", "seq 1 100000; while [ ! -e /go ]; do sleep 0.05; done; echo after");
+        let mut bundle =
+            pod.bundle("one", "seq 1 100000; while [ ! -e /go ]; do sleep 0.05; done; echo after");
         bundle.log_path = small.join("0.log");
-        let upper = bundle.overlay.upper.clone();
         fs::write(small.join("filler"), vec![0; 32 * 1024]).unwrap();
         let pid = pod.start_bundle("one", &bundle).await;
         // It gets to its loop though its log is full.
         eventually("it to be through", || {
             super::fixture::children_of(pid).iter().any(|(child, _)| {
-                fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default().starts_with(b"/bin/busybox\0sleep")
+                fs::read(format!("/proc/{child}/cmdline"))
+                    .unwrap_or_default()
+                    .starts_with(b"/bin/busybox\0sleep")
             })
         })
         .await;
+        // Each answer comes after one more piece of what the pipe held: then nothing is on its way any more.
+        for _ in 0..20 {
+            pod.monitor.forget("nobody").await.unwrap();
+        }
         fs::remove_file(small.join("filler")).unwrap();
         // Through the running container's own root: layers below a mounted overlay are not to be written.
-        let _ = upper;
         fs::write(format!("/proc/{pid}/root/go"), "").unwrap();
         assert_eq!(pod.exited("one").await.code, 0);
         let log = entries(&small.join("0.log"));
