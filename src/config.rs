@@ -91,6 +91,11 @@ pub enum Invocation {
         /// Unparsed.
         args: Vec<OsString>,
     },
+    /// `agent image`, with the arguments that are not its name.
+    Image {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
 }
 
 /// How much of the version to print.
@@ -165,7 +170,7 @@ impl Resolved {
 }
 
 /// The commands of this version.
-const COMMANDS: [&str; 6] = ["config", "describe", "get", "help", "status", "version"];
+const COMMANDS: [&str; 7] = ["config", "describe", "get", "help", "image", "status", "version"];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -187,6 +192,7 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         "status" => Ok(Invocation::Status { args: joined(before, rest) }),
         "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
         "get" => Ok(Invocation::Get { args: joined(before, rest) }),
+        "image" => Ok(Invocation::Image { args: joined(before, rest) }),
         "config" => {
             before.extend(rest);
             let args = scan(&before, true)?;

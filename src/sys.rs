@@ -2,8 +2,11 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod background;
+pub mod bpf;
 pub mod children;
 pub mod clone;
+pub mod command;
 pub mod console;
 pub mod container_root;
 pub mod credentials;
@@ -11,15 +14,18 @@ pub mod dir;
 pub mod epoll;
 pub mod inotify;
 pub mod kill;
+pub mod layer;
 pub mod lock;
 pub mod memory;
 pub mod mount;
 pub mod mount_tree;
 pub mod namespace;
+pub mod netlink;
 pub mod node;
 pub mod open;
 pub mod own_program;
 pub mod packets;
 pub mod parcel;
 pub mod reactor;
+pub mod seccomp;
 pub mod streams;

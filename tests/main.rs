@@ -3,10 +3,12 @@
 mod support;
 
 mod budget;
-mod containerd;
 mod cri;
+mod embedded;
 mod fuzz;
 mod monitor;
+mod pods;
 mod process;
+mod registry;
 mod sim;
 mod tidy;

@@ -20,6 +20,7 @@ Usage:
   agent status                      what runs, what is wrong, and why
   agent get                         pods as a table
   agent describe                    everything about a pod
+  agent image                       images of the embedded runtime: list, import, remove
   agent version                     the version
 ";
 

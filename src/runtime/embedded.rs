@@ -11,6 +11,7 @@
 //! | `oci`, `seccomp` | what a container is to be (pure) | agent |
 //! | `network` | bridge, addresses, host ports, CNI | agent (blocking) |
 //! | `client` | speaks to monitors | agent |
+//! | `runtime` | CRI's verbs: records, and the order of effects | agent |
 //! | `monitor` | a pod's processes and logs | the monitor |
 //! | `init` | from a bundle to a running program | children of the monitor |
 
@@ -24,5 +25,6 @@ pub mod network;
 pub mod oci;
 pub mod protocol;
 pub mod registry;
+pub mod runtime;
 pub mod seccomp;
 pub mod spec;

@@ -81,6 +81,7 @@ pub const BANNED_IN_PURE: &[(&str, &str)] = &[
 /// External crates with a home: only these modules (and what is below them) may name them.
 pub const HOMES: &[(&str, &[&str])] = &[
     ("env_logger", &["logging"]),
+    ("flate2", &["runtime::embedded::images"]),
     ("http_body_util", &["runtime::cri", "handler", "server", "cli"]),
     ("hyper", &["runtime::cri", "handler", "server", "cli"]),
     ("hyper_util", &["runtime::cri", "handler", "server", "cli"]),
@@ -94,6 +95,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("tonic", &["proto", "runtime::cri", "runtime::convert", "handler::grpc"]),
     ("tonic_prost", &["proto"]),
     ("tower_service", &["runtime::cri", "handler::grpc"]),
+    ("zstd", &["runtime::embedded::images"]),
     ("ureq", &["http"]),
 ];
 

@@ -1,0 +1,71 @@
+//! Starting monitors, and waiting for processes to be gone.
+//!
+//! Owns monitors as children of this process, so that none stays a zombie.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::super::client::{self, Monitor, Watch};
+use super::super::layout::SandboxDir;
+use super::processes::Process;
+use super::{Failure, Shared};
+use crate::logging::chain;
+use crate::rt;
+use crate::sys::netlink::namespace;
+
+/// A process that was killed is gone after a moment; there is nothing to wait on for one that is not our child.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// A program inside the pod answers at once or not at all.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Starts the monitor of a sandbox and returns its process id when it is ready.
+pub(super) async fn spawn(shared: &Rc<Shared>, dir: &SandboxDir) -> Result<i32, Failure> {
+    let spawned = client::spawn_monitor(&shared.program(), dir).await;
+    let spawned = spawned
+        .map_err(|error| Failure::refused(format!("failed to start the pod's monitor: {}", chain(&error))))?;
+    let pid = spawned.pid;
+    rt::spawn("reap monitor", spawned.reap());
+    Ok(pid)
+}
+
+/// A way to talk to a sandbox's monitor, whether or not there is one.
+pub(super) fn handle(dir: &SandboxDir) -> Monitor {
+    Monitor::new(dir)
+}
+
+/// Listens to a monitor.
+pub(super) async fn watch(dir: &SandboxDir) -> Result<Watch, Failure> {
+    let watch = handle(dir).watch().await;
+    watch.map_err(|error| Failure::because("failed to listen to the pod's monitor", &error))
+}
+
+/// Waits for a process to be gone. `false` when it is still there after `patience`.
+pub(super) async fn until_gone(process: Process, patience: Duration) -> bool {
+    let gone = async {
+        while process.is_alive() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::time::timeout(patience, gone).await.is_ok()
+}
+
+/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the node's).
+pub(super) fn connect_inside(netns: Option<&Path>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let connect = || {
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            match TcpStream::connect_timeout(address, CONNECT_PATIENCE) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    };
+    match netns {
+        None => connect(),
+        Some(path) => namespace::inside(&namespace::open(path)?, connect)?,
+    }
+}

@@ -1,0 +1,180 @@
+//! Resources: cgroup values of pods and containers, admission, changes in place.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::Node;
+use crate::support::agent::{PATIENCE, cgroup_root as cgroup_root_of};
+use crate::support::wait::{stays, wait_for};
+
+/// Where the controller of a cgroup v1 file or the unified tree is mounted.
+fn cgroup_root(controller: &str) -> PathBuf {
+    let v1 = Path::new("/sys/fs/cgroup").join(controller);
+    if v1.is_dir() { v1 } else { PathBuf::from("/sys/fs/cgroup") }
+}
+
+fn node_cgroup_root(node: &Node) -> String {
+    cgroup_root_of(node.runtime.scratch().path())
+}
+
+fn limited(node: &Node, name: &str, cpu: &str, memory: &str) -> Value {
+    let mut pod = node.pod(name, "sleep 1000");
+    pod["spec"]["containers"][0]["resources"] = json!({ "limits": { "cpu": cpu, "memory": memory } });
+    pod
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path)
+        .map(|text| text.trim().to_owned())
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The pod's own cgroup for a controller; Guaranteed pods are directly below `kubepods`.
+fn pod_cgroup(node: &Node, controller: &str, class: &str, uid: &str) -> PathBuf {
+    cgroup_root(controller)
+        .join(node_cgroup_root(node).trim_start_matches('/'))
+        .join("kubepods")
+        .join(class)
+        .join(format!("pod{uid}"))
+}
+
+fn a_pods_cgroup_has_its_sums_and_goes_with_it() {
+    let mut node = Node::new();
+    node.agent.configure("podPidsLimit: 77\n");
+    node.apply(&limited(&node, "sized", "200m", "64Mi"));
+    node.agent.start();
+    let uid = node.running("sized").uid;
+    let memory = pod_cgroup(&node, "memory", "", &uid);
+    if memory.join("memory.limit_in_bytes").exists() {
+        assert_eq!(read(&memory.join("memory.limit_in_bytes")), Ok((64 << 20).to_string()));
+        assert_eq!(
+            read(&pod_cgroup(&node, "cpu", "", &uid).join("cpu.cfs_quota_us")),
+            Ok("20000".to_owned())
+        );
+        assert_eq!(read(&pod_cgroup(&node, "cpu", "", &uid).join("cpu.shares")), Ok("204".to_owned()));
+        assert_eq!(read(&pod_cgroup(&node, "pids", "", &uid).join("pids.max")), Ok("77".to_owned()));
+    } else {
+        assert_eq!(read(&memory.join("memory.max")), Ok((64 << 20).to_string()));
+        assert_eq!(read(&memory.join("cpu.max")), Ok("20000 100000".to_owned()));
+        assert_eq!(read(&memory.join("pids.max")), Ok("77".to_owned()));
+    }
+    node.delete("sized");
+    node.gone("sized");
+    wait_for("its cgroups to be gone", PATIENCE, || {
+        let left: Vec<PathBuf> =
+            ["memory", "cpu", "pids", "cpuset", "devices", "freezer", "blkio", "systemd"]
+                .iter()
+                .map(|controller| pod_cgroup(&node, controller, "", &uid))
+                .filter(|path| path.exists())
+                .collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+}
+
+fn a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room() {
+    let mut node = Node::new();
+    let cpus = std::thread::available_parallelism().expect("count CPUs").get();
+    let big = |name: &str| {
+        let mut pod = node.pod(name, "sleep 1000");
+        pod["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": format!("{}", f64::from(u32::try_from(cpus).expect("few")) * 0.6) } });
+        pod
+    };
+    let (first, second) = (big("first"), big("second"));
+    node.apply(&first);
+    node.agent.start();
+    node.running("first");
+    node.apply(&second);
+    let message = node.agent.wait_for_pod("second", "rejected", |pod| {
+        let status = &pod["status"];
+        (status["reason"] == "OutOfcpu" && status["phase"] == "Pending")
+            .then(|| status["message"].to_string())
+    });
+    assert!(
+        message.contains("Pod was rejected: Node didn't have enough resource: cpu, requested: "),
+        "{message}"
+    );
+    stays("the rejected pod", std::time::Duration::from_secs(1), || {
+        if node.runtime.running("second-edge").is_empty() { Ok(()) } else { Err("it runs".to_owned()) }
+    });
+    node.delete("first");
+    node.running("second");
+    node.agent.wait_for_phase("second", "Running");
+}
+
+fn pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons() {
+    let mut node = Node::new();
+    let mut elsewhere = node.pod("elsewhere", "sleep 1000");
+    elsewhere["spec"]["nodeSelector"] = json!({ "disk": "ssd" });
+    let port = |name: &str| {
+        let mut pod = node.pod(name, "sleep 1000");
+        pod["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 18099, "hostPort": 18099 }]);
+        pod
+    };
+    let (holder, late) = (port("holder"), port("late"));
+    node.apply(&elsewhere);
+    node.apply(&holder);
+    node.agent.start();
+    node.running("holder");
+    node.apply(&late);
+    for (pod, reason) in [("elsewhere", "NodeAffinity"), ("late", "NodePorts")] {
+        node.agent.wait_for_pod(pod, reason, |pod| (pod["status"]["reason"] == reason).then_some(()));
+    }
+    node.delete("holder");
+    node.running("late");
+}
+
+fn a_pod_with_a_uid_of_its_own_is_resized_without_a_restart() {
+    let mut node = Node::new();
+    let mut pod = limited(&node, "grows", "100m", "32Mi");
+    pod["metadata"]["uid"] = json!("11111111-2222-3333-4444-555555555555");
+    node.apply(&pod);
+    node.agent.start();
+    let before = node.running("grows");
+    pod["spec"]["containers"][0]["resources"] = json!({ "limits": { "cpu": "300m", "memory": "48Mi" } });
+    node.apply(&pod);
+    let container = |controller: &str| pod_cgroup(&node, controller, "", &before.uid).join(&before.id);
+    wait_for("the container's cgroup to be changed", PATIENCE, || {
+        let memory = container("memory");
+        let (file, quota) = if memory.join("memory.limit_in_bytes").exists() {
+            (memory.join("memory.limit_in_bytes"), container("cpu").join("cpu.cfs_quota_us"))
+        } else {
+            (memory.join("memory.max"), memory.join("cpu.max"))
+        };
+        let (memory, quota) = (read(&file)?, read(&quota)?);
+        if memory == (48 << 20).to_string() && quota.starts_with("30000") {
+            Ok(())
+        } else {
+            Err(format!("{memory} {quota}"))
+        }
+    });
+    assert_eq!(node.running("grows").id, before.id, "the same instance");
+    let status = node.agent.wait_for_pod("grows", "resized", |pod| {
+        let status = &pod["status"]["containerStatuses"][0];
+        (status["resources"]["limits"]["memory"] == "48Mi").then(|| status.clone())
+    });
+    assert_eq!(status["restartCount"], 0, "{status}");
+}
+
+fn who_dies_first_when_memory_is_short_follows_the_quality_of_service() {
+    let mut node = Node::new();
+    node.apply(&node.pod("modest", "cat /proc/self/oom_score_adj > /out/modest; sleep 1000"));
+    let mut some = node.pod("some", "cat /proc/self/oom_score_adj > /out/some; sleep 1000");
+    some["spec"]["containers"][0]["resources"] = json!({ "requests": { "memory": "64Mi" } });
+    node.apply(&some);
+    node.agent.start();
+    assert_eq!(node.written("modest"), "1000\n");
+    let score: i32 = node.written("some").trim().parse().expect("a number");
+    assert!((3..1000).contains(&score), "{score}");
+    let pod = node.agent.wait_for_phase("some", "Running");
+    assert_eq!(pod["status"]["qosClass"], "Burstable");
+}
+
+super::on_both_runtimes! {
+    a_pods_cgroup_has_its_sums_and_goes_with_it,
+    a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room,
+    pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons,
+    a_pod_with_a_uid_of_its_own_is_resized_without_a_restart,
+    who_dies_first_when_memory_is_short_follows_the_quality_of_service,
+}

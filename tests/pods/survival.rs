@@ -1,0 +1,122 @@
+//! The agent or the runtime goes away and comes back.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Node;
+use super::restarts::kill_instance;
+use crate::support::agent::PATIENCE;
+use crate::support::wait::{stays, wait_for};
+
+#[test]
+fn a_task_that_the_runtime_has_lost_track_of_keeps_no_pod_from_going() {
+    let mut node = Node::new();
+    // Once `again` is there the container's command runs for ever: started behind CRI's back, as after a start whose caller died.
+    let mut pod = node.pod("lost", "[ -f /out/again ] && sleep 1000; touch /out/again");
+    pod["spec"]["restartPolicy"] = json!("OnFailure");
+    let other = node.container("other", "sleep 1000");
+    pod["spec"]["containers"].as_array_mut().expect("a list").push(other);
+    node.apply(&pod);
+    node.agent.start();
+    let id = node.agent.wait_for_pod("lost", "half done", |pod| {
+        let mut statuses = pod["status"]["containerStatuses"].as_array()?.iter();
+        let main = statuses.find(|status| status["name"] == "main")?;
+        main["state"]["terminated"].as_object()?;
+        Some(main["containerID"].as_str()?.trim_start_matches("containerd://").to_owned())
+    });
+    node.runtime.containerd().ctr(&["tasks", "start", "--detach", "--null-io", &id]);
+    let task = || node.runtime.containerd().ctr(&["tasks", "list"]).lines().any(|line| line.starts_with(&id));
+    assert!(task(), "the task runs");
+    node.delete("lost");
+    node.gone("lost");
+    assert!(!task(), "and is gone with the pod");
+}
+
+fn pods_outlive_the_agent_and_a_new_one_adopts_them() {
+    let mut node = Node::new();
+    node.apply(&node.pod("web", "sleep 1000"));
+    node.agent.start();
+    node.running("web");
+    let before = node.runtime.instances();
+
+    assert!(node.agent.terminate().success());
+    assert_eq!(node.runtime.instances(), before, "ending the agent ends nothing else");
+
+    node.agent.start();
+    node.agent.wait_for_phase("web", "Running");
+    stays("the pod", Duration::from_secs(2), || {
+        let now = node.runtime.instances();
+        if now == before { Ok(()) } else { Err(format!("{now:?} instead of {before:?}")) }
+    });
+}
+
+#[test]
+fn a_restart_of_the_runtime_restarts_only_what_died_meanwhile() {
+    let mut node = Node::new();
+    node.apply(&node.pod("stable", "sleep 1000"));
+    node.apply(&node.pod("dying", "sleep 1000"));
+    node.agent.start();
+    let stable = node.running("stable");
+    let dying = node.running("dying");
+
+    node.runtime.containerd().stop_daemon();
+    kill_instance(&dying);
+    stays("the agent", Duration::from_secs(2), || {
+        node.agent.assert_alive();
+        Ok(())
+    });
+    node.runtime.containerd().start_daemon();
+
+    let replaced = node.running_other_than("dying", &dying.id);
+    assert_eq!(replaced.uid, dying.uid);
+    assert_eq!(node.running("stable"), stable);
+}
+
+fn a_manifest_removed_while_the_agent_was_down_is_stopped_and_cleaned_up_at_its_start() {
+    let mut node = Node::new();
+    node.apply(&node.pod("stays", "sleep 1000"));
+    node.apply(&node.pod("goes", "sleep 1000"));
+    node.agent.start();
+    let stays = node.running("stays");
+    let goes = node.running("goes");
+    node.agent.kill9();
+    node.delete("goes");
+
+    node.agent.start();
+
+    node.gone("goes");
+    let directory = node.agent.root_dir().join("pods").join(&goes.uid);
+    wait_for("the pod's directory to go", PATIENCE, || {
+        if directory.exists() { Err(directory.display().to_string()) } else { Ok(()) }
+    });
+    assert_eq!(node.running("stays"), stays);
+}
+
+fn a_manifest_directory_that_disappears_stops_nothing() {
+    let mut node = Node::new();
+    node.apply(&node.pod("web", "sleep 1000"));
+    node.agent.start();
+    let before = node.running("web");
+    let away = node.agent.manifest_dir().with_extension("away");
+    std::fs::rename(node.agent.manifest_dir(), &away).expect("move the directory away");
+    stays("the pod", Duration::from_secs(3), || {
+        let now = node.runtime.running("web-edge");
+        if now == [before.clone()] { Ok(()) } else { Err(format!("{now:?}")) }
+    });
+    node.agent.kill9();
+    node.agent.start();
+    stays("the pod", Duration::from_secs(3), || {
+        let now = node.runtime.running("web-edge");
+        if now == [before.clone()] { Ok(()) } else { Err(format!("{now:?}")) }
+    });
+    std::fs::rename(&away, node.agent.manifest_dir()).expect("move the directory back");
+    node.delete("web");
+    node.gone("web");
+}
+
+super::on_both_runtimes! {
+    pods_outlive_the_agent_and_a_new_one_adopts_them,
+    a_manifest_removed_while_the_agent_was_down_is_stopped_and_cleaned_up_at_its_start,
+    a_manifest_directory_that_disappears_stops_nothing,
+}
