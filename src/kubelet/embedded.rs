@@ -82,7 +82,11 @@ pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime
 }
 
 fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    given.iter().filter(|(name, _)| !name.is_empty()).map(|(name, program)| (name.clone(), program.clone())).collect()
+    given
+        .iter()
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, program)| (name.clone(), program.clone()))
+        .collect()
 }
 
 /// `podCIDR`, one or, separated by a comma, one of each family; else the usual ones.

@@ -197,8 +197,7 @@ impl EmbeddedRuntime {
         let made = rt::blocking("open embedded runtime", move || {
             files::make_directories(&layout)?;
             let path = layout.images();
-            let images =
-                ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
+            let images = ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
             Ok((images, Network::new(network), facts::Facts::measure(&cgroup)))
         });
         let (images, network, facts) = made.await?;

@@ -78,8 +78,11 @@ pub async fn pull_in_child(
     let mut extracting = BTreeSet::new();
     let mut outcome = None;
     loop {
-        let patience =
-            if extracting.is_empty() { request.progress_deadline() } else { DISK_PATIENCE.max(request.progress_deadline()) };
+        let patience = if extracting.is_empty() {
+            request.progress_deadline()
+        } else {
+            DISK_PATIENCE.max(request.progress_deadline())
+        };
         match tokio::time::timeout(patience, socket.readable()).await {
             Err(_) => return Err(PullError::Stuck { seconds: patience.as_secs() }),
             Ok(Err(source)) => return Err(PullError::System { what: "hear the pull helper", source }),

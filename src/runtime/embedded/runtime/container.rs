@@ -11,8 +11,8 @@ use super::api::{ContainerStats, EventKind};
 use super::record::{ContainerRecord, End, SandboxStage};
 use super::state::{Container, Phase};
 use super::{
-    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, sandbox, serve, usage,
-    watch,
+    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, sandbox, serve,
+    usage, watch,
 };
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
@@ -36,7 +36,8 @@ const START_FAILED: i32 = 128;
 pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
     let (view, record) = serve::view(shared, id)?;
     let pod = crate::runtime::convert::pod_from_labels(&record.config.labels).unwrap_or_default();
-    let name = record.config.labels.get(labels::CONTAINER_NAME).unwrap_or(&record.config.name).as_str().into();
+    let name =
+        record.config.labels.get(labels::CONTAINER_NAME).unwrap_or(&record.config.name).as_str().into();
     let annotations = record.config.annotations;
     Ok(ObservedContainer {
         id: view.id,
@@ -84,13 +85,14 @@ pub(super) async fn create(
             .ok_or_else(|| Failure::refused(format!("sandbox container \"{sandbox}\" is not running")))?;
         if let Some(other) = state.same_container(&sandbox, &config) {
             let pod = &sandbox_config.pod;
-            let name = format!(
-                "{}_{}_{}_{}_{}",
-                config.name, pod.name, pod.namespace, pod.uid, config.attempt
-            );
+            let name =
+                format!("{}_{}_{}_{}_{}", config.name, pod.name, pod.namespace, pod.uid, config.attempt);
             return Err(Failure::new(
                 ErrorKind::AlreadyExists,
-                format!("failed to reserve container name {name:?}: name {name:?} is reserved for {:?}", other.as_str()),
+                format!(
+                    "failed to reserve container name {name:?}: name {name:?} is reserved for {:?}",
+                    other.as_str()
+                ),
             ));
         }
         state.containers.insert(id.clone(), Container::new(&sandbox, &config, created_at));
@@ -202,7 +204,10 @@ pub(super) async fn stop(shared: Rc<Shared>, id: ContainerId, grace: Duration) -
     if has_ended(&shared, &id, KILL_PATIENCE).await {
         return Ok(());
     }
-    Err(Failure::new(ErrorKind::Timeout, format!("an error occurs during waiting for container \"{id}\" to be killed")))
+    Err(Failure::new(
+        ErrorKind::Timeout,
+        format!("an error occurs during waiting for container \"{id}\" to be killed"),
+    ))
 }
 
 const SIGTERM: i32 = 15;
@@ -258,9 +263,14 @@ pub(super) async fn remove_held(shared: &Rc<Shared>, id: &ContainerId) -> Result
 }
 
 /// Takes away everything a container may consist of, whatever of it is there; its record last.
-pub(super) async fn dismantle(shared: &Rc<Shared>, sandbox: &SandboxId, id: &ContainerId) -> Result<(), Failure> {
+pub(super) async fn dismantle(
+    shared: &Rc<Shared>,
+    sandbox: &SandboxId,
+    id: &ContainerId,
+) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(sandbox);
-    let has_monitor = shared.state.borrow().sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.monitor.is_some());
+    let has_monitor =
+        shared.state.borrow().sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.monitor.is_some());
     if has_monitor && let Err(error) = monitors::handle(&dir).forget(id.as_str()).await {
         log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to forget a container");
     }
@@ -307,7 +317,11 @@ async fn clear_cgroup(dirs: Vec<std::path::PathBuf>) -> Result<(), Failure> {
 }
 
 /// Changes cgroup values of a container.
-pub(super) async fn update(shared: Rc<Shared>, id: ContainerId, resources: LinuxResources) -> Result<(), Failure> {
+pub(super) async fn update(
+    shared: Rc<Shared>,
+    id: ContainerId,
+    resources: LinuxResources,
+) -> Result<(), Failure> {
     let (sandbox, phase, dir) = find(&shared, &id)?;
     if !matches!(phase, Phase::Running(_) | Phase::Created) {
         return Err(Failure::refused(format!("container \"{id}\" is not running or created")));
@@ -358,7 +372,8 @@ pub(super) async fn stats(shared: &Rc<Shared>, id: &ContainerId) -> Result<Conta
     let layer = shared.config.layout.writable_layer(id);
     let at = shared.clock.now();
     rt::blocking("container stats", move || {
-        let record = ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
+        let record =
+            ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
         Ok(usage::stats(at, &record, &layer))
     })
     .await

@@ -61,9 +61,8 @@ pub(super) async fn sync(
         // Dropping the session kills the program.
         Some(timeout) => tokio::time::timeout(timeout, run).await.unwrap_or_else(|_| {
             let words = crate::types::go_duration(timeout);
-            let message = format!(
-                "failed to exec in container: timeout {words} exceeded: context deadline exceeded"
-            );
+            let message =
+                format!("failed to exec in container: timeout {words} exceeded: context deadline exceeded");
             Err(Failure::new(ErrorKind::Timeout, message))
         }),
     }

@@ -29,7 +29,11 @@ fn user(text: &str) -> (Option<i64>, String) {
 }
 
 /// Pulls an image in a process of its own. Returns the image's id.
-pub(super) async fn pull(_shared: &Rc<Shared>, image: &str, _auth: Option<&ImageAuth>) -> Result<String, Failure> {
+pub(super) async fn pull(
+    _shared: &Rc<Shared>,
+    image: &str,
+    _auth: Option<&ImageAuth>,
+) -> Result<String, Failure> {
     Err(Failure::refused(format!("failed to pull {image:?}: import the image with agent image import")))
 }
 

@@ -66,7 +66,10 @@ fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Ar
         let name = format!("{}_{}_{}_{}", pod.name, pod.namespace, pod.uid, config.attempt);
         return Err(Failure::new(
             ErrorKind::AlreadyExists,
-            format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}", other.as_str()),
+            format!(
+                "failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}",
+                other.as_str()
+            ),
         ));
     }
     let sandbox = Sandbox::new(config, shared.clock.now());
@@ -164,8 +167,9 @@ async fn attach(
         dns: config.dns.clone(),
     };
     let attached = rt::blocking("attach network", move || network.attach(&attachment)).await;
-    let addresses =
-        attached.map_err(|error| Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error))?;
+    let addresses = attached.map_err(|error| {
+        Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error)
+    })?;
     Ok(addresses.iter().map(ToString::to_string).collect())
 }
 

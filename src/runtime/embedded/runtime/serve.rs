@@ -112,7 +112,11 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the sandbox is not ready or nobody listens.
-    pub async fn port_stream(&self, id: &SandboxId, port: u16) -> Result<tokio::net::TcpStream, RuntimeError> {
+    pub async fn port_stream(
+        &self,
+        id: &SandboxId,
+        port: u16,
+    ) -> Result<tokio::net::TcpStream, RuntimeError> {
         let call = "PortForward";
         let (pid, host_network) = {
             let state = self.shared.state.borrow();
@@ -167,7 +171,8 @@ impl EmbeddedRuntime {
     /// Ids of images that containers were made from, running or not.
     #[must_use]
     pub fn images_in_use(&self) -> Vec<String> {
-        let mut ids: Vec<String> = self.containers().into_iter().map(|container| container.image_id).collect();
+        let mut ids: Vec<String> =
+            self.containers().into_iter().map(|container| container.image_id).collect();
         ids.sort();
         ids.dedup();
         ids
@@ -183,8 +188,7 @@ pub(super) fn view(
     let known = state.containers.get(id).filter(|container| container.phase != Phase::Making);
     let known = known.ok_or_else(|| no_container(id))?;
     let dir = shared.config.layout.sandbox(&known.sandbox).container(id.as_str());
-    let record =
-        ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
+    let record = ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
     let started = match known.phase {
         Phase::Running(started) => Some(started),
         _ => super::record::started(&dir),
