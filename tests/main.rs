@@ -4,10 +4,9 @@ mod support;
 
 mod budget;
 mod cri;
+mod embedded;
 mod fuzz;
 mod monitor;
-mod monitor;
-mod pods;
 mod pods;
 mod process;
 mod registry;
