@@ -2,8 +2,9 @@
 //!
 //! Owns files and mounts below the state directory, and writable layers. Everything here blocks.
 
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::super::layout::{Layout, SandboxDir};
@@ -55,10 +56,14 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Makes a directory that must not be there yet.
+/// Makes a directory that must not be there yet, with exactly this mode: the agent's umask must not decide what containers
+/// can read.
 pub(super) fn make_new_dir(path: &Path, mode: u32) -> Result<(), Failure> {
-    let made = std::fs::DirBuilder::new().mode(mode).create(path);
-    made.map_err(|error| Failure::because(&format!("create directory {}", path.display()), &error))
+    let result = std::fs::DirBuilder::new()
+        .mode(mode)
+        .create(path)
+        .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(mode)));
+    result.map_err(|error| Failure::because(&format!("create directory {}", path.display()), &error))
 }
 
 /// `/dev/shm` of the pod, unless it has the node's.
@@ -80,13 +85,18 @@ pub(super) fn write_etc(dir: &SandboxDir, config: &SandboxConfig) -> Result<(), 
     } else {
         config.hostname.clone()
     };
-    write_whole(&dir.hostname(), format!("{hostname}\n").as_bytes()).map_err(failed)?;
-    write_whole(&dir.hosts(), &copy_of(Path::new("/etc/hosts"))).map_err(failed)?;
+    let write = |path: &Path, bytes: &[u8]| {
+        write_whole(path, bytes).map_err(failed)?;
+        std::fs::set_permissions(path, Permissions::from_mode(0o644))
+            .map_err(|error| Failure::because(&format!("change mode of {}", path.display()), &error))
+    };
+    write(&dir.hostname(), format!("{hostname}\n").as_bytes())?;
+    write(&dir.hosts(), &copy_of(Path::new("/etc/hosts")))?;
     let resolv_conf = match config.dns.as_ref().and_then(resolv_conf) {
         Some(text) => text.into_bytes(),
         None => copy_of(Path::new("/etc/resolv.conf")),
     };
-    write_whole(&dir.resolv_conf(), &resolv_conf).map_err(failed)
+    write(&dir.resolv_conf(), &resolv_conf)
 }
 
 /// A file of the node; one that is not there is empty.
