@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
@@ -20,6 +21,9 @@ use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
 use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OWN_PROGRAM, OpenError};
 use crate::sys::node;
+
+/// How long pods wait for the archives that lie there at the start.
+const FIRST_LOOK: Duration = Duration::from_secs(30);
 
 /// What `containerRuntimeEndpoint` says for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";
@@ -76,8 +80,9 @@ pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime
             log::warn!(err = chain(&error); "Failed to watch the images directory, going on without");
         }
     });
-    // An error is the task's end: nothing more comes.
-    let _ = first_look.await;
+    // An error is the task's end: nothing more comes. A large archive must not keep pods that run from being looked after;
+    // those that wait for its image try again.
+    let _ = tokio::time::timeout(FIRST_LOOK, first_look).await;
     task
 }
 

@@ -14,6 +14,7 @@
 //! | `exec` | programs in containers, and streams |
 //! | `watch` | ends: of containers, of monitors |
 //! | `recover` | the start: finding, undoing, forgetting |
+//! | `view` | one container in full |
 //! | `api`, `serve` | more than the trait has, for `agent cri` |
 
 use std::cell::{Cell, RefCell};
@@ -24,13 +25,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, OwnedMutexGuard, broadcast};
 
 use super::images::ImageStore;
 use super::layout::Layout;
 use super::network::{Network, NetworkConfig};
 use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
+use crate::logging::chain;
 use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::rt;
 use crate::runtime::{
@@ -58,9 +60,11 @@ mod sandbox;
 mod serve;
 mod state;
 mod usage;
+mod view;
 mod volumes;
 mod watch;
 
+use record::{SandboxRecord, SandboxStage};
 use state::State;
 
 /// Name in `Version`.
@@ -274,6 +278,29 @@ impl Shared {
         }
     }
 
+    /// Waits for its turn on a sandbox. `None` when there is none.
+    async fn hold(&self, id: &SandboxId) -> Option<OwnedMutexGuard<()>> {
+        let lock = self.state.borrow().sandboxes.get(id).map(|sandbox| Arc::clone(&sandbox.lock))?;
+        Some(lock.lock_owned().await)
+    }
+
+    /// Writes how far a sandbox is, in memory and in its record.
+    fn set_stage(&self, id: &SandboxId, stage: SandboxStage) {
+        if let Some(sandbox) = self.state.borrow_mut().sandboxes.get_mut(id) {
+            sandbox.stage = stage;
+        }
+        let dir = self.config.layout.sandbox(id);
+        let written = SandboxRecord::read(&dir).and_then(|mut record| {
+            record.stage = stage;
+            record.write(&dir)
+        });
+        if let Err(error) = written
+            && !error.is_missing()
+        {
+            log::warn!(sandbox:% = id, err = chain(&error); "Failed to remember a sandbox");
+        }
+    }
+
     /// Something changed that a list shows.
     fn hint(&self) {
         self.hint.notify_one();
@@ -354,7 +381,7 @@ impl Runtime for EmbeddedRuntime {
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
-        container::status(&self.shared, id).map_err(|failure| failure.of("ContainerStatus"))
+        view::status(&self.shared, id).map_err(|failure| failure.of("ContainerStatus"))
     }
 
     async fn create_container(

@@ -11,14 +11,12 @@ use super::api::{ContainerStats, EventKind};
 use super::record::{ContainerRecord, End, SandboxStage};
 use super::state::{Container, Phase};
 use super::{
-    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, sandbox, serve,
-    usage, watch,
+    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, usage, watch,
 };
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
-use crate::observed::{ObservedContainer, ObservedMount};
 use crate::rt;
-use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, SandboxConfig, labels};
+use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, SandboxConfig};
 use crate::types::{ContainerId, SandboxId};
 
 const SIGKILL: i32 = 9;
@@ -32,41 +30,6 @@ const CLEAR_PAUSE: Duration = Duration::from_millis(20);
 /// containerd's exit code of what could not be started.
 const START_FAILED: i32 = 128;
 
-/// One container in full, for the agent.
-pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
-    let (view, record) = serve::view(shared, id)?;
-    let pod = crate::runtime::convert::pod_from_labels(&record.config.labels).unwrap_or_default();
-    let name =
-        record.config.labels.get(labels::CONTAINER_NAME).unwrap_or(&record.config.name).as_str().into();
-    let annotations = record.config.annotations;
-    Ok(ObservedContainer {
-        id: view.id,
-        pod,
-        name,
-        sandbox: view.sandbox,
-        state: view.state,
-        attempt: record.config.attempt,
-        hash: annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
-        image: view.image,
-        image_id: view.image_ref,
-        created_at: view.created_at,
-        started_at: view.started_at,
-        finished_at: view.finished_at,
-        exit_code: view.exit_code,
-        reason: view.reason,
-        message: view.message,
-        annotations,
-        log_path: view.log_path,
-        mounts: record
-            .config
-            .mounts
-            .into_iter()
-            .map(|mount| ObservedMount { container_path: mount.container_path, host_path: mount.host_path })
-            .collect(),
-        user: view.user,
-    })
-}
-
 /// Makes a container.
 pub(super) async fn create(
     shared: Rc<Shared>,
@@ -74,7 +37,7 @@ pub(super) async fn create(
     config: ContainerConfig,
     sandbox_config: SandboxConfig,
 ) -> Result<ContainerId, Failure> {
-    let _held = sandbox::hold(&shared, &sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
+    let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
     let id = ContainerId::from(files::new_id()?);
     let created_at = shared.clock.now();
     let monitor = {
@@ -153,7 +116,7 @@ fn set_phase(shared: &Shared, id: &ContainerId, from: Phase, to: Phase) {
 /// Starts a container that was made.
 pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
     let (sandbox, ..) = find(&shared, &id)?;
-    let _held = sandbox::hold(&shared, &sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
+    let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
     let (_, phase, _) = find(&shared, &id)?;
     if phase != Phase::Created {
         let state = shared.state.borrow().containers.get(&id).map(Container::kind).unwrap_or_default();
@@ -243,7 +206,7 @@ async fn has_ended(shared: &Shared, id: &ContainerId, patience: Duration) -> boo
 /// Removes a container. One that runs is killed.
 pub(super) async fn remove(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, ..)) = find(&shared, &id) else { return Ok(()) };
-    let _held = sandbox::hold(&shared, &sandbox).await;
+    let _held = shared.hold(&sandbox).await;
     remove_held(&shared, &id).await
 }
 
@@ -326,7 +289,7 @@ pub(super) async fn update(
     if !matches!(phase, Phase::Running(_) | Phase::Created) {
         return Err(Failure::refused(format!("container \"{id}\" is not running or created")));
     }
-    let _held = sandbox::hold(&shared, &sandbox).await;
+    let _held = shared.hold(&sandbox).await;
     let updated = rt::blocking("update container", move || {
         let failed = |error: &dyn std::error::Error| Failure::because("failed to update resources", error);
         let mut record = ContainerRecord::read(&dir).map_err(|error| failed(&error))?;
