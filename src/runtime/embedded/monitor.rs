@@ -139,7 +139,7 @@ fn complain(what: &dyn std::fmt::Display) {
 
 impl Monitor {
     fn set_up(directory: &OsString) -> Result<Self, String> {
-        fn said<'a>(doing: &'a str) -> impl Fn(io::Error) -> String + 'a {
+        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
         children::close_all_above_stderr();
@@ -150,7 +150,7 @@ impl Monitor {
         if let Err(error) = node::set_oom_score_adj(spec.oom_score_adj) {
             complain(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
         }
-        let pod = init::make_pod(&spec).map_err(|error| crate::logging::chain(&error).to_string())?;
+        let pod = init::make_pod(&spec).map_err(|error| crate::logging::chain(&error))?;
         let epoll = Epoll::new().map_err(said("make an epoll instance"))?;
         let listener = packets::listen(&directory.socket(), BACKLOG).map_err(said("listen"))?;
         for (fd, kind) in [(signals.as_fd(), Kind::Signals), (listener.as_fd(), Kind::Listener)] {
