@@ -163,7 +163,7 @@ impl Monitor {
     /// # Errors
     /// Why not; nothing is left behind then.
     pub(super) fn begin(&mut self, id: &str) -> Result<u32, String> {
-        fn said<'a>(doing: &'a str) -> impl Fn(io::Error) -> String + 'a {
+        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
         if self.stopping {
