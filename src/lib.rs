@@ -42,6 +42,7 @@ pub mod prober;
 pub mod server;
 pub mod source;
 pub mod status;
+pub mod streaming;
 pub mod volume;
 // Rank 7: the shell.
 pub mod cli;
