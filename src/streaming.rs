@@ -153,7 +153,8 @@ pub fn respond(
         && *name != Some(TUNNEL)
         && (ports.is_empty() || ports.len() > MAX_PORTS)
     {
-        let message = format!("between one and {MAX_PORTS} ports must be named for port-forward over WebSocket");
+        let message =
+            format!("between one and {MAX_PORTS} ports must be named for port-forward over WebSocket");
         return refused(&Refusal { code: StatusCode::BAD_REQUEST, message, accepted: Vec::new() });
     }
     let response = switching(&protocol);
@@ -228,7 +229,11 @@ fn negotiate(headers: &HeaderMap, forward: bool) -> Result<Protocol, Refusal> {
         words(headers, name).iter().any(|word| word.eq_ignore_ascii_case(wanted))
     };
     if !has(&CONNECTION, "upgrade") || !(has(&UPGRADE, SPDY) || has(&UPGRADE, "websocket")) {
-        return Err(refusal(StatusCode::BAD_REQUEST, "you must specify the upgrade to SPDY/3.1 or websocket", &[]));
+        return Err(refusal(
+            StatusCode::BAD_REQUEST,
+            "you must specify the upgrade to SPDY/3.1 or websocket",
+            &[],
+        ));
     }
     if has(&UPGRADE, SPDY) {
         let known: &[&'static str] = if forward { &[FORWARD] } else { &COMMAND_PROTOCOLS };

@@ -117,8 +117,7 @@ pub async fn over_websocket(
     open: Pending<Result<Session, String>>,
     activity: Rc<Activity>,
 ) {
-    let (mut connection, mut inlets) =
-        WebSocketConnection::start(io, messages, &[STDIN, RESIZE], &activity);
+    let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &[STDIN, RESIZE], &activity);
     let mut client = Client {
         stdin: inlets.remove(&STDIN).filter(|_| wanted.stdin),
         resize: inlets.remove(&RESIZE).filter(|_| wanted.tty),
@@ -288,7 +287,8 @@ mod tests {
         let failed: Value = serde_json::from_str(&report(&Ok(3), true)).expect("it is JSON");
         assert_eq!(failed["reason"], "NonZeroExitCode");
         assert_eq!(failed["details"]["causes"][0], json!({"reason": "ExitCode", "message": "3"}));
-        let refused: Value = serde_json::from_str(&report(&Err("no such file".to_owned()), true)).expect("JSON");
+        let refused: Value =
+            serde_json::from_str(&report(&Err("no such file".to_owned()), true)).expect("JSON");
         assert_eq!(
             refused["message"],
             "Internal error occurred: error executing command in container: no such file"
@@ -304,11 +304,9 @@ mod tests {
         let seen = std::cell::RefCell::new(Vec::new());
         let (pieces, inlet) = Inlet::new(None);
         let feed = async {
-            for piece in [
-                r#"{"Width":80,"Hei"#,
-                "ght\":24}\n{\"Width\":1,\"Height\":2}",
-                r#"{"Width":-1,"Height":2}"#,
-            ] {
+            for piece in
+                [r#"{"Width":80,"Hei"#, "ght\":24}\n{\"Width\":1,\"Height\":2}", r#"{"Width":-1,"Height":2}"#]
+            {
                 let _ = pieces.send(piece.as_bytes().to_vec()).await;
             }
             drop(pieces);

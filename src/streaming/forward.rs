@@ -127,11 +127,7 @@ pub async fn over_websocket(
 }
 
 /// Serves a client that speaks SPDY through messages of WebSocket.
-pub async fn through_tunnel(
-    io: impl AsyncRead + AsyncWrite + 'static,
-    dial: Dialer,
-    activity: Rc<Activity>,
-) {
+pub async fn through_tunnel(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, activity: Rc<Activity>) {
     let messages = Messages { raw: true, ..Messages::default() };
     let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &[0], &activity);
     let Some(mut inlet) = inlets.remove(&0) else { return };

@@ -185,8 +185,9 @@ fn route(
     });
     match announced {
         Some(announced) => respond(request, (announced.begin)(), permit),
-        None => {
-            text(StatusCode::NOT_FOUND, "no stream is announced here: its URL works once, for a minute".to_owned())
-        }
+        None => text(
+            StatusCode::NOT_FOUND,
+            "no stream is announced here: its URL works once, for a minute".to_owned(),
+        ),
     }
 }

@@ -18,7 +18,9 @@ const TOKEN_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Too many wait.
-    #[error("maximum number of in-flight requests exceeded: {MAX_WAITING} streams were asked for within a minute; try again")]
+    #[error(
+        "maximum number of in-flight requests exceeded: {MAX_WAITING} streams were asked for within a minute; try again"
+    )]
     TooMany,
     /// The kernel has no random numbers.
     #[error("the kernel gives no random numbers")]

@@ -54,8 +54,7 @@ impl Connection {
             open.insert(*channel, pieces);
             inlets.insert(*channel, inlet);
         }
-        let demultiplexer =
-            Demultiplexer { messages, open, channel: None, text: base64::Decoder::default() };
+        let demultiplexer = Demultiplexer { messages, open, channel: None, text: base64::Decoder::default() };
         reader.spawn_local(read_frames(read, demultiplexer, frames.clone(), Rc::clone(activity)));
         (Self { frames, messages, reader, writer }, inlets)
     }

@@ -52,8 +52,8 @@ impl Client {
 proptest! {
     #[test]
     fn frames_arrive_as_they_were_sent(
-        streams in proptest::collection::vec((1..99_u32, headers(), proptest::collection::vec(any::<u8>(), 0..20_000)), 1..5),
-        cut in 1..5_000_usize,
+        streams in proptest::collection::vec((1..99_u32, headers(), proptest::collection::vec(any::<u8>(), 0..3000)), 1..5),
+        cut in 1..700_usize,
     ) {
         let (mut writer, mut bytes, mut sent) = (HeaderWriter::default(), Vec::new(), Vec::new());
         for (stream, headers, content) in streams {
