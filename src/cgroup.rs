@@ -4,9 +4,12 @@
 //! Owns files and slices below the kubepods root, and the limits of cgroups that are named to it. Values are computed in
 //! `reconcile`; containers' cgroups belong to the runtime. Everything here blocks: for the pool of `rt::blocking`.
 
+pub mod container;
+pub mod devices;
 mod file;
 mod systemd;
 mod tree;
+pub mod usage;
 mod v1;
 mod v2;
 
@@ -48,6 +51,15 @@ pub enum CgroupError {
         /// What was to be in it.
         value: String,
         /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel did not take the rules about devices, and a container must not run without.
+    #[error("rules about devices for cgroup {path:?}")]
+    Devices {
+        /// Which.
+        path: PathBuf,
+        /// What it said.
         #[source]
         source: io::Error,
     },

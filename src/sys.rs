@@ -2,11 +2,19 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod children;
+pub mod bpf;
 pub mod dir;
+pub mod epoll;
 pub mod inotify;
 pub mod kill;
 pub mod lock;
 pub mod memory;
 pub mod mount;
+pub mod netlink;
 pub mod node;
 pub mod open;
+pub mod own_program;
+pub mod packets;
+pub mod reactor;
+pub mod streams;

@@ -58,6 +58,26 @@ pub(super) fn stop_slice(path: &Relative) -> Result<(), DbusError> {
     }
 }
 
+/// Makes a container's scope, with its first process in it. What is in it then is its owner's to divide.
+pub(super) fn start_scope(unit: &str, slice: &str, pid: u32) -> Result<(), DbusError> {
+    let body = Body::default().text(unit).text("replace").properties(&scope(unit, slice, pid)).no_units();
+    run_job(&mut connect()?, "StartTransientUnit", &body)
+}
+
+fn scope(unit: &str, slice: &str, pid: u32) -> Vec<(&'static str, Value)> {
+    let mut all = vec![
+        ("Description", Value::Text(format!("container, {unit}"))),
+        ("Slice", Value::Text(slice.to_owned())),
+        ("PIDs", Value::Numbers32(vec![pid])),
+        ("Delegate", Value::Flag(true)),
+    ];
+    for accounting in ["MemoryAccounting", "CPUAccounting", "TasksAccounting"] {
+        all.push((accounting, Value::Flag(true)));
+    }
+    all.push(("DefaultDependencies", Value::Flag(false)));
+    all
+}
+
 fn connect() -> Result<Connection, DbusError> {
     let user = node::user_id();
     if let Ok(connection) = Connection::direct(Path::new(PRIVATE_SOCKET), user) {
@@ -193,6 +213,14 @@ mod tests {
         let open = CgroupValues { cpu_quota: Some(-1), ..CgroupValues::default() };
         assert_eq!(properties(&open, true), [("CPUQuotaPerSecUSec", Value::Number(u64::MAX))]);
         assert!(properties(&CgroupValues::default(), true).is_empty());
+    }
+
+    #[test]
+    fn a_scope_holds_its_first_process_in_the_pods_slice() {
+        let all = scope("cri-agent-c1.scope", "kubepods-podA.slice", 4711);
+        assert!(all.contains(&("Slice", Value::Text("kubepods-podA.slice".to_owned()))));
+        assert!(all.contains(&("PIDs", Value::Numbers32(vec![4711]))));
+        assert!(all.contains(&("Delegate", Value::Flag(true))));
     }
 
     #[test]

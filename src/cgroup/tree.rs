@@ -29,6 +29,11 @@ impl Relative {
         Ok(Self(PathBuf::from(relative)))
     }
 
+    /// The directory below a hierarchy's root.
+    pub(super) fn below(&self, root: &Path) -> PathBuf {
+        root.join(&self.0)
+    }
+
     /// The name of the last component; with systemd, the unit.
     pub(super) fn name(&self) -> String {
         self.0.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -68,7 +73,7 @@ pub(super) fn make(config: &CgroupConfig, path: &Relative) -> Result<Vec<Skipped
     Ok(skipped)
 }
 
-fn make_in(
+pub(super) fn make_in(
     config: &CgroupConfig,
     hierarchy: &Hierarchy,
     path: &Relative,
@@ -125,7 +130,7 @@ pub(super) fn write_values(
 }
 
 /// A container around us, or a kernel without the controller: nothing that trying again changes.
-fn is_unavailable(error: &io::Error) -> bool {
+pub(super) fn is_unavailable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
@@ -157,7 +162,7 @@ pub(super) fn kill_all(config: &CgroupConfig, path: &Relative) -> usize {
     pids.len()
 }
 
-fn pids_below(directory: &Path) -> BTreeSet<i32> {
+pub(super) fn pids_below(directory: &Path) -> BTreeSet<i32> {
     let listed = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     // 0 stands for a process of a PID namespace that we do not see into.
     let mut pids: BTreeSet<i32> =
@@ -178,7 +183,7 @@ pub(super) fn remove(config: &CgroupConfig, path: &Relative) -> Vec<CgroupError>
 }
 
 /// cgroupfs refuses unlink of its files; removing the directories bottom-up is enough.
-fn remove_tree(path: &Path) -> io::Result<()> {
+pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
     for child in directories(path) {
         remove_tree(&child)?;
     }
@@ -186,6 +191,12 @@ fn remove_tree(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// Whether a directory has a file whose name begins so.
+pub(super) fn has_file_like(directory: &Path, prefix: &str) -> bool {
+    let mut entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
 }
 
 /// Directories in a directory, sorted; none when it cannot be read. Links are not followed: v1 has `cpu` for

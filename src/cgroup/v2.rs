@@ -52,7 +52,7 @@ pub(super) fn files(values: &CgroupValues) -> Vec<ValueFile> {
     files
 }
 
-fn or_max(value: i64) -> String {
+pub(super) fn or_max(value: i64) -> String {
     if value < 0 { "max".to_owned() } else { value.to_string() }
 }
 

@@ -20,6 +20,8 @@ pub enum Value {
     Flag(bool),
     /// `t`
     Number(u64),
+    /// `au`
+    Numbers32(Vec<u32>),
 }
 
 /// Arguments of a call, in order.
@@ -280,6 +282,10 @@ fn put_variant(bytes: &mut Vec<u8>, value: &Value) {
             put_signature(bytes, "t");
             align(bytes, 8);
             bytes.extend(number.to_le_bytes());
+        }
+        Value::Numbers32(numbers) => {
+            put_signature(bytes, "au");
+            put_array(bytes, 4, |bytes| numbers.iter().for_each(|number| put_number(bytes, *number)));
         }
     }
 }

@@ -5,16 +5,18 @@
 //!
 //! | module | what it is | where it runs |
 //! |---|---|---|
-//! | `layout`, `spec`, `protocol` | words between the processes | everywhere |
+//! | `layout`, `spec`, `facts`, `protocol` | words between the processes | everywhere |
 //! | `images` | image store, unpacking, import | agent (blocking), puller |
 //! | `registry` | pulls | the puller, a short-lived child |
 //! | `oci`, `seccomp` | what a container is to be (pure) | agent |
 //! | `network` | bridge, addresses, host ports, CNI | agent (blocking) |
 //! | `client` | speaks to monitors | agent |
+//! | `runtime` | CRI's verbs: records, and the order of effects | agent |
 //! | `monitor` | a pod's processes and logs | the monitor |
 //! | `init` | from a bundle to a running program | children of the monitor |
 
 pub mod client;
+pub mod facts;
 pub mod images;
 pub mod init;
 pub mod layout;
@@ -23,5 +25,6 @@ pub mod network;
 pub mod oci;
 pub mod protocol;
 pub mod registry;
+pub mod runtime;
 pub mod seccomp;
 pub mod spec;

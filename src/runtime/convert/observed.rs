@@ -142,7 +142,8 @@ fn handler(handler: cri::RuntimeHandler) -> RuntimeHandler {
 
 /// The pod that labels name, when they carry a UID, and one that no pod could have is none: it becomes a directory that is
 /// removed some day.
-fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
+#[must_use]
+pub fn pod_from_labels(map: &BTreeMap<String, String>) -> Option<PodRef> {
     let uid = map.get(labels::POD_UID).map(|uid| PodUid::from(uid.as_str())).filter(PodUid::is_safe)?;
     let pod = PodRef {
         namespace: annotation(map, labels::POD_NAMESPACE),

@@ -150,6 +150,12 @@ impl ContainerDir {
         self.0.join("bundle.json")
     }
 
+    /// What of the bundle the monitor itself needs ([`super::facts::Facts`]), so that it need not read the bundle.
+    #[must_use]
+    pub fn facts(&self) -> PathBuf {
+        self.0.join("facts")
+    }
+
     /// Mount point of the root file system inside the container's own mount namespace; empty seen from outside.
     #[must_use]
     pub fn rootfs(&self) -> PathBuf {

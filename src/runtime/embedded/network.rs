@@ -1,1 +1,436 @@
 //! Pods' network: bridge, addresses, host ports; or the CNI plugins that are configured.
+//!
+//! Expected flow: [`Network::attach`] once a pod's network namespace is there, [`Network::detach`] when the pod goes,
+//! [`Network::recover`] once after a restart.
+//!
+//! Guarantees: what is made is written down first, so that `detach` and `recover` find all of it wherever we were stopped.
+//! `attach` of a sandbox that is attached makes it anew; a failed one leaves nothing. `detach` may be repeated and works when
+//! the namespace is gone. With the last pod the bridge and the rules go, too. The rules of others are not touched.
+//!
+//! Assumptions: callers are threads that may block. Records are on a file system that ends with the boot, as links and rules do.
+//!
+//! Caveats: a chain of somebody else's that drops forwarded packets still drops them: accepting here cannot override that.
+//! Two pods on the bridge can lie to each other about their addresses; the guard only sees what passes through the node.
+
+pub mod bridge;
+pub mod faults;
+pub mod records;
+pub mod rules;
+pub mod subnet;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use self::bridge::PodLink;
+use self::faults::Stopped;
+use self::records::{HostPort, Record, RecordError, Records};
+use self::subnet::{Exhausted, Subnet};
+use crate::runtime_config::{DnsConfig, PortMapping};
+use crate::sys::netlink::{NetlinkError, conntrack, nftables};
+use crate::types::{PodRef, SandboxId};
+
+/// Name of the bridge where nobody says.
+pub const DEFAULT_BRIDGE: &str = "agent0";
+/// Names for a link that are tried: two sandboxes share their first one in a case of billions.
+const VETH_SALTS: u32 = 16;
+
+/// What the network is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkConfig {
+    /// Name of the bridge, and of the tables of rules.
+    pub bridge: String,
+    /// Where pods' addresses come from, one per family; a pod's primary address is of the first.
+    pub subnets: Vec<Subnet>,
+    /// Largest packet; `None` for that of the default route's interface.
+    pub mtu: Option<u32>,
+    /// Records ([`super::layout::Layout::network`]).
+    pub state: PathBuf,
+    /// Where CNI configurations are; one there is used instead of the built-in network.
+    pub cni_conf_dir: PathBuf,
+    /// Where CNI plugins are.
+    pub cni_bin_dirs: Vec<PathBuf>,
+}
+
+/// A pod to connect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attachment {
+    /// Its sandbox.
+    pub sandbox: SandboxId,
+    /// Who it is.
+    pub pod: PodRef,
+    /// Path of its network namespace, `/proc/<pid of the monitor>/ns/net`.
+    pub netns: String,
+    /// Ports of its containers; those with a host port are opened on the node.
+    pub ports: Vec<PortMapping>,
+    /// Of the pod; `kubernetes.io/ingress-bandwidth` and `egress-bandwidth` are for CNI plugins.
+    pub annotations: BTreeMap<String, String>,
+    /// For CNI plugins that ask for it.
+    pub dns: Option<DnsConfig>,
+}
+
+/// The network did not come to be, or did not go.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// The kernel refused.
+    #[error(transparent)]
+    Netlink(#[from] NetlinkError),
+    /// A record.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Range used up.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// Stopped by a test.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// The pod's namespace.
+    #[error("enter network namespace {path:?}")]
+    Namespace {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A setting of the kernel.
+    #[error("write {value:?} to {path:?}; set it on the node if the agent may not")]
+    Sysctl {
+        /// Which.
+        path: PathBuf,
+        /// To what.
+        value: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The range is in use on the node.
+    #[error("pod network {subnet} overlaps with {other}; set podCIDR to a range that nobody uses here")]
+    Overlap {
+        /// The pods'.
+        subnet: Subnet,
+        /// The node's.
+        other: String,
+    },
+    /// Another interface has the bridge's name.
+    #[error("{name} is no bridge but {}; remove or rename it", if .kind.is_empty() { "a device" } else { .kind })]
+    NotABridge {
+        /// Name.
+        name: String,
+        /// What it is.
+        kind: String,
+    },
+    /// The kernel has none.
+    #[error("the kernel has no bridges (CONFIG_BRIDGE): pods need hostNetwork, or a CNI configuration without one")]
+    NoBridges(#[source] NetlinkError),
+    /// The kernel has no rules.
+    #[error(
+        "the kernel has no nf_tables with NAT (CONFIG_NF_TABLES, NF_TABLES_IPV4, NFT_NAT, NFT_MASQ, NFT_FIB_IPV4, NFT_CT; the \
+         same with IPV6): pods need hostNetwork, or a CNI configuration"
+    )]
+    NoRules(#[source] NetlinkError),
+    /// Removed under our hands.
+    #[error("link {name} vanished after it was made")]
+    Vanished {
+        /// Name.
+        name: String,
+    },
+    /// No range of a family the node has.
+    #[error("no podCIDR is usable on this node: it has no IPv6")]
+    NoSubnet,
+    /// A port that cannot be opened.
+    #[error("host port {port} ({protocol}): {problem}")]
+    Port {
+        /// On the node.
+        port: i32,
+        /// Transport protocol.
+        protocol: String,
+        /// Why not.
+        problem: String,
+    },
+    /// Links names that collide.
+    #[error("all names for the link of sandbox {0} are taken")]
+    NoName(SandboxId),
+}
+
+impl NetworkError {
+    /// True when the pod's own network namespace is not there any more.
+    #[must_use]
+    pub fn is_namespace_gone(&self) -> bool {
+        matches!(self, Self::Namespace { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The network of this node's pods. Several threads may use it at once; they take turns.
+#[derive(Clone, Debug)]
+pub struct Network {
+    config: NetworkConfig,
+    records: Records,
+}
+
+impl Network {
+    /// Nothing is touched before a pod comes.
+    #[must_use]
+    pub fn new(config: NetworkConfig) -> Self {
+        let records = Records::new(config.state.clone());
+        Self { config, records }
+    }
+
+    /// Whether pods can have a network: the runtime's condition `NetworkReady`.
+    ///
+    /// # Errors
+    /// What is missing, in words.
+    pub fn status(&self) -> Result<(), String> {
+        if bridge::usable(&self.config.subnets).is_empty() {
+            return Err(crate::logging::chain(&NetworkError::NoSubnet));
+        }
+        match nftables::probe() {
+            Err(error) if error.is_unsupported() => Err(crate::logging::chain(&NetworkError::NoRules(error))),
+            Err(error) => Err(crate::logging::chain(&error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Connects a pod; its addresses are the answer, the primary one first.
+    ///
+    /// # Errors
+    /// What failed. Nothing is left then.
+    pub fn attach(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
+        let _lock = self.records.lock()?;
+        if let Some(record) = self.records.one(&attachment.sandbox)? {
+            self.detach_locked(&record, None)?;
+        }
+        self.attach_to_bridge(attachment)
+    }
+
+    /// Disconnects a pod; fine when it is, or when its namespace is gone.
+    ///
+    /// # Errors
+    /// What failed; it may be tried again.
+    pub fn detach(&self, sandbox: &SandboxId, netns: Option<&str>) -> Result<(), NetworkError> {
+        let _lock = self.records.lock()?;
+        match self.records.one(sandbox)? {
+            Some(record) => self.detach_locked(&record, netns),
+            None => Ok(()),
+        }
+    }
+
+    /// After a restart: forgets sandboxes that are not `live`, and makes the rules those of the others. Does as much as it can.
+    pub fn recover(&self, live: &[SandboxId]) -> Vec<NetworkError> {
+        let _lock = match self.records.lock() {
+            Ok(lock) => lock,
+            Err(error) => return vec![error.into()],
+        };
+        let (records, unreadable) = self.records.all();
+        let mut errors: Vec<NetworkError> = unreadable.into_iter().map(Into::into).collect();
+        self.records.sweep();
+        for record in records.iter().filter(|record| !live.contains(&record.sandbox)) {
+            errors.extend(self.detach_locked(record, None).err());
+        }
+        let (left, _) = self.records.all();
+        let on_bridge: Vec<&str> =
+            left.iter().map(|record| record.veth.as_str()).filter(|veth| !veth.is_empty()).collect();
+        let rebuilt = if on_bridge.is_empty() {
+            self.remove_all()
+        } else {
+            let subnets = bridge::usable(&self.config.subnets);
+            bridge::ensure_bridge(&self.config, &subnets)
+                .and_then(|bridge| Ok(bridge::tidy(bridge.index, &on_bridge)?))
+                .and_then(|()| self.apply_rules())
+        };
+        errors.extend(rebuilt.err());
+        errors
+    }
+
+    /// The addresses of an attached pod, the primary one first.
+    #[must_use]
+    pub fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
+        let record = self.records.one(sandbox).ok()??;
+        Some(record.addresses).filter(|addresses| !addresses.is_empty())
+    }
+
+    fn attach_to_bridge(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
+        let subnets = bridge::usable(&self.config.subnets);
+        if subnets.is_empty() {
+            return Err(NetworkError::NoSubnet);
+        }
+        let (others, _) = self.records.all();
+        let record = self.plan(attachment, &subnets, &others)?;
+        faults::step("write the record")?;
+        self.records.write(&record)?;
+        match self.connect(&record, &subnets, Path::new(&attachment.netns)) {
+            Err(stopped @ NetworkError::Stopped(_)) => return Err(stopped),
+            Err(error) => {
+                if let Err(undo) = self.detach_locked(&record, None) {
+                    log::warn!(pod:% = record.pod, err = crate::logging::chain(&undo).as_str();
+                        "Failed to undo what was made of a pod's network, it is tried again after the next start");
+                }
+                return Err(error);
+            }
+            Ok(()) => {}
+        }
+        Ok(record.addresses)
+    }
+
+    /// Who gets which address, name and ports; nothing is made yet.
+    fn plan(&self, attachment: &Attachment, subnets: &[Subnet], others: &[Record]) -> Result<Record, NetworkError> {
+        let used: BTreeSet<IpAddr> = others.iter().flat_map(|record| record.addresses.iter().copied()).collect();
+        let last = self.records.last();
+        let addresses = subnets
+            .iter()
+            .map(|subnet| subnet.next_free(&used, last.iter().copied().find(|ip| subnet.contains(*ip))))
+            .collect::<Result<Vec<_>, _>>()?;
+        let ports = host_ports(&attachment.ports)?;
+        for port in &ports {
+            if let Some(other) = others.iter().find(|record| record.ports.iter().any(|it| clash(it, port))) {
+                return Err(port_error(port, format!("pod {} has it", other.pod)));
+            }
+        }
+        let veth = (0..VETH_SALTS)
+            .map(|salt| bridge::veth_name(attachment.sandbox.as_str(), salt))
+            .find(|name| others.iter().all(|record| record.veth != *name))
+            .ok_or_else(|| NetworkError::NoName(attachment.sandbox.clone()))?;
+        Ok(Record {
+            sandbox: attachment.sandbox.clone(),
+            pod: attachment.pod.clone(),
+            addresses,
+            ports,
+            veth,
+            cni: None,
+        })
+    }
+
+    fn connect(&self, record: &Record, subnets: &[Subnet], netns: &Path) -> Result<(), NetworkError> {
+        faults::step("remember the last address")?;
+        self.records.set_last(&record.addresses)?;
+        let bridge = bridge::ensure_bridge(&self.config, subnets)?;
+        let addresses = record.addresses.iter().copied().zip(subnets.iter().copied()).collect();
+        bridge::plug(bridge, &PodLink { veth: &record.veth, addresses }, netns)?;
+        faults::step("make the rules")?;
+        self.apply_rules()?;
+        faults::step("forget old connections")?;
+        forget_connections(record, |port, replier| !record.addresses.contains(&replier) && port.protocol == "UDP");
+        Ok(())
+    }
+
+    fn detach_locked(&self, record: &Record, _netns: Option<&str>) -> Result<(), NetworkError> {
+        faults::step("remove the pod's link")?;
+        bridge::unplug(&record.veth)?;
+        faults::step("forget the record")?;
+        self.records.remove(&record.sandbox)?;
+        let (left, _) = self.records.all();
+        faults::step("make the rules without it")?;
+        if left.iter().all(|record| record.veth.is_empty()) {
+            self.remove_all()?;
+        } else if !record.ports.is_empty() {
+            self.apply_rules()?;
+        }
+        faults::step("forget connections to it")?;
+        forget_connections(record, |port, replier| port.protocol == "UDP" && record.addresses.contains(&replier));
+        Ok(())
+    }
+
+    /// The rules of all records, at once.
+    fn apply_rules(&self) -> Result<(), NetworkError> {
+        let (records, _) = self.records.all();
+        let subnets = bridge::usable(&self.config.subnets);
+        match nftables::replace(&rules::tables(&self.config.bridge, &subnets, &records)) {
+            Err(error) if error.is_unsupported() => Err(NetworkError::NoRules(error)),
+            other => Ok(other?),
+        }
+    }
+
+    /// Bridge and rules, when there is no pod on them.
+    fn remove_all(&self) -> Result<(), NetworkError> {
+        if let Some(bridge) = bridge::find_bridge(&self.config.bridge)? {
+            bridge::tidy(bridge, &[])?;
+            bridge::remove_bridge(&self.config.bridge)?;
+        }
+        for subnet in &self.config.subnets {
+            match nftables::delete(rules::family(*subnet), &self.config.bridge) {
+                Err(error) if error.is_unsupported() => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Datagrams have no end that the kernel could see: a peer that keeps sending would go on to the pod that was there before, or
+/// to nobody. Trouble with it is no reason to refuse a pod.
+fn forget_connections(record: &Record, mut stale: impl FnMut(&HostPort, IpAddr) -> bool) {
+    let is_udp = |port: &&HostPort| port.protocol == "UDP";
+    let ports: Vec<&HostPort> = record.ports.iter().filter(is_udp).collect();
+    if ports.is_empty() {
+        return;
+    }
+    let forgotten = conntrack::forget(|connection| {
+        ports.iter().any(|port| {
+            Some(connection.protocol) == rules::protocol_number(&port.protocol)
+                && connection.port == port.host_port
+                && stale(port, connection.replier)
+        })
+    });
+    if let Err(error) = forgotten {
+        log::debug!(pod:% = record.pod, err = crate::logging::chain(&error).as_str();
+            "Failed to forget old connections to host ports");
+    }
+}
+
+/// The host ports among `mappings`, each once.
+fn host_ports(mappings: &[PortMapping]) -> Result<Vec<HostPort>, NetworkError> {
+    let mut found: Vec<HostPort> = Vec::new();
+    for mapping in mappings.iter().filter(|mapping| mapping.host_port != 0) {
+        let error = |problem: &str| NetworkError::Port {
+            port: mapping.host_port,
+            protocol: mapping.protocol.clone(),
+            problem: problem.to_owned(),
+        };
+        let number = |port: i32| u16::try_from(port).ok().filter(|port| *port != 0);
+        let host_ip = match mapping.host_ip.as_str() {
+            "" => None,
+            text => Some(text.parse().map_err(|_| error(&format!("hostIP {text:?} is no address")))?),
+        };
+        if host_ip.is_some_and(|ip: IpAddr| ip.is_ipv6() && ip.is_loopback()) {
+            return Err(error("hostIP ::1 cannot lead to a pod, the kernel routes nothing from there; use 127.0.0.1"));
+        }
+        if rules::protocol_number(&mapping.protocol).is_none() {
+            return Err(error("the protocol must be TCP, UDP or SCTP"));
+        }
+        let port = HostPort {
+            protocol: mapping.protocol.clone(),
+            host_ip,
+            host_port: number(mapping.host_port).ok_or_else(|| error("it must be 1 to 65535"))?,
+            container_port: number(mapping.container_port)
+                .ok_or_else(|| error("the container's port must be 1 to 65535"))?,
+        };
+        match found.iter().find(|other| clash(other, &port)) {
+            Some(other) if *other == port => {}
+            Some(_) => return Err(error("the pod has it twice")),
+            None => found.push(port),
+        }
+    }
+    Ok(found)
+}
+
+/// Both would be the same entry of a map.
+fn clash(one: &HostPort, other: &HostPort) -> bool {
+    let families = |port: &HostPort| match port.host_ip {
+        None => (true, true, None),
+        Some(ip) if ip.is_unspecified() => (ip.is_ipv4(), ip.is_ipv6(), None),
+        Some(ip) => (ip.is_ipv4(), ip.is_ipv6(), Some(ip)),
+    };
+    let (one_at, other_at) = (families(one), families(other));
+    one.protocol == other.protocol
+        && one.host_port == other.host_port
+        && one_at.2 == other_at.2
+        && (one_at.0 && other_at.0 || one_at.1 && other_at.1)
+}
+
+fn port_error(port: &HostPort, problem: String) -> NetworkError {
+    NetworkError::Port { port: i32::from(port.host_port), protocol: port.protocol.clone(), problem }
+}
+
+#[cfg(test)]
+mod tests;

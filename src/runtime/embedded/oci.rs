@@ -1,1 +1,437 @@
-//! What a container is to be: from CRI's words, the image and the node's defaults to a bundle. Pure.
+//! What a container is to be: from CRI's words, the image and the node's facts to a bundle. Pure.
+//!
+//! The result is what containerd's CRI plugin would ask of runc: a pod must not notice which runtime it is on. Owns these
+//! decisions; must not look at the machine or at files.
+
+mod limits;
+mod mounts;
+mod users;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+pub use limits::cgroup_rules;
+pub use users::{ResolvedUser, UserError, resolve};
+
+use super::images::ImageDefaults;
+use super::layout::SandboxDir;
+use super::spec::{
+    Bundle, Device, ExecSpec, IdMapping, Linux, Namespace, OciSpec, Overlay, PodSpec, Process, Rlimit, Root, User,
+};
+use crate::runtime_config::{
+    AppArmorChoice, CgroupDriver, ContainerConfig, NamespaceMode, SandboxConfig, SelinuxLabel,
+};
+use crate::types::{ContainerId, SandboxId};
+
+/// What the machine can do and has, asked once.
+#[derive(Clone, Debug, Default)]
+pub struct NodeFacts {
+    /// Unified cgroup hierarchy.
+    pub cgroup_v2: bool,
+    /// With systemd, cgroups of containers are scopes.
+    pub systemd_cgroups: bool,
+    /// AppArmor is on.
+    pub apparmor: bool,
+    /// The profile of containers that ask for the runtime's own; empty when none is loaded.
+    pub apparmor_default: String,
+    /// SELinux is on.
+    pub selinux: bool,
+    /// Mounts can be made read-only with those below them (Linux 5.12).
+    pub recursive_read_only: bool,
+    /// Names (`CAP_…`) of all we can give: those of the kernel that we have.
+    pub capabilities: Vec<String>,
+    /// Nodes below `/dev`, for privileged containers.
+    pub host_devices: Vec<Device>,
+    /// Limits every container gets; empty for ours.
+    pub rlimits: Vec<Rlimit>,
+    /// For containers of the node's network, whose pods have no name of their own.
+    pub hostname: String,
+}
+
+impl NodeFacts {
+    /// The part that follows from the driver.
+    #[must_use]
+    pub fn with_driver(self, driver: CgroupDriver) -> Self {
+        Self { systemd_cgroups: driver == CgroupDriver::Systemd, ..self }
+    }
+}
+
+/// Everything a bundle is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The pod.
+    pub sandbox: &'a SandboxConfig,
+    /// Its sandbox.
+    pub sandbox_id: &'a SandboxId,
+    /// The container.
+    pub container: &'a ContainerConfig,
+    /// Its id.
+    pub id: &'a ContainerId,
+    /// What it inherits from its image.
+    pub image: &'a ImageDefaults,
+    /// The image's layers, topmost first.
+    pub layers: &'a [PathBuf],
+    /// The sandbox's directory.
+    pub sandbox_dir: &'a SandboxDir,
+    /// The directory of its writable layer; `upper` and `work` are in it.
+    pub writable_layer: &'a Path,
+    /// Directories for the image's volumes that must be mounts (with a read-only root): where, and from where.
+    pub image_volumes: &'a [(String, PathBuf)],
+    /// The pod's namespaces are this process's.
+    pub monitor_pid: i32,
+    /// The init process of a shared PID namespace.
+    pub pod_init: Option<i32>,
+    /// A process of the container whose PID namespace this one joins.
+    pub target_pid: Option<i32>,
+    /// Who runs.
+    pub user: &'a ResolvedUser,
+    /// The machine.
+    pub node: &'a NodeFacts,
+    /// Directories of its cgroup in every hierarchy.
+    pub cgroups: &'a [PathBuf],
+    /// The compiled filter, unless unconfined.
+    pub seccomp_filter: Option<&'a Path>,
+    /// The same profile in the specification's form, for an external runtime.
+    pub seccomp_profile: Option<&'a Value>,
+    /// Program and arguments of an external runtime; empty for our own.
+    pub external_runtime: &'a [String],
+}
+
+/// Why there can be no such container.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OciError {
+    /// Neither the pod nor the image says what to run.
+    #[error("no command specified")]
+    NoCommand,
+    /// A text that the kernel could not take.
+    #[error("{0} contains a zero byte")]
+    Zero(&'static str),
+    /// It must be absolute.
+    #[error("working directory {0:?} is not an absolute path")]
+    WorkingDir(String),
+    /// A mount that cannot be.
+    #[error("mount {path:?}: {why}")]
+    Mount {
+        /// In the container.
+        path: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The sandbox was not made for it.
+    #[error("no privileged container allowed in sandbox")]
+    Privileged,
+    /// One that the node cannot enforce.
+    #[error("apparmor is not supported on this node, profile {0:?} cannot be applied")]
+    AppArmor(String),
+    /// The container's users must be the pod's.
+    #[error("user namespace config for sandbox is different from container")]
+    Users,
+    /// There is no process whose PID namespace could be joined.
+    #[error("{0} is not running, its PID namespace cannot be joined")]
+    NoPidNamespace(&'static str),
+}
+
+const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What the pod's monitor is to make.
+#[must_use]
+pub fn pod_spec(sandbox: &SandboxConfig) -> PodSpec {
+    let own_network = sandbox.namespaces.network != NamespaceMode::Node;
+    PodSpec {
+        own_network,
+        own_ipc: sandbox.namespaces.ipc != NamespaceMode::Node,
+        // The node's network has the node's name.
+        own_uts: own_network,
+        shared_pid: sandbox.namespaces.pid == NamespaceMode::Pod,
+        users: sandbox.user_namespace,
+        hostname: if own_network { sandbox.hostname.clone() } else { String::new() },
+        sysctls: sandbox.sysctls.clone(),
+        oom_score_adj: SANDBOX_OOM_SCORE,
+    }
+}
+
+/// As everybody's pause containers.
+const SANDBOX_OOM_SCORE: i32 = -998;
+
+/// What a container is to be.
+///
+/// # Errors
+/// When it cannot be on this node, in this pod or at all.
+pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
+    let security = &input.container.security;
+    if security.privileged && !input.sandbox.privileged {
+        return Err(OciError::Privileged);
+    }
+    if security.user_namespace != input.sandbox.user_namespace {
+        return Err(OciError::Users);
+    }
+    let container_dir = input.sandbox_dir.container(input.id.as_str());
+    let (mounts, rootfs_propagation) = mounts::mounts(input)?;
+    let unconfined = security.privileged;
+    let (selinux_label, mount_label) = selinux(input);
+    let paths = |paths: &[String]| if unconfined { Vec::new() } else { paths.to_vec() };
+    let (masked_paths, readonly_paths) = (paths(&security.masked_paths), paths(&security.readonly_paths));
+    let mappings: Vec<IdMapping> = security
+        .user_namespace
+        .iter()
+        .map(|range| IdMapping { container_id: 0, host_id: range.host, size: range.length })
+        .collect();
+    let oci = OciSpec {
+        oci_version: "1.2.0".to_owned(),
+        process: process(input, selinux_label)?,
+        root: Root { path: container_dir.rootfs(), readonly: security.readonly_rootfs },
+        hostname: String::new(),
+        mounts,
+        annotations: annotations(input),
+        linux: Linux {
+            namespaces: namespaces(input)?,
+            uid_mappings: mappings.clone(),
+            gid_mappings: mappings,
+            devices: if unconfined { input.node.host_devices.clone() } else { Vec::new() },
+            cgroups_path: cgroups_path(input),
+            resources: limits::resources(input),
+            seccomp: input.seccomp_profile.filter(|_| !unconfined).cloned(),
+            rootfs_propagation,
+            masked_paths,
+            readonly_paths,
+            mount_label,
+        },
+    };
+    Ok(Bundle {
+        oci,
+        overlay: Overlay {
+            lower: input.layers.to_vec(),
+            upper: input.writable_layer.join("upper"),
+            work: input.writable_layer.join("work"),
+        },
+        seccomp_filter: input.seccomp_filter.filter(|_| !unconfined).map(Path::to_owned),
+        cgroups: input.cgroups.to_vec(),
+        stdin: input.container.stdin,
+        stdin_once: input.container.stdin_once,
+        log_path: log_path(input),
+        external_runtime: input.external_runtime.to_vec(),
+    })
+}
+
+/// An exec: the container's own process with another command, so that nobody gets more than the container has.
+#[must_use]
+pub fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
+    let mut process = bundle.oci.process.clone();
+    process.terminal = tty;
+    process.console_size = None;
+    process.args = command.to_vec();
+    if tty {
+        set(&mut process.env, "TERM=xterm");
+    }
+    ExecSpec {
+        process,
+        seccomp_filter: bundle.seccomp_filter.clone(),
+        cgroups: bundle.cgroups.clone(),
+        external_runtime: bundle.external_runtime.clone(),
+    }
+}
+
+/// Names of the capabilities a container has, for the choice of its seccomp profile.
+#[must_use]
+pub fn capabilities(input: &Input<'_>) -> Vec<String> {
+    limits::effective(input, &input.node.capabilities)
+}
+
+fn process(input: &Input<'_>, selinux_label: String) -> Result<Process, OciError> {
+    let (container, security) = (input.container, &input.container.security);
+    let cwd = [&container.working_dir, &input.image.working_dir].into_iter().find(|dir| !dir.is_empty());
+    let cwd = cwd.map_or("/", String::as_str);
+    if !cwd.starts_with('/') {
+        return Err(OciError::WorkingDir(cwd.to_owned()));
+    }
+    let process = Process {
+        terminal: container.tty,
+        console_size: None,
+        user: User {
+            uid: input.user.uid,
+            gid: input.user.gid,
+            additional_gids: input.user.additional_gids.clone(),
+        },
+        args: args(container, input.image)?,
+        env: env(input),
+        cwd: cwd.to_owned(),
+        capabilities: limits::capabilities(input),
+        rlimits: input.node.rlimits.clone(),
+        no_new_privileges: security.no_new_privs,
+        apparmor_profile: apparmor(input)?,
+        oom_score_adj: Some(i32::try_from(container.resources.oom_score_adj.clamp(-1000, 1000)).unwrap_or(0)),
+        selinux_label,
+    };
+    for (what, texts) in [("command", &process.args), ("environment", &process.env)] {
+        if texts.iter().any(|text| text.contains('\0')) {
+            return Err(OciError::Zero(what));
+        }
+    }
+    if cwd.contains('\0') {
+        return Err(OciError::Zero("working directory"));
+    }
+    Ok(process)
+}
+
+/// The pod's command replaces both entrypoint and command of the image; its arguments replace the image's command alone.
+fn args(container: &ContainerConfig, image: &ImageDefaults) -> Result<Vec<String>, OciError> {
+    let mut all = container.command.clone();
+    if all.is_empty() {
+        // An image's way to have none.
+        let is_void = image.entrypoint.len() == 1 && image.entrypoint[0].is_empty();
+        if !is_void {
+            all.clone_from(&image.entrypoint);
+        }
+        all.extend(if container.args.is_empty() { &image.cmd } else { &container.args }.iter().cloned());
+    } else {
+        all.extend(container.args.iter().cloned());
+    }
+    if all.is_empty() { Err(OciError::NoCommand) } else { Ok(all) }
+}
+
+/// Ours first, then the image's, then the pod's: the last of a name counts and keeps the place of the first.
+fn env(input: &Input<'_>) -> Vec<String> {
+    let mut all = vec![DEFAULT_PATH.to_owned()];
+    if input.container.tty {
+        all.push("TERM=xterm".to_owned());
+    }
+    let hostname = match input.sandbox.hostname.as_str() {
+        "" => &input.node.hostname,
+        name => name,
+    };
+    all.push(format!("HOSTNAME={hostname}"));
+    for variable in &input.image.env {
+        set(&mut all, variable);
+    }
+    for (name, value) in &input.container.envs {
+        set(&mut all, &format!("{name}={value}"));
+    }
+    // What runtimes look up in the image's own user list.
+    if !all.iter().any(|variable| variable.starts_with("HOME=")) {
+        let home = if input.user.home.is_empty() { "/" } else { &input.user.home };
+        all.push(format!("HOME={home}"));
+    }
+    all
+}
+
+/// A variable without `=` takes the one of its name away.
+fn set(all: &mut Vec<String>, variable: &str) {
+    let (name, has_value) = variable.split_once('=').map_or((variable, false), |(name, _)| (name, true));
+    let is_it = |other: &String| other.split_once('=').is_some_and(|(other, _)| other == name);
+    match (all.iter().position(is_it), has_value) {
+        (Some(at), true) => variable.clone_into(&mut all[at]),
+        (None, true) => all.push(variable.to_owned()),
+        (Some(at), false) => {
+            all.remove(at);
+        }
+        (None, false) => {}
+    }
+}
+
+fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
+    let options = input.container.security.namespaces;
+    let new = |kind: &str| Namespace { kind: kind.to_owned(), path: String::new() };
+    let of = |pid: i32, kind: &str, file: &str| Namespace {
+        kind: kind.to_owned(),
+        path: format!("/proc/{pid}/ns/{file}"),
+    };
+    let monitor = input.monitor_pid;
+    let mut all = Vec::new();
+    if input.container.security.user_namespace.is_some() {
+        all.push(of(monitor, "user", "user"));
+    }
+    match (options.pid, input.target_pid, input.pod_init) {
+        (_, Some(target), _) => all.push(of(target, "pid", "pid")),
+        _ if input.container.security.target.is_some() => {
+            return Err(OciError::NoPidNamespace("the target container"));
+        }
+        (NamespaceMode::Node, ..) => {}
+        (NamespaceMode::Container, ..) => all.push(new("pid")),
+        (NamespaceMode::Pod, _, Some(init)) => all.push(of(init, "pid", "pid")),
+        (NamespaceMode::Pod, ..) => return Err(OciError::NoPidNamespace("the pod's init process")),
+    }
+    if options.ipc != NamespaceMode::Node {
+        all.push(of(monitor, "ipc", "ipc"));
+    }
+    if options.network != NamespaceMode::Node {
+        all.extend([of(monitor, "uts", "uts"), of(monitor, "network", "net")]);
+    }
+    all.push(new("mount"));
+    // In version 1 nothing would be hidden by it, and privileged containers see the whole tree.
+    if input.node.cgroup_v2 && !input.container.security.privileged {
+        all.push(new("cgroup"));
+    }
+    Ok(all)
+}
+
+fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
+    let security = &input.container.security;
+    if security.privileged {
+        return Ok(String::new());
+    }
+    match &security.apparmor {
+        Some(AppArmorChoice::Localhost(name)) if input.node.apparmor => Ok(name.clone()),
+        Some(AppArmorChoice::Localhost(name)) => Err(OciError::AppArmor(name.clone())),
+        Some(AppArmorChoice::Unconfined) => Ok(String::new()),
+        Some(AppArmorChoice::RuntimeDefault) | None if input.node.apparmor => {
+            Ok(input.node.apparmor_default.clone())
+        }
+        Some(AppArmorChoice::RuntimeDefault) | None => Ok(String::new()),
+    }
+}
+
+/// Labels of the process and of its files. What a pod leaves out is what policies have for containers.
+fn selinux(input: &Input<'_>) -> (String, String) {
+    let security = &input.container.security;
+    if !input.node.selinux || security.privileged {
+        return (String::new(), String::new());
+    }
+    let none = SelinuxLabel::default();
+    let label = security.selinux.as_ref().or(input.sandbox.selinux.as_ref()).unwrap_or(&none);
+    let part = |own: &str, usual: &str| if own.is_empty() { usual.to_owned() } else { own.to_owned() };
+    let (user, level) = (part(&label.user, "system_u"), part(&label.level, "s0"));
+    let process =
+        format!("{user}:{}:{}:{level}", part(&label.role, "system_r"), part(&label.type_, "container_t"));
+    (process, format!("{user}:object_r:container_file_t:{level}"))
+}
+
+fn annotations(input: &Input<'_>) -> BTreeMap<String, String> {
+    let (pod, container) = (&input.sandbox.pod, input.container);
+    let image = match container.user_specified_image.as_str() {
+        "" => &container.image,
+        image => image,
+    };
+    [
+        ("sandbox-id", input.sandbox_id.as_str()),
+        ("sandbox-namespace", &pod.namespace),
+        ("sandbox-uid", pod.uid.as_str()),
+        ("sandbox-name", &pod.name),
+        ("container-name", &container.name),
+        ("image-name", image),
+        ("container-type", "container"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (format!("io.kubernetes.cri.{name}"), value.to_owned()))
+    .collect()
+}
+
+fn cgroups_path(input: &Input<'_>) -> String {
+    let parent = input.sandbox.cgroup_parent.as_str();
+    if input.node.systemd_cgroups {
+        let slice = parent.rsplit('/').next().unwrap_or(parent);
+        return format!("{slice}:cri-agent:{}", input.id);
+    }
+    format!("{}/{}", parent.trim_end_matches('/'), input.id)
+}
+
+fn log_path(input: &Input<'_>) -> PathBuf {
+    match (input.sandbox.log_directory.as_str(), input.container.log_path.as_str()) {
+        ("", _) | (_, "") => PathBuf::new(),
+        (directory, file) => Path::new(directory).join(file),
+    }
+}
+
+#[cfg(test)]
+mod tests;

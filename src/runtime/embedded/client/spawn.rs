@@ -1,0 +1,105 @@
+//! How a monitor comes to be, and how its end is taken note of.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use super::super::layout::SandboxDir;
+use super::{MonitorError, within};
+use crate::rt;
+use crate::sys::children;
+use crate::sys::packets::set_nonblocking;
+use crate::sys::reactor::Polled;
+
+/// How long namespaces may take on a machine that does a lot else.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a monitor says when it is ready.
+pub(in super::super) const READY: &[u8] = b"ok";
+/// No more of what it says is read.
+const MAX_SAID: usize = 4096;
+
+/// A monitor that is our child. Whoever has it calls [`Spawned::reap`], in a task of its own: without that a zombie stays
+/// when it ends.
+#[derive(Debug)]
+pub struct Spawned {
+    /// Its process.
+    pub pid: i32,
+    child: Child,
+}
+
+impl Spawned {
+    /// Waits for the monitor's end and takes it off the process table.
+    pub async fn reap(mut self) -> Option<ExitStatus> {
+        let ended = match children::pidfd_open(self.pid).and_then(Polled::readable) {
+            Ok(process) => process.wait().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            // Without a pidfd there is nothing to wait for but the call that blocks.
+            log::warn!(pid = self.pid, err:% = error; "Monitor cannot be waited for on the reactor");
+            return rt::blocking("reap monitor", move || self.child.wait().ok()).await;
+        }
+        self.child.wait().ok()
+    }
+}
+
+/// Runs `program monitor DIR` and waits until the pod's namespaces exist and the monitor's socket answers. `program` is a
+/// path; `/proc/self/fd/N` of [`crate::sys::own_program::read_only_exe`] where the kernel can.
+///
+/// # Errors
+/// What the monitor says it could not do; nothing of it is left then.
+pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spawned, MonitorError> {
+    let mut command = Command::new(program);
+    command.arg0("agent").arg("monitor").arg(&directory.0);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped());
+    let errors = directory.0.join("monitor.err");
+    let io = |action, source| MonitorError::Io { action, path: directory.0.clone(), source };
+    command.stderr(File::create(errors).map_err(|source| io("make monitor.err in", source))?);
+    let path = program.to_owned();
+    let mut child = rt::blocking("spawn monitor", move || command.spawn())
+        .await
+        .map_err(|source| MonitorError::Io { action: "run", path, source })?;
+    let stdout = child.stdout.take().map(OwnedFd::from);
+    let said = match stdout {
+        Some(stdout) => within(directory.0.clone(), PATIENCE, async {
+            readiness(stdout).await.map_err(|source| io("wait for the monitor of", source))
+        })
+        .await,
+        None => Err(io("wait for the monitor of", io::ErrorKind::NotFound.into())),
+    };
+    let failure = match said {
+        Ok(said) if said == READY => {
+            let pid = i32::try_from(child.id()).unwrap_or_default();
+            return Ok(Spawned { pid, child });
+        }
+        Ok(said) if said.is_empty() => {
+            MonitorError::Refused("the pod's monitor ended before it was ready".to_owned())
+        }
+        Ok(said) => MonitorError::Refused(String::from_utf8_lossy(&said).into_owned()),
+        Err(error) => error,
+    };
+    let _ = child.kill();
+    // It has ended or was killed: this takes as long as the kernel does.
+    rt::blocking("reap monitor", move || child.wait().ok()).await;
+    Err(failure)
+}
+
+/// All it says until it closes the pipe.
+async fn readiness(stdout: OwnedFd) -> io::Result<Vec<u8>> {
+    set_nonblocking(stdout.as_fd())?;
+    let file = File::from(stdout.try_clone()?);
+    let polled = Polled::readable(stdout)?;
+    let mut said = Vec::new();
+    loop {
+        let mut bytes = [0; 512];
+        let count = polled.read_with(|_| (&file).read(&mut bytes)).await?;
+        if count == 0 || said.len() > MAX_SAID {
+            return Ok(said);
+        }
+        said.extend_from_slice(&bytes[..count]);
+    }
+}

@@ -1,0 +1,158 @@
+//! The few things of a bundle that the monitor itself needs: which streams there are, where the log is, which cgroups the
+//! container has. A line each, so that a process that is to stay small needs no parser of JSON.
+//!
+//! Owns the file's form. Written by the agent beside the bundle; nobody else can write there.
+
+use std::ffi::OsStr;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::layout::ContainerDir;
+use super::spec::Bundle;
+
+/// No such file is longer: a log path and a directory in each of a dozen hierarchies.
+const MAX_BYTES: u64 = 64 * 1024;
+
+/// What the monitor knows of a container before it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// As [`Bundle::stdin`].
+    pub stdin: bool,
+    /// As [`Bundle::stdin_once`].
+    pub stdin_once: bool,
+    /// As [`super::spec::Process::terminal`].
+    pub terminal: bool,
+    /// An external OCI runtime made it, and wants to be told that it is over.
+    pub external: bool,
+    /// As [`Bundle::log_path`]; `None` for no log.
+    pub log: Option<PathBuf>,
+    /// As [`Bundle::cgroups`].
+    pub cgroups: Vec<PathBuf>,
+}
+
+impl Facts {
+    /// Those of a bundle.
+    #[must_use]
+    pub fn of(bundle: &Bundle) -> Self {
+        Self {
+            stdin: bundle.stdin,
+            stdin_once: bundle.stdin_once,
+            terminal: bundle.oci.process.terminal,
+            external: !bundle.external_runtime.is_empty(),
+            log: (!bundle.log_path.as_os_str().is_empty()).then(|| bundle.log_path.clone()),
+            cgroups: bundle.cgroups.clone(),
+        }
+    }
+
+    fn encode(&self) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        let flags = [
+            (self.stdin, "stdin"),
+            (self.stdin_once, "stdin_once"),
+            (self.terminal, "terminal"),
+            (self.external, "external"),
+        ];
+        for (_, name) in flags.iter().filter(|(set, _)| *set) {
+            text.extend_from_slice(name.as_bytes());
+            text.push(b'\n');
+        }
+        let log = self.log.iter().map(|path| ("log ", path));
+        for (word, path) in log.chain(self.cgroups.iter().map(|path| ("cgroup ", path))) {
+            let path = path.as_os_str().as_bytes();
+            if path.contains(&b'\n') {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with a line break"));
+            }
+            text.extend_from_slice(word.as_bytes());
+            text.extend_from_slice(path);
+            text.push(b'\n');
+        }
+        Ok(text)
+    }
+
+    /// Unknown words are from a later agent and left alone.
+    fn decode(text: &[u8]) -> Self {
+        let mut facts = Self::default();
+        let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+        for line in text.split(|byte| *byte == b'\n') {
+            let space = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
+            let (word, rest) = line.split_at(space);
+            let rest = rest.get(1..).unwrap_or_default();
+            match word {
+                b"stdin" => facts.stdin = true,
+                b"stdin_once" => facts.stdin_once = true,
+                b"terminal" => facts.terminal = true,
+                b"external" => facts.external = true,
+                b"log" => facts.log = Some(path(rest)),
+                b"cgroup" => facts.cgroups.push(path(rest)),
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// Writes the file, all at once.
+    ///
+    /// # Errors
+    /// The kernel's answer; a path that holds a line break.
+    pub fn write(&self, directory: &ContainerDir) -> io::Result<()> {
+        replace(&directory.facts(), &self.encode()?)
+    }
+
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn read(directory: &ContainerDir) -> io::Result<Self> {
+        let mut text = Vec::new();
+        std::fs::File::open(directory.facts())?.take(MAX_BYTES).read_to_end(&mut text)?;
+        Ok(Self::decode(&text))
+    }
+}
+
+/// Writes a whole file under another name and renames it. Not synced: it lies on a tmpfs.
+///
+/// # Errors
+/// The kernel's answer; nothing is left behind then.
+pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let unready = path.with_file_name(name);
+    std::fs::write(&unready, content).and_then(|()| std::fs::rename(&unready, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&unready);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn they_arrive_as_they_were_sent(
+            flags in any::<[bool; 4]>(),
+            log in proptest::option::of("/[a-z /]{0,40}"),
+            cgroups in proptest::collection::vec("/[a-z .:\\\\-]{0,40}", 0..4),
+            garbage in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let facts = Facts {
+                stdin: flags[0],
+                stdin_once: flags[1],
+                terminal: flags[2],
+                external: flags[3],
+                log: log.map(PathBuf::from),
+                cgroups: cgroups.into_iter().map(PathBuf::from).collect(),
+            };
+            prop_assert_eq!(Facts::decode(&facts.encode().unwrap()), facts);
+            let _ = Facts::decode(&garbage);
+        }
+    }
+
+    #[test]
+    fn a_path_cannot_smuggle_in_another_line() {
+        let facts = Facts { log: Some("/log\nstdin".into()), ..Facts::default() };
+        assert_eq!(facts.encode().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,357 @@
+//! The built-in network's effects: the bridge, a pod's link, and what the node's kernel must allow.
+//!
+//! Every function may be called again after it was stopped anywhere. Must not know who gets which address.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use sha2::Digest;
+
+use super::subnet::Subnet;
+use super::{NetworkConfig, NetworkError, faults};
+use crate::sys::netlink::NetlinkError;
+use crate::sys::netlink::namespace;
+use crate::sys::netlink::route::{Address, Link, Mac, Network, Veth};
+
+/// The interface in the pod.
+pub const POD_LINK: &str = "eth0";
+/// Before every name of a node's side of a pod's link; the bridge must not be named so.
+const VETH_PREFIX: &str = "agent";
+/// Where nothing says better.
+const DEFAULT_MTU: u32 = 1500;
+/// The least that IPv6 works with.
+const MIN_MTU: u32 = 1280;
+
+/// The bridge as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bridge {
+    /// Its number.
+    pub index: u32,
+    /// Of the bridge, and of links to it.
+    pub mtu: u32,
+}
+
+/// What a pod's link is to be.
+#[derive(Debug)]
+pub struct PodLink<'a> {
+    /// On the node's side.
+    pub veth: &'a str,
+    /// Of the pod, each with the subnet it is of.
+    pub addresses: Vec<(IpAddr, Subnet)>,
+}
+
+/// Name of the node's side for a sandbox. `salt` makes another one where two would have the same.
+#[must_use]
+pub fn veth_name(sandbox: &str, salt: u32) -> String {
+    let digest = digest(&[sandbox.as_bytes(), &salt.to_be_bytes()].concat());
+    format!("{VETH_PREFIX}{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
+}
+
+/// Whether a name is one of ours.
+#[must_use]
+pub fn is_veth_name(name: &str) -> bool {
+    name.strip_prefix(VETH_PREFIX)
+        .is_some_and(|rest| rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// The configured subnets this node can do: without IPv6, those of IPv4.
+#[must_use]
+pub fn usable(subnets: &[Subnet]) -> Vec<Subnet> {
+    let ipv6 = has_ipv6();
+    subnets.iter().copied().filter(|subnet| ipv6 || subnet.network().is_ipv4()).collect()
+}
+
+/// Whether the kernel has IPv6 and nobody switched it off.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6").is_ok_and(|text| text.trim() == "0")
+}
+
+/// Makes the bridge, and makes it what it is to be.
+///
+/// # Errors
+/// When its addresses are somebody else's, or at the first step that fails.
+pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridge, NetworkError> {
+    let mut network = Network::open()?;
+    let link = match network.link(&config.bridge)? {
+        Some(link) if link.kind != "bridge" => {
+            return Err(NetworkError::NotABridge { name: link.name, kind: link.kind });
+        }
+        Some(link) => link,
+        None => make_bridge(&mut network, config, subnets)?,
+    };
+    let present = network.addresses()?;
+    for subnet in subnets {
+        let address = Address { link: link.index, ip: subnet.gateway(), prefix: subnet.prefix() };
+        if !present.contains(&address) {
+            find_overlap(&mut network, link.index, *subnet)?;
+            faults::step("add a gateway's address")?;
+            network.add_address(address)?;
+        }
+    }
+    if !link.up {
+        prepare_bridge(&config.bridge, subnets)?;
+        faults::step("switch the bridge on")?;
+        network.set_up(link.index)?;
+    }
+    forward(subnets)?;
+    Ok(Bridge { index: link.index, mtu: link.mtu })
+}
+
+fn make_bridge(network: &mut Network, config: &NetworkConfig, subnets: &[Subnet]) -> Result<Link, NetworkError> {
+    for subnet in subnets {
+        find_overlap(network, 0, *subnet)?;
+    }
+    let mtu = match config.mtu {
+        Some(mtu) => mtu,
+        None => default_mtu(network)?,
+    };
+    let mac = subnets.first().map_or([0x0a, 0x58, 0, 0, 0, 1], |subnet| mac_of(subnet.gateway()));
+    faults::step("make the bridge")?;
+    match network.add_bridge(&config.bridge, mac, mtu) {
+        Err(error) if error.is_unsupported() => return Err(NetworkError::NoBridges(error)),
+        other => other?,
+    }
+    let made = network.link(&config.bridge)?;
+    made.ok_or_else(|| NetworkError::Vanished { name: config.bridge.clone() })
+}
+
+/// That of the interface the default route leads out by: packets of pods must fit there, too.
+fn default_mtu(network: &mut Network) -> Result<u32, NetlinkError> {
+    let routes = network.routes()?;
+    let default = routes.iter().filter(|route| route.prefix == 0).min_by_key(|route| route.metric);
+    let links = network.links()?;
+    let mtu = default.and_then(|route| links.iter().find(|link| link.index == route.link)).map(|link| link.mtu);
+    Ok(mtu.unwrap_or(DEFAULT_MTU).clamp(MIN_MTU, 65_535))
+}
+
+/// A range in which the node already has neighbours, or to which it has routes of its own, would cut it off from them. A
+/// wider route by a gateway is no conflict: in a cluster there is one for all nodes' pods.
+fn find_overlap(network: &mut Network, bridge: u32, subnet: Subnet) -> Result<(), NetworkError> {
+    let links = network.links()?;
+    let name = |index: u32| {
+        links.iter().find(|link| link.index == index).map_or_else(|| index.to_string(), |link| link.name.clone())
+    };
+    let addresses = network.addresses()?;
+    if let Some(other) = addresses
+        .iter()
+        .find(|address| address.link != bridge && subnet.overlaps(address.ip, address.prefix))
+    {
+        let other = format!("address {}/{} of {}", other.ip, other.prefix, name(other.link));
+        return Err(NetworkError::Overlap { subnet, other });
+    }
+    let routes = network.routes()?;
+    if let Some(other) = routes.iter().find(|route| {
+        let wider = route.prefix < subnet.prefix() && route.gateway.is_some();
+        route.prefix != 0
+            && route.link != bridge
+            && !wider
+            && subnet.overlaps(route.destination, route.prefix)
+    }) {
+        let other = format!("route {}/{} by {}", other.destination, other.prefix, name(other.link));
+        return Err(NetworkError::Overlap { subnet, other });
+    }
+    Ok(())
+}
+
+fn prepare_bridge(bridge: &str, subnets: &[Subnet]) -> Result<(), NetworkError> {
+    if subnets.iter().any(|subnet| subnet.network().is_ipv4()) {
+        // Host ports on 127.0.0.1 lead from there onto the bridge. The rules' guard keeps the other way shut.
+        set(&format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
+    }
+    if subnets.iter().any(|subnet| subnet.network().is_ipv6()) {
+        prepare_ipv6(bridge)?;
+    }
+    Ok(())
+}
+
+/// Its addresses are used at once, and are ours to give: no duplicate detection, no advertisements.
+fn prepare_ipv6(link: &str) -> Result<(), NetworkError> {
+    for (name, value) in [("disable_ipv6", "0"), ("accept_dad", "0"), ("accept_ra", "0")] {
+        set(&format!("ipv6/conf/{link}/{name}"), value)?;
+    }
+    Ok(())
+}
+
+/// Makes the node a router, once. An interface that has its IPv6 routes from advertisements would lose them by that, if it
+/// were not told to go on.
+fn forward(subnets: &[Subnet]) -> Result<(), NetworkError> {
+    if subnets.iter().any(|subnet| subnet.network().is_ipv4()) && set("ipv4/ip_forward", "1")? {
+        log::info!(sysctl = "net.ipv4.ip_forward"; "Switched forwarding on for pods");
+    }
+    let all = "ipv6/conf/all/forwarding";
+    if subnets.iter().any(|subnet| subnet.network().is_ipv6()) && get(all).as_deref() != Some("1") {
+        for entry in fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
+            let link = entry.file_name().to_string_lossy().into_owned();
+            let name = format!("ipv6/conf/{link}/accept_ra");
+            if link != "all" && get(&name).as_deref() == Some("1") {
+                set(&name, "2")?;
+            }
+        }
+        set(all, "1")?;
+        log::info!(sysctl = "net.ipv6.conf.all.forwarding"; "Switched forwarding on for pods");
+    }
+    Ok(())
+}
+
+/// Connects a pod.
+///
+/// # Errors
+/// At the first step that fails; [`unplug`] undoes what was done.
+pub fn plug(bridge: Bridge, pod: &PodLink<'_>, netns: &Path) -> Result<(), NetworkError> {
+    let error = |source| NetworkError::Namespace { path: netns.to_owned(), source };
+    let file = namespace::open(netns).map_err(error)?;
+    let mut network = Network::open()?;
+    let primary = pod.addresses.first().map(|(ip, _)| *ip);
+    let veth = Veth {
+        name: pod.veth,
+        master: bridge.index,
+        peer: POD_LINK,
+        peer_namespace: &file,
+        peer_mac: primary.map_or([0x0a, 0x58, 0, 0, 0, 2], mac_of),
+        mtu: bridge.mtu,
+    };
+    faults::step("make the pod's link")?;
+    network.add_veth(&veth)?;
+    let link = network.link(pod.veth)?.ok_or_else(|| NetworkError::Vanished { name: pod.veth.to_owned() })?;
+    faults::step("set hairpin mode")?;
+    network.set_hairpin(link.index)?;
+    faults::step("enter the pod's network")?;
+    // Faults are counted by the thread that asked for them.
+    let inside = faults::carry();
+    namespace::inside(&file, move || {
+        inside.enter();
+        configure(pod)
+    })
+    .map_err(error)?
+}
+
+/// In the pod.
+fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
+    let mut network = Network::open()?;
+    let link_of = |network: &mut Network, name: &str| {
+        network.link(name)?.ok_or_else(|| NetworkError::Vanished { name: name.to_owned() })
+    };
+    let loopback = link_of(&mut network, "lo")?;
+    if !loopback.up {
+        network.set_up(loopback.index)?;
+    }
+    let link = link_of(&mut network, POD_LINK)?;
+    if pod.addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
+        prepare_ipv6(POD_LINK)?;
+    }
+    network.set_up(link.index)?;
+    for (ip, subnet) in &pod.addresses {
+        faults::step("give the pod an address")?;
+        network.add_address(Address { link: link.index, ip: *ip, prefix: subnet.prefix() })?;
+        network.add_default_route(link.index, subnet.gateway())?;
+    }
+    Ok(())
+}
+
+/// Only loopback, for pods whose network is made by plugins.
+///
+/// # Errors
+/// When the namespace is gone.
+pub fn loopback(netns: &Path) -> Result<(), NetworkError> {
+    let error = |source| NetworkError::Namespace { path: netns.to_owned(), source };
+    let file = namespace::open(netns).map_err(error)?;
+    namespace::inside(&file, || -> Result<(), NetlinkError> {
+        let mut network = Network::open()?;
+        match network.link("lo")? {
+            Some(link) if !link.up => network.set_up(link.index),
+            _ => Ok(()),
+        }
+    })
+    .map_err(error)??;
+    Ok(())
+}
+
+/// Disconnects a pod; fine when it is.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn unplug(veth: &str) -> Result<(), NetlinkError> {
+    Network::open()?.delete_link(veth)
+}
+
+/// Removes the bridge, if it is one; fine when it is gone.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn remove_bridge(name: &str) -> Result<(), NetlinkError> {
+    let mut network = Network::open()?;
+    match network.link(name)? {
+        Some(link) if link.kind == "bridge" => network.delete_link(name),
+        _ => Ok(()),
+    }
+}
+
+/// The bridge, if it is there.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn find_bridge(name: &str) -> Result<Option<u32>, NetlinkError> {
+    let link = Network::open()?.link(name)?;
+    Ok(link.filter(|link| link.kind == "bridge").map(|link| link.index))
+}
+
+/// Makes the ports of the bridge those of the records: strangers of ours go, and those that lost the bridge get it again.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn tidy(bridge: u32, wanted: &[&str]) -> Result<(), NetlinkError> {
+    let mut network = Network::open()?;
+    for link in network.links()? {
+        if link.kind != "veth" || !is_veth_name(&link.name) {
+            continue;
+        }
+        let (is_wanted, is_port) = (wanted.contains(&link.name.as_str()), link.master == Some(bridge));
+        if is_port && !is_wanted {
+            network.delete_link(&link.name)?;
+        } else if is_wanted && !is_port {
+            network.set_master(link.index, bridge)?;
+        }
+    }
+    Ok(())
+}
+
+/// An address of the locally administered range, the same for the same IP: neighbours that remember it are right.
+fn mac_of(ip: IpAddr) -> Mac {
+    match ip {
+        IpAddr::V4(ip) => {
+            let [a, b, c, d] = ip.octets();
+            [0x0a, 0x58, a, b, c, d]
+        }
+        IpAddr::V6(ip) => {
+            let digest = digest(&ip.octets());
+            [0x0a, 0x58, digest[0], digest[1], digest[2], digest[3]]
+        }
+    }
+}
+
+fn digest(bytes: &[u8]) -> [u8; 32] {
+    sha2::Sha256::digest(bytes).into()
+}
+
+fn sysctl(name: &str) -> PathBuf {
+    // `/proc/sys/net` is that of the thread's own network namespace.
+    Path::new("/proc/sys/net").join(name)
+}
+
+fn get(name: &str) -> Option<String> {
+    fs::read_to_string(sysctl(name)).ok().map(|text| text.trim().to_owned())
+}
+
+/// True when it was something else.
+fn set(name: &str, value: &str) -> Result<bool, NetworkError> {
+    if get(name).as_deref() == Some(value) {
+        return Ok(false);
+    }
+    let path = sysctl(name);
+    let error = |source: io::Error| NetworkError::Sysctl { path: path.clone(), value: value.to_owned(), source };
+    fs::write(&path, value).map_err(error)?;
+    Ok(true)
+}

@@ -1,0 +1,73 @@
+//! Places where a test can stop us as `kill -9` would: nothing after the place happens, no tidying up either.
+
+/// Stopped by a test; never seen outside of tests.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped before: {0}")]
+pub struct Stopped(pub &'static str);
+
+#[cfg(not(test))]
+mod switch {
+    use super::Stopped;
+
+    /// Nobody stops anybody here.
+    #[allow(clippy::unnecessary_wraps, reason = "it can fail in tests")]
+    pub fn step(_: &'static str) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    /// What another thread is to know: nothing.
+    pub struct Carried;
+
+    /// For a thread that goes on with the work.
+    pub fn carry() -> Carried {
+        Carried
+    }
+
+    impl Carried {
+        /// In that thread.
+        pub fn enter(&self) {}
+    }
+}
+
+#[cfg(test)]
+mod switch {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::Stopped;
+
+    thread_local! {
+        static LEFT: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
+    }
+
+    pub fn step(name: &'static str) -> Result<(), Stopped> {
+        LEFT.with_borrow(|left| match left {
+            Some(left) if left.fetch_sub(1, SeqCst) == 0 => {
+                // Whatever is tried after this place fails, too.
+                left.store(0, SeqCst);
+                Err(Stopped(name))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    pub struct Carried(Option<Arc<AtomicUsize>>);
+
+    pub fn carry() -> Carried {
+        Carried(LEFT.with_borrow(Clone::clone))
+    }
+
+    impl Carried {
+        pub fn enter(&self) {
+            LEFT.replace(self.0.clone());
+        }
+    }
+
+    /// The step number `after` of this thread, and all later ones, fail. `None` ends that.
+    pub fn stop_after(after: Option<usize>) {
+        LEFT.replace(after.map(|after| Arc::new(AtomicUsize::new(after))));
+    }
+}
+
+pub use switch::*;

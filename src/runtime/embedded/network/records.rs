@@ -1,0 +1,248 @@
+//! What the network remembers of each sandbox: a file each, written before anything is made, removed after all is undone.
+//!
+//! The files are the truth; nothing is kept in memory. A lock makes several threads, and several agents, take turns.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api::decode::decode;
+use crate::sys::lock::{FileLock, acquire};
+use crate::types::{PodRef, SandboxId};
+
+const LOCK: &str = ".lock";
+const LAST: &str = ".last";
+/// A record is a few hundred bytes; the result of a long chain of plugins some kilobytes.
+const MAX_BYTES: u64 = 1024 * 1024;
+
+/// A port of the node that leads to a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPort {
+    /// `TCP`, `UDP`, `SCTP`.
+    pub protocol: String,
+    /// On this address of the node alone.
+    pub host_ip: Option<IpAddr>,
+    /// On the node.
+    pub host_port: u16,
+    /// In the pod.
+    pub container_port: u16,
+}
+
+/// What plugins were told and said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CniRecord {
+    /// The configuration list that was used; another may be in force when the pod goes.
+    pub list: Value,
+    /// `runtimeConfig`: all capability arguments.
+    pub capabilities: BTreeMap<String, Value>,
+    /// Result of the last plugin; absent when none had finished.
+    pub result: Option<Value>,
+}
+
+/// One sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// Whose.
+    pub sandbox: SandboxId,
+    /// The pod.
+    pub pod: PodRef,
+    /// Primary first.
+    pub addresses: Vec<IpAddr>,
+    /// Host ports that the built-in network has opened.
+    pub ports: Vec<HostPort>,
+    /// The node's side of the pod's link; empty with plugins.
+    pub veth: String,
+    /// Set when plugins did it.
+    pub cni: Option<CniRecord>,
+}
+
+/// The directory of records.
+#[derive(Clone, Debug)]
+pub struct Records {
+    directory: PathBuf,
+}
+
+/// A record could not be kept.
+#[derive(Debug, thiserror::Error)]
+#[error("{call} {path:?}")]
+pub struct RecordError {
+    call: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl RecordError {
+    fn new(call: &'static str, path: &Path, source: io::Error) -> Self {
+        Self { call, path: path.to_owned(), source }
+    }
+}
+
+impl Records {
+    /// Nothing is touched yet.
+    #[must_use]
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Takes the lock; it is free again when the value is dropped.
+    ///
+    /// # Errors
+    /// When directory or lock cannot be made.
+    pub fn lock(&self) -> Result<FileLock, RecordError> {
+        fs::create_dir_all(&self.directory)
+            .map_err(|source| RecordError::new("make directory", &self.directory, source))?;
+        let path = self.directory.join(LOCK);
+        acquire(&path).map_err(|error| RecordError::new("lock", &path, io::Error::other(error)))
+    }
+
+    /// All of them, and what could not be read.
+    pub fn all(&self) -> (Vec<Record>, Vec<RecordError>) {
+        let (mut records, mut errors) = (Vec::new(), Vec::new());
+        let mut names: Vec<PathBuf> = match fs::read_dir(&self.directory) {
+            Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return (records, vec![RecordError::new("read directory", &self.directory, error)]),
+        };
+        names.sort();
+        for path in names.iter().filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+            match read(path) {
+                Ok(Some(record)) => records.push(record),
+                Ok(None) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        (records, errors)
+    }
+
+    /// That of a sandbox.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn one(&self, sandbox: &SandboxId) -> Result<Option<Record>, RecordError> {
+        read(&self.path(sandbox)?)
+    }
+
+    /// Keeps a record.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, record: &Record) -> Result<(), RecordError> {
+        let path = self.path(&record.sandbox)?;
+        let text = serde_json::to_vec(record).map_err(|error| RecordError::new("encode", &path, error.into()))?;
+        replace(&path, &text)
+    }
+
+    /// Forgets a record; fine when there is none.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(&self, sandbox: &SandboxId) -> Result<(), RecordError> {
+        let path = self.path(sandbox)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RecordError::new("remove", &path, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes what is no record although it looks like one: half of a write, or nothing that can be read.
+    pub fn sweep(&self) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let half = path.extension().is_some_and(|extension| extension == "new");
+            if half || (path.extension().is_some_and(|extension| extension == "json") && read(&path).is_err()) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// The addresses given out last, one per family.
+    pub fn last(&self) -> Vec<IpAddr> {
+        let text = fs::read_to_string(self.directory.join(LAST)).unwrap_or_default();
+        text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    }
+
+    /// Remembers the addresses given out last.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn set_last(&self, addresses: &[IpAddr]) -> Result<(), RecordError> {
+        let words: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        replace(&self.directory.join(LAST), words.join(" ").as_bytes())
+    }
+
+    /// Ids are our own hexadecimal ones, or those of a CRI client: a plain word in any case.
+    fn path(&self, sandbox: &SandboxId) -> Result<PathBuf, RecordError> {
+        let id = sandbox.as_str();
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if id.is_empty() || id.len() > 128 || !id.bytes().all(plain) {
+            let source = io::Error::from(io::ErrorKind::InvalidInput);
+            return Err(RecordError::new("name a record", Path::new(id), source));
+        }
+        Ok(self.directory.join(format!("{id}.json")))
+    }
+}
+
+/// By a new file and a rename: a reader, or a restart, sees the old or the new one. The file system is memory, so nothing is
+/// synced.
+fn replace(path: &Path, text: &[u8]) -> Result<(), RecordError> {
+    let new = path.with_extension("new");
+    fs::write(&new, text).map_err(|source| RecordError::new("write", &new, source))?;
+    fs::rename(&new, path).map_err(|source| RecordError::new("rename", path, source))
+}
+
+fn read(path: &Path) -> Result<Option<Record>, RecordError> {
+    let broken = |error: String| RecordError::new("read", path, io::Error::other(error));
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Ok(metadata) if metadata.len() > MAX_BYTES => return Err(broken("too long".to_owned())),
+        _ => {}
+    }
+    let bytes = fs::read(path).map_err(|source| RecordError::new("read", path, source))?;
+    let value: Value = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
+    decode(value).map(|decoded| Some(decoded.object)).map_err(|error| broken(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_kept_listed_and_forgotten() {
+        let directory = std::env::temp_dir().join(format!("edge-agent-records-{}", std::process::id()));
+        let records = Records::new(directory.clone());
+        let lock = records.lock().unwrap();
+        let record = Record {
+            sandbox: "a1".into(),
+            addresses: vec!["10.86.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+            ports: vec![HostPort { protocol: "TCP".into(), host_ip: None, host_port: 80, container_port: 8080 }],
+            veth: "agent00000000".into(),
+            cni: Some(CniRecord { result: Some(serde_json::json!({"ips": [1]})), ..CniRecord::default() }),
+            ..Record::default()
+        };
+        records.write(&record).unwrap();
+        records.set_last(&record.addresses).unwrap();
+        assert_eq!(records.one(&"a1".into()).unwrap(), Some(record.clone()));
+        assert_eq!(records.last(), record.addresses);
+        fs::write(directory.join("bad.json"), "{").unwrap();
+        fs::write(directory.join("half.new"), "{").unwrap();
+        let (all, errors) = records.all();
+        assert_eq!((all, errors.len()), (vec![record], 1));
+        records.sweep();
+        assert!(records.all().1.is_empty());
+        records.remove(&"a1".into()).unwrap();
+        records.remove(&"a1".into()).unwrap();
+        assert!(records.all().0.is_empty());
+        for id in ["", "../x", "a/b", ".lock", &"x".repeat(129)] {
+            assert!(records.one(&id.into()).is_err(), "{id}");
+        }
+        drop(lock);
+        fs::remove_dir_all(directory).unwrap();
+    }
+}

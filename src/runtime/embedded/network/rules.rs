@@ -1,0 +1,237 @@
+//! The table of rules that the attached pods need: masquerade, host ports, and a guard. Pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::records::{HostPort, Record};
+use super::subnet::Subnet;
+use crate::sys::netlink::nftables::{
+    Chain, ChainKind, DataType, Expression, Family, Hook, Map, REGISTER, SHORT_REGISTER, Table,
+};
+
+/// Ports on all addresses of the node.
+const PORTS: &str = "host-ports";
+/// Ports on one address.
+const PORTS_AT: &str = "host-ports-at";
+/// `RTN_LOCAL`: the address is one of the node's own.
+const LOCAL: u32 = 2;
+/// `IPS_DST_NAT`.
+const REWRITTEN: u32 = 0x20;
+/// Priority of the guard: before connections are tracked.
+const RAW: i32 = -300;
+const DESTINATION_NAT: i32 = -100;
+const SOURCE_NAT: i32 = 100;
+
+/// One table per family that has a subnet, named after the bridge.
+#[must_use]
+pub fn tables(bridge: &str, subnets: &[Subnet], records: &[Record]) -> Vec<Table> {
+    subnets.iter().map(|subnet| table(bridge, *subnet, records)).collect()
+}
+
+/// Of a subnet.
+#[must_use]
+pub fn family(subnet: Subnet) -> Family {
+    if subnet.network().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
+}
+
+fn table(bridge: &str, subnet: Subnet, records: &[Record]) -> Table {
+    let header = Header { family: family(subnet), bridge, subnet };
+    let maps = maps(header.family, records);
+    let rewrite = |output: bool| maps.iter().map(|map| header.rewrite(map, output)).collect::<Vec<_>>();
+    let chain = |name, kind, hook, priority, rules| Chain { name, kind, hook, priority, rules };
+    let mut chains = vec![
+        chain("guard", ChainKind::Filter, Hook::Prerouting, RAW, header.guard()),
+        chain("masquerade", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT, header.masquerade()),
+    ];
+    if !maps.is_empty() {
+        chains.push(chain("host-ports-in", ChainKind::Nat, Hook::Prerouting, DESTINATION_NAT, rewrite(false)));
+        chains.push(chain("host-ports-out", ChainKind::Nat, Hook::Output, DESTINATION_NAT, rewrite(true)));
+    }
+    Table { family: header.family, name: bridge.to_owned(), maps, chains }
+}
+
+/// The number of a transport protocol that host ports may have.
+#[must_use]
+pub fn protocol_number(name: &str) -> Option<u8> {
+    match name {
+        "TCP" => Some(6),
+        "UDP" => Some(17),
+        "SCTP" => Some(132),
+        _ => None,
+    }
+}
+
+/// Addresses with their ports, that of the one address first: the more specific wins.
+fn maps(family: Family, records: &[Record]) -> Vec<Map> {
+    let address = if family == Family::Ipv4 { DataType::Ipv4Address } else { DataType::Ipv6Address };
+    let (mut everywhere, mut somewhere) = (BTreeMap::new(), BTreeMap::new());
+    for record in records {
+        let Some(pod) = record.addresses.iter().find(|ip| is_of(family, **ip)) else { continue };
+        for port in &record.ports {
+            let Some((at, tail)) = place(family, port) else { continue };
+            let mut target = octets(*pod);
+            target.extend(padded(&port.container_port.to_be_bytes()));
+            match at {
+                None => everywhere.insert(tail, target),
+                Some(ip) => somewhere.insert([octets(ip), tail].concat(), target),
+            };
+        }
+    }
+    let data = vec![address, DataType::Port];
+    let map = |name, key, elements: BTreeMap<_, _>| Map {
+        name,
+        key,
+        data: data.clone(),
+        elements: elements.into_iter().collect(),
+    };
+    let at = map(PORTS_AT, vec![address, DataType::Protocol, DataType::Port], somewhere);
+    let all = map(PORTS, vec![DataType::Protocol, DataType::Port], everywhere);
+    [at, all].into_iter().filter(|map| !map.elements.is_empty()).collect()
+}
+
+/// Where a port is open in this family: the address if it is one, and the rest of the key.
+fn place(family: Family, port: &HostPort) -> Option<(Option<IpAddr>, Vec<u8>)> {
+    let mut tail = padded(&[protocol_number(&port.protocol)?]);
+    tail.extend(padded(&port.host_port.to_be_bytes()));
+    match port.host_ip {
+        None => Some((None, tail)),
+        Some(ip) if !is_of(family, ip) => None,
+        Some(ip) if ip.is_unspecified() => Some((None, tail)),
+        Some(ip) => Some((Some(ip), tail)),
+    }
+}
+
+fn is_of(family: Family, ip: IpAddr) -> bool {
+    ip.is_ipv4() == (family == Family::Ipv4)
+}
+
+fn padded(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes.resize(4, 0);
+    bytes
+}
+
+fn octets(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    }
+}
+
+/// What rules of one family say.
+struct Header<'a> {
+    family: Family,
+    bridge: &'a str,
+    subnet: Subnet,
+}
+
+impl Header<'_> {
+    fn width(&self) -> u32 {
+        u32::from(self.family.width())
+    }
+
+    fn source(&self) -> Expression {
+        let offset = if self.family == Family::Ipv4 { 12 } else { 8 };
+        Expression::NetworkHeader(offset, self.width(), REGISTER)
+    }
+
+    fn destination(&self) -> Expression {
+        let offset = if self.family == Family::Ipv4 { 16 } else { 24 };
+        Expression::NetworkHeader(offset, self.width(), REGISTER)
+    }
+
+    /// Names are compared whole, with the zeros behind them.
+    fn bridge(&self) -> Vec<u8> {
+        let mut name = self.bridge.as_bytes().to_vec();
+        name.resize(16, 0);
+        name
+    }
+
+    fn in_subnet(&self, what: Expression) -> [Expression; 3] {
+        [what, Expression::Mask(octets(self.subnet.mask())), Expression::Equal(octets(self.subnet.network()))]
+    }
+
+    fn not_in(what: Expression, range: Subnet) -> [Expression; 3] {
+        [what, Expression::Mask(octets(range.mask())), Expression::NotEqual(octets(range.network()))]
+    }
+
+    /// Pods send with addresses of pods; and what of the node listens on 127.0.0.1 is not theirs, although host ports there
+    /// need `route_localnet`, which would let them through (CVE-2020-8558 in Kubernetes).
+    fn guard(&self) -> Vec<Vec<Expression>> {
+        let from_bridge = [Expression::InputInterface, Expression::Equal(self.bridge())];
+        let mut foreign = from_bridge.to_vec();
+        foreign.extend(Self::not_in(self.source(), self.subnet));
+        if self.family == Family::Ipv6 {
+            // Neighbours are found with link-local addresses, and before there is any.
+            let link_local = [
+                self.source(),
+                Expression::Mask([&[0xff, 0xc0][..], &[0; 14]].concat()),
+                Expression::NotEqual([&[0xfe, 0x80][..], &[0; 14]].concat()),
+            ];
+            foreign.extend(link_local);
+            foreign.extend([self.source(), Expression::NotEqual(vec![0; 16])]);
+            foreign.push(Expression::Drop);
+            return vec![foreign];
+        }
+        foreign.push(Expression::Drop);
+        let mut loopback = from_bridge.to_vec();
+        loopback.extend([self.destination(), Expression::Mask(vec![255, 0, 0, 0]), Expression::Equal(vec![127, 0, 0, 0])]);
+        loopback.push(Expression::Drop);
+        vec![foreign, loopback]
+    }
+
+    fn masquerade(&self) -> Vec<Vec<Expression>> {
+        let rewritten = [
+            Expression::OutputInterface,
+            Expression::Equal(self.bridge()),
+            Expression::ConnectionStatus,
+            Expression::Mask(REWRITTEN.to_ne_bytes().to_vec()),
+            Expression::NotEqual(vec![0; 4]),
+        ];
+        let mut rules = Vec::new();
+        // A pod that calls a host port which leads back onto the bridge: the answer must come back through the node.
+        let mut back = rewritten.to_vec();
+        back.extend(self.in_subnet(self.source()));
+        back.push(Expression::Masquerade);
+        rules.push(back);
+        if self.family == Family::Ipv4 {
+            // The node that calls 127.0.0.1: a pod could not answer that.
+            let mut loopback = rewritten.to_vec();
+            loopback.extend([self.source(), Expression::Mask(vec![255, 0, 0, 0]), Expression::Equal(vec![127, 0, 0, 0])]);
+            loopback.push(Expression::Masquerade);
+            rules.push(loopback);
+        }
+        // Others do not know pods' addresses. Groups of receivers are no matter of ours.
+        let mut out = self.in_subnet(self.source()).to_vec();
+        out.extend(Self::not_in(self.destination(), self.subnet));
+        let (mask, groups) = match self.family {
+            Family::Ipv4 => (vec![0xf0, 0, 0, 0], vec![0xe0, 0, 0, 0]),
+            Family::Ipv6 => ([&[0xff][..], &[0; 15]].concat(), [&[0xff][..], &[0; 15]].concat()),
+        };
+        out.extend([self.destination(), Expression::Mask(mask), Expression::NotEqual(groups)]);
+        out.push(Expression::Masquerade);
+        rules.push(out);
+        rules
+    }
+
+    /// What is sent to an address of the node and a port in the map goes to the pod.
+    fn rewrite(&self, map: &Map, output: bool) -> Vec<Expression> {
+        let mut rule = Vec::new();
+        if output && self.family == Family::Ipv6 {
+            // The kernel routes nothing from ::1 to elsewhere.
+            let loopback = [&[0; 15][..], &[1]].concat();
+            rule.extend([self.destination(), Expression::NotEqual(loopback)]);
+        }
+        rule.extend([Expression::DestinationKind, Expression::Equal(LOCAL.to_ne_bytes().to_vec())]);
+        let mut next = SHORT_REGISTER;
+        if map.name == PORTS_AT {
+            rule.push(self.destination());
+            next += self.width() / 4;
+        }
+        rule.push(Expression::TransportProtocol(next));
+        rule.push(Expression::TransportHeader(2, 2, next + 1));
+        rule.push(Expression::Lookup(map.name));
+        rule.push(Expression::DestinationNat(self.family, SHORT_REGISTER + self.width() / 4));
+        rule
+    }
+}

@@ -1,0 +1,163 @@
+//! What a container may do: capabilities, devices, and its resources in the specification's form.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::Input;
+use crate::cgroup::devices::{self, DeviceKind};
+use crate::runtime::embedded::spec::{Capabilities, DeviceRule, Resources};
+use crate::runtime_config::LinuxResources;
+
+/// What containers have when nobody says anything, as in Docker and containerd.
+const DEFAULT: [&str; 14] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FSETID",
+    "CAP_FOWNER",
+    "CAP_MKNOD",
+    "CAP_NET_RAW",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETFCAP",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_KILL",
+    "CAP_AUDIT_WRITE",
+];
+
+/// `ALL` comes first on either side, so that single ones can be taken from it and given back; nothing is ambient or
+/// inheritable, for Kubernetes does not define that.
+pub(super) fn capabilities(input: &Input<'_>) -> Capabilities {
+    let all = &input.node.capabilities;
+    let set = effective(input, all);
+    Capabilities {
+        bounding: set.clone(),
+        effective: set.clone(),
+        permitted: set,
+        ..Capabilities::default()
+    }
+}
+
+/// The names of the capabilities a container has, for whoever chooses its seccomp profile.
+pub(super) fn effective(input: &Input<'_>, all: &[String]) -> Vec<String> {
+    let security = &input.container.security;
+    if security.privileged {
+        return all.to_vec();
+    }
+    let names = |list: &[String]| -> Vec<String> { list.iter().map(|name| full_name(name)).collect() };
+    let (add, drop) = (names(&security.add_capabilities), names(&security.drop_capabilities));
+    let is_all = |list: &[String]| list.iter().any(|name| name == "CAP_ALL");
+    let mut set: Vec<String> = DEFAULT.iter().map(|&name| name.to_owned()).collect();
+    if is_all(&add) {
+        set = all.to_vec();
+    }
+    if is_all(&drop) {
+        set.clear();
+    }
+    for name in add {
+        if name != "CAP_ALL" && !set.contains(&name) {
+            set.push(name);
+        }
+    }
+    set.retain(|name| !drop.contains(name));
+    set
+}
+
+fn full_name(name: &str) -> String {
+    let name = name.to_ascii_uppercase();
+    if name.starts_with("CAP_") { name } else { format!("CAP_{name}") }
+}
+
+/// Devices that harm nobody: null, zero, full, random, urandom, tty, console, ptmx, pseudo terminals. Any node may be made,
+/// for opening it is another matter.
+pub(super) fn device_rules(privileged: bool) -> Vec<DeviceRule> {
+    let rule = |allow: bool, kind: &str, major: Option<i64>, minor: Option<i64>, access: &str| DeviceRule {
+        allow,
+        kind: kind.to_owned(),
+        major,
+        minor,
+        access: access.to_owned(),
+    };
+    if privileged {
+        return vec![rule(true, "a", None, None, "rwm")];
+    }
+    let mut rules = vec![
+        rule(false, "a", None, None, "rwm"),
+        rule(true, "c", None, None, "m"),
+        rule(true, "b", None, None, "m"),
+    ];
+    for (major, minor) in [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)] {
+        rules.push(rule(true, "c", Some(major), Some(minor), "rwm"));
+    }
+    rules.push(rule(true, "c", Some(136), None, "rwm"));
+    rules
+}
+
+/// The rules in the words of `cgroup`. A number that no device has matches none and is left out.
+#[must_use]
+pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
+    let number = |number: Option<i64>| match number {
+        None | Some(-1) => Some(None),
+        Some(number) => u32::try_from(number).ok().map(Some),
+    };
+    let convert = |rule: &DeviceRule| {
+        Some(devices::DeviceRule {
+            allow: rule.allow,
+            kind: match rule.kind.as_str() {
+                "" | "a" => DeviceKind::All,
+                "b" => DeviceKind::Block,
+                "c" | "u" => DeviceKind::Char,
+                _ => return None,
+            },
+            major: number(rule.major)?,
+            minor: number(rule.minor)?,
+            read: rule.access.contains('r'),
+            write: rule.access.contains('w'),
+            mknod: rule.access.contains('m'),
+        })
+    };
+    rules.iter().filter_map(convert).collect()
+}
+
+/// `linux.resources`.
+pub(super) fn resources(input: &Input<'_>) -> Resources {
+    Resources {
+        devices: device_rules(input.container.security.privileged),
+        others: others(&input.container.resources),
+    }
+}
+
+fn others(resources: &LinuxResources) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    let mut put = |name: &str, fields: Vec<(&str, Value)>| {
+        if !fields.is_empty() {
+            let object = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            all.insert(name.to_owned(), Value::Object(object));
+        }
+    };
+    let number = |name, value: i64| (value != 0).then(|| (name, json!(value)));
+    let text = |name, value: &String| (!value.is_empty()).then(|| (name, json!(value)));
+    let cpu = [
+        number("shares", resources.cpu_shares),
+        number("quota", resources.cpu_quota),
+        number("period", resources.cpu_period),
+        text("cpus", &resources.cpuset_cpus),
+        text("mems", &resources.cpuset_mems),
+    ];
+    put("cpu", cpu.into_iter().flatten().collect());
+    // A container with a limit does not swap unless told.
+    let swap = match resources.memory_swap_limit_bytes {
+        0 => resources.memory_limit_bytes,
+        swap => swap,
+    };
+    let memory = [number("limit", resources.memory_limit_bytes), number("swap", swap)];
+    put("memory", memory.into_iter().flatten().collect());
+    put("unified", resources.unified.iter().map(|(file, value)| (file.as_str(), json!(value))).collect());
+    if !resources.hugepage_limits.is_empty() {
+        let limit = |(size, bytes): &(String, u64)| json!({"pageSize": size, "limit": bytes});
+        all.insert("hugepageLimits".to_owned(), resources.hugepage_limits.iter().map(limit).collect());
+    }
+    all
+}

@@ -1,0 +1,418 @@
+//! `EmbeddedRuntime`: CRI's verbs, carried out by this process and the monitors it starts.
+//!
+//! Owns records and what follows from them: names in use, stages, who waits for whose end. What runs is the monitors';
+//! images, network and cgroups have modules of their own. A verb, once begun, goes on to its end even when nobody waits for
+//! its answer any more, as with a runtime in a process of its own: what is half done is either finished or undone.
+//!
+//! | file | what |
+//! |---|---|
+//! | `record` | the files that describe sandboxes and containers |
+//! | `state` | what of them is kept in memory |
+//! | `files` | what a sandbox's directory holds |
+//! | `sandbox`, `container` | making, stopping, removing |
+//! | `creation` | from a configuration to a bundle |
+//! | `exec` | programs in containers, and streams |
+//! | `watch` | ends: of containers, of monitors |
+//! | `recover` | the start: finding, undoing, forgetting |
+//! | `api`, `serve` | more than the trait has, for `agent cri` |
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, broadcast};
+
+use super::images::ImageStore;
+use super::layout::Layout;
+use super::network::{Network, NetworkConfig};
+use crate::cgroup::CgroupConfig;
+use crate::clock::Clock;
+use crate::observed::{ObservedContainer, ObservedSandbox};
+use crate::rt;
+use crate::runtime::{
+    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
+    RuntimeError, RuntimeHandler, RuntimeStatus, RuntimeVersion, SandboxConfig,
+};
+use crate::types::{ContainerId, PodUid, SandboxId};
+
+pub mod api;
+mod cgroups;
+mod container;
+mod creation;
+mod exec;
+mod facts;
+pub mod fault;
+mod files;
+mod filters;
+mod image;
+mod monitors;
+mod processes;
+pub mod record;
+mod recover;
+mod sandbox;
+mod serve;
+mod state;
+mod usage;
+mod volumes;
+mod watch;
+
+use state::State;
+
+/// Name in `Version`.
+pub const NAME: &str = "agent";
+
+/// Where things are and what there is.
+#[derive(Clone, Debug)]
+pub struct EmbeddedConfig {
+    /// The two trees.
+    pub layout: Layout,
+    /// This program, to be run again as monitor and puller: usually `/proc/self/exe`.
+    pub program: PathBuf,
+    /// The pods' network.
+    pub network: NetworkConfig,
+    /// Where cgroups are and who writes them.
+    pub cgroup: CgroupConfig,
+    /// OCI runtimes by handler.
+    pub handlers: BTreeMap<String, String>,
+    /// Directories of `<host>/hosts.toml`.
+    pub registry_hosts_dirs: Vec<PathBuf>,
+}
+
+/// The runtime cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A directory it needs.
+    #[error("create directory {path:?} of the embedded runtime")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The image store.
+    #[error("open the image store {path:?}")]
+    Images {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: super::images::ImageError,
+    },
+    /// What an earlier agent left.
+    #[error("read the records of sandboxes in {path:?}")]
+    Records {
+        /// Where.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// The runtime; clones share it.
+#[derive(Clone)]
+pub struct EmbeddedRuntime {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    config: EmbeddedConfig,
+    clock: Clock,
+    images: ImageStore,
+    network: Arc<Network>,
+    facts: Arc<facts::Facts>,
+    state: RefCell<State>,
+    /// Told whenever a container or a monitor has ended.
+    ended: Notify,
+    /// Holds one hint at most.
+    hint: Notify,
+    /// Made when the first listener comes.
+    events: RefCell<Option<broadcast::Sender<api::RuntimeEvent>>>,
+    /// Counts directories that wait for their removal.
+    discarded: Cell<u64>,
+    /// What was said once.
+    said: RefCell<std::collections::BTreeSet<String>>,
+}
+
+/// Why a verb could not be carried out, before it has the verb's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failure {
+    kind: ErrorKind,
+    message: String,
+}
+
+impl Failure {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    fn refused(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Refused, message)
+    }
+
+    /// An error with all that it came from.
+    fn because(what: &str, error: &dyn std::error::Error) -> Self {
+        Self::refused(format!("{what}: {}", crate::logging::chain(error)))
+    }
+
+    fn of(self, call: &'static str) -> RuntimeError {
+        RuntimeError::new(call, self.kind, self.message)
+    }
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self::refused(message)
+    }
+}
+
+/// containerd's words for what is not there.
+fn no_sandbox(id: &SandboxId) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!("an error occurred when try to find sandbox \"{id}\": not found"),
+    )
+}
+
+fn no_container(id: &ContainerId) -> Failure {
+    Failure::new(
+        ErrorKind::NotFound,
+        format!("an error occurred when try to find container \"{id}\": not found"),
+    )
+}
+
+impl EmbeddedRuntime {
+    /// Finds everything again that an earlier agent left, undoes what is half made, and is ready then. Touches nothing that
+    /// runs.
+    ///
+    /// # Errors
+    /// When its directories cannot be made or read.
+    pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
+        let (layout, network) = (config.layout.clone(), config.network.clone());
+        let cgroup = config.cgroup.clone();
+        let made = rt::blocking("open embedded runtime", move || {
+            files::make_directories(&layout)?;
+            let path = layout.images();
+            let images =
+                ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
+            Ok((images, Network::new(network), facts::Facts::measure(&cgroup)))
+        });
+        let (images, network, facts) = made.await?;
+        let shared = Rc::new(Shared {
+            config,
+            clock,
+            images,
+            network: Arc::new(network),
+            facts: Arc::new(facts),
+            state: RefCell::default(),
+            ended: Notify::new(),
+            hint: Notify::new(),
+            events: RefCell::default(),
+            discarded: Cell::default(),
+            said: RefCell::default(),
+        });
+        recover::recover(&shared).await?;
+        Ok(Self { shared })
+    }
+
+    /// Where things are.
+    #[must_use]
+    pub fn config(&self) -> &EmbeddedConfig {
+        &self.shared.config
+    }
+
+    /// The images.
+    #[must_use]
+    pub fn images(&self) -> &ImageStore {
+        &self.shared.images
+    }
+
+    /// Carries a verb out to its end, whether or not the caller waits for it.
+    async fn carry_out<T: 'static>(
+        &self,
+        call: &'static str,
+        work: impl Future<Output = Result<T, Failure>> + 'static,
+    ) -> Result<T, RuntimeError> {
+        match rt::spawn(call, work).await {
+            Ok(result) => result.map_err(|failure| failure.of(call)),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(RuntimeError::new(call, ErrorKind::Unavailable, "the agent is stopping")),
+        }
+    }
+}
+
+impl Shared {
+    /// Something changed that a list shows.
+    fn hint(&self) {
+        self.hint.notify_one();
+    }
+
+    fn announce(&self, kind: api::EventKind, sandbox: &SandboxId, container: Option<&ContainerId>) {
+        self.hint();
+        if let Some(events) = self.events.borrow().as_ref() {
+            let event = api::RuntimeEvent {
+                kind,
+                at: self.clock.now(),
+                sandbox: sandbox.clone(),
+                container: container.cloned(),
+            };
+            // Nobody listens any more: fine.
+            let _ = events.send(event);
+        }
+    }
+
+    /// Warns, once per text, of something that pods run without.
+    fn say_once(&self, what: &str, why: &str) {
+        if self.said.borrow_mut().insert(format!("{what}: {why}")) {
+            log::warn!(what = what, why = why; "Not possible on this machine, going on without");
+        }
+    }
+}
+
+impl Runtime for EmbeddedRuntime {
+    async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
+        Ok(RuntimeVersion {
+            name: NAME.to_owned(),
+            version: format!("v{}", env!("CARGO_PKG_VERSION")),
+            api_version: "v1".to_owned(),
+        })
+    }
+
+    async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
+        let network = Arc::clone(&self.shared.network);
+        let network_ready = rt::blocking("network status", move || network.status()).await;
+        Ok(RuntimeStatus {
+            runtime_ready: Ok(()),
+            network_ready: network_ready.map_err(|why| format!("NetworkPluginNotReady: {why}")),
+            handlers: self.handlers(),
+            supplemental_groups_policy: Some(true),
+        })
+    }
+
+    async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, RuntimeError> {
+        Ok(Some(self.shared.config.cgroup.driver))
+    }
+
+    async fn list_sandboxes(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedSandbox>, RuntimeError> {
+        Ok(self.shared.state.borrow().observed_sandboxes(pod))
+    }
+
+    async fn sandbox_status(&self, id: &SandboxId) -> Result<ObservedSandbox, RuntimeError> {
+        let found = self.shared.state.borrow().observed_sandbox(id);
+        found.ok_or_else(|| no_sandbox(id).of("PodSandboxStatus"))
+    }
+
+    async fn run_sandbox(&self, config: &SandboxConfig) -> Result<SandboxId, RuntimeError> {
+        let work = sandbox::run(Rc::clone(&self.shared), config.clone());
+        self.carry_out("RunPodSandbox", work).await
+    }
+
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let work = sandbox::stop(Rc::clone(&self.shared), id.clone());
+        self.carry_out("StopPodSandbox", work).await
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let work = sandbox::remove(Rc::clone(&self.shared), id.clone());
+        self.carry_out("RemovePodSandbox", work).await
+    }
+
+    async fn list_containers(&self, pod: Option<&PodUid>) -> Result<Vec<ObservedContainer>, RuntimeError> {
+        Ok(self.shared.state.borrow().observed_containers(pod))
+    }
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
+        container::status(&self.shared, id).map_err(|failure| failure.of("ContainerStatus"))
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &SandboxId,
+        config: &ContainerConfig,
+        sandbox_config: &SandboxConfig,
+    ) -> Result<ContainerId, RuntimeError> {
+        let work = container::create(
+            Rc::clone(&self.shared),
+            sandbox.clone(),
+            config.clone(),
+            sandbox_config.clone(),
+        );
+        self.carry_out("CreateContainer", work).await
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let work = container::start(Rc::clone(&self.shared), id.clone());
+        self.carry_out("StartContainer", work).await
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
+        let work = container::stop(Rc::clone(&self.shared), id.clone(), grace);
+        self.carry_out("StopContainer", work).await
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let work = container::remove(Rc::clone(&self.shared), id.clone());
+        self.carry_out("RemoveContainer", work).await
+    }
+
+    async fn update_container_resources(
+        &self,
+        id: &ContainerId,
+        resources: &LinuxResources,
+    ) -> Result<(), RuntimeError> {
+        let work = container::update(Rc::clone(&self.shared), id.clone(), resources.clone());
+        self.carry_out("UpdateContainerResources", work).await
+    }
+
+    async fn exec_sync(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput, RuntimeError> {
+        let work = exec::sync(&self.shared, id, command, timeout);
+        work.await.map_err(|failure| failure.of("ExecSync"))
+    }
+
+    async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
+        image::status(&self.shared, image).await.map_err(|failure| failure.of("ImageStatus"))
+    }
+
+    async fn pull_image(
+        &self,
+        image: &str,
+        auth: Option<&ImageAuth>,
+        _sandbox: &SandboxConfig,
+    ) -> Result<String, RuntimeError> {
+        image::pull(&self.shared, image, auth).await.map_err(|failure| failure.of("PullImage"))
+    }
+
+    async fn next_change(&self) -> Result<(), RuntimeError> {
+        self.shared.hint.notified().await;
+        Ok(())
+    }
+}
+
+impl EmbeddedRuntime {
+    /// The default handler and the configured ones, with what each can do.
+    #[must_use]
+    pub fn handlers(&self) -> Vec<RuntimeHandler> {
+        let facts = &self.shared.facts;
+        let own = RuntimeHandler {
+            name: String::new(),
+            recursive_read_only_mounts: facts.recursive_read_only_mounts(),
+            user_namespaces: facts.user_namespaces(),
+        };
+        let others = self.shared.config.handlers.keys().map(|name| RuntimeHandler {
+            name: name.clone(),
+            // What an external program can do is not known; nothing is promised.
+            recursive_read_only_mounts: false,
+            user_namespaces: false,
+        });
+        std::iter::once(own).chain(others).collect()
+    }
+}

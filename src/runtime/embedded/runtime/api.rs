@@ -1,0 +1,146 @@
+//! What the embedded runtime can tell and do beyond [`crate::runtime::Runtime`]: for those who serve it to others.
+//!
+//! Owns shapes. The effects are in the files beside it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+pub use super::super::client::{AttachSession, ExecSession, Streams};
+use crate::observed::{ContainerStateKind, ObservedUser};
+use crate::runtime::{ContainerConfig, NamespaceOptions, SandboxConfig};
+use crate::types::{ContainerId, SandboxId, Timestamp};
+
+/// One sandbox in full, as its record has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SandboxView {
+    /// Its id.
+    pub id: SandboxId,
+    /// What it was made from: metadata, labels, annotations, namespaces, handler.
+    pub config: SandboxConfig,
+    /// CRI's `SANDBOX_READY`.
+    pub ready: bool,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// Primary first; empty for host network.
+    pub ips: Vec<IpAddr>,
+    /// The monitor's process id; 0 when there is none.
+    pub pid: i32,
+}
+
+impl SandboxView {
+    /// Who shares which namespaces.
+    #[must_use]
+    pub fn namespaces(&self) -> NamespaceOptions {
+        self.config.namespaces
+    }
+}
+
+/// One container in full, as its record has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContainerView {
+    /// Its id.
+    pub id: ContainerId,
+    /// Where it lives.
+    pub sandbox: SandboxId,
+    /// What it was made from: metadata, labels, annotations, mounts, resources, security.
+    pub config: ContainerConfig,
+    /// CRI's state.
+    pub state: ContainerStateKind,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// Zero if it never started.
+    pub started_at: Timestamp,
+    /// Zero while it has not ended.
+    pub finished_at: Timestamp,
+    /// Meaningful when exited.
+    pub exit_code: i32,
+    /// `Completed`, `Error`, `OOMKilled`, `StartError`; empty while it has not ended.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Name of the image, for example `docker.io/library/busybox:1.36`.
+    pub image: String,
+    /// Digest reference of the image if it has one, else its id.
+    pub image_ref: String,
+    /// Id of the image.
+    pub image_id: String,
+    /// Absolute; empty for none.
+    pub log_path: String,
+    /// First process, as the node sees it; 0 when it does not run.
+    pub pid: i32,
+    /// Who the first process is at its start.
+    pub user: Option<ObservedUser>,
+}
+
+/// What happened to a sandbox or container, for CRI's `GetContainerEvents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// It was made.
+    Created,
+    /// It runs.
+    Started,
+    /// It has ended.
+    Stopped,
+    /// Its record is gone.
+    Deleted,
+}
+
+/// One event. A sandbox's have no container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeEvent {
+    /// What.
+    pub kind: EventKind,
+    /// When.
+    pub at: Timestamp,
+    /// Of which sandbox.
+    pub sandbox: SandboxId,
+    /// Of which container; `None` for the sandbox itself.
+    pub container: Option<ContainerId>,
+}
+
+/// Use of resources by one container. All zero when it has no cgroup.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerStats {
+    /// When it was read.
+    pub at: Timestamp,
+    /// CPU time since its start.
+    pub cpu_nanoseconds: u64,
+    /// Memory, page cache included.
+    pub memory_usage_bytes: u64,
+    /// Memory that cannot be taken away.
+    pub memory_working_set_bytes: u64,
+    /// Anonymous memory.
+    pub memory_rss_bytes: u64,
+    /// Page faults.
+    pub page_faults: u64,
+    /// Those that read from disk.
+    pub major_page_faults: u64,
+    /// Limit less the working set; `None` without a limit.
+    pub memory_available_bytes: Option<u64>,
+    /// Swap in use.
+    pub swap_usage_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Bytes of the writable layer.
+    pub writable_layer_bytes: u64,
+    /// Files and directories of the writable layer.
+    pub writable_layer_inodes: u64,
+}
+
+/// Bytes and packets of a sandbox's interface, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InterfaceStats {
+    /// `eth0`…
+    pub name: String,
+    /// Received.
+    pub rx_bytes: u64,
+    /// Received.
+    pub rx_errors: u64,
+    /// Sent.
+    pub tx_bytes: u64,
+    /// Sent.
+    pub tx_errors: u64,
+}
+
+/// Facts of the runtime for CRI's verbose answers.
+pub type Info = BTreeMap<String, String>;

@@ -1,0 +1,365 @@
+//! Containers: made from a configuration, started, stopped, removed.
+//!
+//! Owns the order of effects. Guarantees: a name is taken by one container of a sandbox at a time; what could not be made is
+//! gone; a container runs at most once.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::super::layout::ContainerDir;
+use super::api::{ContainerStats, EventKind};
+use super::record::{ContainerRecord, End, SandboxStage};
+use super::state::{Container, Phase};
+use super::{
+    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, sandbox, serve, usage,
+    watch,
+};
+use crate::cgroup::container as cgroup;
+use crate::logging::chain;
+use crate::observed::{ObservedContainer, ObservedMount};
+use crate::rt;
+use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, SandboxConfig, labels};
+use crate::types::{ContainerId, SandboxId};
+
+const SIGKILL: i32 = 9;
+/// How long a killed container may take to be gone: a process in the middle of a slow write is not quick.
+const KILL_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a container of a removed record may take.
+const REMOVE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a cgroup is asked to go before it counts as stuck, and the pause between.
+const CLEAR_ATTEMPTS: usize = 50;
+const CLEAR_PAUSE: Duration = Duration::from_millis(20);
+/// containerd's exit code of what could not be started.
+const START_FAILED: i32 = 128;
+
+/// One container in full, for the agent.
+pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
+    let (view, record) = serve::view(shared, id)?;
+    let pod = crate::runtime::convert::pod_from_labels(&record.config.labels).unwrap_or_default();
+    let name = record.config.labels.get(labels::CONTAINER_NAME).unwrap_or(&record.config.name).as_str().into();
+    let annotations = record.config.annotations;
+    Ok(ObservedContainer {
+        id: view.id,
+        pod,
+        name,
+        sandbox: view.sandbox,
+        state: view.state,
+        attempt: record.config.attempt,
+        hash: annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+        image: view.image,
+        image_id: view.image_ref,
+        created_at: view.created_at,
+        started_at: view.started_at,
+        finished_at: view.finished_at,
+        exit_code: view.exit_code,
+        reason: view.reason,
+        message: view.message,
+        annotations,
+        log_path: view.log_path,
+        mounts: record
+            .config
+            .mounts
+            .into_iter()
+            .map(|mount| ObservedMount { container_path: mount.container_path, host_path: mount.host_path })
+            .collect(),
+        user: view.user,
+    })
+}
+
+/// Makes a container.
+pub(super) async fn create(
+    shared: Rc<Shared>,
+    sandbox: SandboxId,
+    config: ContainerConfig,
+    sandbox_config: SandboxConfig,
+) -> Result<ContainerId, Failure> {
+    let _held = sandbox::hold(&shared, &sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
+    let id = ContainerId::from(files::new_id()?);
+    let created_at = shared.clock.now();
+    let monitor = {
+        let mut state = shared.state.borrow_mut();
+        let found = state.sandboxes.get(&sandbox).ok_or_else(|| no_sandbox(&sandbox))?;
+        let monitor = found.monitor.filter(|_| found.stage == SandboxStage::Ready);
+        let monitor = monitor
+            .ok_or_else(|| Failure::refused(format!("sandbox container \"{sandbox}\" is not running")))?;
+        if let Some(other) = state.same_container(&sandbox, &config) {
+            let pod = &sandbox_config.pod;
+            let name = format!(
+                "{}_{}_{}_{}_{}",
+                config.name, pod.name, pod.namespace, pod.uid, config.attempt
+            );
+            return Err(Failure::new(
+                ErrorKind::AlreadyExists,
+                format!("failed to reserve container name {name:?}: name {name:?} is reserved for {:?}", other.as_str()),
+            ));
+        }
+        state.containers.insert(id.clone(), Container::new(&sandbox, &config, created_at));
+        monitor
+    };
+    let creation = creation::Creation::new(&shared, &sandbox, &id, config, created_at, monitor);
+    match rt::blocking("create container", move || creation.carry_out()).await {
+        Ok((record, skipped)) => {
+            for left_out in skipped {
+                shared.say_once(&left_out.what, &left_out.why);
+            }
+            let container = Container::from_record(&record, Phase::Created);
+            shared.state.borrow_mut().containers.insert(id.clone(), container);
+            shared.announce(EventKind::Created, &sandbox, Some(&id));
+            Ok(id)
+        }
+        Err(failure) => {
+            match dismantle(&shared, &sandbox, &id).await {
+                Ok(()) => drop(shared.state.borrow_mut().containers.remove(&id)),
+                Err(left) => {
+                    log::warn!(container:% = id, err = left.message; "Failed to undo a container that could not be made");
+                    // Shown, so that its removal is asked for.
+                    if let Some(container) = shared.state.borrow_mut().containers.get_mut(&id) {
+                        container.phase = Phase::Created;
+                    }
+                }
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Where a container is, and its directory.
+fn find(shared: &Shared, id: &ContainerId) -> Result<(SandboxId, Phase, ContainerDir), Failure> {
+    let state = shared.state.borrow();
+    let container = state.containers.get(id).ok_or_else(|| no_container(id))?;
+    let dir = shared.config.layout.sandbox(&container.sandbox).container(id.as_str());
+    Ok((container.sandbox.clone(), container.phase, dir))
+}
+
+/// The sandbox of a container that runs.
+pub(super) fn running(shared: &Shared, id: &ContainerId) -> Result<(SandboxId, ContainerDir), Failure> {
+    let (sandbox, phase, dir) = find(shared, id)?;
+    match phase {
+        Phase::Running(_) => Ok((sandbox, dir)),
+        _ => Err(Failure::refused(format!("container \"{id}\" is not running"))),
+    }
+}
+
+fn set_phase(shared: &Shared, id: &ContainerId, from: Phase, to: Phase) {
+    if let Some(container) = shared.state.borrow_mut().containers.get_mut(id)
+        && container.phase == from
+    {
+        container.phase = to;
+    }
+}
+
+/// Starts a container that was made.
+pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
+    let (sandbox, ..) = find(&shared, &id)?;
+    let _held = sandbox::hold(&shared, &sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
+    let (_, phase, _) = find(&shared, &id)?;
+    if phase != Phase::Created {
+        let state = shared.state.borrow().containers.get(&id).map(Container::kind).unwrap_or_default();
+        return Err(Failure::refused(format!("container \"{id}\" is in {state:?} state, not Created")));
+    }
+    set_phase(&shared, &id, Phase::Created, Phase::Starting);
+    fault::point("start:before")?;
+    let dir = shared.config.layout.sandbox(&sandbox);
+    match monitors::handle(&dir).start(id.as_str()).await {
+        Ok(started) => {
+            fault::point("start:after")?;
+            // It may have ended already, and the watch have said so.
+            set_phase(&shared, &id, Phase::Starting, Phase::Running(started));
+            shared.announce(EventKind::Started, &sandbox, Some(&id));
+            Ok(())
+        }
+        Err(error) => {
+            let message = chain(&error);
+            let message = format!("failed to start container \"{id}\": {message}");
+            watch::end(&shared, &id, |_| End {
+                code: START_FAILED,
+                at: shared.clock.now().as_nanos(),
+                reason: "StartError".to_owned(),
+                message: message.clone(),
+            });
+            Err(Failure::refused(message))
+        }
+    }
+}
+
+/// Asks a container to end, and kills it when it takes longer than `grace`.
+pub(super) async fn stop(shared: Rc<Shared>, id: ContainerId, grace: Duration) -> Result<(), Failure> {
+    let Ok((sandbox, phase, dir)) = find(&shared, &id) else { return Ok(()) };
+    if !matches!(phase, Phase::Running(_) | Phase::Starting) {
+        return Ok(());
+    }
+    let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
+    if !grace.is_zero() {
+        let signal = ContainerRecord::read(&dir).map_or(SIGTERM, |record| record.stop_signal);
+        if let Err(error) = monitor.signal(id.as_str(), signal, false).await {
+            log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to signal a container");
+        }
+        if has_ended(&shared, &id, grace).await {
+            return Ok(());
+        }
+    }
+    kill(&shared, &sandbox, &id, &dir).await;
+    if has_ended(&shared, &id, KILL_PATIENCE).await {
+        return Ok(());
+    }
+    Err(Failure::new(ErrorKind::Timeout, format!("an error occurs during waiting for container \"{id}\" to be killed")))
+}
+
+const SIGTERM: i32 = 15;
+
+/// Kills everything in a container, by its monitor or without.
+async fn kill(shared: &Shared, sandbox: &SandboxId, id: &ContainerId, dir: &ContainerDir) {
+    let monitor = monitors::handle(&shared.config.layout.sandbox(sandbox));
+    if let Err(error) = monitor.signal(id.as_str(), SIGKILL, true).await {
+        log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to kill a container, killing its cgroup");
+        if let Ok(record) = ContainerRecord::read(dir) {
+            let _ = cgroup::kill_all(&record.cgroups);
+        }
+    }
+}
+
+/// Waits for a container's end.
+async fn has_ended(shared: &Shared, id: &ContainerId, patience: Duration) -> bool {
+    let ended = async {
+        loop {
+            let next = shared.ended.notified();
+            tokio::pin!(next);
+            // From here on an end wakes us, also one between the look and the wait.
+            next.as_mut().enable();
+            match find(shared, id) {
+                Ok((_, Phase::Running(_) | Phase::Starting, _)) => next.await,
+                _ => return,
+            }
+        }
+    };
+    tokio::time::timeout(patience, ended).await.is_ok()
+}
+
+/// Removes a container. One that runs is killed.
+pub(super) async fn remove(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
+    let Ok((sandbox, ..)) = find(&shared, &id) else { return Ok(()) };
+    let _held = sandbox::hold(&shared, &sandbox).await;
+    remove_held(&shared, &id).await
+}
+
+/// The same for whoever has the sandbox for itself already.
+pub(super) async fn remove_held(shared: &Rc<Shared>, id: &ContainerId) -> Result<(), Failure> {
+    let Ok((sandbox, phase, dir)) = find(shared, id) else { return Ok(()) };
+    if matches!(phase, Phase::Running(_) | Phase::Starting) {
+        kill(shared, &sandbox, id, &dir).await;
+        if !has_ended(shared, id, REMOVE_PATIENCE).await {
+            return Err(Failure::refused(format!("failed to kill container \"{id}\"")));
+        }
+    }
+    dismantle(shared, &sandbox, id).await?;
+    shared.state.borrow_mut().containers.remove(id);
+    shared.announce(EventKind::Deleted, &sandbox, Some(id));
+    Ok(())
+}
+
+/// Takes away everything a container may consist of, whatever of it is there; its record last.
+pub(super) async fn dismantle(shared: &Rc<Shared>, sandbox: &SandboxId, id: &ContainerId) -> Result<(), Failure> {
+    let dir = shared.config.layout.sandbox(sandbox);
+    let has_monitor = shared.state.borrow().sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.monitor.is_some());
+    if has_monitor && let Err(error) = monitors::handle(&dir).forget(id.as_str()).await {
+        log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to forget a container");
+    }
+    fault::point("forget")?;
+    let record = dir.container(id.as_str());
+    let parent = super::record::SandboxRecord::read(&dir)
+        .map(|found| cgroups::parent_of(&found.config, sandbox))
+        .unwrap_or_default();
+    let dirs = cgroup::find(&shared.config.cgroup, &parent, id.as_str()).unwrap_or_default();
+    clear_cgroup(dirs).await?;
+    fault::point("remove:cgroup")?;
+    let layout = shared.config.layout.clone();
+    let number = shared.discarded.replace(shared.discarded.get() + 1);
+    let layer = layout.writable_layer(id);
+    let discarded = rt::blocking("remove container", move || {
+        let discarded = files::discard(&layout, &layer, number)?;
+        fault::point("remove:layer")?;
+        files::remove_container_dir(&record.0, &record.record())?;
+        Ok::<_, Failure>(discarded)
+    })
+    .await?;
+    if let Some(path) = discarded {
+        rt::spawn("remove writable layer", async move {
+            rt::blocking("remove writable layer", move || files::remove_discarded(&path)).await;
+        });
+    }
+    Ok(())
+}
+
+async fn clear_cgroup(dirs: Vec<std::path::PathBuf>) -> Result<(), Failure> {
+    if dirs.is_empty() {
+        return Ok(());
+    }
+    let mut attempt = 0;
+    loop {
+        let these = dirs.clone();
+        let cleared = rt::blocking("remove a container's cgroup", move || cgroups::clear(&these)).await;
+        attempt += 1;
+        if cleared.is_ok() || attempt == CLEAR_ATTEMPTS {
+            return cleared;
+        }
+        tokio::time::sleep(CLEAR_PAUSE).await;
+    }
+}
+
+/// Changes cgroup values of a container.
+pub(super) async fn update(shared: Rc<Shared>, id: ContainerId, resources: LinuxResources) -> Result<(), Failure> {
+    let (sandbox, phase, dir) = find(&shared, &id)?;
+    if !matches!(phase, Phase::Running(_) | Phase::Created) {
+        return Err(Failure::refused(format!("container \"{id}\" is not running or created")));
+    }
+    let _held = sandbox::hold(&shared, &sandbox).await;
+    let updated = rt::blocking("update container", move || {
+        let failed = |error: &dyn std::error::Error| Failure::because("failed to update resources", error);
+        let mut record = ContainerRecord::read(&dir).map_err(|error| failed(&error))?;
+        let skipped = cgroup::update(&record.cgroups, &resources).map_err(|error| failed(&error))?;
+        merge(&mut record.config.resources, resources);
+        record.write(&dir).map_err(|error| failed(&error))?;
+        Ok::<_, Failure>(skipped)
+    });
+    for left_out in updated.await? {
+        shared.say_once(&left_out.what, &left_out.why);
+    }
+    Ok(())
+}
+
+/// Zero and empty values are left as they are.
+fn merge(known: &mut LinuxResources, new: LinuxResources) {
+    let number = |known: &mut i64, new: i64| {
+        if new != 0 {
+            *known = new;
+        }
+    };
+    number(&mut known.cpu_period, new.cpu_period);
+    number(&mut known.cpu_quota, new.cpu_quota);
+    number(&mut known.cpu_shares, new.cpu_shares);
+    number(&mut known.memory_limit_bytes, new.memory_limit_bytes);
+    number(&mut known.memory_swap_limit_bytes, new.memory_swap_limit_bytes);
+    number(&mut known.oom_score_adj, new.oom_score_adj);
+    known.unified.extend(new.unified);
+    if !new.hugepage_limits.is_empty() {
+        known.hugepage_limits = new.hugepage_limits;
+    }
+    if !new.cpuset_cpus.is_empty() {
+        known.cpuset_cpus = new.cpuset_cpus;
+    }
+    if !new.cpuset_mems.is_empty() {
+        known.cpuset_mems = new.cpuset_mems;
+    }
+}
+
+/// What a container uses.
+pub(super) async fn stats(shared: &Rc<Shared>, id: &ContainerId) -> Result<ContainerStats, Failure> {
+    let (_, _, dir) = find(shared, id)?;
+    let layer = shared.config.layout.writable_layer(id);
+    let at = shared.clock.now();
+    rt::blocking("container stats", move || {
+        let record = ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
+        Ok(usage::stats(at, &record, &layer))
+    })
+    .await
+}

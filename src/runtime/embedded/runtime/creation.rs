@@ -1,0 +1,299 @@
+//! From a container's configuration to everything its start needs: image, user, writable layer, cgroup, filter, bundle.
+//!
+//! Owns the order of effects of making a container; what the bundle says is `oci`'s. Everything here blocks.
+
+use std::os::unix::fs::chown;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::super::client::write_bundle;
+use super::super::images::{Image, ImageStore};
+use super::super::layout::{ContainerDir, Layout, SandboxDir};
+use super::super::oci;
+use super::facts::Facts;
+use super::filters;
+use super::record::{ContainerRecord, RecordedUser, SandboxRecord};
+use super::state::Phase;
+use super::{Failure, Shared, cgroups, fault, files, volumes};
+use crate::cgroup::{CgroupConfig, Skipped, container as cgroup};
+use crate::runtime::{ContainerConfig, ErrorKind, SandboxConfig};
+use crate::types::{ContainerId, SandboxId, Timestamp};
+
+/// Most of `/etc/passwd` and `/etc/group` that is read from an image.
+const MAX_ACCOUNTS: usize = 1 << 20;
+
+/// Everything that making one container needs, handed to the threads that may block.
+pub(super) struct Creation {
+    layout: Layout,
+    images: ImageStore,
+    facts: Arc<Facts>,
+    cgroup: CgroupConfig,
+    external_runtime: Vec<String>,
+    sandbox: SandboxId,
+    id: ContainerId,
+    config: ContainerConfig,
+    created_at: Timestamp,
+    monitor: i32,
+    target: Option<i32>,
+}
+
+impl Creation {
+    /// Takes what it needs of the runtime's state.
+    pub(super) fn new(
+        shared: &Rc<Shared>,
+        sandbox: &SandboxId,
+        id: &ContainerId,
+        config: ContainerConfig,
+        created_at: Timestamp,
+        monitor: i32,
+    ) -> Self {
+        let target = config.security.target.as_ref().and_then(|target| {
+            match shared.state.borrow().containers.get(target)?.phase {
+                Phase::Running(started) => Some(started.pid),
+                _ => None,
+            }
+        });
+        Self {
+            layout: shared.config.layout.clone(),
+            images: shared.images.clone(),
+            facts: Arc::clone(&shared.facts),
+            cgroup: shared.config.cgroup.clone(),
+            external_runtime: Vec::new(),
+            sandbox: sandbox.clone(),
+            id: id.clone(),
+            config,
+            created_at,
+            monitor,
+            target,
+        }
+        .with_handler(shared)
+    }
+
+    fn with_handler(mut self, shared: &Shared) -> Self {
+        let handler = shared.state.borrow().sandboxes.get(&self.sandbox).map(|found| found.handler.clone());
+        let program = handler.and_then(|handler| shared.config.handlers.get(&*handler).cloned());
+        self.external_runtime = program.iter().flat_map(|program| program.split_whitespace()).map(str::to_owned).collect();
+        self
+    }
+
+    /// Makes it. What was made before a failure is the caller's to take away.
+    pub(super) fn carry_out(mut self) -> Result<(ContainerRecord, Vec<Skipped>), Failure> {
+        let sandbox_dir = self.layout.sandbox(&self.sandbox);
+        let sandbox = SandboxRecord::read(&sandbox_dir)
+            .map_err(|error| Failure::because("failed to load sandbox", &error))?;
+        let image = self.image()?;
+        let dir = sandbox_dir.container(self.id.as_str());
+        let mut record = self.first_record(&image, &sandbox.config);
+        files::make_new_dir(&dir.0, 0o711)?;
+        let remember = |record: &ContainerRecord| {
+            record.write(&dir).map_err(|error| Failure::because("remember container", &error))
+        };
+        remember(&record)?;
+        fault::point("create:record")?;
+        let user = self.user(&image)?;
+        record.user = Some(RecordedUser {
+            uid: user.uid,
+            gid: user.gid,
+            groups: user.additional_gids.clone(),
+        });
+        self.make_layer(&dir, &sandbox.config)?;
+        fault::point("create:layer")?;
+        volumes::resolve_images(&self.images, &dir, &mut self.config.mounts)?;
+        fault::point("create:volumes")?;
+        let skipped = self.make_bundle(&sandbox_dir, &sandbox, &image, &user, &mut record)?;
+        fault::point("create:bundle")?;
+        record.is_made = true;
+        remember(&record)?;
+        Ok((record, skipped))
+    }
+
+    fn image(&self) -> Result<Image, Failure> {
+        let reference = &self.config.image;
+        let found = self.images.resolve(reference).map_err(|error| Failure::because("failed to get image", &error))?;
+        found.ok_or_else(|| {
+            Failure::new(ErrorKind::NotFound, format!("failed to get image {reference:?}: image not found"))
+        })
+    }
+
+    fn first_record(&self, image: &Image, sandbox: &SandboxConfig) -> ContainerRecord {
+        let log_path = match (sandbox.log_directory.as_str(), self.config.log_path.as_str()) {
+            ("", _) | (_, "") => PathBuf::new(),
+            (directory, file) => PathBuf::from(directory).join(file),
+        };
+        let named = [&self.config.user_specified_image, &self.config.image].into_iter().find(|name| !name.is_empty());
+        ContainerRecord {
+            id: self.id.clone(),
+            sandbox: self.sandbox.clone(),
+            created_at: self.created_at.as_nanos(),
+            image: image.repo_tags.first().or(named).cloned().unwrap_or_default(),
+            image_ref: image.repo_digests.first().unwrap_or(&image.id).clone(),
+            image_id: image.id.clone(),
+            stop_signal: stop_signal(&self.config.stop_signal, &image.defaults.stop_signal),
+            log_path,
+            config: self.config.clone(),
+            ..ContainerRecord::default()
+        }
+    }
+
+    fn user(&self, image: &Image) -> Result<oci::ResolvedUser, Failure> {
+        let file = |path: &str| -> Result<String, Failure> {
+            let bytes = self.images.image_file(image, path, MAX_ACCOUNTS);
+            let bytes = bytes.map_err(|error| Failure::because("failed to resolve user", &error))?;
+            Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
+        };
+        let (passwd, group) = (file("/etc/passwd")?, file("/etc/group")?);
+        oci::resolve(&self.config.security, &image.defaults.user, &passwd, &group)
+            .map_err(|error| Failure::because("failed to resolve user", &error))
+    }
+
+    /// Where the container's own changes go, and where its root is mounted.
+    fn make_layer(&self, dir: &ContainerDir, sandbox: &SandboxConfig) -> Result<(), Failure> {
+        files::make_new_dir(&dir.rootfs(), 0o755)?;
+        let layer = self.layout.writable_layer(&self.id);
+        files::make_new_dir(&layer, 0o711)?;
+        let upper = layer.join("upper");
+        files::make_new_dir(&upper, 0o755)?;
+        files::make_new_dir(&layer.join("work"), 0o711)?;
+        if let Some(users) = sandbox.user_namespace {
+            chown(&upper, Some(users.host), Some(users.host))
+                .map_err(|error| Failure::because(&format!("change owner of {}", upper.display()), &error))?;
+        }
+        Ok(())
+    }
+
+    fn make_bundle(
+        &self,
+        sandbox_dir: &SandboxDir,
+        sandbox: &SandboxRecord,
+        image: &Image,
+        user: &oci::ResolvedUser,
+        record: &mut ContainerRecord,
+    ) -> Result<Vec<Skipped>, Failure> {
+        let failed = |error: &dyn std::error::Error| Failure::because("failed to generate container spec", error);
+        let parent = cgroups::parent_of(&sandbox.config, &self.sandbox);
+        let leaf = cgroup::make_leaf(&self.cgroup, &parent, self.id.as_str()).map_err(|error| failed(&error))?;
+        record.cgroups = leaf.dirs;
+        fault::point("create:cgroup")?;
+        let node = self.facts.for_container(self.config.security.privileged);
+        let layer = self.layout.writable_layer(&self.id);
+        let image_volumes = self.image_volumes(image)?;
+        let mut input = oci::Input {
+            sandbox: &sandbox.config,
+            sandbox_id: &self.sandbox,
+            container: &self.config,
+            id: &self.id,
+            image: &image.defaults,
+            layers: &image.layers,
+            sandbox_dir,
+            writable_layer: &layer,
+            image_volumes: &image_volumes,
+            monitor_pid: self.monitor,
+            pod_init: Some(sandbox.pod_init).filter(|pid| *pid > 0),
+            target_pid: self.target,
+            user,
+            node: &node,
+            cgroups: &record.cgroups,
+            seccomp_filter: None,
+            seccomp_profile: None,
+            external_runtime: &self.external_runtime,
+        };
+        let capabilities = oci::capabilities(&input);
+        let wants_profile = !self.external_runtime.is_empty();
+        let filter = filters::of(&self.layout, &self.config.security.seccomp, &capabilities, wants_profile)?;
+        let (path, profile): (Option<PathBuf>, Option<Value>) =
+            filter.map_or((None, None), |filter| (Some(filter.path), filter.profile));
+        input.seccomp_filter = path.as_deref();
+        input.seccomp_profile = profile.as_ref();
+        let bundle = oci::bundle(&input).map_err(|error| failed(&error))?;
+        let rules = oci::cgroup_rules(&bundle.oci.linux.resources.devices);
+        let made =
+            cgroup::make_container(&self.cgroup, &parent, self.id.as_str(), &self.config.resources, &rules)
+                .map_err(|error| Failure::because("failed to create the container's cgroup", &error))?;
+        write_bundle(&sandbox_dir.container(self.id.as_str()), &bundle)
+            .map_err(|error| Failure::because("write bundle", &error))?;
+        Ok(made.skipped)
+    }
+
+    /// Directories for the image's volumes where the root itself cannot be written to.
+    fn image_volumes(&self, image: &Image) -> Result<Vec<(String, PathBuf)>, Failure> {
+        if !self.config.security.readonly_rootfs || image.defaults.volumes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let root = self.layout.writable_layer(&self.id).join("volumes");
+        files::make_new_dir(&root, 0o711)?;
+        let volumes = image.defaults.volumes.iter().enumerate();
+        volumes
+            .map(|(number, destination)| {
+                let path = root.join(number.to_string());
+                files::make_new_dir(&path, 0o755)?;
+                Ok((destination.clone(), path))
+            })
+            .collect()
+    }
+}
+
+/// `SIGTERM`, `TERM`, `15`, `SIGRTMIN+3`: of the pod, else of the image, else SIGTERM.
+fn stop_signal(pod: &str, image: &str) -> i32 {
+    const SIGTERM: i32 = 15;
+    let text = if pod.is_empty() { image } else { pod };
+    signal_number(text).unwrap_or(SIGTERM)
+}
+
+/// Numbers of signals are the same on all architectures that Linux containers of ours run on.
+fn signal_number(text: &str) -> Option<i32> {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    const FIRST_REALTIME: i32 = 34;
+    const LAST_REALTIME: i32 = 64;
+    if let Ok(number) = text.parse::<i32>() {
+        return (1..=LAST_REALTIME).contains(&number).then_some(number);
+    }
+    let upper = text.to_ascii_uppercase();
+    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+    let realtime = |base: i32, rest: &str| -> Option<i32> {
+        let number = if rest.is_empty() { base } else { base.checked_add(rest.parse().ok()?)? };
+        (FIRST_REALTIME..=LAST_REALTIME).contains(&number).then_some(number)
+    };
+    if let Some(rest) = name.strip_prefix("RTMIN") {
+        return realtime(FIRST_REALTIME, rest);
+    }
+    if let Some(rest) = name.strip_prefix("RTMAX") {
+        return realtime(LAST_REALTIME, rest);
+    }
+    let position = match name {
+        "POLL" => NAMES.iter().position(|known| *known == "IO"),
+        "IOT" => NAMES.iter().position(|known| *known == "ABRT"),
+        "CLD" => NAMES.iter().position(|known| *known == "CHLD"),
+        _ => NAMES.iter().position(|known| *known == name),
+    };
+    i32::try_from(position? + 1).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stop_signal_is_the_pods_then_the_images_then_sigterm() {
+        for (pod, image, number) in [
+            ("", "", 15),
+            ("SIGUSR1", "SIGQUIT", 10),
+            ("", "SIGQUIT", 3),
+            ("", "3", 3),
+            ("", "quit", 3),
+            ("SIGRTMIN+3", "", 37),
+            ("SIGRTMAX-1", "", 63),
+            ("", "SIGRTMAX+1", 15),
+            ("", "0", 15),
+            ("", "SIGNONSENSE", 15),
+        ] {
+            assert_eq!(stop_signal(pod, image), number, "{pod:?} {image:?}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Programs in running containers, and streams into them.
+//!
+//! Owns the collecting of what a program says. The programs are the monitors'.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::net::unix::pipe::Receiver;
+
+use super::super::client::{AttachSession, ExecSession, MonitorError, Streams};
+use super::super::oci;
+use super::super::spec::Bundle;
+use super::record::read_json;
+use super::{Failure, Shared, container, monitors};
+use crate::runtime::{ErrorKind, ExecOutput};
+use crate::types::ContainerId;
+
+/// Most of either stream that is kept, as in containerd; the rest is read and dropped.
+const MAX_OUTPUT: usize = 16 << 20;
+/// One read.
+const CHUNK: usize = 8 << 10;
+/// How long descendants of a program that has ended may keep its streams open.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Runs a program and collects what it says.
+pub(super) async fn sync(
+    shared: &Rc<Shared>,
+    id: &ContainerId,
+    command: &[String],
+    timeout: Option<Duration>,
+) -> Result<ExecOutput, Failure> {
+    let failed = |error: std::io::Error| Failure::because("failed to exec in container", &error);
+    let (stdout, far_stdout) = pipe().map_err(failed)?;
+    let (stderr, far_stderr) = pipe().map_err(failed)?;
+    let streams = Streams { stdin: None, stdout: Some(far_stdout), stderr: Some(far_stderr) };
+    let run = async {
+        let mut session = begin(shared, id, command, false, streams).await?;
+        let mut output = Box::pin(async { tokio::join!(drain(&stdout), drain(&stderr)) });
+        let (ended, said) = tokio::select! {
+            // Whichever is first, the other is still waited for below; neither loses anything by it.
+            ended = session.wait() => (Some(ended), None),
+            said = &mut output => (None, Some(said)),
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => session.wait().await,
+        };
+        let (stdout, stderr) = match said {
+            Some(said) => said,
+            // What it left running may hold the streams; without that this is the end of both.
+            None => tokio::time::timeout(DRAIN, output).await.unwrap_or_default(),
+        };
+        let exited = ended.map_err(|error| broken(id, &error))?;
+        let mut output = stdout;
+        output.extend(stderr);
+        Ok(ExecOutput { exit_code: exited.code, output })
+    };
+    match timeout {
+        None => run.await,
+        // Dropping the session kills the program.
+        Some(timeout) => tokio::time::timeout(timeout, run).await.unwrap_or_else(|_| {
+            let words = crate::types::go_duration(timeout);
+            let message = format!(
+                "failed to exec in container: timeout {words} exceeded: context deadline exceeded"
+            );
+            Err(Failure::new(ErrorKind::Timeout, message))
+        }),
+    }
+}
+
+/// Starts a program in a container.
+pub(super) async fn begin(
+    shared: &Rc<Shared>,
+    id: &ContainerId,
+    command: &[String],
+    tty: bool,
+    streams: Streams,
+) -> Result<ExecSession, Failure> {
+    let (sandbox, dir) = container::running(shared, id)?;
+    let bundle: Bundle =
+        read_json(&dir.bundle()).map_err(|error| Failure::because("failed to load container", &error))?;
+    let spec = oci::exec_spec(&bundle, command, tty);
+    let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
+    monitor.exec(id.as_str(), &spec, streams).await.map_err(|error| broken(id, &error))
+}
+
+fn broken(id: &ContainerId, error: &MonitorError) -> Failure {
+    let words = crate::logging::chain(error);
+    Failure::refused(format!("failed to exec in container: container \"{id}\": {words}"))
+}
+
+fn pipe() -> std::io::Result<(Receiver, OwnedFd)> {
+    let (near, far) = std::io::pipe()?;
+    Ok((Receiver::from_owned_fd(near.into())?, far.into()))
+}
+
+/// Everything until the end of a stream, up to the bound.
+async fn drain(stream: &Receiver) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        if stream.readable().await.is_err() {
+            return all;
+        }
+        match stream.try_read(&mut chunk) {
+            Ok(0) => return all,
+            Ok(count) => all.extend(&chunk[..count.min(MAX_OUTPUT - all.len())]),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return all,
+        }
+    }
+}
+
+/// Couples streams with a container's.
+pub(super) async fn attach(
+    shared: &Rc<Shared>,
+    id: &ContainerId,
+    streams: Streams,
+) -> Result<AttachSession, Failure> {
+    let (sandbox, _) = container::running(shared, id)?;
+    let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
+    let attached = monitor.attach(id.as_str(), streams).await;
+    attached.map_err(|error| Failure::because("failed to attach container", &error))
+}
+
+/// Sets the size of a container's terminal.
+pub(super) async fn resize(
+    shared: &Rc<Shared>,
+    id: &ContainerId,
+    width: u16,
+    height: u16,
+) -> Result<(), Failure> {
+    let (sandbox, _) = container::running(shared, id)?;
+    let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
+    let resized = monitor.resize(id.as_str(), width, height).await;
+    resized.map_err(|error| Failure::because("failed to resize terminal", &error))
+}
+
+/// Opens a container's log anew.
+pub(super) async fn reopen_log(shared: &Rc<Shared>, id: &ContainerId) -> Result<(), Failure> {
+    let (sandbox, _) = container::running(shared, id)?;
+    let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
+    let reopened = monitor.reopen_log(id.as_str()).await;
+    reopened.map_err(|error| Failure::because("failed to reopen container log", &error))
+}

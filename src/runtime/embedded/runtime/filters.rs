@@ -1,0 +1,83 @@
+//! Compiled seccomp filters as files, each made once.
+//!
+//! Owns their names. What a profile means is `seccomp`'s.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::super::layout::Layout;
+use super::super::seccomp::{self, Arch, Profile};
+use super::files::hex;
+use super::record::write_whole;
+use super::{Failure, fault};
+use crate::runtime::SeccompChoice;
+
+/// A larger file is no profile.
+const MAX_PROFILE: u64 = 4 << 20;
+
+/// A filter that is there.
+pub(super) struct Filter {
+    /// Instructions as the kernel takes them.
+    pub(super) path: PathBuf,
+    /// The profile in the specification's form, if it was asked for.
+    pub(super) profile: Option<Value>,
+}
+
+/// The filter of a container with these capabilities. `None` when it has none.
+pub(super) fn of(
+    layout: &Layout,
+    choice: &SeccompChoice,
+    capabilities: &[String],
+    wants_profile: bool,
+) -> Result<Option<Filter>, Failure> {
+    let (digest, profile): (Sha256, Box<dyn FnOnce() -> Result<Profile, Failure>>) = match choice {
+        SeccompChoice::Unconfined => return Ok(None),
+        SeccompChoice::RuntimeDefault => {
+            let digest = Sha256::new().chain_update("default\0").chain_update(capabilities.join(" "));
+            (digest, Box::new(|| Ok(seccomp::default_profile(capabilities, Arch::native()))))
+        }
+        SeccompChoice::Localhost(path) => {
+            let text = read(Path::new(path))?;
+            let digest = Sha256::new().chain_update("localhost\0").chain_update(&text);
+            (digest, Box::new(move || parse(path, &text)))
+        }
+    };
+    // What another version of this program has compiled may be something else.
+    let digest = digest.chain_update("\0").chain_update(env!("CARGO_PKG_VERSION")).finalize();
+    let path = layout.seccomp().join(hex(&digest));
+    let is_there = path.exists();
+    if is_there && !wants_profile {
+        return Ok(Some(Filter { path, profile: None }));
+    }
+    let profile = profile()?;
+    if !is_there {
+        let program = seccomp::compile(&profile, Arch::native())
+            .map_err(|error| Failure::because("failed to compile the seccomp profile", &error))?;
+        write_whole(&path, &program).map_err(|error| Failure::because("write seccomp filter", &error))?;
+        fault::point("create:filter")?;
+    }
+    Ok(Some(Filter { path, profile: wants_profile.then(|| seccomp::to_oci(&profile)) }))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    let read = crate::sys::open::open_without_waiting(path)
+        .and_then(|file| file.take(MAX_PROFILE).read_to_string(&mut text));
+    match read {
+        Ok(_) => Ok(text),
+        Err(error) => {
+            Err(Failure::because(&format!("cannot load seccomp profile {:?}", path.display()), &error))
+        }
+    }
+}
+
+fn parse(path: &str, text: &str) -> Result<Profile, Failure> {
+    let failed = |error: &dyn std::error::Error| {
+        Failure::because(&format!("cannot load seccomp profile {path:?}"), error)
+    };
+    let value = serde_json::from_str(text).map_err(|error| failed(&error))?;
+    seccomp::parse_profile(path, &value).map_err(|error| failed(&error))
+}

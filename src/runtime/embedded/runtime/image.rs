@@ -1,0 +1,66 @@
+//! Images, as the agent asks for them.
+//!
+//! Owns nothing: the store and the puller do the work.
+
+use std::rc::Rc;
+
+use super::super::images::platform::Platform;
+use super::super::registry::{self, Auth, PullRequest};
+use super::{Failure, Shared};
+use crate::rt;
+use crate::runtime::{ImageAuth, ImageStatus};
+
+/// The image a reference stands for.
+pub(super) async fn status(shared: &Rc<Shared>, image: &str) -> Result<Option<ImageStatus>, Failure> {
+    let (images, reference) = (shared.images.clone(), image.to_owned());
+    let found = rt::blocking("image status", move || images.resolve(&reference)).await;
+    let found = found.map_err(|error| Failure::because("image status", &error))?;
+    Ok(found.map(|image| {
+        let (uid, username) = user(&image.defaults.user);
+        ImageStatus { id: image.id, uid, username, size_bytes: image.size_bytes }
+    }))
+}
+
+/// `User` of an image: a number, or a name; the group is nobody's business here.
+fn user(text: &str) -> (Option<i64>, String) {
+    let name = text.split(':').next().unwrap_or_default();
+    match name.parse::<i64>() {
+        Ok(uid) => (Some(uid), String::new()),
+        Err(_) => (None, name.to_owned()),
+    }
+}
+
+/// Pulls an image in a process of its own. Returns the image's id.
+pub(super) async fn pull(shared: &Rc<Shared>, image: &str, auth: Option<&ImageAuth>) -> Result<String, Failure> {
+    let request = PullRequest {
+        image: image.to_owned(),
+        auth: auth.map(|auth| Auth {
+            username: auth.username.clone(),
+            password: auth.password.clone(),
+            ..Auth::default()
+        }),
+        platform: Platform::current(),
+        hosts_dirs: shared.config.registry_hosts_dirs.clone(),
+        store: shared.images.root().to_owned(),
+        ..PullRequest::default()
+    };
+    let pulled = registry::pull_in_child(&shared.config.program, &request, |progress| {
+        log::debug!(progress:? = progress; "Pulling image");
+    });
+    let pulled = pulled.await.map_err(|error| Failure::refused(crate::logging::chain(&error)))?;
+    shared.hint();
+    Ok(pulled.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_of_an_image_is_a_number_or_a_name() {
+        assert_eq!(user(""), (None, String::new()));
+        assert_eq!(user("1000"), (Some(1000), String::new()));
+        assert_eq!(user("1000:1001"), (Some(1000), String::new()));
+        assert_eq!(user("nobody:nogroup"), (None, "nobody".to_owned()));
+    }
+}

@@ -1,0 +1,268 @@
+//! What is remembered of a sandbox and of a container: one small file each, on the tmpfs of the state directory.
+//!
+//! Owns shapes, reading and writing. A file appears whole or not at all; it is not synced, because it describes processes of
+//! this boot.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::super::layout::{ContainerDir, SandboxDir};
+use super::super::protocol::{Exited, Started};
+use crate::api::decode::decode;
+use crate::observed::ObservedUser;
+use crate::runtime::{ContainerConfig, SandboxConfig};
+use crate::types::{ContainerId, SandboxId};
+
+/// Records hold a configuration each, which has its own bounds; what is larger is not ours.
+const MAX_RECORD: u64 = 4 << 20;
+
+/// How far a sandbox has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SandboxStage {
+    /// Something of it exists. Found by a later agent, it is undone.
+    #[default]
+    Making,
+    /// Its monitor runs and its network is attached.
+    Ready,
+    /// It was stopped, or its monitor is gone.
+    NotReady,
+}
+
+/// `sandbox.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxRecord {
+    /// Its id.
+    pub id: SandboxId,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// How far it is.
+    pub stage: SandboxStage,
+    /// Addresses, primary first.
+    pub ips: Vec<String>,
+    /// The monitor's cgroup, a directory per hierarchy.
+    pub cgroups: Vec<PathBuf>,
+    /// Init process of a PID namespace that the pod's containers share; 0 without one.
+    pub pod_init: i32,
+    /// What it was made from.
+    pub config: SandboxConfig,
+}
+
+/// `container.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerRecord {
+    /// Its id.
+    pub id: ContainerId,
+    /// Where it lives.
+    pub sandbox: SandboxId,
+    /// Nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Everything it needs is there. Found by a later agent without, it is undone.
+    pub is_made: bool,
+    /// Name of the image.
+    pub image: String,
+    /// Digest reference of the image, else its id.
+    pub image_ref: String,
+    /// Id of the image.
+    pub image_id: String,
+    /// Who the first process is at its start.
+    pub user: Option<RecordedUser>,
+    /// Signal that asks it to stop.
+    pub stop_signal: i32,
+    /// Its cgroup, a directory per hierarchy.
+    pub cgroups: Vec<PathBuf>,
+    /// Absolute path of its log; empty for none.
+    pub log_path: PathBuf,
+    /// How it ended, once the agent knows.
+    pub end: Option<End>,
+    /// What it was made from.
+    pub config: ContainerConfig,
+}
+
+/// Numeric identity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecordedUser {
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary group ids.
+    pub groups: Vec<u32>,
+}
+
+impl RecordedUser {
+    /// As statuses show it.
+    #[must_use]
+    pub fn observed(&self) -> ObservedUser {
+        ObservedUser {
+            uid: i64::from(self.uid),
+            gid: i64::from(self.gid),
+            supplemental_groups: self.groups.iter().copied().map(i64::from).collect(),
+        }
+    }
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct End {
+    /// Exit code.
+    pub code: i32,
+    /// Nanoseconds since the epoch.
+    pub at: i64,
+    /// CRI's word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+}
+
+/// A record could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file.
+    #[error("{what} {path:?}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// What is in it.
+    #[error("{path:?} is no record: {why}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl RecordError {
+    /// The file is not there.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+impl SandboxRecord {
+    /// Writes it to its place.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn write(&self, dir: &SandboxDir) -> Result<(), RecordError> {
+        write_json(&dir.record(), self)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it is not there or damaged.
+    pub fn read(dir: &SandboxDir) -> Result<Self, RecordError> {
+        read_json(&dir.record())
+    }
+}
+
+impl ContainerRecord {
+    /// Writes it to its place.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn write(&self, dir: &ContainerDir) -> Result<(), RecordError> {
+        write_json(&dir.record(), self)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When it is not there or damaged.
+    pub fn read(dir: &ContainerDir) -> Result<Self, RecordError> {
+        read_json(&dir.record())
+    }
+}
+
+/// How the monitor says a container started; `None` if it has not.
+#[must_use]
+pub fn started(dir: &ContainerDir) -> Option<Started> {
+    Started::from_line(&read_text(&dir.started()).ok()?).ok()
+}
+
+/// How the monitor says a container ended; `None` if it has not.
+#[must_use]
+pub fn exited(dir: &ContainerDir) -> Option<Exited> {
+    Exited::from_line(&read_text(&dir.exited()).ok()?).ok()
+}
+
+/// Writes a value as JSON; the file appears whole.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+    let bytes = serde_json::to_vec(value)
+        .map_err(|error| RecordError::Damaged { path: path.to_owned(), why: error.to_string() })?;
+    write_whole(path, &bytes)
+}
+
+/// Writes a file that appears whole.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+    let failed = |source| RecordError::Io { what: "write", path: path.to_owned(), source };
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".new");
+    std::fs::write(&unfinished, bytes).map_err(failed)?;
+    std::fs::rename(&unfinished, path).map_err(failed)
+}
+
+/// Reads a value from a JSON file.
+///
+/// # Errors
+/// When it is not there or not what it should be.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
+    let text =
+        read_text(path).map_err(|source| RecordError::Io { what: "read", path: path.to_owned(), source })?;
+    let damaged = |why| RecordError::Damaged { path: path.to_owned(), why };
+    let value = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    decode(value).map(|decoded| decoded.object).map_err(|error| damaged(error.to_string()))
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    use io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(MAX_RECORD).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written_and_half_of_one_is_refused() {
+        let root = std::env::temp_dir().join(format!("edge-agent-record-{}", std::process::id()));
+        let dir = SandboxDir(root.clone());
+        std::fs::create_dir_all(&root).unwrap();
+        let mut record = SandboxRecord { created_at: 1_700_000_000_123_456_789, ..SandboxRecord::default() };
+        record.config.labels.insert("app".to_owned(), "web".to_owned());
+        record.config.pod.uid = "u-1".into();
+        record.stage = SandboxStage::Ready;
+        record.write(&dir).unwrap();
+        assert_eq!(SandboxRecord::read(&dir).unwrap(), record);
+        let whole = std::fs::read(dir.record()).unwrap();
+        std::fs::write(dir.record(), &whole[..whole.len() / 2]).unwrap();
+        let error = SandboxRecord::read(&dir).unwrap_err();
+        assert!(matches!(error, RecordError::Damaged { .. }), "{error}");
+        std::fs::remove_file(dir.record()).unwrap();
+        assert!(SandboxRecord::read(&dir).unwrap_err().is_missing());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}

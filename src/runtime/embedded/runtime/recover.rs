@@ -1,0 +1,218 @@
+//! The start: what an earlier agent left is found again, undone or forgotten.
+//!
+//! Expected flow: read every sandbox's record. One that was being made is undone. One whose monitor answers is listened to;
+//! its containers are as their files say, and what happens from now on is heard. One whose monitor is gone is not ready, its
+//! containers have ended. Then whatever nobody has a record of goes: monitors, networks, writable layers.
+//!
+//! Guarantees: nothing that runs and has a record is touched. What cannot be undone stays visible as not ready, so that its
+//! removal is asked for and tried again.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::super::layout::{Layout, SandboxDir};
+use super::processes::{self, Process};
+use super::record::{self, ContainerRecord, SandboxRecord, SandboxStage};
+use super::state::{Container, Phase, Sandbox};
+use super::{Failure, OpenError, Shared, cgroups, container, files, monitors, sandbox, watch};
+use crate::logging::chain;
+use crate::rt;
+use crate::types::{ContainerId, SandboxId};
+
+/// A sandbox's directory as it was found.
+struct Found {
+    id: SandboxId,
+    /// `None`: it has no record that can be read.
+    record: Option<SandboxRecord>,
+    containers: Vec<FoundContainer>,
+    monitor: Option<Process>,
+}
+
+struct FoundContainer {
+    id: ContainerId,
+    /// `None`: it has no record that can be read.
+    record: Option<ContainerRecord>,
+    phase: Phase,
+}
+
+/// Finds everything again.
+pub(super) async fn recover(shared: &Rc<Shared>) -> Result<(), OpenError> {
+    let layout = shared.config.layout.clone();
+    let found = rt::blocking("read records", move || scan(&layout)).await?;
+    let mut found = found;
+    assign_monitors(shared, &mut found).await;
+    for found in found {
+        take_in(shared, found).await;
+    }
+    forget_the_rest(shared).await;
+    Ok(())
+}
+
+fn scan(layout: &Layout) -> Result<Vec<Found>, OpenError> {
+    let path = layout.sandboxes();
+    let failed = |source| OpenError::Records { path: path.clone(), source };
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(&path).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let id = SandboxId::from(name);
+        let dir = layout.sandbox(&id);
+        let record = readable(SandboxRecord::read(&dir), &dir);
+        let monitor = Process::monitor_of(&dir).filter(|monitor| monitor.is_alive());
+        all.push(Found { containers: scan_containers(&dir), id, record, monitor });
+    }
+    Ok(all)
+}
+
+fn readable<T>(record: Result<T, record::RecordError>, dir: &SandboxDir) -> Option<T> {
+    match record {
+        Ok(record) => Some(record),
+        Err(error) => {
+            if !error.is_missing() {
+                log::warn!(path:% = dir.0.display(), err = chain(&error); "A record is damaged; what it described is removed");
+            }
+            None
+        }
+    }
+}
+
+fn scan_containers(dir: &SandboxDir) -> Vec<FoundContainer> {
+    let entries = std::fs::read_dir(dir.containers()).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().to_str().map(str::to_owned));
+    names
+        .map(|name| {
+            let container = dir.container(&name);
+            let record = readable(ContainerRecord::read(&container), dir);
+            let phase = match &record {
+                None => Phase::Making,
+                Some(record) if !record.is_made => Phase::Making,
+                Some(record) if record.end.is_some() => Phase::Exited,
+                // How it ended is noted when it is taken in.
+                Some(_) => record::started(&container).map_or(Phase::Created, Phase::Running),
+            };
+            FoundContainer { id: ContainerId::from(name), record, phase }
+        })
+        .collect()
+}
+
+/// Finds monitors that have not written who they are yet, and kills those whose directory has gone.
+async fn assign_monitors(shared: &Shared, found: &mut [Found]) {
+    let sandboxes = shared.config.layout.sandboxes();
+    let running = rt::blocking("look for monitors", move || processes::monitors_below(&sandboxes)).await;
+    for (name, process) in running {
+        if let Some(found) = found.iter_mut().find(|found| found.id.as_str() == name) {
+            found.monitor.get_or_insert(process);
+        } else {
+            log::warn!(sandbox = name, pid = process.pid; "Killing a monitor whose sandbox is gone");
+            process.kill();
+        }
+    }
+}
+
+async fn take_in(shared: &Rc<Shared>, found: Found) {
+    let Found { id, record, containers, monitor } = found;
+    let stage = record.as_ref().map_or(SandboxStage::Making, |record| record.stage);
+    let mut sandbox = record.as_ref().map_or_else(
+        || Sandbox::new(&crate::runtime::SandboxConfig::default(), shared.clock.now()),
+        Sandbox::from_record,
+    );
+    sandbox.monitor = monitor.map(|monitor| monitor.pid);
+    shared.state.borrow_mut().sandboxes.insert(id.clone(), sandbox);
+    for container in containers {
+        take_in_container(shared, &id, container).await;
+    }
+    if stage == SandboxStage::Making {
+        undo(shared, &id).await;
+        return;
+    }
+    note_ends(shared, &id);
+    let dir = shared.config.layout.sandbox(&id);
+    let Some(process) = monitor else {
+        watch::monitor_gone(shared, &id);
+        return;
+    };
+    match monitors::watch(&dir).await {
+        Ok(listening) => watch::begin(shared, id, listening),
+        Err(failure) => {
+            log::warn!(sandbox:% = id, pid = process.pid, err = failure.message; "A pod's monitor does not answer, killing it");
+            process.kill();
+            let _ = monitors::until_gone(process, super::sandbox::KILL_PATIENCE).await;
+            watch::monitor_gone(shared, &id);
+        }
+    }
+}
+
+async fn take_in_container(shared: &Rc<Shared>, sandbox: &SandboxId, found: FoundContainer) {
+    let FoundContainer { id, record, phase } = found;
+    let container = record.as_ref().map_or_else(
+        || Container::new(sandbox, &crate::runtime::ContainerConfig::default(), shared.clock.now()),
+        |record| Container::from_record(record, phase),
+    );
+    shared.state.borrow_mut().containers.insert(id.clone(), container);
+    if phase != Phase::Making {
+        return;
+    }
+    match container::dismantle(shared, sandbox, &id).await {
+        Ok(()) => drop(shared.state.borrow_mut().containers.remove(&id)),
+        Err(failure) => {
+            log::warn!(container:% = id, err = failure.message; "Failed to undo a container that an earlier agent was making");
+        }
+    }
+}
+
+/// Containers that ended while nobody listened.
+fn note_ends(shared: &Shared, id: &SandboxId) {
+    let containers = shared.state.borrow().containers_of(id);
+    for container in containers {
+        let dir = shared.config.layout.sandbox(id).container(container.as_str());
+        if let Some(exited) = record::exited(&dir) {
+            watch::container_ended(shared, &container, exited);
+        }
+    }
+}
+
+async fn undo(shared: &Rc<Shared>, id: &SandboxId) {
+    let containers = shared.state.borrow().containers_of(id);
+    let undone = async {
+        for container in &containers {
+            container::remove_held(shared, container).await?;
+        }
+        sandbox::dismantle(shared, id).await
+    };
+    match undone.await {
+        Ok(()) => drop(shared.state.borrow_mut().sandboxes.remove(id)),
+        Err(failure) => {
+            log::warn!(sandbox:% = id, err = failure.message; "Failed to undo a sandbox that an earlier agent was making");
+            sandbox::set_stage(shared, id, SandboxStage::NotReady);
+        }
+    }
+}
+
+/// What has no record any more: after a reboot that is all there is on disk.
+async fn forget_the_rest(shared: &Rc<Shared>) {
+    let (live, containers): (Vec<SandboxId>, BTreeSet<String>) = {
+        let state = shared.state.borrow();
+        (
+            state.sandboxes.keys().cloned().collect(),
+            state.containers.keys().map(ToString::to_string).collect(),
+        )
+    };
+    let (network, layout) = (Arc::clone(&shared.network), shared.config.layout.clone());
+    let (errors, orphans) = rt::blocking("forget what is gone", move || {
+        (network.recover(&live), files::orphaned_layers(&layout, |name| containers.contains(name)))
+    })
+    .await;
+    for error in errors {
+        log::warn!(err = chain(&error); "Failed to clean up the pods' network");
+    }
+    if !orphans.is_empty() {
+        log::info!(count = orphans.len(); "Removing files of containers that are gone");
+        // A task of its own: it may take long, and nothing waits for it.
+        rt::spawn("remove orphaned layers", async move {
+            for path in orphans {
+                rt::blocking("remove writable layer", move || files::remove_discarded(&path)).await;
+            }
+        });
+    }
+}

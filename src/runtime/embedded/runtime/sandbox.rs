@@ -1,0 +1,286 @@
+//! Sandboxes: made step by step with a record from the first one on, undone from any of them.
+//!
+//! Owns the order of effects. Guarantees: a name is taken by one sandbox at a time; when making fails everything made before
+//! is gone again; stopping and removing may be repeated and may begin anywhere.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Mutex, OwnedMutexGuard};
+
+use super::super::layout::SandboxDir;
+use super::super::network::Attachment;
+use super::super::oci;
+use super::api::EventKind;
+use super::processes::{self, Process};
+use super::record::{SandboxRecord, SandboxStage, write_json};
+use super::state::Sandbox;
+use super::{Failure, Shared, cgroups, container, fault, files, monitors, watch};
+use crate::logging::chain;
+use crate::rt;
+use crate::runtime::{ErrorKind, NamespaceMode, SandboxConfig};
+use crate::types::SandboxId;
+
+/// How long a monitor may take to kill its containers and end, before it is killed itself.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a killed process may take to go.
+pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes and starts a sandbox.
+pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<SandboxId, Failure> {
+    if !config.runtime_handler.is_empty() && !shared.config.handlers.contains_key(&config.runtime_handler) {
+        let name = &config.runtime_handler;
+        return Err(Failure::refused(format!(
+            "failed to get sandbox runtime: no runtime for {name:?} is configured: give it with --runtime-handlers {name}=<program>"
+        )));
+    }
+    let id = SandboxId::from(files::new_id()?);
+    let lock = reserve(&shared, &id, &config)?;
+    let _held = lock.lock().await;
+    match make(&shared, &id, &config).await {
+        Ok(()) => {
+            log::debug!(sandbox:% = id, pod:% = config.pod; "Sandbox runs");
+            shared.announce(EventKind::Started, &id, None);
+            Ok(id)
+        }
+        Err(failure) => {
+            match dismantle(&shared, &id).await {
+                Ok(()) => drop(shared.state.borrow_mut().sandboxes.remove(&id)),
+                // It is shown as not ready, so that whoever asked for it asks for its removal.
+                Err(left) => {
+                    log::warn!(sandbox:% = id, err = left.message; "Failed to undo a sandbox that could not be made");
+                    set_stage(&shared, &id, SandboxStage::NotReady);
+                }
+            }
+            shared.hint();
+            Err(failure)
+        }
+    }
+}
+
+fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Arc<Mutex<()>>, Failure> {
+    let mut state = shared.state.borrow_mut();
+    if let Some(other) = state.same_sandbox(config) {
+        let pod = &config.pod;
+        let name = format!("{}_{}_{}_{}", pod.name, pod.namespace, pod.uid, config.attempt);
+        return Err(Failure::new(
+            ErrorKind::AlreadyExists,
+            format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}", other.as_str()),
+        ));
+    }
+    let sandbox = Sandbox::new(config, shared.clock.now());
+    let lock = Arc::clone(&sandbox.lock);
+    state.sandboxes.insert(id.clone(), sandbox);
+    Ok(lock)
+}
+
+async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Result<(), Failure> {
+    let dir = shared.config.layout.sandbox(id);
+    let mut record = SandboxRecord {
+        id: id.clone(),
+        created_at: shared.state.borrow().sandboxes.get(id).map_or(0, |made| made.created_at.as_nanos()),
+        config: config.clone(),
+        ..SandboxRecord::default()
+    };
+    let cgroup = shared.config.cgroup.clone();
+    let (mut record, skipped) = {
+        let dir = dir.clone();
+        rt::blocking("prepare sandbox", move || {
+            let skipped = prepare(&dir, &mut record, &cgroup)?;
+            Ok::<_, Failure>((record, skipped))
+        })
+        .await?
+    };
+    for left_out in skipped {
+        shared.say_once(&left_out.what, &left_out.why);
+    }
+    let pid = monitors::spawn(shared, &dir).await?;
+    if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
+        sandbox.monitor = Some(pid);
+    }
+    fault::point("sandbox:monitor")?;
+    if config.namespaces.pid == NamespaceMode::Pod {
+        record.pod_init = processes::first_child(pid).unwrap_or(0);
+    }
+    cgroups::enter(&record.cgroups, pid)?;
+    fault::point("sandbox:cgroup")?;
+    if config.namespaces.network != NamespaceMode::Node {
+        record.ips = attach(shared, id, config, pid).await?;
+    }
+    fault::point("sandbox:network")?;
+    record.stage = SandboxStage::Ready;
+    record.write(&dir).map_err(|error| Failure::because("remember sandbox", &error))?;
+    fault::point("sandbox:ready")?;
+    let watch = monitors::watch(&dir).await?;
+    if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
+        sandbox.ips = record.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+        sandbox.stage = SandboxStage::Ready;
+    }
+    watch::begin(shared, id.clone(), watch);
+    Ok(())
+}
+
+/// Everything that is made before there is a process.
+fn prepare(
+    dir: &SandboxDir,
+    record: &mut SandboxRecord,
+    cgroup: &crate::cgroup::CgroupConfig,
+) -> Result<Vec<crate::cgroup::Skipped>, Failure> {
+    files::make_new_dir(&dir.0, 0o711)?;
+    let remember = |record: &SandboxRecord| {
+        record.write(dir).map_err(|error| Failure::because("remember sandbox", &error))
+    };
+    remember(record)?;
+    fault::point("sandbox:record")?;
+    files::make_new_dir(&dir.containers(), 0o711)?;
+    files::mount_shm(dir, &record.config)?;
+    fault::point("sandbox:shm")?;
+    files::write_etc(dir, &record.config)?;
+    write_json(&dir.pod_spec(), &oci::pod_spec(&record.config))
+        .map_err(|error| Failure::because("write the pod's specification", &error))?;
+    fault::point("sandbox:files")?;
+    let parent = cgroups::parent_of(&record.config, &record.id);
+    let leaf = cgroups::make_leaf(cgroup, &parent, &record.id)?;
+    record.cgroups = leaf.dirs;
+    remember(record)?;
+    fault::point("sandbox:leaf")?;
+    Ok(leaf.skipped)
+}
+
+async fn attach(
+    shared: &Shared,
+    id: &SandboxId,
+    config: &SandboxConfig,
+    pid: i32,
+) -> Result<Vec<String>, Failure> {
+    let network = Arc::clone(&shared.network);
+    let attachment = Attachment {
+        sandbox: id.clone(),
+        pod: config.pod.clone(),
+        netns: netns_of(pid),
+        ports: config.port_mappings.clone(),
+        annotations: config.annotations.clone(),
+    };
+    let attached = rt::blocking("attach network", move || network.attach(&attachment)).await;
+    let addresses =
+        attached.map_err(|error| Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error))?;
+    Ok(addresses.iter().map(ToString::to_string).collect())
+}
+
+fn netns_of(pid: i32) -> String {
+    format!("/proc/{pid}/ns/net")
+}
+
+/// Stops a sandbox and everything in it.
+pub(super) async fn stop(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
+    let Some(_held) = hold(&shared, &id).await else { return Ok(()) };
+    stop_held(&shared, &id).await
+}
+
+async fn stop_held(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
+    if !shared.state.borrow().sandboxes.contains_key(id) {
+        return Ok(());
+    }
+    let dir = shared.config.layout.sandbox(id);
+    let netns = Process::monitor_of(&dir).filter(|monitor| monitor.is_alive());
+    // While the namespace is still there, as CNI's plugins like it best.
+    detach(shared, id, netns.map(|monitor| netns_of(monitor.pid))).await?;
+    fault::point("stop:network")?;
+    halt_monitor(shared, id).await?;
+    fault::point("stop:monitor")?;
+    watch::monitor_gone(shared, id);
+    Ok(())
+}
+
+async fn detach(shared: &Shared, id: &SandboxId, netns: Option<String>) -> Result<(), Failure> {
+    let host_network = shared.state.borrow().sandboxes.get(id).is_some_and(|sandbox| sandbox.host_network);
+    if host_network {
+        return Ok(());
+    }
+    let (network, sandbox) = (Arc::clone(&shared.network), id.clone());
+    rt::blocking("detach network", move || network.detach(&sandbox, netns.as_deref()))
+        .await
+        .map_err(|error| Failure::because(&format!("failed to destroy network for sandbox \"{id}\""), &error))
+}
+
+/// Ends the monitor with everything it runs: by asking, else by force. Returns when it is gone.
+async fn halt_monitor(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
+    let dir = shared.config.layout.sandbox(id);
+    let known = shared.state.borrow().sandboxes.get(id).and_then(|sandbox| sandbox.monitor);
+    let monitor = Process::monitor_of(&dir).or_else(|| known.and_then(Process::of_pid));
+    let Some(monitor) = monitor.filter(|monitor| monitor.is_alive()) else { return Ok(()) };
+    match tokio::time::timeout(SHUTDOWN_PATIENCE, monitors::handle(&dir).shutdown()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            log::debug!(sandbox:% = id, err = chain(&error); "A monitor could not be asked to end, killing it");
+            monitor.kill();
+        }
+        Err(_) => monitor.kill(),
+    }
+    let gone = monitors::until_gone(monitor, KILL_PATIENCE);
+    if !gone.await {
+        monitor.kill();
+        if !monitors::until_gone(monitor, KILL_PATIENCE).await {
+            let pid = monitor.pid;
+            return Err(Failure::refused(format!("the pod's monitor (process {pid}) does not end")));
+        }
+    }
+    Ok(())
+}
+
+/// Removes a sandbox with everything in it. Stops it if that was not done.
+pub(super) async fn remove(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
+    let Some(_held) = hold(&shared, &id).await else { return Ok(()) };
+    stop_held(&shared, &id).await?;
+    let containers = shared.state.borrow().containers_of(&id);
+    for container in containers {
+        container::remove_held(&shared, &container).await?;
+    }
+    fault::point("remove:containers")?;
+    dismantle(&shared, &id).await?;
+    shared.state.borrow_mut().sandboxes.remove(&id);
+    shared.announce(EventKind::Deleted, &id, None);
+    Ok(())
+}
+
+/// Takes away everything a sandbox without containers may consist of, whatever of it is there; its record last.
+pub(super) async fn dismantle(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
+    let dir = shared.config.layout.sandbox(id);
+    halt_monitor(shared, id).await?;
+    detach(shared, id, None).await?;
+    let (cgroup, id) = (shared.config.cgroup.clone(), id.clone());
+    rt::blocking("remove sandbox", move || {
+        match SandboxRecord::read(&dir) {
+            Ok(record) => cgroups::remove_sandbox(&cgroup, &record, &id)?,
+            Err(error) if error.is_missing() => {}
+            Err(error) => log::warn!(sandbox:% = id, err = chain(&error); "A sandbox's record is damaged"),
+        }
+        fault::point("remove:cgroups")?;
+        files::remove_sandbox_dir(&dir)
+    })
+    .await
+}
+
+/// Waits for its turn on a sandbox. `None` when there is none.
+pub(super) async fn hold(shared: &Shared, id: &SandboxId) -> Option<OwnedMutexGuard<()>> {
+    let lock = shared.state.borrow().sandboxes.get(id).map(|sandbox| Arc::clone(&sandbox.lock))?;
+    Some(lock.lock_owned().await)
+}
+
+/// Writes how far a sandbox is, in memory and in its record.
+pub(super) fn set_stage(shared: &Shared, id: &SandboxId, stage: SandboxStage) {
+    if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
+        sandbox.stage = stage;
+    }
+    let dir = shared.config.layout.sandbox(id);
+    let written = SandboxRecord::read(&dir).and_then(|mut record| {
+        record.stage = stage;
+        record.write(&dir)
+    });
+    if let Err(error) = written
+        && !error.is_missing()
+    {
+        log::warn!(sandbox:% = id, err = chain(&error); "Failed to remember a sandbox");
+    }
+}

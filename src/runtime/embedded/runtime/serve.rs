@@ -1,0 +1,216 @@
+//! The richer face, for `agent cri`: everything of sandboxes and containers, streams, statistics, events.
+//!
+//! Owns nothing of its own.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use tokio::sync::broadcast;
+
+use super::super::images::Usage;
+use super::api::{
+    AttachSession, ContainerStats, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams,
+};
+use super::record::{ContainerRecord, SandboxRecord, SandboxStage};
+use super::state::Phase;
+use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_container, no_sandbox};
+use crate::observed::ContainerStateKind;
+use crate::rt;
+use crate::runtime::{ErrorKind, RuntimeError};
+use crate::types::{ContainerId, SandboxId, Timestamp};
+
+/// Events that a slow listener may be behind.
+const EVENT_QUEUE: usize = 256;
+
+impl EmbeddedRuntime {
+    /// All sandboxes in full, those without a pod's labels too.
+    #[must_use]
+    pub fn sandboxes(&self) -> Vec<SandboxView> {
+        let ids: Vec<SandboxId> = self.shared.state.borrow().sandboxes.keys().cloned().collect();
+        ids.iter().filter_map(|id| self.sandbox(id).ok()).collect()
+    }
+
+    /// One sandbox in full.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxView, RuntimeError> {
+        let call = "PodSandboxStatus";
+        let state = self.shared.state.borrow();
+        let sandbox = state.sandboxes.get(id).filter(|sandbox| sandbox.stage != SandboxStage::Making);
+        let sandbox = sandbox.ok_or_else(|| no_sandbox(id).of(call))?;
+        let record = SandboxRecord::read(&self.shared.config.layout.sandbox(id))
+            .map_err(|error| Failure::because("read sandbox", &error).of(call))?;
+        Ok(SandboxView {
+            id: id.clone(),
+            config: record.config,
+            ready: sandbox.stage == SandboxStage::Ready,
+            created_at: sandbox.created_at,
+            ips: if sandbox.host_network { Vec::new() } else { sandbox.ips.clone() },
+            pid: sandbox.monitor.unwrap_or(0),
+        })
+    }
+
+    /// All containers in full, those without a pod's labels too.
+    #[must_use]
+    pub fn containers(&self) -> Vec<ContainerView> {
+        let ids: Vec<ContainerId> = self.shared.state.borrow().containers.keys().cloned().collect();
+        ids.iter().filter_map(|id| self.container(id).ok()).collect()
+    }
+
+    /// One container in full.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn container(&self, id: &ContainerId) -> Result<ContainerView, RuntimeError> {
+        let viewed = view(&self.shared, id);
+        viewed.map(|(view, _)| view).map_err(|failure| failure.of("ContainerStatus"))
+    }
+
+    /// Runs a program in a running container; see [`ExecSession`]. It is killed when the session is dropped.
+    ///
+    /// # Errors
+    /// When the container does not run, or the program cannot be started.
+    pub async fn exec(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        tty: bool,
+        streams: Streams,
+    ) -> Result<ExecSession, RuntimeError> {
+        exec::begin(&self.shared, id, command, tty, streams).await.map_err(|failure| failure.of("Exec"))
+    }
+
+    /// Couples streams with those of a running container until the session is dropped or the container ends.
+    ///
+    /// # Errors
+    /// When the container does not run.
+    pub async fn attach(&self, id: &ContainerId, streams: Streams) -> Result<AttachSession, RuntimeError> {
+        exec::attach(&self.shared, id, streams).await.map_err(|failure| failure.of("Attach"))
+    }
+
+    /// Sets the size of a container's own terminal.
+    ///
+    /// # Errors
+    /// When the container does not run.
+    pub async fn resize(&self, id: &ContainerId, width: u16, height: u16) -> Result<(), RuntimeError> {
+        let resized = exec::resize(&self.shared, id, width, height).await;
+        resized.map_err(|failure| failure.of("Attach"))
+    }
+
+    /// Opens the container's log anew after a rotation.
+    ///
+    /// # Errors
+    /// When the container does not run.
+    pub async fn reopen_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let reopened = exec::reopen_log(&self.shared, id).await;
+        reopened.map_err(|failure| failure.of("ReopenContainerLog"))
+    }
+
+    /// A connection to a port of the pod, made from inside its network: to `127.0.0.1`, else to `::1`.
+    ///
+    /// # Errors
+    /// When the sandbox is not ready or nobody listens.
+    pub async fn port_stream(&self, id: &SandboxId, port: u16) -> Result<tokio::net::TcpStream, RuntimeError> {
+        let call = "PortForward";
+        let (pid, host_network) = {
+            let state = self.shared.state.borrow();
+            let sandbox = state.sandboxes.get(id).ok_or_else(|| no_sandbox(id).of(call))?;
+            (sandbox.monitor, sandbox.host_network)
+        };
+        let not_running = || {
+            let message = format!("sandbox container \"{id}\" is not running");
+            RuntimeError::new(call, ErrorKind::Refused, message)
+        };
+        let pid = pid.ok_or_else(not_running)?;
+        let netns = (!host_network).then(|| PathBuf::from(format!("/proc/{pid}/ns/net")));
+        let connected = rt::blocking("connect to a pod's port", move || {
+            let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
+                .map(|address| SocketAddr::new(address, port));
+            monitors::connect_inside(netns.as_deref(), &addresses)
+        });
+        let failed = |error: std::io::Error| {
+            let message = format!("failed to connect to localhost:{port} inside the pod: {error}");
+            RuntimeError::new(call, ErrorKind::Refused, message)
+        };
+        let stream = connected.await.map_err(failed)?;
+        stream.set_nonblocking(true).map_err(failed)?;
+        tokio::net::TcpStream::from_std(stream).map_err(failed)
+    }
+
+    /// What a container uses now.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn stats(&self, id: &ContainerId) -> Result<ContainerStats, RuntimeError> {
+        container::stats(&self.shared, id).await.map_err(|failure| failure.of("ContainerStats"))
+    }
+
+    /// Events from now on. A listener that is too slow misses the oldest.
+    #[must_use]
+    pub fn events(&self) -> broadcast::Receiver<RuntimeEvent> {
+        let mut events = self.shared.events.borrow_mut();
+        events.get_or_insert_with(|| broadcast::channel(EVENT_QUEUE).0).subscribe()
+    }
+
+    /// Use of the file system by images.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn image_usage(&self) -> Result<Usage, RuntimeError> {
+        let images = self.shared.images.clone();
+        let usage = rt::blocking("image usage", move || images.usage()).await;
+        usage.map_err(|error| Failure::because("image usage", &error).of("ImageFsInfo"))
+    }
+
+    /// Ids of images that containers were made from, running or not.
+    #[must_use]
+    pub fn images_in_use(&self) -> Vec<String> {
+        let mut ids: Vec<String> = self.containers().into_iter().map(|container| container.image_id).collect();
+        ids.sort();
+        ids.dedup();
+        ids
+    }
+}
+
+/// Everything of a container, from its record and what is known in memory.
+pub(super) fn view(
+    shared: &Rc<super::Shared>,
+    id: &ContainerId,
+) -> Result<(ContainerView, ContainerRecord), Failure> {
+    let state = shared.state.borrow();
+    let known = state.containers.get(id).filter(|container| container.phase != Phase::Making);
+    let known = known.ok_or_else(|| no_container(id))?;
+    let dir = shared.config.layout.sandbox(&known.sandbox).container(id.as_str());
+    let record =
+        ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
+    let started = match known.phase {
+        Phase::Running(started) => Some(started),
+        _ => super::record::started(&dir),
+    };
+    let end = record.end.clone().unwrap_or_default();
+    let view = ContainerView {
+        id: id.clone(),
+        sandbox: known.sandbox.clone(),
+        state: known.kind(),
+        created_at: known.created_at,
+        started_at: started.map(|started| started.at).unwrap_or_default(),
+        finished_at: Timestamp::from_nanos(end.at),
+        exit_code: end.code,
+        reason: end.reason,
+        message: end.message,
+        image: record.image.clone(),
+        image_ref: record.image_ref.clone(),
+        image_id: record.image_id.clone(),
+        log_path: record.log_path.display().to_string(),
+        pid: match known.phase {
+            Phase::Running(started) => started.pid,
+            _ => 0,
+        },
+        user: record.user.as_ref().map(super::record::RecordedUser::observed),
+        config: record.config.clone(),
+    };
+    debug_assert!(view.state != ContainerStateKind::Unknown, "every phase is known");
+    Ok((view, record))
+}

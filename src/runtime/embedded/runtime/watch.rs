@@ -1,0 +1,150 @@
+//! Ends: of containers, as monitors tell them, and of monitors themselves.
+//!
+//! Owns one task per monitor, which waits and does nothing else. What a monitor's end means for its pod is decided here; what
+//! the pod's restart policy makes of it is not ours.
+
+use std::rc::Rc;
+
+use super::super::client::Watch;
+use super::super::protocol::{Exited, Reply, Started};
+use super::api::EventKind;
+use super::record::{self, ContainerRecord, End, SandboxStage};
+use super::state::Phase;
+use super::processes::Process;
+use super::{Shared, monitors, sandbox};
+use crate::cgroup::container as cgroup;
+use crate::logging::chain;
+use crate::rt;
+use crate::types::{ContainerId, SandboxId};
+
+/// What a killed process's exit code is.
+const KILLED: i32 = 128 + 9;
+
+/// Listens to a sandbox's monitor until it is gone.
+pub(super) fn begin(shared: &Rc<Shared>, id: SandboxId, mut watch: Watch) {
+    let shared = Rc::clone(shared);
+    rt::spawn("monitor watch", async move {
+        let dir = shared.config.layout.sandbox(&id);
+        loop {
+            listen(&shared, &mut watch).await;
+            // It may have grown tired of a listener that was too slow.
+            if !Process::monitor_of(&dir).is_some_and(Process::is_alive) {
+                break;
+            }
+            match monitors::watch(&dir).await {
+                Ok(again) => watch = again,
+                Err(failure) => {
+                    log::debug!(sandbox:% = id, err = failure.message; "A monitor that was listened to does not answer");
+                    break;
+                }
+            }
+        }
+        monitor_gone(&shared, &id);
+    });
+}
+
+async fn listen(shared: &Shared, watch: &mut Watch) {
+    while let Some(reply) = watch.next().await {
+        match reply {
+            Reply::Running { container, started } => {
+                container_runs(shared, &ContainerId::from(container), started);
+            }
+            Reply::Exited { container, exited } => {
+                container_ended(shared, &ContainerId::from(container), exited);
+            }
+            Reply::Done | Reply::Failed { .. } => {}
+        }
+    }
+}
+
+fn container_runs(shared: &Shared, id: &ContainerId, started: Started) {
+    let mut state = shared.state.borrow_mut();
+    let Some(container) = state.containers.get_mut(id) else { return };
+    // Whoever starts it tells of it, unless that was an agent before us.
+    if container.phase == Phase::Created {
+        container.phase = Phase::Running(started);
+        drop(state);
+        shared.hint();
+    }
+}
+
+/// A container's first process has ended.
+pub(super) fn container_ended(shared: &Shared, id: &ContainerId, exited: Exited) {
+    end(shared, id, |oom_killed| End {
+        code: exited.code,
+        at: exited.at.as_nanos(),
+        reason: reason(exited.code, oom_killed).to_owned(),
+        message: String::new(),
+    });
+}
+
+fn reason(code: i32, oom_killed: bool) -> &'static str {
+    match (oom_killed, code) {
+        (true, _) => "OOMKilled",
+        (false, 0) => "Completed",
+        (false, _) => "Error",
+    }
+}
+
+/// Notes an end, once. `how` is told whether the kernel killed something of it for want of memory.
+pub(super) fn end(shared: &Shared, id: &ContainerId, how: impl FnOnce(bool) -> End) {
+    let sandbox = {
+        let state = shared.state.borrow();
+        let Some(container) = state.containers.get(id) else { return };
+        if matches!(container.phase, Phase::Exited | Phase::Making) {
+            return;
+        }
+        container.sandbox.clone()
+    };
+    let dir = shared.config.layout.sandbox(&sandbox).container(id.as_str());
+    match ContainerRecord::read(&dir) {
+        Ok(mut record) => {
+            // What its first process left behind in namespaces that it shared goes with it.
+            let _ = cgroup::kill_all(&record.cgroups);
+            record.end = Some(how(crate::cgroup::usage::oom_kills(&record.cgroups) > 0));
+            if let Err(error) = record.write(&dir) {
+                log::warn!(container:% = id, err = chain(&error); "Failed to remember how a container ended");
+            }
+        }
+        Err(error) => {
+            log::warn!(container:% = id, err = chain(&error); "Failed to read the record of a container that ended");
+        }
+    }
+    if let Some(container) = shared.state.borrow_mut().containers.get_mut(id) {
+        container.phase = Phase::Exited;
+    }
+    shared.ended.notify_waiters();
+    shared.announce(EventKind::Stopped, &sandbox, Some(id));
+}
+
+/// A monitor is gone, whatever the reason: nothing of its containers may go on.
+pub(super) fn monitor_gone(shared: &Shared, id: &SandboxId) {
+    let (stage, containers) = {
+        let mut state = shared.state.borrow_mut();
+        let containers = state.containers_of(id);
+        let Some(sandbox) = state.sandboxes.get_mut(id) else { return };
+        sandbox.monitor = None;
+        (sandbox.stage, containers)
+    };
+    for container in &containers {
+        let phase = shared.state.borrow().containers.get(container).map(|container| container.phase);
+        if !matches!(phase, Some(Phase::Running(_) | Phase::Starting)) {
+            continue;
+        }
+        let dir = shared.config.layout.sandbox(id).container(container.as_str());
+        match record::exited(&dir) {
+            Some(exited) => container_ended(shared, container, exited),
+            None => end(shared, container, |oom_killed| End {
+                code: KILLED,
+                at: shared.clock.now().as_nanos(),
+                reason: reason(KILLED, oom_killed).to_owned(),
+                message: "the pod's monitor has died, and the container was killed with it".to_owned(),
+            }),
+        }
+    }
+    if stage == SandboxStage::Ready {
+        sandbox::set_stage(shared, id, SandboxStage::NotReady);
+        shared.announce(EventKind::Stopped, id, None);
+    }
+    shared.ended.notify_waiters();
+}

@@ -1,0 +1,241 @@
+//! Processes of our own: making them, hearing of their ends, sending them signals without ever meaning another one.
+//!
+//! Owns nothing. Must not know what the processes are for.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use nix::libc;
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildExit {
+    /// Which.
+    pub pid: i32,
+    /// Exit code, 128 + signal when a signal ended it.
+    pub code: i32,
+    /// The signal that ended it, 0 for none.
+    pub signal: i32,
+}
+
+/// Ends a child that panics where it is: it must never return into the code of its parent.
+struct NeverReturns;
+
+impl Drop for NeverReturns {
+    fn drop(&mut self) {
+        // SAFETY: _exit takes a number, runs nothing of this program and does not return.
+        unsafe { libc::_exit(127) }
+    }
+}
+
+/// Runs `child` in a new process, whose exit code is what it returns, and says its id. The caller must be its process's
+/// only thread: the child has no other one, and what those held locked would stay so.
+///
+/// # Errors
+/// No more processes or memory.
+pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
+    // SAFETY: single-threaded by the contract above, so the child may do whatever its parent may; `NeverReturns` keeps it
+    // from unwinding into frames that belong to the parent.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let guard = NeverReturns;
+            let code = child();
+            std::mem::forget(guard);
+            // SAFETY: _exit takes a number and does not return.
+            unsafe { libc::_exit(code) }
+        }
+        pid => Ok(pid),
+    }
+}
+
+/// Takes the end of one child, whichever; `None` when none has ended.
+#[must_use]
+pub fn reap() -> Option<ChildExit> {
+    let mut status = 0;
+    // SAFETY: waitpid writes one integer, which is ours.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::__WALL) };
+    if pid <= 0 {
+        return None;
+    }
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        return Some(ChildExit { pid, code: 128 + signal, signal });
+    }
+    Some(ChildExit { pid, code: libc::WEXITSTATUS(status), signal: 0 })
+}
+
+/// A descriptor that means this process and no later one of the same id. For a child that has not been reaped, or one that
+/// is checked afterwards.
+///
+/// # Errors
+/// No such process.
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes two integers; the descriptor it returns is new, close-on-exec and nobody else's.
+    unsafe {
+        match libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid), 0 as libc::c_long) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(i32::try_from(fd).map_err(|_| io::ErrorKind::InvalidData)?)),
+        }
+    }
+}
+
+/// Sends a signal; fine when the process has ended.
+///
+/// # Errors
+/// The kernel's answer; `EINVAL` for a number that is no signal.
+pub fn pidfd_signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let none: libc::c_long = 0;
+    // SAFETY: a descriptor that is open, an integer, a null pointer where the kernel allows one, and no flags.
+    let sent = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            libc::c_long::from(process.as_raw_fd()),
+            libc::c_long::from(signal),
+            none,
+            none,
+        )
+    };
+    match sent {
+        -1 => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            error => Err(error),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Sends SIGKILL to a process or, when negative, to a process group; fine when there is none. Never to init or to
+/// everything.
+pub fn kill_by_id(id: i32) {
+    if id.unsigned_abs() > 1 {
+        // SAFETY: kill takes two integers.
+        unsafe { libc::kill(id, libc::SIGKILL) };
+    }
+}
+
+/// Makes this process one that looks after others: orphans among its descendants become its children, it leads a session of
+/// its own, nobody without privileges may look into it, and the signals that people and shells send do not end it. Returns
+/// a descriptor that becomes readable when a child has ended.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn become_supervisor() -> io::Result<OwnedFd> {
+    // SAFETY: prctl with integers; setsid without arguments; a signal set that is initialised by sigemptyset before
+    // anything reads it; signalfd returns a descriptor that is new and ours.
+    unsafe {
+        for (option, value) in [(libc::PR_SET_CHILD_SUBREAPER, 1), (libc::PR_SET_DUMPABLE, 0)] {
+            let (value, none): (libc::c_ulong, libc::c_ulong) = (value, 0);
+            if libc::prctl(option, value, none, none, none) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        // Refused when it leads a group already, which is as good.
+        libc::setsid();
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        let mut blocked = set;
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGPIPE, libc::SIGQUIT] {
+            libc::sigaddset(&raw mut blocked, signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, &raw const blocked, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+            -1 => Err(io::Error::last_os_error()),
+            fd => Ok(OwnedFd::from_raw_fd(fd)),
+        }
+    }
+}
+
+/// Closes all descriptors above standard error. Only for a process that owns none of them through a value.
+pub fn close_all_above_stderr() {
+    let (first, last): (libc::c_long, libc::c_long) = (3, libc::c_long::from(i32::MAX));
+    // SAFETY: closing descriptors that no value of this process owns, by the contract above.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, first, last, 0 as libc::c_long) != 0 {
+            // Linux before 5.9.
+            for fd in 3..1024 {
+                libc::close(fd);
+            }
+        }
+    }
+}
+
+/// Puts these descriptors in the place of standard input, output and error, for the program that is to come.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
+    // A source that is itself one of the three would be overwritten before its turn.
+    let mut sources = [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
+    for source in &mut sources {
+        if *source <= 2 {
+            // SAFETY: duplicates an open descriptor to a free number above the three.
+            *source = unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, 3) };
+            if *source < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    for (target, source) in (0..).zip(sources) {
+        // SAFETY: both are descriptors of ours; 0 to 2 are the process's own to redirect.
+        if unsafe { libc::dup2(source, target) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// When a process started, in the kernel's ticks since boot: with its id, this names it for good.
+///
+/// # Errors
+/// No such process.
+pub fn start_time(pid: i32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may hold anything; the fields after the last one are numbers.
+    stat.rsplit_once(')')
+        .and_then(|(_, fields)| fields.split_whitespace().nth(19)?.parse().ok())
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_child_ends_with_its_code_or_the_signal_that_ended_it() {
+        let pid = fork(|| 7).unwrap();
+        let wait = |pid| loop {
+            match reap() {
+                Some(exit) if exit.pid == pid => break exit,
+                _ => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(wait(pid), ChildExit { pid, code: 7, signal: 0 });
+
+        let pid = fork(|| loop { std::thread::park() }).unwrap();
+        let process = pidfd_open(pid).unwrap();
+        assert!(start_time(pid).unwrap() >= start_time(1).unwrap());
+        assert_eq!(pidfd_signal(process.as_fd(), 999).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        pidfd_signal(process.as_fd(), libc::SIGKILL).unwrap();
+        assert_eq!(wait(pid), ChildExit { pid, code: 137, signal: 9 });
+        pidfd_signal(process.as_fd(), libc::SIGKILL).unwrap();
+        assert!(pidfd_open(pid).is_err() && start_time(pid).is_err());
+        assert_eq!(reap(), None);
+    }
+
+    #[test]
+    fn a_child_that_panics_does_not_come_back() {
+        let pid = fork(|| panic!("in the child")).unwrap();
+        loop {
+            match reap() {
+                Some(exit) if exit.pid == pid => return assert_eq!((exit.code, exit.signal), (127, 0)),
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Connections that the kernel tracks: those that would outlive a change of the rules are forgotten.
+
+use std::net::IpAddr;
+
+use super::{Attributes, DUMP, Message, NetlinkError, Protocol, Socket, route};
+
+const SUBSYSTEM: u16 = 1;
+const GET: u16 = SUBSYSTEM << 8 | 1;
+const DELETE: u16 = SUBSYSTEM << 8 | 2;
+const TUPLE_ORIGINAL: u16 = 1;
+const TUPLE_REPLY: u16 = 2;
+const TUPLE_IP: u16 = 1;
+const TUPLE_PROTO: u16 = 2;
+/// One look forgets at most this many; a node under a flood of datagrams is not held up longer.
+const MAX_FORGOTTEN: usize = 4096;
+
+/// One tracked connection, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Transport protocol's number.
+    pub protocol: u8,
+    /// Where the first packet was sent to.
+    pub destination: IpAddr,
+    /// At which port.
+    pub port: u16,
+    /// Who answers.
+    pub replier: IpAddr,
+}
+
+/// Forgets connections that are `stale`, so that their next packet meets the rules anew. Returns how many.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn forget(mut stale: impl FnMut(&Connection) -> bool) -> Result<usize, NetlinkError> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    let mut found: Vec<(u8, Vec<u8>)> = Vec::new();
+    for family in [2, 10] {
+        let message = Message::new(GET, DUMP, &[family, 0, 0, 0]);
+        let answer = socket.query("list connections", message, |_, body| {
+            let Some((connection, original)) = parse(body) else { return };
+            if found.len() < MAX_FORGOTTEN && stale(&connection) {
+                found.push((family, original.to_vec()));
+            }
+        });
+        match answer {
+            Err(error) if error.is_unsupported() => {}
+            other => other?,
+        }
+    }
+    for (family, original) in &found {
+        let message =
+            Message::new(DELETE, 0, &[*family, 0, 0, 0]).bytes(TUPLE_ORIGINAL | 0x8000, original);
+        match socket.request("forget a connection", message) {
+            Err(error) if error.is_gone() => {}
+            other => other?,
+        }
+    }
+    Ok(found.len())
+}
+
+/// The connection and its original tuple, which names it.
+fn parse(body: &[u8]) -> Option<(Connection, &[u8])> {
+    let attributes = Attributes(body.get(4..)?);
+    let original = attributes.find(TUPLE_ORIGINAL)?;
+    let (tuple, reply) = (Attributes(original), Attributes(attributes.find(TUPLE_REPLY)?));
+    let proto = Attributes(tuple.find(TUPLE_PROTO)?);
+    let port = u16::from_be_bytes(proto.find(3)?.get(0..2)?.try_into().ok()?);
+    let protocol = *proto.find(1)?.first()?;
+    let ip = |tuple: Attributes<'_>, four, six| {
+        let ip = Attributes(tuple.find(TUPLE_IP)?);
+        ip.find(four).or_else(|| ip.find(six)).and_then(route::address)
+    };
+    let connection =
+        Connection { protocol, destination: ip(tuple, 2, 4)?, port, replier: ip(reply, 1, 3)? };
+    Some((connection, original))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn nothing_the_kernel_could_send_breaks_the_reader(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! nf_tables: a table that is replaced as a whole.
+//!
+//! Owns how tables, chains, maps and expressions are encoded. Must not know what they are for.
+
+use super::{CREATE, Message, NetlinkError, Protocol, Socket};
+
+const SUBSYSTEM: u16 = 10;
+const BATCH_BEGIN: u16 = 16;
+const BATCH_END: u16 = 17;
+const NEWTABLE: u16 = SUBSYSTEM << 8;
+const DELTABLE: u16 = SUBSYSTEM << 8 | 2;
+const NEWCHAIN: u16 = SUBSYSTEM << 8 | 3;
+const NEWRULE: u16 = SUBSYSTEM << 8 | 6;
+const NEWSET: u16 = SUBSYSTEM << 8 | 9;
+const NEWSETELEM: u16 = SUBSYSTEM << 8 | 12;
+const GETGEN: u16 = SUBSYSTEM << 8 | 16;
+
+/// `NLM_F_APPEND`: rules in the order they are sent.
+const APPEND: u16 = 0x800;
+const SET_IS_MAP: u32 = 8;
+/// A list of elements is one attribute, which ends at 64 KiB: an element takes at most about 100 bytes.
+const ELEMENTS_PER_MESSAGE: usize = 400;
+
+/// `NFT_REG_1`: the first of the registers, 16 bytes wide. A value that is put together of several begins here, too.
+pub const REGISTER: u32 = 1;
+/// Registers of four bytes, which share their place with the wide ones; this is the first.
+pub const SHORT_REGISTER: u32 = 8;
+
+/// Address family of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// `ip`
+    Ipv4,
+    /// `ip6`
+    Ipv6,
+}
+
+impl Family {
+    fn number(self) -> u8 {
+        match self {
+            Self::Ipv4 => 2,
+            Self::Ipv6 => 10,
+        }
+    }
+
+    /// `ip` or `ip6`, as `nft` names it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "ip",
+            Self::Ipv6 => "ip6",
+        }
+    }
+
+    /// Bytes of an address.
+    #[must_use]
+    pub fn width(self) -> u8 {
+        match self {
+            Self::Ipv4 => 4,
+            Self::Ipv6 => 16,
+        }
+    }
+}
+
+/// Where packets meet a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Everything that arrives.
+    Prerouting,
+    /// What the node itself sends.
+    Output,
+    /// Everything that leaves.
+    Postrouting,
+}
+
+/// What a chain may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainKind {
+    /// Let through or drop.
+    Filter,
+    /// Rewrite addresses.
+    Nat,
+}
+
+/// A table: its maps first, then its chains.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Whose packets.
+    pub family: Family,
+    /// Name.
+    pub name: String,
+    /// Maps that rules look up.
+    pub maps: Vec<Map>,
+    /// Chains with their rules.
+    pub chains: Vec<Chain>,
+}
+
+/// A map from a key, put together of several values, to data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// Name.
+    pub name: &'static str,
+    /// What keys are made of.
+    pub key: Vec<DataType>,
+    /// What data is made of.
+    pub data: Vec<DataType>,
+    /// Keys and data, each value padded to four bytes.
+    pub elements: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Types as `nft` numbers them; the kernel does not care, but people who list the table do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataType {
+    /// An address of IPv4.
+    Ipv4Address,
+    /// An address of IPv6.
+    Ipv6Address,
+    /// A protocol's number.
+    Protocol,
+    /// A port.
+    Port,
+}
+
+impl DataType {
+    fn number(self) -> u32 {
+        match self {
+            Self::Ipv4Address => 7,
+            Self::Ipv6Address => 8,
+            Self::Protocol => 12,
+            Self::Port => 13,
+        }
+    }
+
+    fn padded(self) -> u32 {
+        if self == Self::Ipv6Address { 16 } else { 4 }
+    }
+
+    /// Six bits for each.
+    fn joined(types: &[Self]) -> (u32, u32) {
+        types.iter().fold((0, 0), |(number, length), kind| {
+            (number << 6 | kind.number(), length + kind.padded())
+        })
+    }
+}
+
+/// A chain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chain {
+    /// Name.
+    pub name: &'static str,
+    /// What it may do.
+    pub kind: ChainKind,
+    /// Where.
+    pub hook: Hook,
+    /// When, among all chains there: smaller is earlier.
+    pub priority: i32,
+    /// Rules in order.
+    pub rules: Vec<Vec<Expression>>,
+}
+
+/// A step of a rule: loads something into a register, compares it, or acts. A comparison that does not hold ends the rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expression {
+    /// Loads the name of the interface it came in by.
+    InputInterface,
+    /// Loads the name of the interface it goes out by.
+    OutputInterface,
+    /// Loads the transport protocol's number into this register.
+    TransportProtocol(u32),
+    /// Loads bytes of the network header: offset, length, register.
+    NetworkHeader(u32, u32, u32),
+    /// Loads bytes of the transport header: offset, length, register.
+    TransportHeader(u32, u32, u32),
+    /// Loads what kind of address the destination is to this node.
+    DestinationKind,
+    /// Loads the flags of the connection.
+    ConnectionStatus,
+    /// Keeps the bits of the mask.
+    Mask(Vec<u8>),
+    /// Goes on if the register holds this.
+    Equal(Vec<u8>),
+    /// Goes on if the register holds something else.
+    NotEqual(Vec<u8>),
+    /// Replaces the registers by what the map has for them; ends the rule when it has nothing.
+    Lookup(&'static str),
+    /// Rewrites the destination to the address in the first register and the port in this one.
+    DestinationNat(Family, u32),
+    /// Rewrites the source to the address of the interface it goes out by.
+    Masquerade,
+    /// The end of the packet.
+    Drop,
+}
+
+/// Replaces tables, all at once or not at all; other tables are not touched.
+///
+/// # Errors
+/// The kernel's answer; everything is as before then.
+pub fn replace(tables: &[Table]) -> Result<(), NetlinkError> {
+    let mut batch = vec![begin()];
+    for table in tables {
+        // An empty one first, so that there always is one to delete.
+        batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));
+        batch.push(table_message(DELTABLE, 0, table.family, &table.name));
+        batch.push(table_message(NEWTABLE, CREATE, table.family, &table.name));
+        for (id, map) in (1..).zip(&table.maps) {
+            add_map(&mut batch, table, id, map);
+        }
+        for chain in &table.chains {
+            add_chain(&mut batch, table, chain);
+        }
+    }
+    batch.push(end());
+    Socket::open(Protocol::Netfilter)?.batch("replace nftables table", batch)
+}
+
+/// Removes a table; fine when it is not there.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
+    let batch = vec![
+        begin(),
+        table_message(NEWTABLE, CREATE, family, name),
+        table_message(DELTABLE, 0, family, name),
+        end(),
+    ];
+    Socket::open(Protocol::Netfilter)?.batch("remove nftables table", batch)
+}
+
+/// Whether the kernel has nf_tables.
+///
+/// # Errors
+/// Its answer when it has not, or when we may not use it.
+pub fn probe() -> Result<(), NetlinkError> {
+    let message = Message::new(GETGEN, 0, &header(0, 0));
+    Socket::open(Protocol::Netfilter)?.query("ask for nf_tables", message, |_, _| {})
+}
+
+/// `struct nfgenmsg`.
+fn header(family: u8, resource: u16) -> [u8; 4] {
+    let [high, low] = resource.to_be_bytes();
+    [family, 0, high, low]
+}
+
+fn begin() -> Message {
+    Message::new(BATCH_BEGIN, 0, &header(0, SUBSYSTEM))
+}
+
+fn end() -> Message {
+    Message::new(BATCH_END, 0, &header(0, SUBSYSTEM))
+}
+
+fn table_message(kind: u16, flags: u16, family: Family, name: &str) -> Message {
+    Message::new(kind, flags, &header(family.number(), 0)).text(1, name)
+}
+
+fn add_map(batch: &mut Vec<Message>, table: &Table, id: u32, map: &Map) {
+    let start = |kind, flags| Message::new(kind, flags, &header(table.family.number(), 0));
+    let ((key, key_length), (data, data_length)) = (DataType::joined(&map.key), DataType::joined(&map.data));
+    let set = start(NEWSET, CREATE).text(1, &table.name).text(2, map.name).big(3, SET_IS_MAP).big(4, key);
+    batch.push(set.big(5, key_length).big(6, data).big(7, data_length).big(10, id));
+    for elements in map.elements.chunks(ELEMENTS_PER_MESSAGE) {
+        let list = start(NEWSETELEM, CREATE).text(1, &table.name).text(2, map.name).big(4, id);
+        batch.push(list.nested(3, |list| {
+            elements.iter().fold(list, |list, (key, data)| {
+                list.nested(1, |element| {
+                    element.nested(1, |value| value.bytes(1, key)).nested(2, |value| value.bytes(1, data))
+                })
+            })
+        }));
+    }
+}
+
+fn add_chain(batch: &mut Vec<Message>, table: &Table, chain: &Chain) {
+    let start = |kind, flags| Message::new(kind, flags, &header(table.family.number(), 0)).text(1, &table.name);
+    let hook = match chain.hook {
+        Hook::Prerouting => 0,
+        Hook::Output => 3,
+        Hook::Postrouting => 4,
+    };
+    let kind = match chain.kind {
+        ChainKind::Filter => "filter",
+        ChainKind::Nat => "nat",
+    };
+    let message = start(NEWCHAIN, CREATE)
+        .text(3, chain.name)
+        .nested(4, |place| place.big(1, hook).big(2, chain.priority.cast_unsigned()));
+    batch.push(message.text(7, kind));
+    for rule in &chain.rules {
+        let message = start(NEWRULE, CREATE | APPEND).text(2, chain.name);
+        batch.push(message.nested(4, |list| rule.iter().fold(list, encode)));
+    }
+}
+
+fn encode(list: Message, expression: &Expression) -> Message {
+    let (name, data) = expression_data(expression);
+    list.nested(1, |entry| entry.text(1, name).nested(2, data))
+}
+
+type Data = Box<dyn FnOnce(Message) -> Message>;
+
+fn expression_data(expression: &Expression) -> (&'static str, Data) {
+    /// `NFT_META_IIFNAME` and its neighbours.
+    fn meta(key: u32, register: u32) -> (&'static str, Data) {
+        ("meta", Box::new(move |data| data.big(1, register).big(2, key)))
+    }
+    fn payload(base: u32, offset: u32, length: u32, register: u32) -> (&'static str, Data) {
+        ("payload", Box::new(move |data| data.big(1, register).big(2, base).big(3, offset).big(4, length)))
+    }
+    fn compare(operation: u32, value: &[u8]) -> (&'static str, Data) {
+        let value = value.to_vec();
+        let data = move |data: Message| data.big(1, REGISTER).big(2, operation).nested(3, |it| it.bytes(1, &value));
+        ("cmp", Box::new(data))
+    }
+    match expression {
+        Expression::InputInterface => meta(6, REGISTER),
+        Expression::OutputInterface => meta(7, REGISTER),
+        Expression::TransportProtocol(register) => meta(16, *register),
+        Expression::NetworkHeader(offset, length, register) => payload(1, *offset, *length, *register),
+        Expression::TransportHeader(offset, length, register) => payload(2, *offset, *length, *register),
+        // NFT_FIB_RESULT_ADDRTYPE of NFTA_FIB_F_DADDR.
+        Expression::DestinationKind => ("fib", Box::new(|data| data.big(1, REGISTER).big(2, 3).big(3, 2))),
+        // NFT_CT_STATUS.
+        Expression::ConnectionStatus => ("ct", Box::new(|data| data.big(1, REGISTER).big(2, 2))),
+        Expression::Mask(mask) => {
+            let mask = mask.clone();
+            let length = u32::try_from(mask.len()).unwrap_or(u32::MAX);
+            let data = move |data: Message| {
+                data.big(1, REGISTER)
+                    .big(2, REGISTER)
+                    .big(3, length)
+                    .nested(4, |it| it.bytes(1, &mask))
+                    .nested(5, |it| it.bytes(1, &vec![0; mask.len()]))
+            };
+            ("bitwise", Box::new(data))
+        }
+        Expression::Equal(value) => compare(0, value),
+        Expression::NotEqual(value) => compare(1, value),
+        Expression::Lookup(map) => {
+            let map = *map;
+            ("lookup", Box::new(move |data| data.text(1, map).big(2, REGISTER).big(3, REGISTER)))
+        }
+        Expression::DestinationNat(family, port) => {
+            let (family, port) = (u32::from(family.number()), *port);
+            ("nat", Box::new(move |data| data.big(1, 1).big(2, family).big(3, REGISTER).big(5, port)))
+        }
+        Expression::Masquerade => ("masq", Box::new(|data| data)),
+        // The verdict register, NF_DROP.
+        Expression::Drop => {
+            ("immediate", Box::new(|data| data.big(1, 0).nested(2, |it| it.nested(2, |it| it.big(1, 0)))))
+        }
+    }
+}
