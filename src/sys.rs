@@ -8,6 +8,7 @@ pub mod dir;
 pub mod epoll;
 pub mod inotify;
 pub mod kill;
+pub mod layer;
 pub mod lock;
 pub mod memory;
 pub mod mount;

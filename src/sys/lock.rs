@@ -28,17 +28,59 @@ pub struct FileLock {
 /// # Errors
 /// When the file cannot be made or locked.
 pub fn acquire(path: &Path) -> Result<FileLock, LockError> {
-    let error = |source| LockError { path: path.to_owned(), source };
-    let file = OpenOptions::new()
+    let file = open(path)?;
+    let locked =
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| error(path, errno.into()))?;
+    Ok(FileLock { _file: locked })
+}
+
+/// Waits for the lock and takes it together with others who share it.
+///
+/// # Errors
+/// When the file cannot be made or locked.
+pub fn acquire_shared(path: &Path) -> Result<FileLock, LockError> {
+    let file = open(path)?;
+    let locked = Flock::lock(file, FlockArg::LockShared).map_err(|(_, errno)| error(path, errno.into()))?;
+    Ok(FileLock { _file: locked })
+}
+
+/// Takes the lock alone if nobody has it.
+///
+/// # Errors
+/// When the file cannot be made or locked.
+pub fn try_acquire(path: &Path) -> Result<Option<FileLock>, LockError> {
+    try_lock(path, open(path)?)
+}
+
+/// Takes the lock of a file or directory that is there, if nobody has it.
+///
+/// # Errors
+/// When it cannot be opened or locked.
+pub fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> {
+    try_lock(path, File::open(path).map_err(|source| error(path, source))?)
+}
+
+fn try_lock(path: &Path, file: File) -> Result<Option<FileLock>, LockError> {
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(locked) => Ok(Some(FileLock { _file: locked })),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(error(path, errno.into())),
+    }
+}
+
+fn error(path: &Path, source: std::io::Error) -> LockError {
+    LockError { path: path.to_owned(), source }
+}
+
+fn open(path: &Path) -> Result<File, LockError> {
+    OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
         .open(path)
-        .map_err(error)?;
-    let locked = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| error(errno.into()))?;
-    Ok(FileLock { _file: locked })
+        .map_err(|source| error(path, source))
 }
 
 /// Resolves when somebody else opens or deletes the lock file. Set up after [`acquire`], so that our own opening does not

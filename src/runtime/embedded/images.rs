@@ -3,9 +3,53 @@
 //!
 //! Owns `<data>/images`. Must not know registries, containers or Kubernetes. Everything here blocks: for the pool of
 //! `rt::blocking` or a process of its own.
+//!
+//! | path | what |
+//! |---|---|
+//! | `index.json` | images: names, digests, layers; archives that were imported |
+//! | `blobs/sha256/<hex>` | manifests and configurations |
+//! | `layers/<24 hex of the diff id>/` | a layer as overlayfs takes it; short, because mount options are |
+//! | `layers/<24 hex>.usage` | its bytes and inodes |
+//! | `tmp/` | what is not complete; each locked by whoever fills it |
+//! | `lock`, `users` | changes exclude each other; who collects garbage excludes who brings images |
+
+mod archive;
+mod change;
+pub mod compression;
+pub mod documents;
+mod import;
+mod index;
+mod merged;
+pub mod platform;
+pub mod reference;
+mod tar;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod unpack;
+pub mod watch;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+pub use change::{NewImage, Pruned};
+pub use reference::{Reference, normalise_reference};
+pub use tar::TarError;
+pub use unpack::{LayerError, UnpackLimits};
+
+use crate::sys::layer::{LayerDir, sync_dir};
+use crate::sys::lock::{self, FileLock};
+use index::Record;
+
+/// Layers of an image that overlayfs and one page of mount options take.
+pub const MAX_LAYERS: usize = 127;
+/// The longest manifest, index or configuration.
+pub const MAX_DOCUMENT: usize = 4 * 1024 * 1024;
 
 /// An image that is there in full.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,10 +64,12 @@ pub struct Image {
     pub size_bytes: u64,
     /// What containers inherit.
     pub defaults: ImageDefaults,
-    /// Unpacked layers, topmost first, as an overlay mount wants them.
+    /// Unpacked layers, topmost first, as an overlay mount wants them; at least one.
     pub layers: Vec<PathBuf>,
     /// Never collected as garbage (came from an archive of the device).
     pub pinned: bool,
+    /// Where it came from, for people: an archive or a registry.
+    pub source: String,
 }
 
 /// The part of an image's configuration that containers inherit.
@@ -76,12 +122,83 @@ pub enum ImageError {
     /// No such image.
     #[error("image {0:?} not found")]
     NotFound(String),
+    /// Not a name of an image.
+    #[error("image reference {reference:?} is malformed: {problem}")]
+    Reference {
+        /// As given.
+        reference: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A manifest, configuration or index that cannot be understood.
+    #[error("{what} is not readable: {problem}")]
+    Document {
+        /// Which.
+        what: String,
+        /// Why.
+        problem: String,
+    },
+    /// A layer that cannot be unpacked.
+    #[error("unpack layer {layer}")]
+    Layer {
+        /// Its diff id.
+        layer: String,
+        /// Why.
+        #[source]
+        source: LayerError,
+    },
+    /// A layer went between its unpacking and the image's commit: unpack it again.
+    #[error("layer {0} is not there: unpack it again")]
+    LayerMissing(String),
+    /// The archive of images cannot be read.
+    #[error("read image archive {path:?}")]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: TarError,
+    },
+    /// An archive or layout that cannot be imported.
+    #[error("import {path:?}")]
+    Import {
+        /// The file or directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<ImageError>,
+    },
+    /// The lock of the store.
+    #[error("lock the image store")]
+    Lock(#[source] lock::LockError),
 }
+
+/// Makes an error of the kernel's answer.
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
+    let path = path.to_owned();
+    move |source| ImageError::Io { what, path, source }
+}
+
+/// A point at which the power may fail. Tests let it.
+#[cfg(not(test))]
+#[expect(clippy::unnecessary_wraps, reason = "fails in tests")]
+fn step(_name: &'static str) -> io::Result<()> {
+    Ok(())
+}
+#[cfg(test)]
+use testing::step;
 
 /// The store in one directory. Cheap to open; holds no state that another process could change.
 #[derive(Clone, Debug)]
 pub struct ImageStore {
     root: PathBuf,
+}
+
+/// Held by whoever brings an image, from before its first layer until after its commit: layers without an image are not
+/// collected meanwhile.
+#[derive(Debug)]
+pub struct Bringing {
+    _lock: FileLock,
 }
 
 impl ImageStore {
@@ -91,12 +208,332 @@ impl ImageStore {
     /// # Errors
     /// When the directory cannot be made.
     pub fn open(root: &Path) -> Result<Self, ImageError> {
-        Ok(Self { root: root.to_owned() })
+        let store = Self { root: root.to_owned() };
+        // Pods with users of their own pass through; what is not complete is nobody else's.
+        for (path, mode) in [
+            (root.to_owned(), 0o711),
+            (store.blobs(), 0o700),
+            (store.root.join("layers"), 0o711),
+            (store.root.join("layers/empty"), 0o755),
+            (store.temporary(), 0o700),
+        ] {
+            crate::sys::dir::make_dir(&path, mode).map_err(io_error("make", &path))?;
+        }
+        if let Some(_lock) = lock::try_acquire(&root.join("lock")).map_err(ImageError::Lock)? {
+            store.clean_temporary();
+        }
+        Ok(store)
     }
 
     /// The directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// See [`Bringing`].
+    ///
+    /// # Errors
+    /// When the lock cannot be taken.
+    pub fn bring(&self) -> Result<Bringing, ImageError> {
+        let lock = lock::acquire_shared(&self.root.join("users")).map_err(ImageError::Lock)?;
+        Ok(Bringing { _lock: lock })
+    }
+
+    /// The image by name (`busybox`, `busybox:1.36`, `busybox@sha256:…`), by id, or by the beginning of an id.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or the beginning fits several.
+    pub fn resolve(&self, reference: &str) -> Result<Option<Image>, ImageError> {
+        let index = self.load()?;
+        index.find(reference)?.map(|at| self.image(&index.images[at])).transpose()
+    }
+
+    /// All images, ordered by their first name. One whose configuration is damaged is left out, and said.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn list(&self) -> Result<Vec<Image>, ImageError> {
+        let mut images = Vec::new();
+        for record in &self.load()?.images {
+            match self.image(record) {
+                Ok(image) => images.push(image),
+                Err(error) => {
+                    log::warn!(image = record.id, err = crate::logging::chain(&error); "An image is damaged; pull or import it again");
+                }
+            }
+        }
+        images.sort_by(|one, two| (&one.repo_tags, &one.id).cmp(&(&two.repo_tags, &two.id)));
+        Ok(images)
+    }
+
+    fn image(&self, record: &Record) -> Result<Image, ImageError> {
+        let config = self.read_document(&record.id)?;
+        let config: documents::ConfigDocument = documents::decode(&record.id, &config)?;
+        let mut layers: Vec<PathBuf> = Vec::with_capacity(record.layers.len());
+        for layer in record.layers.iter().rev() {
+            let path = self.layer(layer)?;
+            // The same layer twice adds nothing below itself, and overlayfs refuses it.
+            if !layers.contains(&path) {
+                layers.push(path);
+            }
+        }
+        if layers.is_empty() {
+            layers.push(self.root.join("layers/empty"));
+        }
+        Ok(Image {
+            id: record.id.clone(),
+            repo_tags: record.names.clone(),
+            repo_digests: record.digests.clone(),
+            size_bytes: record.size,
+            defaults: config.config.into_defaults(),
+            layers,
+            pinned: record.pinned,
+            source: record.source.clone(),
+        })
+    }
+
+    /// Where the layer is or would be.
+    fn layer(&self, diff_id: &str) -> Result<PathBuf, ImageError> {
+        Ok(self.root.join("layers").join(short(diff_id)?))
+    }
+
+    /// Whether the layer is there, complete.
+    #[must_use]
+    pub fn has_layer(&self, diff_id: &str) -> bool {
+        self.layer(diff_id).is_ok_and(|path| path.is_dir())
+    }
+
+    /// Unpacks a layer from its archive, already decompressed, unless it is there. Its content must have the digest
+    /// `diff_id`. Several may unpack the same one at the same time.
+    ///
+    /// # Errors
+    /// When the archive is not what it should be, or cannot be written. Nothing is left of it then.
+    pub fn unpack_layer(
+        &self,
+        diff_id: &str,
+        tar: &mut dyn Read,
+        limits: &UnpackLimits,
+    ) -> Result<(), ImageError> {
+        let target = self.layer(diff_id)?;
+        if target.is_dir() {
+            return Ok(());
+        }
+        let staging = self.stage()?;
+        let result = self
+            .fill(&staging.path, diff_id, tar, limits)
+            .and_then(|()| self.publish(&staging.path, &target));
+        // Those that were interrupted are found by the next who opens the store; so is this one if it cannot be removed.
+        remove_tree(&staging.path);
+        result
+    }
+
+    fn fill(
+        &self,
+        staging: &Path,
+        diff_id: &str,
+        tar: &mut dyn Read,
+        limits: &UnpackLimits,
+    ) -> Result<(), ImageError> {
+        let (root, times, usage) = (staging.join("layer"), staging.join("times"), staging.join("usage"));
+        crate::sys::dir::make_dir(&root, 0o755).map_err(io_error("make", &root))?;
+        let scratch = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&times)
+            .map_err(io_error("make", &times))?;
+        let written = unpack::unpack(&root, scratch, diff_id, tar, limits)
+            .map_err(|source| ImageError::Layer { layer: diff_id.to_owned(), source })?;
+        std::fs::write(&usage, format!("{} {}\n", written.bytes, written.inodes))
+            .map_err(io_error("write", &usage))?;
+        step("layer filled").map_err(io_error("sync", staging))?;
+        // One call for thousands of files.
+        LayerDir::open(&root).and_then(|root| root.sync_file_system()).map_err(io_error("sync", &root))
+    }
+
+    fn publish(&self, staging: &Path, target: &Path) -> Result<(), ImageError> {
+        step("layer synced").map_err(io_error("rename", staging))?;
+        let usage = target.with_extension("usage");
+        std::fs::rename(staging.join("usage"), &usage).map_err(io_error("rename to", &usage))?;
+        match std::fs::rename(staging.join("layer"), target) {
+            // Somebody else was faster with the same content.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists
+                ) => {}
+            other => other.map_err(io_error("rename to", target))?,
+        }
+        step("layer renamed").map_err(io_error("sync", target))?;
+        let layers = self.root.join("layers");
+        sync_dir(&layers).map_err(io_error("sync", &layers))
+    }
+
+    /// A manifest or configuration by its digest, verified.
+    ///
+    /// # Errors
+    /// When it is not there, or damaged.
+    pub fn read_document(&self, digest: &str) -> Result<Vec<u8>, ImageError> {
+        let path = self.blob(digest)?;
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(ImageError::NotFound(digest.to_owned()));
+            }
+            other => other.map_err(io_error("open", &path))?,
+        };
+        let bytes = compression::read_bounded(&mut file, MAX_DOCUMENT).map_err(io_error("read", &path))?;
+        if digest_of(&bytes) == digest {
+            Ok(bytes)
+        } else {
+            Err(ImageError::Document {
+                what: path.display().to_string(),
+                problem: "its digest is wrong".into(),
+            })
+        }
+    }
+
+    /// Keeps a manifest or configuration; answers its digest.
+    ///
+    /// # Errors
+    /// When it is too long or cannot be written.
+    pub fn write_document(&self, bytes: &[u8]) -> Result<String, ImageError> {
+        let digest = digest_of(bytes);
+        if bytes.len() > MAX_DOCUMENT {
+            return Err(ImageError::Document {
+                what: digest,
+                problem: format!("it is longer than {MAX_DOCUMENT} bytes"),
+            });
+        }
+        let path = self.blob(&digest)?;
+        if self.read_document(&digest).is_ok() {
+            return Ok(digest);
+        }
+        let staging = self.stage()?;
+        let result = (|| {
+            let new = staging.path.join("document");
+            index::write_synced(&new, bytes)?;
+            step("document written").map_err(io_error("rename", &new))?;
+            std::fs::rename(&new, &path).map_err(io_error("rename to", &path))?;
+            sync_dir(&self.blobs()).map_err(io_error("sync", &path))
+        })();
+        remove_tree(&staging.path);
+        result.map(|()| digest)
+    }
+
+    fn blob(&self, digest: &str) -> Result<PathBuf, ImageError> {
+        match digest.strip_prefix("sha256:") {
+            Some(hex) if documents::is_digest(digest) => Ok(self.blobs().join(hex)),
+            _ => Err(ImageError::Invalid(format!("{digest:?} is not a sha256 digest"))),
+        }
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
+    /// A directory of our own for what is not complete.
+    fn stage(&self) -> Result<Staging, ImageError> {
+        let _lock = self.lock()?;
+        let temporary = self.temporary();
+        for number in 0..u32::MAX {
+            let path = temporary.join(number.to_string());
+            match std::fs::create_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(io_error("make", &path)(error)),
+                Ok(()) => {
+                    let lock = lock::try_acquire_existing(&path).map_err(ImageError::Lock)?;
+                    return Ok(Staging { path, _lock: lock });
+                }
+            }
+        }
+        Err(ImageError::Invalid(format!("too many leftovers in {temporary:?}")))
+    }
+
+    /// Removes what nobody fills any more. The lock is held.
+    fn clean_temporary(&self) {
+        let Ok(entries) = std::fs::read_dir(self.temporary()) else { return };
+        for entry in entries.flatten() {
+            if let Ok(Some(_abandoned)) = lock::try_acquire_existing(&entry.path()) {
+                remove_tree(&entry.path());
+            }
+        }
+    }
+
+    /// Excludes other changes.
+    fn lock(&self) -> Result<FileLock, ImageError> {
+        lock::acquire(&self.root.join("lock")).map_err(ImageError::Lock)
+    }
+
+    /// What the store holds.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn usage(&self) -> Result<Usage, ImageError> {
+        let mut sum = Usage::default();
+        let layers = self.root.join("layers");
+        for entry in std::fs::read_dir(&layers).map_err(io_error("list", &layers))?.flatten() {
+            let path = entry.path();
+            let account = path.with_extension("usage");
+            if path == account {
+                continue;
+            }
+            let known = std::fs::read_to_string(&account).ok().and_then(|line| {
+                let mut words = line.split_whitespace().map(str::parse);
+                Some((words.next()?.ok()?, words.next()?.ok()?))
+            });
+            let (bytes, inodes): (u64, u64) = known.unwrap_or_else(|| measure(&path));
+            sum.bytes = sum.bytes.saturating_add(bytes);
+            sum.inodes = sum.inodes.saturating_add(inodes);
+        }
+        for place in [self.blobs(), self.temporary()] {
+            let (bytes, inodes) = measure(&place);
+            sum.bytes = sum.bytes.saturating_add(bytes);
+            sum.inodes = sum.inodes.saturating_add(inodes);
+        }
+        Ok(sum)
+    }
+}
+
+/// A directory below `tmp`, locked.
+struct Staging {
+    path: PathBuf,
+    _lock: Option<FileLock>,
+}
+
+/// `sha256:…` of bytes.
+#[must_use]
+pub fn digest_of(bytes: &[u8]) -> String {
+    format!("sha256:{}", unpack::hex(&Sha256::digest(bytes)))
+}
+
+/// The name of a layer's directory.
+fn short(diff_id: &str) -> Result<&str, ImageError> {
+    let hex = diff_id.strip_prefix("sha256:").filter(|_| documents::is_digest(diff_id));
+    hex.and_then(|hex| hex.get(..24))
+        .ok_or_else(|| ImageError::Invalid(format!("{diff_id:?} is not a sha256 digest")))
+}
+
+/// Bytes and inodes below a directory, itself included.
+fn measure(path: &Path) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(metadata) = path.symlink_metadata() else { return (0, 0) };
+    let mut sum = (metadata.blocks() * 512, 1);
+    if metadata.is_dir() {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            let (bytes, inodes) = measure(&entry.path());
+            sum = (sum.0 + bytes, sum.1 + inodes);
+        }
+    }
+    sum
+}
+
+/// Removes a directory of ours with all below it; what cannot be removed is left for the next time.
+fn remove_tree(path: &Path) {
+    let removed = crate::sys::dir::remove_contents(path).map_err(|error| error.source);
+    if let Err(error) = removed.and_then(|()| std::fs::remove_dir(path))
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        log::warn!(path = path.display().to_string(), err:% = error; "A leftover cannot be removed");
     }
 }

@@ -1,0 +1,275 @@
+//! Changes of the store: images and names come and go.
+//!
+//! Owns the order of steps, so that a power cut at any of them leaves all or nothing. Must not know archives.
+
+use std::collections::BTreeSet;
+
+use super::documents::{self, ConfigDocument};
+use super::index::{Index, Record};
+use super::{
+    Image, ImageError, ImageStore, MAX_LAYERS, Reference, io_error, normalise_reference, remove_tree, short,
+    step,
+};
+use crate::sys::lock;
+
+/// An image whose layers are unpacked.
+#[derive(Clone, Debug, Default)]
+pub struct NewImage {
+    /// The configuration; its digest is the image's id.
+    pub config: Vec<u8>,
+    /// The manifest of this platform.
+    pub manifest: Vec<u8>,
+    /// Bytes of each layer as it was carried, compressed.
+    pub layer_sizes: Vec<u64>,
+    /// Names with tags, in full or short. They are taken from other images that have them.
+    pub names: Vec<String>,
+    /// Names with digests, `docker.io/library/busybox@sha256:…`.
+    pub digests: Vec<String>,
+    /// Never collected as garbage.
+    pub pinned: bool,
+    /// Where it came from, for people.
+    pub source: String,
+}
+
+/// What was removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Ids of images.
+    pub images: Vec<String>,
+    /// Directories of layers.
+    pub layers: usize,
+    /// Bytes of the layers.
+    pub bytes: u64,
+}
+
+impl Index {
+    /// The position of the image; see [`ImageStore::resolve`].
+    pub(super) fn find(&self, reference: &str) -> Result<Option<usize>, ImageError> {
+        let by_id = |id: &str| self.images.iter().position(|record| record.id == id);
+        if documents::is_digest(reference) {
+            return Ok(by_id(reference));
+        }
+        let name = normalise_reference(reference);
+        if let Ok(name) = &name
+            && let Some(at) = self.images.iter().position(|record| record.is_called(name))
+        {
+            return Ok(Some(at));
+        }
+        let hex = reference.strip_prefix("sha256:").unwrap_or(reference);
+        if hex.len() >= 4 && hex.len() <= 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            let prefix = format!("sha256:{hex}");
+            let mut fitting = (0..self.images.len()).filter(|at| self.images[*at].id.starts_with(&prefix));
+            let first = fitting.next();
+            if fitting.next().is_some() {
+                return Err(ImageError::Invalid(format!(
+                    "several images have ids that begin with {hex}: give more of it"
+                )));
+            }
+            return Ok(first);
+        }
+        name.map(|_| None)
+    }
+}
+
+impl Record {
+    fn is_called(&self, name: &Reference) -> bool {
+        match (&name.digest, name.tagged()) {
+            (Some(digest), _) => self.digests.contains(&name.with_digest(digest)),
+            (None, Some(tagged)) => self.names.contains(&tagged),
+            (None, None) => false,
+        }
+    }
+}
+
+impl ImageStore {
+    /// Records an image whose layers are there. Names are taken from older images, as registries move tags.
+    ///
+    /// # Errors
+    /// [`ImageError::LayerMissing`] when a layer has been collected meanwhile; others when a document makes no sense.
+    pub fn commit(&self, new: NewImage) -> Result<Image, ImageError> {
+        let config: ConfigDocument = documents::decode("the image's configuration", &new.config)?;
+        let layers = config.rootfs.diff_ids;
+        if layers.len() > MAX_LAYERS {
+            return Err(ImageError::Invalid(format!(
+                "the image has {} layers, more than {MAX_LAYERS}: build it with fewer",
+                layers.len()
+            )));
+        }
+        let names: Vec<String> = new
+            .names
+            .iter()
+            .map(|name| normalise_reference(name).map(|name| name.tagged().unwrap_or_default()))
+            .collect::<Result<_, _>>()?;
+        let _bringing = self.bring()?;
+        let id = self.write_document(&new.config)?;
+        let manifest = self.write_document(&new.manifest)?;
+        step("documents kept").map_err(io_error("write", &self.root))?;
+        let _lock = self.lock()?;
+        // Under the lock: whoever collects layers holds it.
+        if let Some(missing) = layers.iter().find(|layer| !self.has_layer(layer)) {
+            return Err(ImageError::LayerMissing(missing.clone()));
+        }
+        let mut index = self.load_for_change()?;
+        index.version = 1;
+        let before = index.clone();
+        for record in &mut index.images {
+            record.names.retain(|name| !names.contains(name) || record.id == id);
+        }
+        let documents_size = (new.config.len() + new.manifest.len()) as u64;
+        let size = new.layer_sizes.iter().fold(documents_size, |sum, size| sum.saturating_add(*size));
+        let at = index.images.iter().position(|record| record.id == id).unwrap_or_else(|| {
+            index.images.push(Record::default());
+            index.images.len() - 1
+        });
+        let record = &mut index.images[at];
+        let pinned = record.pinned || new.pinned;
+        record.names.extend(names);
+        record.digests.extend(new.digests);
+        for list in [&mut record.names, &mut record.digests] {
+            list.retain(|name| !name.is_empty());
+            list.sort();
+            list.dedup();
+        }
+        if record.id.is_empty() {
+            (record.source, record.size) = (new.source, size);
+        }
+        (record.id, record.manifest, record.layers, record.pinned) = (id, manifest, layers, pinned);
+        let image = self.image(&index.images[at])?;
+        if index != before {
+            self.save(&index)?;
+        }
+        Ok(image)
+    }
+
+    /// Gives an image one more name, taken from another that has it.
+    ///
+    /// # Errors
+    /// When there is no such image, or the name is none.
+    pub fn tag(&self, reference: &str, name: &str) -> Result<(), ImageError> {
+        let name = normalise_reference(name)?.tagged().ok_or_else(|| ImageError::Reference {
+            reference: name.to_owned(),
+            problem: "a name needs a tag, not a digest",
+        })?;
+        self.change(|index| {
+            let at = index.find(reference)?.ok_or_else(|| ImageError::NotFound(reference.to_owned()))?;
+            for record in &mut index.images {
+                record.names.retain(|other| *other != name);
+            }
+            index.images[at].names.push(name);
+            Ok(())
+        })
+    }
+
+    /// Takes a name away; the image stays.
+    ///
+    /// # Errors
+    /// When no image has it.
+    pub fn untag(&self, name: &str) -> Result<(), ImageError> {
+        let wanted = normalise_reference(name)?;
+        self.change(|index| {
+            let record = index.images.iter_mut().find(|record| record.is_called(&wanted));
+            let record = record.ok_or_else(|| ImageError::NotFound(name.to_owned()))?;
+            let digest = wanted.digest.as_ref().map(|digest| wanted.with_digest(digest));
+            let tagged = if digest.is_some() { None } else { wanted.tagged() };
+            record.names.retain(|name| Some(name) != tagged.as_ref());
+            record.digests.retain(|name| Some(name) != digest.as_ref());
+            Ok(())
+        })
+    }
+
+    /// Removes an image with all its names, and the layers that no other has.
+    ///
+    /// # Errors
+    /// When there is none by that name.
+    pub fn remove(&self, reference: &str) -> Result<Pruned, ImageError> {
+        let mut images = Vec::new();
+        self.change(|index| {
+            let at = index.find(reference)?.ok_or_else(|| ImageError::NotFound(reference.to_owned()))?;
+            images.push(index.images.remove(at).id);
+            Ok(())
+        })?;
+        self.sweep(images)
+    }
+
+    /// Removes images that are neither pinned nor among `in_use` (ids), and layers and documents without an image.
+    ///
+    /// # Errors
+    /// When the store cannot be changed.
+    pub fn prune(&self, in_use: &[String]) -> Result<Pruned, ImageError> {
+        let mut images = Vec::new();
+        self.change(|index| {
+            index.images.retain(|record| {
+                let keep = record.pinned || in_use.contains(&record.id);
+                if !keep {
+                    images.push(record.id.clone());
+                }
+                keep
+            });
+            Ok(())
+        })?;
+        self.sweep(images)
+    }
+
+    /// Changes the index under the lock; writes it if it is another then.
+    pub(super) fn change(
+        &self,
+        change: impl FnOnce(&mut Index) -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
+        let _lock = self.lock()?;
+        let mut index = self.load_for_change()?;
+        let before = index.clone();
+        change(&mut index)?;
+        if index == before { Ok(()) } else { self.save(&index) }
+    }
+
+    /// Removes layers and documents that no image has, unless somebody is bringing some just now: the next to remove
+    /// anything takes them along.
+    fn sweep(&self, images: Vec<String>) -> Result<Pruned, ImageError> {
+        let mut pruned = Pruned { images, ..Pruned::default() };
+        let Some(alone) = lock::try_acquire(&self.root.join("users")).map_err(ImageError::Lock)? else {
+            return Ok(pruned);
+        };
+        let staging = self.stage()?;
+        {
+            let _lock = self.lock()?;
+            let index = self.load_for_change()?;
+            let mut kept = BTreeSet::from(["empty".to_owned()]);
+            for layer in index.images.iter().flat_map(|record| &record.layers) {
+                kept.insert(short(layer)?.to_owned());
+            }
+            let layers = self.root.join("layers");
+            for entry in std::fs::read_dir(&layers).map_err(io_error("list", &layers))?.flatten() {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let stem = name.strip_suffix(".usage").unwrap_or(&name);
+                if kept.contains(stem) {
+                    continue;
+                }
+                if stem == name {
+                    pruned.layers += 1;
+                } else if let Ok(line) = std::fs::read_to_string(entry.path()) {
+                    let bytes = line.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+                    pruned.bytes = pruned.bytes.saturating_add(bytes.unwrap_or_default());
+                }
+                // Its name goes at once, its content when there is time.
+                let target = staging.path.join(&name);
+                std::fs::rename(entry.path(), &target).map_err(io_error("move away", &entry.path()))?;
+            }
+            step("layers moved").map_err(io_error("remove", &staging.path))?;
+            let documents: BTreeSet<&str> = index
+                .images
+                .iter()
+                .flat_map(|record| [&record.id, &record.manifest])
+                .filter_map(|digest| digest.strip_prefix("sha256:"))
+                .collect();
+            let blobs = self.blobs();
+            for entry in std::fs::read_dir(&blobs).map_err(io_error("list", &blobs))?.flatten() {
+                if !documents.contains(&*entry.file_name().to_string_lossy()) {
+                    std::fs::remove_file(entry.path()).map_err(io_error("remove", &entry.path()))?;
+                }
+            }
+        }
+        drop(alone);
+        remove_tree(&staging.path);
+        Ok(pruned)
+    }
+}

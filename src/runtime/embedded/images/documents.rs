@@ -1,0 +1,114 @@
+//! The JSON documents of images, as far as we read them, from OCI and Docker alike.
+//!
+//! Owns wire shapes. Must not know where they are kept.
+
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::platform::Platform;
+use super::{ImageDefaults, ImageError};
+
+/// An image index or a manifest: both have these members or none of them.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ManifestDocument {
+    /// What it says it is.
+    pub media_type: String,
+    /// An index has these.
+    pub manifests: Vec<Descriptor>,
+    /// A manifest has one.
+    pub config: Descriptor,
+    /// Bottom first.
+    pub layers: Vec<Descriptor>,
+}
+
+/// A reference to a document or layer.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Descriptor {
+    /// What it is.
+    pub media_type: String,
+    /// `sha256:…`.
+    pub digest: String,
+    /// Bytes.
+    pub size: u64,
+    /// For whom, in an index.
+    pub platform: Option<Platform>,
+    /// Free.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// An image's configuration.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfigDocument {
+    /// For whom.
+    #[serde(flatten)]
+    pub platform: Platform,
+    /// What containers inherit.
+    pub config: ContainerConfig,
+    /// The layers.
+    pub rootfs: RootFs,
+}
+
+/// `config`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+pub struct ContainerConfig {
+    user: String,
+    env: Vec<String>,
+    entrypoint: Vec<String>,
+    cmd: Vec<String>,
+    working_dir: String,
+    stop_signal: String,
+    labels: BTreeMap<String, String>,
+    volumes: BTreeMap<String, IgnoredAny>,
+}
+
+/// `rootfs`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RootFs {
+    /// Digests of the archives without compression, bottom first.
+    pub diff_ids: Vec<String>,
+}
+
+impl ContainerConfig {
+    /// As the runtime asks for them.
+    #[must_use]
+    pub fn into_defaults(self) -> ImageDefaults {
+        ImageDefaults {
+            user: self.user,
+            env: self.env,
+            entrypoint: self.entrypoint,
+            cmd: self.cmd,
+            working_dir: self.working_dir,
+            stop_signal: self.stop_signal,
+            labels: self.labels,
+            volumes: self.volumes.into_keys().collect(),
+        }
+    }
+}
+
+/// Decodes a document.
+///
+/// # Errors
+/// When it is no JSON or a member does not fit; `what` names it.
+pub fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
+    let broken = |problem: String| ImageError::Document { what: what.to_owned(), problem };
+    let value = serde_json::from_slice(bytes).map_err(|error| broken(error.to_string()))?;
+    match crate::api::decode::decode(value) {
+        Ok(decoded) => Ok(decoded.object),
+        Err(error) => Err(broken(error.to_string())),
+    }
+}
+
+/// Whether it is `sha256:` and 64 hex digits: what may become a file name.
+#[must_use]
+pub fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:").is_some_and(|hex| {
+        hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    })
+}

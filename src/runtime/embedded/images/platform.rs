@@ -1,0 +1,132 @@
+//! Which of an image's variants runs on this machine.
+//!
+//! Owns the order of preference among variants. Must not know registries or archives.
+
+use serde::Deserialize;
+
+/// A platform as image indexes name it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Platform {
+    /// `linux`.
+    pub os: String,
+    /// `amd64`, `arm`, `arm64`…
+    pub architecture: String,
+    /// `v6`, `v7`, `v8`; empty where there is none.
+    pub variant: String,
+}
+
+impl Platform {
+    /// This machine's.
+    #[must_use]
+    pub fn current() -> Self {
+        Self::of(std::env::consts::ARCH, &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+    }
+
+    /// Of a machine by the name Rust has for it, and what the kernel says of its CPU.
+    fn of(arch: &str, cpuinfo: &str) -> Self {
+        let (architecture, variant) = match arch {
+            "x86_64" => ("amd64", ""),
+            "x86" => ("386", ""),
+            "aarch64" => ("arm64", "v8"),
+            "arm" => ("arm", arm_variant(cpuinfo)),
+            "powerpc64" => ("ppc64le", ""),
+            other => (other, ""),
+        };
+        Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: variant.to_owned() }
+    }
+
+    /// How well what is offered runs here: `None` not at all, else the smaller the better.
+    #[must_use]
+    pub fn rank(&self, offered: &Self) -> Option<u8> {
+        // What says nothing about itself is for everybody.
+        let same_os = offered.os.is_empty() || offered.os == self.os;
+        if !same_os {
+            return None;
+        }
+        let level = |variant: &str, absent: u8| {
+            variant.strip_prefix('v').map_or(absent, |v| v.parse().unwrap_or(absent))
+        };
+        match (self.architecture.as_str(), offered.architecture.as_str()) {
+            (_, "") => Some(50),
+            ("arm", "arm") => {
+                // One without a variant is for v7, as containerd reads it.
+                let (here, there) = (level(&self.variant, 7), level(&offered.variant, 7));
+                here.checked_sub(there)
+            }
+            // A 64-bit kernel usually runs programs for ARMv7 and v8; better than nothing to offer.
+            ("arm64", "arm") => Some(40 + 8_u8.saturating_sub(level(&offered.variant, 7))),
+            ("arm64", "arm64") => Some(u8::from(level(&offered.variant, 8) != 8)),
+            // amd64/v2 and v3 may need instructions that this CPU lacks.
+            ("amd64", "amd64") if matches!(offered.variant.as_str(), "v2" | "v3" | "v4") => None,
+            (here, there) => (here == there).then_some(0),
+        }
+    }
+}
+
+impl std::fmt::Display for Platform {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.os, self.architecture)?;
+        if self.variant.is_empty() { Ok(()) } else { write!(formatter, "/{}", self.variant) }
+    }
+}
+
+fn arm_variant(cpuinfo: &str) -> &'static str {
+    let field = |name: &str| {
+        cpuinfo.lines().find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == name).then(|| value.trim())
+        })
+    };
+    // The Raspberry Pi 1's kernel says architecture 7 of an ARMv6 CPU; its model name does not.
+    if field("model name").is_some_and(|model| model.contains("ARMv6")) {
+        return "v6";
+    }
+    match field("CPU architecture") {
+        Some("5TE" | "5TEJ" | "5") => "v5",
+        Some("6" | "6TEJ") => "v6",
+        Some("8" | "AArch64") => "v8",
+        _ => "v7",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn platform(text: &str) -> Platform {
+        let mut parts = text.split('/').map(str::to_owned);
+        let mut part = || parts.next().unwrap_or_default();
+        Platform { os: part(), architecture: part(), variant: part() }
+    }
+
+    #[test]
+    fn the_best_of_what_runs_is_chosen() {
+        for (here, offered, expected) in [
+            ("linux/arm/v7", "linux/arm/v5 linux/arm/v6 linux/arm/v7 linux/arm64", Some("linux/arm/v7")),
+            ("linux/arm/v6", "linux/arm/v5 linux/arm/v7 linux/arm/v6", Some("linux/arm/v6")),
+            ("linux/arm/v6", "linux/arm/v7 linux/arm/v5", Some("linux/arm/v5")),
+            ("linux/arm/v6", "linux/arm", None),
+            ("linux/arm64/v8", "linux/arm/v7 linux/arm64", Some("linux/arm64")),
+            ("linux/arm64/v8", "linux/amd64 linux/arm/v6 linux/arm/v7", Some("linux/arm/v7")),
+            ("linux/amd64", "linux/amd64/v3 linux/amd64", Some("linux/amd64")),
+            ("linux/amd64", "windows/amd64 unknown/unknown", None),
+        ] {
+            let here = platform(here);
+            let best = offered
+                .split(' ')
+                .filter_map(|text| Some((here.rank(&platform(text))?, text)))
+                .min_by_key(|(rank, _)| *rank);
+            assert_eq!(best.map(|(_, text)| text), expected, "{here}: {offered}");
+        }
+    }
+
+    #[test]
+    fn variants_are_read_from_the_cpu() {
+        let pi_zero = "model name\t: ARMv6-compatible processor rev 7 (v6l)\nCPU architecture: 7\n";
+        assert_eq!(Platform::of("arm", pi_zero).to_string(), "linux/arm/v6");
+        assert_eq!(Platform::of("arm", "CPU architecture: 7\n").to_string(), "linux/arm/v7");
+        assert_eq!(Platform::of("aarch64", "").to_string(), "linux/arm64/v8");
+        assert_eq!(Platform::of("x86_64", "").to_string(), "linux/amd64");
+    }
+}

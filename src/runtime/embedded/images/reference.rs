@@ -1,0 +1,123 @@
+//! Names of images in full: `busybox` is `docker.io/library/busybox:latest`, as containerd has it.
+//!
+//! Owns the defaults of a short name. Must not know what there is by that name; the grammar is `reconcile::images`'.
+
+use std::fmt;
+
+use super::ImageError;
+use crate::reconcile::images::apply_default_tag;
+
+/// The registry of names without one.
+const DEFAULT_REGISTRY: &str = "docker.io";
+
+/// A name in all its parts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reference {
+    /// `docker.io`, `localhost:5000`.
+    pub registry: String,
+    /// `library/busybox`.
+    pub repository: String,
+    /// `latest`. Absent only when there is a digest.
+    pub tag: Option<String>,
+    /// `sha256:…`.
+    pub digest: Option<String>,
+}
+
+impl Reference {
+    /// Registry and repository: `docker.io/library/busybox`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{}/{}", self.registry, self.repository)
+    }
+
+    /// `docker.io/library/busybox:latest`, when there is a tag.
+    #[must_use]
+    pub fn tagged(&self) -> Option<String> {
+        self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
+    }
+
+    /// `docker.io/library/busybox@sha256:…` for a digest of the manifest.
+    #[must_use]
+    pub fn with_digest(&self, digest: &str) -> String {
+        format!("{}@{digest}", self.name())
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.registry, self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(formatter, ":{tag}")?;
+        }
+        match &self.digest {
+            Some(digest) => write!(formatter, "@{digest}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The parts of a name, with what is missing filled in.
+///
+/// # Errors
+/// [`ImageError::Reference`] when it is none.
+pub fn normalise_reference(text: &str) -> Result<Reference, ImageError> {
+    let full = apply_default_tag(text)
+        .map_err(|error| ImageError::Reference { reference: text.to_owned(), problem: error.problem })?;
+    let (rest, digest) = match full.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest.to_owned())),
+        None => (full.as_str(), None),
+    };
+    let last_slash = rest.rfind('/').map_or(0, |at| at + 1);
+    let (name, tag) = match rest[last_slash..].find(':') {
+        Some(at) => (&rest[..last_slash + at], Some(rest[last_slash + at + 1..].to_owned())),
+        None => (rest, None),
+    };
+    let is_registry = |first: &str| {
+        first.contains(['.', ':']) || first == "localhost" || first.bytes().any(|b| b.is_ascii_uppercase())
+    };
+    let (registry, repository) = match name.split_once('/') {
+        Some((first, repository)) if is_registry(first) => (first, repository.to_owned()),
+        _ => (DEFAULT_REGISTRY, name.to_owned()),
+    };
+    // Docker Hub's other name.
+    let registry = if registry == "index.docker.io" { DEFAULT_REGISTRY } else { registry };
+    let repository = if registry == DEFAULT_REGISTRY && !repository.contains('/') {
+        format!("library/{repository}")
+    } else {
+        repository
+    };
+    Ok(Reference { registry: registry.to_owned(), repository, tag, digest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_names_are_filled_in_as_containerd_does() {
+        let digest = format!("sha256:{}", "a".repeat(64));
+        for (text, expected) in [
+            ("busybox", "docker.io/library/busybox:latest".to_owned()),
+            ("busybox:1.36", "docker.io/library/busybox:1.36".to_owned()),
+            ("docker.io/busybox", "docker.io/library/busybox:latest".to_owned()),
+            ("index.docker.io/a/b", "docker.io/a/b:latest".to_owned()),
+            ("grafana/loki", "docker.io/grafana/loki:latest".to_owned()),
+            ("localhost/a", "localhost/a:latest".to_owned()),
+            ("localhost:5000/a/b:v1", "localhost:5000/a/b:v1".to_owned()),
+            ("[2001:db8::1]:5000/a", "[2001:db8::1]:5000/a:latest".to_owned()),
+            ("registry.k8s.io/pause:3.9", "registry.k8s.io/pause:3.9".to_owned()),
+            (&format!("busybox@{digest}"), format!("docker.io/library/busybox@{digest}")),
+            (&format!("a/b:v1@{digest}"), format!("docker.io/a/b:v1@{digest}")),
+        ] {
+            let reference = normalise_reference(text).unwrap();
+            assert_eq!(reference.to_string(), expected, "{text}");
+            assert_eq!(normalise_reference(&expected).unwrap(), reference, "{text} twice");
+        }
+    }
+
+    #[test]
+    fn what_is_no_reference_is_refused_by_name() {
+        let error = normalise_reference("Busybox").unwrap_err().to_string();
+        assert_eq!(error, "image reference \"Busybox\" is malformed: the repository name must be lower case");
+    }
+}

@@ -1,0 +1,547 @@
+//! From a layer's archive to a directory that overlayfs takes as a layer. The archive is a stranger's.
+//!
+//! Owns what a layer may contain and how much. Must not know images or names.
+//!
+//! Guarantees: nothing outside the directory is created, changed or linked to, whatever the archive says; memory is bounded
+//! by the names of one entry; the content is what `diff_id` says or nothing at all.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::tar::{Entry, EntryKind, TarError, TarReader};
+use crate::sys::layer::{Attributes, Kind, LayerDir, Node, free_space};
+
+/// Overlayfs' mark of a directory that hides the one below.
+pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
+const WHITEOUT: &[u8] = b".wh.";
+const BUFFER: usize = 64 * 1024;
+/// Free space is looked at again after so many bytes or entries.
+const LOOK_BYTES: u64 = 16 * 1024 * 1024;
+const LOOK_ENTRIES: u64 = 1024;
+
+/// How much a layer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnpackLimits {
+    /// Entries in the archive.
+    pub entries: u64,
+    /// Bytes of the archive without compression.
+    pub bytes: u64,
+    /// Bytes of a path.
+    pub path_bytes: usize,
+    /// Directories above an entry.
+    pub depth: usize,
+    /// Bytes of the disk that stay free.
+    pub free_bytes: u64,
+    /// Inodes of the disk that stay free.
+    pub free_inodes: u64,
+}
+
+impl Default for UnpackLimits {
+    fn default() -> Self {
+        Self {
+            entries: 2_000_000,
+            bytes: 64 * 1024 * 1024 * 1024,
+            path_bytes: 4095,
+            depth: 200,
+            free_bytes: 64 * 1024 * 1024,
+            free_inodes: 1000,
+        }
+    }
+}
+
+/// A layer that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    /// The archive itself.
+    #[error(transparent)]
+    Tar(#[from] TarError),
+    /// It would reach outside, or is nonsense.
+    #[error("{path:?}: {problem}")]
+    Refused {
+        /// The entry.
+        path: OsString,
+        /// Why.
+        problem: &'static str,
+    },
+    /// An entry cannot be written.
+    #[error("write {path:?} of the layer")]
+    Write {
+        /// The entry.
+        path: OsString,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// An extended attribute cannot be set.
+    #[error("set the extended attribute {name:?} of {path:?}")]
+    Extended {
+        /// The entry.
+        path: OsString,
+        /// The attribute.
+        name: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Too much of something.
+    #[error("the layer has more than {limit} {what}")]
+    Limit {
+        /// Of what.
+        what: &'static str,
+        /// How much is allowed.
+        limit: u64,
+    },
+    /// The disk would be full.
+    #[error(
+        "no space for the layer: {free} {what} are free and {floor} stay so; remove images (agent image prune) or files"
+    )]
+    Space {
+        /// Bytes or inodes.
+        what: &'static str,
+        /// What is left.
+        free: u64,
+        /// What must be left.
+        floor: u64,
+    },
+    /// It is not the layer that was asked for.
+    #[error("the layer's content is {found}, not {expected}: the archive is damaged or was changed")]
+    Digest {
+        /// As the image's configuration says.
+        expected: String,
+        /// What came.
+        found: String,
+    },
+    /// The stream broke.
+    #[error("read the layer")]
+    Read(#[source] io::Error),
+}
+
+/// What was written, for the store's account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+/// Unpacks into the empty directory `root`; `scratch` is a file that may be written meanwhile.
+pub(super) fn unpack(
+    root: &Path,
+    scratch: File,
+    diff_id: &str,
+    archive: &mut dyn Read,
+    limits: &UnpackLimits,
+) -> Result<Written, LayerError> {
+    let open = |source| LayerError::Write { path: root.as_os_str().to_owned(), source };
+    let hashing = Hashing { source: archive, sha: Sha256::new(), bytes: 0, limit: limits.bytes };
+    let mut tar = TarReader::new(BufReader::with_capacity(BUFFER, hashing));
+    let mut unpacker = Unpacker {
+        place: root,
+        root: LayerDir::open(root).map_err(open)?,
+        limits,
+        directories: BufWriter::new(scratch),
+        written: Written { bytes: 0, inodes: 1 },
+        looked: Written::default(),
+        entries: 0,
+        parent: None,
+        replaced: false,
+        buffer: vec![0; BUFFER],
+    };
+    unpacker.look()?;
+    while let Some(entry) = tar.next_entry().map_err(|error| over(error, limits))? {
+        unpacker.apply(&entry, &mut tar)?;
+    }
+    let mut rest = tar.into_inner();
+    io::copy(&mut rest, &mut io::sink()).map_err(|error| over(TarError::Read(error), limits))?;
+    let found = format!("sha256:{}", hex(&rest.into_inner().sha.finalize()));
+    if found != diff_id {
+        return Err(LayerError::Digest { expected: diff_id.to_owned(), found });
+    }
+    unpacker.finish()
+}
+
+/// The limit of bytes travels through `io::Error`.
+fn over(error: TarError, limits: &UnpackLimits) -> LayerError {
+    match error {
+        TarError::Read(error) if error.get_ref().is_some_and(|inner| inner.is::<TooMuch>()) => {
+            LayerError::Limit { what: "bytes", limit: limits.bytes }
+        }
+        other => LayerError::Tar(other),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("more than allowed")]
+struct TooMuch;
+
+/// Hashes and counts what goes by.
+struct Hashing<'a> {
+    source: &'a mut dyn Read,
+    sha: Sha256,
+    bytes: u64,
+    limit: u64,
+}
+
+impl Read for Hashing<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(buffer)?;
+        self.sha.update(&buffer[..count]);
+        self.bytes += count as u64;
+        if self.bytes > self.limit {
+            return Err(io::Error::other(TooMuch));
+        }
+        Ok(count)
+    }
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+struct Unpacker<'a> {
+    place: &'a Path,
+    root: LayerDir,
+    limits: &'a UnpackLimits,
+    /// Paths and times of directories, whose times are set when nothing is put into them any more.
+    directories: BufWriter<File>,
+    written: Written,
+    looked: Written,
+    entries: u64,
+    /// The directory of the last entry.
+    parent: Option<(PathBuf, LayerDir)>,
+    /// The last entry took another's place.
+    replaced: bool,
+    buffer: Vec<u8>,
+}
+
+impl Unpacker<'_> {
+    fn apply(&mut self, entry: &Entry, content: &mut dyn Read) -> Result<(), LayerError> {
+        let refused = |problem| LayerError::Refused { path: entry.path.clone(), problem };
+        let write = |source| LayerError::Write { path: entry.path.clone(), source };
+        self.entries += 1;
+        if self.entries > self.limits.entries {
+            return Err(LayerError::Limit { what: "entries", limit: self.limits.entries });
+        }
+        if entry.path.len() > self.limits.path_bytes {
+            return Err(LayerError::Limit { what: "bytes in a path", limit: self.limits.path_bytes as u64 });
+        }
+        let path = Entry::below_root(&entry.path).ok_or_else(|| refused("the path leads outside"))?;
+        if path.components().count() > self.limits.depth {
+            return Err(LayerError::Limit { what: "directories in a path", limit: self.limits.depth as u64 });
+        }
+        let Some(name) = path.file_name() else {
+            if entry.kind != EntryKind::Directory {
+                return Err(refused("only a directory can be the root"));
+            }
+            return self.describe(
+                &path,
+                &LayerDir::directory(&self.root, Path::new("")).map_err(write)?,
+                OsStr::new(""),
+                entry,
+            );
+        };
+        let above = path.parent().unwrap_or(Path::new(""));
+        let parent = match self.parent.take() {
+            Some((at, parent)) if at == above => parent,
+            _ => self.make_parent(above, entry)?,
+        };
+        match name.as_bytes().strip_prefix(WHITEOUT) {
+            Some(hidden) => self.hide(&parent, OsStr::from_bytes(hidden), entry)?,
+            None => self.make(&path, &parent, name, entry, content)?,
+        }
+        // What was replaced may have been a link on the way to here.
+        if !std::mem::take(&mut self.replaced) {
+            self.parent = Some((above.to_owned(), parent));
+        }
+        self.look_sometimes()
+    }
+
+    /// Makes the node and describes it.
+    fn make(
+        &mut self,
+        path: &Path,
+        parent: &LayerDir,
+        name: &OsStr,
+        entry: &Entry,
+        content: &mut dyn Read,
+    ) -> Result<(), LayerError> {
+        let write = |source| LayerError::Write { path: entry.path.clone(), source };
+        let refused = |problem| LayerError::Refused { path: entry.path.clone(), problem };
+        let present = parent.kind(name).map_err(write)?;
+        self.replaced = present != Kind::Absent;
+        if entry.kind == EntryKind::Directory {
+            if present != Kind::Directory {
+                if present != Kind::Absent {
+                    parent.remove(name).map_err(write)?;
+                }
+                parent.make_dir(name).map_err(write)?;
+                self.written.inodes += 1;
+                // What was there hid what is below; the directory must go on doing so.
+                if present != Kind::Absent {
+                    parent.set_extended(name, OPAQUE, b"y").map_err(write)?;
+                }
+            }
+            return self.describe(path, parent, name, entry);
+        }
+        if entry.kind == EntryKind::HardLink {
+            let target = Entry::below_root(&entry.link).ok_or_else(|| refused("the link leads outside"))?;
+            let target_name = target.file_name().ok_or_else(|| refused("a hard link to the root"))?;
+            if target == path {
+                return Ok(());
+            }
+            let above = target.parent().unwrap_or(Path::new(""));
+            let target_parent = self.root.directory(above).map_err(write)?;
+            match target_parent.kind(target_name).map_err(write)? {
+                Kind::Other => {}
+                Kind::Directory => return Err(refused("a hard link to a directory")),
+                Kind::Absent | Kind::Whiteout => {
+                    return Err(refused("a hard link to what is not in this layer"));
+                }
+            }
+            if present == Kind::Directory {
+                // It might hold the target.
+                return Err(refused("a hard link in place of a directory"));
+            }
+            // The same file by a way through links: removing one name would remove the other.
+            if present != Kind::Absent {
+                parent.remove(name).map_err(write)?;
+                if target_parent.kind(target_name).map_err(write)? == Kind::Absent {
+                    return Err(refused("a hard link to itself by another way"));
+                }
+            }
+            return parent.make_hard_link(name, &target_parent, target_name).map_err(write);
+        }
+        if present != Kind::Absent {
+            parent.remove(name).map_err(write)?;
+        }
+        self.written.inodes += 1;
+        let (major, minor) = entry.device;
+        match entry.kind {
+            EntryKind::File => self.copy(parent, name, entry, content)?,
+            EntryKind::SymbolicLink => {
+                if entry.link.is_empty() || entry.link.as_bytes().contains(&0) {
+                    return Err(refused("a link to nothing"));
+                }
+                parent.make_link(name, &entry.link).map_err(write)?;
+            }
+            // 0:0 has no driver, so it can be opened by nobody; overlayfs takes it for an absent name, which says the same.
+            EntryKind::Character => {
+                parent.make_node(name, Node::Character { major, minor }).map_err(write)?;
+            }
+            EntryKind::Block => parent.make_node(name, Node::Block { major, minor }).map_err(write)?,
+            EntryKind::Fifo => parent.make_node(name, Node::Fifo).map_err(write)?,
+            EntryKind::Directory | EntryKind::HardLink => {}
+        }
+        self.describe(path, parent, name, entry)
+    }
+
+    fn copy(
+        &mut self,
+        parent: &LayerDir,
+        name: &OsStr,
+        entry: &Entry,
+        content: &mut dyn Read,
+    ) -> Result<(), LayerError> {
+        let write = |source| LayerError::Write { path: entry.path.clone(), source };
+        let mut file = parent.make_file(name).map_err(write)?;
+        loop {
+            let count = match content.read(&mut self.buffer) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(over(TarError::Read(error), self.limits)),
+            };
+            if count == 0 {
+                break;
+            }
+            file.write_all(&self.buffer[..count]).map_err(write)?;
+            self.written.bytes += count as u64;
+            self.look_sometimes()?;
+        }
+        // Accounts are kept in blocks.
+        self.written.bytes += entry.size.next_multiple_of(4096).saturating_sub(entry.size);
+        Ok(())
+    }
+
+    fn describe(
+        &mut self,
+        path: &Path,
+        parent: &LayerDir,
+        name: &OsStr,
+        entry: &Entry,
+    ) -> Result<(), LayerError> {
+        let mut extended = Vec::new();
+        for (key, value) in &entry.extended {
+            if key.starts_with("trusted.overlay.") || key.starts_with("user.overlay.") {
+                let problem = "extended attributes of overlayfs are not an image's to set";
+                return Err(LayerError::Refused { path: entry.path.clone(), problem });
+            }
+            // What else there may be is the node's own policy: labels of SELinux, measurements of IMA.
+            if key == "security.capability"
+                || key.starts_with("user.")
+                || key.starts_with("system.posix_acl_")
+            {
+                extended.push((key.clone(), value.clone()));
+            }
+        }
+        let attributes = Attributes {
+            uid: entry.uid,
+            gid: entry.gid,
+            mode: (entry.kind != EntryKind::SymbolicLink).then_some(entry.mode),
+            mtime: entry.mtime,
+        };
+        let error = |(source, key): (io::Error, Option<String>)| match key {
+            None => LayerError::Write { path: entry.path.clone(), source },
+            Some(name) => LayerError::Extended { path: entry.path.clone(), name, source },
+        };
+        match parent.set_attributes(name, &attributes, &extended) {
+            // A file system without the user's attributes: programs cope, as they do with containerd.
+            Err((source, Some(key)))
+                if key != "security.capability" && source.kind() == io::ErrorKind::Unsupported =>
+            {
+                let capabilities: Vec<_> =
+                    extended.into_iter().filter(|(key, _)| key == "security.capability").collect();
+                parent.set_attributes(name, &attributes, &capabilities).map_err(error)?;
+            }
+            other => other.map_err(error)?,
+        }
+        if entry.kind == EntryKind::Directory {
+            self.remember_time(path, entry.mtime)
+                .map_err(|source| LayerError::Write { path: entry.path.clone(), source })?;
+        }
+        Ok(())
+    }
+
+    /// `.wh.NAME`, without the mark.
+    fn hide(&mut self, parent: &LayerDir, name: &OsStr, entry: &Entry) -> Result<(), LayerError> {
+        let write = |source| LayerError::Write { path: entry.path.clone(), source };
+        match name.as_bytes() {
+            b".wh..opq" => return parent.set_extended(OsStr::new(""), OPAQUE, b"y").map_err(write),
+            // aufs kept its own things by such names.
+            other if other.starts_with(WHITEOUT) => return Ok(()),
+            b"" | b"." | b".." => {
+                return Err(LayerError::Refused { path: entry.path.clone(), problem: "it hides nothing" });
+            }
+            _ => {}
+        }
+        match parent.kind(name).map_err(write)? {
+            // It is about what is below: what this layer has by that name stays, alone.
+            Kind::Directory => parent.set_extended(name, OPAQUE, b"y").map_err(write),
+            Kind::Whiteout | Kind::Other => Ok(()),
+            Kind::Absent => {
+                self.written.inodes += 1;
+                parent.make_node(name, Node::Character { major: 0, minor: 0 }).map_err(write)
+            }
+        }
+    }
+
+    /// The directory at `above`; those that the archive does not mention are made.
+    fn make_parent(&mut self, above: &Path, entry: &Entry) -> Result<LayerDir, LayerError> {
+        let write = |source| LayerError::Write { path: entry.path.clone(), source };
+        match self.root.directory(above) {
+            Ok(parent) => return Ok(parent),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_not_directory(&error) => {}
+            Err(error) => return Err(write(error)),
+        }
+        let mut here = self.root.directory(Path::new("")).map_err(write)?;
+        let mut at = PathBuf::new();
+        for name in above {
+            at.push(name);
+            here = match self.root.directory(&at) {
+                Ok(found) => found,
+                Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_directory(&error) => {
+                    match here.kind(name).map_err(write)? {
+                        Kind::Absent => here.make_dir(name).map_err(write)?,
+                        Kind::Whiteout => {
+                            here.remove(name).map_err(write)?;
+                            here.make_dir(name).map_err(write)?;
+                            here.set_extended(name, OPAQUE, b"y").map_err(write)?;
+                        }
+                        Kind::Directory | Kind::Other => {
+                            let problem = "what is above it is no directory in this layer";
+                            return Err(LayerError::Refused { path: entry.path.clone(), problem });
+                        }
+                    }
+                    self.written.inodes += 1;
+                    self.root.directory(&at).map_err(write)?
+                }
+                Err(error) => return Err(write(error)),
+            };
+        }
+        Ok(here)
+    }
+
+    fn remember_time(&mut self, path: &Path, mtime: (i64, u32)) -> io::Result<()> {
+        let path = path.as_os_str().as_bytes();
+        self.directories.write_all(&u32::try_from(path.len()).unwrap_or(u32::MAX).to_le_bytes())?;
+        self.directories.write_all(&mtime.0.to_le_bytes())?;
+        self.directories.write_all(&mtime.1.to_le_bytes())?;
+        self.directories.write_all(path)
+    }
+
+    fn finish(self) -> Result<Written, LayerError> {
+        let scratch = |source| LayerError::Write { path: OsString::from("(times of directories)"), source };
+        let mut file = self.directories.into_inner().map_err(|error| scratch(error.into_error()))?;
+        file.seek(SeekFrom::Start(0)).map_err(scratch)?;
+        let mut times = BufReader::new(file);
+        loop {
+            let mut head = [0; 16];
+            match times.read_exact(&mut head) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(self.written),
+                other => other.map_err(scratch)?,
+            }
+            let [a, b, c, d, s @ .., e, f, g, h] = head;
+            let mut path = vec![0; usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or_default()];
+            times.read_exact(&mut path).map_err(scratch)?;
+            let mtime = (i64::from_le_bytes(s), u32::from_le_bytes([e, f, g, h]));
+            let path = PathBuf::from(OsString::from_vec(path));
+            let set = |place: &LayerDir, name: &OsStr| {
+                if name.is_empty() || place.kind(name)? == Kind::Directory {
+                    place.set_time(name, mtime)?;
+                }
+                Ok(())
+            };
+            let above = path.parent().unwrap_or(Path::new(""));
+            let result = match self.root.directory(above) {
+                Ok(parent) => set(&parent, path.file_name().unwrap_or_default()),
+                // It was replaced by something else later.
+                Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_directory(&error) => Ok(()),
+                Err(error) => Err(error),
+            };
+            result.map_err(|source| LayerError::Write { path: path.into_os_string(), source })?;
+        }
+    }
+
+    fn look_sometimes(&mut self) -> Result<(), LayerError> {
+        let far = self.written.bytes - self.looked.bytes >= LOOK_BYTES
+            || self.written.inodes - self.looked.inodes >= LOOK_ENTRIES;
+        if far { self.look() } else { Ok(()) }
+    }
+
+    fn look(&mut self) -> Result<(), LayerError> {
+        self.looked = self.written;
+        let free = free_space(self.place)
+            .map_err(|source| LayerError::Write { path: self.place.as_os_str().to_owned(), source })?;
+        for (what, free, floor) in
+            [("bytes", free.bytes, self.limits.free_bytes), ("inodes", free.inodes, self.limits.free_inodes)]
+        {
+            if free < floor {
+                return Err(LayerError::Space { what, free, floor });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_not_directory(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotADirectory
+}

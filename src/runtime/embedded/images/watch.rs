@@ -1,0 +1,181 @@
+//! The directory of image archives: what lies there at the start is imported, and what lands there later.
+//!
+//! Owns when a file is looked at. Must not know what is in it. A file that goes takes no image along.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::index::Archive;
+use super::{Image, ImageError, ImageStore, io_error};
+use crate::logging::chain;
+use crate::rt;
+use crate::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
+
+/// A file as it was looked at: a change of any of these makes it another. Size, time in nanoseconds, inode.
+type Stamp = (u64, i64, u64);
+
+/// Archives that could not be imported, as they were: they are told of once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Broken(BTreeMap<PathBuf, Stamp>);
+
+/// What a look at the directory brought.
+#[derive(Debug, Default)]
+pub struct Imported {
+    /// Images of archives that are new.
+    pub images: Vec<Image>,
+    /// Archives that could not be imported, since they changed last.
+    pub failed: Vec<(PathBuf, ImageError)>,
+}
+
+/// The directory cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// It cannot be made.
+    #[error("make the images directory {path:?}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// No inotify.
+    #[error("watch the images directory")]
+    Watch(#[source] InotifyError),
+}
+
+impl ImageStore {
+    /// Imports archives of `directory` that are new or changed. Files that begin with a dot or end in `.tmp` or `.part` are
+    /// still being written. Blocks as long as it takes.
+    ///
+    /// # Errors
+    /// When the directory or the store cannot be read; a broken archive is none.
+    pub fn import_new(&self, directory: &Path, broken: &mut Broken) -> Result<Imported, ImageError> {
+        let mut imported = Imported::default();
+        let mut paths: Vec<PathBuf> = match std::fs::read_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(imported),
+            other => {
+                other.map_err(io_error("list", directory))?.flatten().map(|entry| entry.path()).collect()
+            }
+        };
+        paths.retain(|path| !is_unfinished(path));
+        paths.sort();
+        let known = self.load()?.archives;
+        broken.0.retain(|path, _| paths.contains(path));
+        for path in paths {
+            let Some(stamp) = stamp(&path) else { continue };
+            let name = path.display().to_string();
+            let is_known = known
+                .iter()
+                .any(|archive| archive.path == name && (archive.size, archive.mtime, archive.inode) == stamp);
+            if is_known || broken.0.get(&path) == Some(&stamp) {
+                continue;
+            }
+            let result = self.import(&path).and_then(|images| {
+                let (size, mtime, inode) = stamp;
+                let ids = images.iter().map(|image| image.id.clone()).collect();
+                self.change(|index| {
+                    index.archives.retain(|archive| archive.path != name);
+                    index.archives.push(Archive { path: name, size, mtime, inode, images: ids });
+                    Ok(())
+                })?;
+                Ok(images)
+            });
+            match result {
+                Ok(images) => {
+                    broken.0.remove(&path);
+                    imported.images.extend(images);
+                }
+                Err(error) => {
+                    broken.0.insert(path.clone(), stamp);
+                    imported.failed.push((path, error));
+                }
+            }
+        }
+        Ok(imported)
+    }
+}
+
+fn is_unfinished(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with('.') || name.ends_with(".tmp") || name.ends_with(".part")
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    // An unpacked layout is as new as its index.
+    let metadata = path.metadata().ok()?;
+    let metadata = if metadata.is_dir() { path.join("index.json").metadata().ok()? } else { metadata };
+    let mtime = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
+    metadata.is_file().then(|| (metadata.len(), mtime, metadata.ino()))
+}
+
+/// Imports what is in `directory` and what comes, for ever; `changed` gets the images each time there are new ones. The
+/// directory is made if it is missing. The first look is over when `changed` is called for the first time, with or without
+/// images.
+///
+/// # Errors
+/// When the directory cannot be made or watched.
+pub async fn watch_images(
+    store: ImageStore,
+    directory: PathBuf,
+    mut changed: impl FnMut(Vec<Image>),
+) -> Result<(), WatchError> {
+    crate::sys::dir::make_dir(&directory, 0o755)
+        .map_err(|source| WatchError::Directory { path: directory.clone(), source })?;
+    let watcher = Watcher::new().map_err(WatchError::Watch)?;
+    watcher.watch(&directory, Interest::Contents).map_err(WatchError::Watch)?;
+    let mut broken = Broken::default();
+    let mut is_first = true;
+    loop {
+        let (store, place, before) = (store.clone(), directory.clone(), std::mem::take(&mut broken));
+        let (result, after) = rt::blocking("import images", move || {
+            let mut broken = before;
+            (store.import_new(&place, &mut broken), broken)
+        })
+        .await;
+        broken = after;
+        let images = tell(&directory, result);
+        if is_first || !images.is_empty() {
+            changed(images);
+        }
+        is_first = false;
+        let mut events = Vec::new();
+        while !events.iter().any(is_news) {
+            events.clear();
+            watcher.read(&mut events).await.map_err(WatchError::Watch)?;
+        }
+    }
+}
+
+/// One line for each archive.
+fn tell(directory: &Path, result: Result<Imported, ImageError>) -> Vec<Image> {
+    let imported = match result {
+        Ok(imported) => imported,
+        Err(error) => {
+            log::error!(path = directory.display().to_string(), err = chain(&error); "Image archives cannot be imported");
+            return Vec::new();
+        }
+    };
+    for (path, error) in &imported.failed {
+        log::error!(
+            path = path.display().to_string(), err = chain(error);
+            "An image archive cannot be imported; put a whole one in its place, it is tried again then"
+        );
+    }
+    for image in &imported.images {
+        let name = image.repo_tags.first().unwrap_or(&image.id);
+        log::info!(image = name.as_str(), source = image.source.as_str(); "Imported an image");
+    }
+    imported.images
+}
+
+/// A file that is complete, or may be.
+fn is_news(event: &Event) -> bool {
+    match event {
+        Event::Entry { change, .. } => matches!(change, Change::Written | Change::MovedIn),
+        Event::Overflow => true,
+        Event::Directory { .. } => false,
+    }
+}
