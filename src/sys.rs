@@ -4,6 +4,10 @@
 
 pub mod children;
 pub mod bpf;
+pub mod clone;
+pub mod console;
+pub mod container_root;
+pub mod credentials;
 pub mod dir;
 pub mod epoll;
 pub mod inotify;
@@ -19,3 +23,9 @@ pub mod own_program;
 pub mod packets;
 pub mod reactor;
 pub mod streams;
+pub mod seccomp;
+pub mod mount_tree;
+pub mod namespace;
+pub mod node;
+pub mod open;
+pub mod parcel;

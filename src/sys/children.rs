@@ -168,15 +168,19 @@ pub fn close_all_above_stderr() {
 /// # Errors
 /// The kernel's answer.
 pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
-    // A source that is itself one of the three would be overwritten before its turn.
+    // A source that is itself one of the three would be overwritten before its turn: it gets a duplicate above them, which
+    // goes when this function returns.
+    let mut duplicates = [None, None, None];
     let mut sources = [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
-    for source in &mut sources {
+    for (source, duplicate) in sources.iter_mut().zip(&mut duplicates) {
         if *source <= 2 {
-            // SAFETY: duplicates an open descriptor to a free number above the three.
+            // SAFETY: duplicates an open descriptor to a free number above the three, which is ours then.
             *source = unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, 3) };
             if *source < 0 {
                 return Err(io::Error::last_os_error());
             }
+            // SAFETY: see above.
+            *duplicate = Some(unsafe { OwnedFd::from_raw_fd(*source) });
         }
     }
     for (target, source) in (0..).zip(sources) {

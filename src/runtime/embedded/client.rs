@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use session::{AttachSession, ExecSession, Streams, Watch};
+pub(super) use spawn::READY;
 pub use spawn::{Spawned, spawn_monitor};
 
 use super::facts::{Facts, replace};

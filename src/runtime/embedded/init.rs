@@ -1,1 +1,80 @@
-//! From a bundle to a running program: what children of the monitor do between fork and exec.
+//! From a bundle to a running program: what the monitor does for its pod at its start, and what its children do between fork
+//! and exec.
+//!
+//! | module | what |
+//! |---|---|
+//! | `pod` | the pod's namespaces, its sysctls, the init process of a shared PID namespace |
+//! | `container`, `exec` | the two steps of a container's first process, and of a program in a container that runs |
+//! | `rootfs`, `options`, `devices`, `cgroups` | what is mounted, and how |
+//! | `process`, `capabilities`, `lookup` | what is taken away before the program runs, and which program that is |
+//! | `report`, `error` | what the monitor hears of it |
+//!
+//! Must not know the monitor, nor how bundles come about.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::layout::ContainerDir;
+use super::spec::PodSpec;
+use crate::sys::clone;
+
+mod capabilities;
+mod cgroups;
+mod container;
+mod devices;
+mod error;
+mod exec;
+mod lookup;
+mod options;
+mod pod;
+mod process;
+pub mod report;
+mod rootfs;
+#[cfg(test)]
+mod tests;
+
+pub use error::InitError;
+pub use report::Report;
+
+/// What a pod's children need of it.
+#[derive(Debug, Default)]
+pub struct PodHandles {
+    /// Process id of the pod's init process, when it has a shared PID namespace.
+    pub init: Option<i32>,
+    /// That namespace.
+    pub pids: Option<OwnedFd>,
+    /// The pod's user namespace.
+    pub users: Option<OwnedFd>,
+}
+
+/// Puts this process, the monitor, into the pod's namespaces and makes what belongs to the pod as a whole. The monitor stays
+/// with the node's users, mounts and process ids.
+///
+/// # Errors
+/// What cannot be. The monitor ends then, and with it whatever was made.
+pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
+    pod::make(spec)
+}
+
+/// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal they are
+/// `/dev/null`, and the terminal's master is sent.
+pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
+    finish(container::start(dir, pod, &report), &report)
+}
+
+/// In a forked child: becomes another program in the container whose first process is `target`. `spec` has an
+/// [`super::spec::ExecSpec`] in JSON.
+pub fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {
+    finish(exec::start(spec, target, pod, &report), &report)
+}
+
+/// Both steps end here unless they have become something else.
+fn finish(outcome: Result<(), InitError>, report: &OwnedFd) -> ! {
+    match outcome {
+        Ok(()) => clone::exit(0),
+        Err(error) => {
+            Report::Failed(error.chain()).send(report.as_fd());
+            clone::exit(1)
+        }
+    }
+}

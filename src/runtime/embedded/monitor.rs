@@ -1,11 +1,307 @@
 //! A pod's monitor: owns its processes, streams and ends, and outlives the agent.
+//!
+//! One thread and one epoll loop. It decides nothing and parses nothing big: whatever takes memory is done by a child
+//! (`init`) and goes with it. Everything that arrives is bounded, and nobody who is slow holds up anybody else.
+
+mod attach;
+mod cgroup;
+mod connection;
+mod container;
+mod exec;
+mod log;
+mod request;
 
 use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-/// `agent monitor DIR`: the process.
+use connection::Connection;
+use container::Container;
+use exec::Exec;
+use log::Entries;
+
+use super::client::READY;
+use super::facts::replace;
+use super::init::{self, PodHandles};
+use super::layout::SandboxDir;
+use super::protocol::{Exited, Reply};
+use super::spec::PodSpec;
+use crate::api::decode;
+use crate::clock::Clock;
+use crate::sys::children::{self, ChildExit};
+use crate::sys::epoll::{Batch, Epoll, Ready, Wanted};
+use crate::sys::{memory, node, packets};
+
+/// A program that has not started by then never will.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+/// How long the rest of a container's output is waited for after its end: others may hold its streams open.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
+/// How often what should be dead is killed again.
+const KILL_EVERY: Duration = Duration::from_millis(50);
+/// How long nobody is let in when there are no descriptors left.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+/// Children that ended before we heard that they were ours.
+const MAX_STRAYS: usize = 64;
+/// Output is read in pieces of this size.
+const CHUNK: usize = 16 * 1024;
+
+/// Whose event it is: the low byte of a token. The rest is a serial number, which is never used twice, so that an event for
+/// what is gone finds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Signals,
+    Listener,
+    Connection,
+    Report,
+    Stdout,
+    Stderr,
+    Stdin,
+    Source,
+    ExecReport,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind::Signals,
+    Kind::Listener,
+    Kind::Connection,
+    Kind::Report,
+    Kind::Stdout,
+    Kind::Stderr,
+    Kind::Stdin,
+    Kind::Source,
+    Kind::ExecReport,
+];
+
+fn token(kind: Kind, serial: u32) -> u64 {
+    u64::from(serial) << 8 | kind as u64
+}
+
+/// The process's whole state.
+struct Monitor {
+    directory: SandboxDir,
+    pod: PodHandles,
+    epoll: Epoll,
+    signals: File,
+    listener: OwnedFd,
+    /// Nobody is accepted before.
+    paused_until: Option<Instant>,
+    next_serial: u32,
+    connections: Vec<Connection>,
+    containers: Vec<Container>,
+    execs: Vec<Exec>,
+    strays: Vec<ChildExit>,
+    input: Vec<u8>,
+    entries: Entries,
+    stopping: bool,
+}
+
+/// `agent monitor DIR`: the process. Says on standard output whether it is ready, and then nothing any more.
 #[must_use]
-pub fn main(_arguments: &[OsString]) -> u8 {
-    let (_a, b) = std::os::unix::net::UnixStream::pair().expect("x");
-    let _ = std::io::Read::read(&mut &b, &mut [0]);
-    1
+pub fn main(arguments: &[OsString]) -> u8 {
+    let said = match arguments {
+        [directory] => Monitor::set_up(directory),
+        _ => Err("agent monitor takes one directory; it is started by the agent alone".to_owned()),
+    };
+    let (monitor, word) = match said {
+        Ok(monitor) => (Some(monitor), READY),
+        Err(ref message) => (None, message.as_bytes()),
+    };
+    // Whoever waited for it is gone: that is for its successor to find out.
+    let _ = io::stdout().write_all(word).and_then(|()| io::stdout().flush());
+    let Some(monitor) = monitor else { return 1 };
+    if let Err(error) = close_stdout() {
+        complain(&format_args!("close standard output: {error}"));
+    }
+    memory::give_back();
+    match monitor.run() {
+        Ok(()) => 0,
+        Err(error) => {
+            complain(&format_args!("wait for events: {error}"));
+            1
+        }
+    }
+}
+
+fn close_stdout() -> io::Result<()> {
+    let null = File::open("/dev/null")?;
+    children::set_stdio(null.as_fd(), null.as_fd(), io::stderr().as_fd())
+}
+
+/// A line for whoever looks for the reason of something odd (`monitor.err`).
+fn complain(what: &dyn std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "monitor: {what}");
+}
+
+impl Monitor {
+    fn set_up(directory: &OsString) -> Result<Self, String> {
+        fn said<'a>(doing: &'a str) -> impl Fn(io::Error) -> String + 'a {
+            move |error| format!("{doing}: {error}")
+        }
+        children::close_all_above_stderr();
+        let directory = SandboxDir(std::path::absolute(directory).map_err(said("find the directory"))?);
+        let signals = children::become_supervisor().map_err(said("become a supervisor"))?;
+        std::env::set_current_dir("/").map_err(said("go to /"))?;
+        let spec = read_spec(&directory)?;
+        if let Err(error) = node::set_oom_score_adj(spec.oom_score_adj) {
+            complain(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
+        }
+        let pod = init::make_pod(&spec).map_err(|error| crate::logging::chain(&error).to_string())?;
+        let epoll = Epoll::new().map_err(said("make an epoll instance"))?;
+        let listener = packets::listen(&directory.socket(), BACKLOG).map_err(said("listen"))?;
+        for (fd, kind) in [(signals.as_fd(), Kind::Signals), (listener.as_fd(), Kind::Listener)] {
+            epoll.add(fd, Wanted::Read, token(kind, 0)).map_err(said("wait for signals and connections"))?;
+        }
+        let pid = std::process::id();
+        let started = children::start_time(pid.cast_signed()).map_err(said("read our start time"))?;
+        replace(&directory.monitor_pid(), format!("{pid} {started}\n").as_bytes())
+            .map_err(said("write monitor.pid"))?;
+        Ok(Self {
+            directory,
+            pod,
+            epoll,
+            signals: signals.into(),
+            listener,
+            paused_until: None,
+            next_serial: 1,
+            connections: Vec::new(),
+            containers: Vec::new(),
+            execs: Vec::new(),
+            strays: Vec::new(),
+            input: vec![0; CHUNK],
+            entries: Entries::new(),
+            stopping: false,
+        })
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        let mut batch = Batch::default();
+        while !self.is_over() {
+            let now = Instant::now();
+            let timeout = self.next_deadline(now).map(|deadline| deadline.saturating_duration_since(now));
+            let count = self.epoll.wait(&mut batch, timeout)?;
+            for ready in &batch[..count] {
+                self.handle(*ready);
+            }
+            self.keep_deadlines(Instant::now());
+        }
+        for connection in &self.connections {
+            if matches!(connection.role, connection::Role::Shutdown) {
+                connection.say(&Reply::Done);
+            }
+        }
+        // Who connects from now on sees at once that nobody is there.
+        let _ = fs::remove_file(self.directory.socket());
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopping
+            && self.pod.init.is_none()
+            && self.execs.is_empty()
+            && self.containers.iter().all(Container::has_ended)
+    }
+
+    fn serial(&mut self) -> u32 {
+        self.next_serial = self.next_serial.wrapping_add(1).max(1);
+        self.next_serial
+    }
+
+    fn handle(&mut self, ready: Ready) {
+        let Some(kind) = KINDS.get(usize::from(ready.token.to_le_bytes()[0])) else { return };
+        let serial = u32::try_from(ready.token >> 8).unwrap_or_default();
+        match kind {
+            Kind::Signals => self.children_ended(),
+            Kind::Listener => self.accept(),
+            Kind::Connection => self.receive(serial),
+            Kind::Report => self.report(serial),
+            Kind::Stdout => self.output(serial, log::Stream::Stdout),
+            Kind::Stderr => self.output(serial, log::Stream::Stderr),
+            Kind::Stdin => self.stdin_has_room(serial),
+            Kind::Source => self.source_is_ready(serial),
+            Kind::ExecReport => self.exec_report(serial),
+        }
+    }
+
+    /// Takes note of every child that has ended; whoever it was, no zombie stays.
+    fn children_ended(&mut self) {
+        let mut taken = [0; 256];
+        // What it says does not matter: one signal may stand for many children.
+        while self.signals.read(&mut taken).is_ok_and(|count| count > 0) {}
+        while let Some(exit) = children::reap() {
+            if self.pod.init == Some(exit.pid) {
+                self.pod.init = None;
+            } else if !self.container_process_ended(exit)
+                && !self.exec_process_ended(exit)
+                && self.somebody_starts()
+            {
+                if self.strays.len() == MAX_STRAYS {
+                    self.strays.remove(0);
+                }
+                self.strays.push(exit);
+            }
+        }
+    }
+
+    /// A start may still tell us which process is its own.
+    fn somebody_starts(&self) -> bool {
+        self.containers.iter().any(Container::waits_for_pid) || self.execs.iter().any(Exec::waits_for_pid)
+    }
+
+    /// The end of a process that had ended before it was announced.
+    fn take_stray(&mut self, pid: i32) -> Option<ChildExit> {
+        let place = self.strays.iter().position(|stray| stray.pid == pid)?;
+        let found = self.strays.swap_remove(place);
+        Some(found)
+    }
+
+    fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let containers = self.containers.iter().filter_map(Container::deadline);
+        let execs = self.execs.iter().filter_map(Exec::deadline);
+        let killing = self.stopping.then(|| now + KILL_EVERY);
+        containers.chain(execs).chain(self.paused_until).chain(killing).min()
+    }
+
+    fn keep_deadlines(&mut self, now: Instant) {
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+            let added = self.epoll.add(self.listener.as_fd(), Wanted::Read, token(Kind::Listener, 0));
+            if added.is_err() {
+                self.paused_until = Some(now + PAUSE);
+            }
+        }
+        self.container_deadlines(now);
+        self.exec_deadlines(now);
+        if self.stopping {
+            self.kill_everything();
+        }
+        if !self.strays.is_empty() && !self.somebody_starts() {
+            self.strays = Vec::new();
+        }
+    }
+
+    fn kill_everything(&mut self) {
+        self.kill_containers();
+        self.kill_execs();
+        // Our child and not reaped yet: the id is its own.
+        if let Some(pid) = self.pod.init {
+            children::kill_by_id(pid);
+        }
+    }
+}
+
+fn exited(exit: ChildExit) -> Exited {
+    Exited { code: exit.code, signal: exit.signal, at: Clock::System.now() }
+}
+
+fn read_spec(directory: &SandboxDir) -> Result<PodSpec, String> {
+    let path = directory.pod_spec();
+    let said = |error: &dyn std::fmt::Display| format!("read {}: {error}", path.display());
+    let text = fs::read(&path).map_err(|error| said(&error))?;
+    let value = serde_json::from_slice(&text).map_err(|error| said(&error))?;
+    decode::decode(value).map(|decoded| decoded.object).map_err(|error| said(&error))
 }

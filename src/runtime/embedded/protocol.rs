@@ -48,8 +48,8 @@ pub enum Request {
         /// The specification asks for a terminal.
         terminal: bool,
     },
-    /// Couples descriptors with a running container's streams until the connection is closed or the container ends
-    /// ([`Reply::Exited`]): stdin (if flagged) is read by the monitor, stdout and stderr are written to. What a slow reader
+    /// Couples descriptors with a running container's streams ([`Reply::Done`]) until the connection is closed or the
+    /// container ends ([`Reply::Exited`]): stdin (if flagged) is read by the monitor, stdout and stderr are written to. What a slow reader
     /// does not take is dropped for it, never for the log.
     Attach {
         /// Which.

@@ -18,7 +18,7 @@ use crate::sys::reactor::Polled;
 /// How long namespaces may take on a machine that does a lot else.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What a monitor says when it is ready.
-pub(in super::super) const READY: &[u8] = b"ok";
+pub(in crate::runtime::embedded) const READY: &[u8] = b"ok";
 /// No more of what it says is read.
 const MAX_SAID: usize = 4096;
 

@@ -2,6 +2,9 @@
 //!
 //! Owns monitors as children of this process, so that none stays a zombie.
 
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,9 +14,12 @@ use super::processes::Process;
 use super::{Failure, Shared};
 use crate::logging::chain;
 use crate::rt;
+use crate::sys::netlink::namespace;
 
 /// A process that was killed is gone after a moment; there is nothing to wait on for one that is not our child.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// A program inside the pod answers at once or not at all.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the monitor of a sandbox and returns its process id when it is ready.
 pub(super) async fn spawn(shared: &Rc<Shared>, dir: &SandboxDir) -> Result<i32, Failure> {
@@ -45,4 +51,22 @@ pub(super) async fn until_gone(process: Process, patience: Duration) -> bool {
         }
     };
     tokio::time::timeout(patience, gone).await.is_ok()
+}
+
+/// The first of these addresses that accepts a connection made from inside a network namespace (`None`: the node's).
+pub(super) fn connect_inside(netns: Option<&Path>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let connect = || {
+        let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            match TcpStream::connect_timeout(address, CONNECT_PATIENCE) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    };
+    match netns {
+        None => connect(),
+        Some(path) => namespace::inside(&namespace::open(path)?, connect)?,
+    }
 }

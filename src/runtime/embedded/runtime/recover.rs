@@ -15,7 +15,7 @@ use super::super::layout::{Layout, SandboxDir};
 use super::processes::{self, Process};
 use super::record::{self, ContainerRecord, SandboxRecord, SandboxStage};
 use super::state::{Container, Phase, Sandbox};
-use super::{Failure, OpenError, Shared, cgroups, container, files, monitors, sandbox, watch};
+use super::{OpenError, Shared, container, files, monitors, sandbox, watch};
 use crate::logging::chain;
 use crate::rt;
 use crate::types::{ContainerId, SandboxId};

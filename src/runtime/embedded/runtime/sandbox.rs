@@ -161,6 +161,7 @@ async fn attach(
         netns: netns_of(pid),
         ports: config.port_mappings.clone(),
         annotations: config.annotations.clone(),
+        dns: config.dns.clone(),
     };
     let attached = rt::blocking("attach network", move || network.attach(&attachment)).await;
     let addresses =

@@ -1,0 +1,108 @@
+//! A container's cgroups: entering them, and showing them inside.
+//!
+//! Owns nothing. Must not know who makes cgroups or sets their limits.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use super::error::{Doing, InitError};
+use crate::sys::container_root::{ContainerRoot, clean};
+use crate::sys::mount_tree::{Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, READ_ONLY};
+
+/// Where every distribution mounts them.
+const MOUNT_POINT: &str = "/sys/fs/cgroup";
+/// Longer than any real list of a process's cgroups.
+const MAX_TABLE: u64 = 1 << 20;
+
+/// Puts this process into every one of `directories`.
+///
+/// # Errors
+/// The first that does not take it.
+pub fn enter(directories: &[PathBuf]) -> Result<(), InitError> {
+    for directory in directories {
+        let path = directory.join("cgroup.procs");
+        let file = File::options().write(true).open(&path);
+        // 0 is whoever writes.
+        file.and_then(|mut file| file.write_all(b"0")).doing("enter cgroup", directory.display())?;
+    }
+    Ok(())
+}
+
+/// A hierarchy and where this process is in it.
+#[derive(Debug, PartialEq, Eq)]
+struct Membership {
+    /// Empty for cgroup v2.
+    controllers: Vec<String>,
+    path: PathBuf,
+}
+
+fn memberships(table: &str) -> Vec<Membership> {
+    let line = |line: &str| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let controllers = controllers.split(',').filter(|name| !name.is_empty());
+        Some(Membership { controllers: controllers.map(str::to_owned).collect(), path: clean(Path::new(path)) })
+    };
+    table.lines().filter_map(line).collect()
+}
+
+/// Shows this process's own cgroups at `target`, as runc does: with cgroup v2 its directory, with v1 a directory per
+/// hierarchy. Binds of directories: nothing above is reachable, with or without a cgroup namespace. Returns what has to be
+/// made read-only at the end.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn mount(target: &OwnedFd, attributes: Attributes) -> Result<Vec<(Mount, Attributes)>, InitError> {
+    let mut table = String::new();
+    let file = File::open("/proc/self/cgroup").doing("read", "/proc/self/cgroup")?;
+    file.take(MAX_TABLE).read_to_string(&mut table).doing("read", "/proc/self/cgroup")?;
+    let memberships = memberships(&table);
+    let base = Path::new(MOUNT_POINT);
+    if let [Membership { controllers, path }] = memberships.as_slice()
+        && controllers.is_empty()
+    {
+        let own = base.join(path.strip_prefix("/").unwrap_or(path));
+        let copy = Mount::copy_of(&own, false).doing("show cgroup", own.display())?;
+        copy.attach(target.as_fd()).doing("mount", "the cgroup")?;
+        copy.set_attributes(attributes, false).doing("set options of", "the cgroup")?;
+        return Ok(Vec::new());
+    }
+    let new = NewFileSystem::open("tmpfs").doing("make", "a tmpfs")?;
+    new.set("mode", b"755").doing("make", "a tmpfs")?;
+    let top = new.mount(NO_SUID | NO_DEV | NO_EXEC).doing("make", "a tmpfs")?;
+    top.attach(target.as_fd()).doing("mount", "the cgroups")?;
+    let inside = ContainerRoot::below(top.as_fd()).doing("open", "the cgroups")?;
+    for Membership { controllers, path } in memberships.iter().filter(|one| !one.controllers.is_empty()) {
+        let joined = controllers.join(",");
+        let name = joined.strip_prefix("name=").unwrap_or(&joined);
+        let own = base.join(name).join(path.strip_prefix("/").unwrap_or(path));
+        // A hierarchy that is not mounted where all are is not shown.
+        let Ok(copy) = Mount::copy_of(&own, false) else { continue };
+        let point = inside.ensure_dir(Path::new(name), 0o755).doing("make", name)?;
+        copy.attach(point.as_fd()).doing("mount cgroup", name)?;
+        copy.set_attributes(attributes, false).doing("set options of cgroup", name)?;
+        for alone in controllers.iter().filter(|_| controllers.len() > 1) {
+            inside.ensure_link(Path::new(alone), name).doing("make", alone)?;
+        }
+    }
+    let read_only = Attributes { set: attributes.set & READ_ONLY, clear: 0 };
+    Ok(vec![(top, read_only)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_both_versions_are_understood_and_no_path_leads_up() {
+        let table = "9:name=systemd:/a\n4:cpu,cpuacct:/b:c\n2:memory:/../../etc\n0::/d\nrubbish\n";
+        let shown: Vec<_> = memberships(table)
+            .into_iter()
+            .map(|one| (one.controllers.join("+"), one.path.display().to_string()))
+            .collect();
+        let expected = [("name=systemd", "/a"), ("cpu+cpuacct", "/b:c"), ("memory", "/etc"), ("", "/d")];
+        assert_eq!(shown, expected.map(|(controllers, path)| (controllers.to_owned(), path.to_owned())));
+    }
+}

@@ -1,0 +1,97 @@
+//! Why a pod or container could not be made.
+//!
+//! Owns the words. Must not know who reads them.
+
+use std::error::Error;
+use std::fmt::Write;
+use std::io;
+use std::path::PathBuf;
+
+use crate::api::decode::DecodeError;
+
+/// Why not.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The kernel refused something.
+    #[error("{doing} {subject}")]
+    Kernel {
+        /// For example `mount`.
+        doing: &'static str,
+        /// What it was done to.
+        subject: String,
+        /// Its answer.
+        source: io::Error,
+    },
+    /// The specification asks for what cannot be.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// Field of the specification, and its value.
+        field: String,
+        /// What is wrong with it, and what would be right.
+        problem: &'static str,
+    },
+    /// A specification that is no JSON.
+    #[error("read {path}")]
+    Syntax {
+        /// Which.
+        path: PathBuf,
+        /// Where.
+        source: serde_json::Error,
+    },
+    /// A specification whose fields have the wrong types.
+    #[error("read {path}")]
+    Fields {
+        /// Which.
+        path: PathBuf,
+        /// Where.
+        source: DecodeError,
+    },
+    /// The program cannot be started, in the words that runtimes have for it.
+    #[error("exec: {program:?}: {problem}")]
+    Program {
+        /// As given.
+        program: String,
+        /// For example `permission denied`.
+        problem: String,
+    },
+    /// An external runtime failed.
+    #[error("{program} {verb}: {output}")]
+    External {
+        /// Its name.
+        program: String,
+        /// What it was asked for.
+        verb: &'static str,
+        /// What it said, or how it ended.
+        output: String,
+    },
+    /// The monitor ended meanwhile.
+    #[error("the pod's monitor is gone")]
+    Orphaned,
+}
+
+impl InitError {
+    /// The whole chain, for people.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = self.source();
+        while let Some(error) = next {
+            // Writing to a string cannot fail.
+            let _ = write!(text, ": {error}");
+            next = error.source();
+        }
+        text
+    }
+}
+
+/// Says what was being done to what.
+pub(super) trait Doing<T> {
+    /// `doing subject: <the kernel's answer>`.
+    fn doing(self, doing: &'static str, subject: impl ToString) -> Result<T, InitError>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, doing: &'static str, subject: impl ToString) -> Result<T, InitError> {
+        self.map_err(|source| InitError::Kernel { doing, subject: subject.to_string(), source })
+    }
+}

@@ -1,0 +1,249 @@
+//! A pod's namespaces, made by its monitor for itself, and the process that holds a shared PID namespace together.
+//!
+//! Owns the order. Must not know containers.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use super::PodHandles;
+use super::error::{Doing, InitError};
+use crate::runtime::embedded::spec::PodSpec;
+use crate::runtime_config::IdRange;
+use crate::sys::clone::{self, Kind, Side};
+use crate::sys::container_root::Procfs;
+use crate::sys::credentials::{
+    CapabilitySets, bound_capabilities, set_capabilities, set_no_new_privileges, set_user,
+};
+use crate::sys::mount_tree::{NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root, set_propagation};
+use crate::sys::namespace::{self, Namespaces};
+
+/// The user of the pod's init process where nobody else is asked for, as that of pause images.
+const NOBODY: u32 = 65_535;
+
+/// Makes what `spec` asks for; this process is in it afterwards.
+///
+/// # Errors
+/// The first thing that cannot be.
+pub fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
+    let sysctls = spec.sysctls.iter().map(|(name, value)| Ok((sysctl_path(name, spec)?, value.as_str())));
+    let sysctls = sysctls.collect::<Result<Vec<_>, InitError>>()?;
+    let own = Namespaces {
+        network: spec.own_network,
+        ipc: spec.own_ipc,
+        uts: spec.own_uts,
+        ..Namespaces::default()
+    };
+    let helper = spec.users.map(|users| make_users(users, own)).transpose()?;
+    match &helper {
+        None => namespace::unshare(own).doing("make", "the pod's namespaces")?,
+        Some(helper) => enter_helpers(helper.pid, own)?,
+    }
+    if spec.own_network {
+        namespace::loopback_up().doing("switch on", "the loopback interface")?;
+    }
+    if spec.own_uts && !spec.hostname.is_empty() {
+        namespace::set_hostname(&spec.hostname).doing("set host name", &spec.hostname)?;
+    }
+    let procfs = Procfs::open().doing("open", "/proc")?;
+    for (path, value) in sysctls {
+        procfs.write(&path, value).doing("set sysctl", &path)?;
+    }
+    let users = helper.map(Helper::finish).transpose()?;
+    let (init, pids) = if spec.shared_pid {
+        let (init, pids) = start_init()?;
+        (Some(init), Some(pids))
+    } else {
+        (None, None)
+    };
+    Ok(PodHandles { init, pids, users })
+}
+
+/// The file of a sysctl below `/proc`, if it is one of a namespace that the pod has for itself.
+fn sysctl_path(name: &str, spec: &PodSpec) -> Result<String, InitError> {
+    let invalid = |problem| InitError::Invalid { field: format!("sysctls: {name:?}"), problem };
+    // As sysctl(8): whichever separator comes first separates, the other one is part of names.
+    let separated: String = if name.find(['.', '/']).is_some_and(|at| name.as_bytes()[at] == b'.') {
+        let swap = |letter| match letter {
+            '.' => '/',
+            '/' => '.',
+            other => other,
+        };
+        name.chars().map(swap).collect()
+    } else {
+        name.to_owned()
+    };
+    if separated.split('/').any(|part| matches!(part, "" | "." | "..")) || separated.contains('\0') {
+        return Err(invalid("not a name of a sysctl"));
+    }
+    let is_ipc = ["kernel/shm", "kernel/msg", "fs/mqueue/"].iter().any(|prefix| separated.starts_with(prefix))
+        || separated == "kernel/sem";
+    let is_network = separated.starts_with("net/");
+    if !is_ipc && !is_network {
+        return Err(invalid("it is the node's: only net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* are a pod's"));
+    }
+    if is_network && !spec.own_network {
+        return Err(invalid("the pod is in the node's network namespace"));
+    }
+    if is_ipc && !spec.own_ipc {
+        return Err(invalid("the pod is in the node's IPC namespace"));
+    }
+    Ok(format!("sys/{separated}"))
+}
+
+/// A short-lived child that is in the pod's namespaces until the monitor holds them.
+struct Helper {
+    pid: i32,
+    users: OwnedFd,
+    /// Its end is the helper's.
+    _hold: OwnedFd,
+}
+
+impl Helper {
+    fn finish(self) -> Result<OwnedFd, InitError> {
+        let Self { pid, users, _hold } = self;
+        drop(_hold);
+        clone::wait(pid).doing("wait for", "the helper")?;
+        Ok(users)
+    }
+}
+
+/// A child that unshares the user namespace; its maps are written from here, then it makes the others, which are owned by it.
+fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
+    let (words, answers) = clone::pipe().doing("make", "a pipe")?;
+    let (go, hold) = clone::pipe().doing("make", "a pipe")?;
+    let pid = match clone::fork(Kind::default()).doing("start", "a helper")? {
+        Side::Child => {
+            drop((words, hold));
+            help(own, File::from(answers), File::from(go))
+        }
+        Side::Parent(pid) => pid,
+    };
+    drop((answers, go));
+    let mut words = File::from(words);
+    let mut hold = File::from(hold);
+    let mut expect = |what: &'static str| {
+        let mut word = [0_u8];
+        match words.read(&mut word) {
+            Ok(1) if word[0] == 0 => Ok(()),
+            Ok(1) => Err(std::io::Error::from_raw_os_error(i32::from(word[0]))).doing("make", what),
+            Ok(_) => Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof)).doing("make", what),
+            Err(error) => Err(error).doing("make", what),
+        }
+    };
+    let made = (|| {
+        expect("a user namespace")?;
+        let map = format!("0 {} {}", range.host, range.length);
+        for kind in ["uid_map", "gid_map"] {
+            let path = format!("/proc/{pid}/{kind}");
+            let file = File::options().write(true).open(&path);
+            file.and_then(|mut file| file.write_all(map.as_bytes())).doing("write", &path)?;
+        }
+        hold.write_all(&[0]).doing("tell", "the helper")?;
+        expect("namespaces of the pod's users")?;
+        let path = format!("/proc/{pid}/ns/user");
+        namespace::open(Path::new(&path)).doing("open namespace", &path)
+    })();
+    match made {
+        Ok(users) => Ok(Helper { pid, users, _hold: hold.into() }),
+        Err(error) => {
+            drop(hold);
+            // It ends by itself now that nobody holds the other end.
+            clone::wait(pid).doing("wait for", "the helper")?;
+            Err(error)
+        }
+    }
+}
+
+fn help(own: Namespaces, mut answers: File, mut go: File) -> ! {
+    let mut tell = |outcome: std::io::Result<()>| {
+        // Numbers of errors are small; 255 stands for those without one.
+        let code = outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+        let told = answers.write_all(&[u8::try_from(code).unwrap_or(255)]);
+        if code != 0 || told.is_err() {
+            clone::exit(1);
+        }
+    };
+    tell(clone::die_with_parent().and_then(|()| {
+        namespace::unshare(Namespaces { user: true, ..Namespaces::default() })
+    }));
+    let mut word = [0];
+    if !matches!(go.read(&mut word), Ok(1)) {
+        clone::exit(1);
+    }
+    tell(set_user(0, 0, &[]).and_then(|()| namespace::unshare(own)));
+    // Until the monitor has what it needs, or is gone.
+    let _ = go.read(&mut word);
+    clone::exit(0)
+}
+
+fn enter_helpers(pid: i32, own: Namespaces) -> Result<(), InitError> {
+    for (name, wanted, kinds) in [
+        ("net", own.network, Namespaces { network: true, ..Namespaces::default() }),
+        ("ipc", own.ipc, Namespaces { ipc: true, ..Namespaces::default() }),
+        ("uts", own.uts, Namespaces { uts: true, ..Namespaces::default() }),
+    ] {
+        if wanted {
+            let path = format!("/proc/{pid}/ns/{name}");
+            let namespace = namespace::open(Path::new(&path)).doing("open namespace", &path)?;
+            namespace::join(namespace.as_fd(), kinds).doing("join namespace", &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the monitor.
+fn start_init() -> Result<(i32, OwnedFd), InitError> {
+    let (ready, told) = clone::pipe().doing("make", "a pipe")?;
+    let pid = match clone::fork(Kind { sibling: false, pid_namespace: true }).doing("start", "the pod's init")? {
+        Side::Child => {
+            drop(ready);
+            let outcome = isolate();
+            let code = outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+            let _ = File::from(told).write_all(&[u8::try_from(code).unwrap_or(255)]);
+            if code != 0 || clone::close_all().is_err() {
+                clone::exit(1);
+            }
+            clone::reap_for_ever()
+        }
+        Side::Parent(pid) => pid,
+    };
+    drop(told);
+    let mut word = [255_u8];
+    let heard = File::from(ready).read(&mut word);
+    match (heard, word[0]) {
+        (Ok(1), 0) => {}
+        (_, code) => {
+            clone::wait(pid).doing("wait for", "the pod's init")?;
+            return Err(std::io::Error::from_raw_os_error(i32::from(code))).doing("start", "the pod's init");
+        }
+    }
+    let path = format!("/proc/{pid}/ns/pid");
+    let pids = namespace::open(Path::new(&path)).doing("open namespace", &path)?;
+    Ok((pid, pids))
+}
+
+/// Containers of the pod see this process: it has nothing of the node's that they could reach through it.
+fn isolate() -> std::io::Result<()> {
+    clone::hide()?;
+    clone::die_with_parent()?;
+    clone::set_name(c"pod-init");
+    clone::new_session()?;
+    clone::reset_signals();
+    namespace::unshare(Namespaces { mount: true, ..Namespaces::default() })?;
+    set_propagation(Path::new("/"), Propagation::Private, true)?;
+    let new = NewFileSystem::open("tmpfs")?;
+    new.set("nr_inodes", b"1")?;
+    let empty = new.mount(READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)?;
+    // Only something attached can become the root; what it covers goes away with the rest.
+    let point = crate::sys::container_root::point_at(Path::new("/proc"))?;
+    empty.attach(point.as_fd())?;
+    enter_root(empty.as_fd())?;
+    set_no_new_privileges()?;
+    bound_capabilities(0)?;
+    set_user(NOBODY, NOBODY, &[])?;
+    set_capabilities(CapabilitySets::default())?;
+    clone::hide()?;
+    clone::die_with_parent()
+}

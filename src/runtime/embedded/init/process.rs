@@ -1,0 +1,226 @@
+//! The last part of the way: what this process may do is taken away piece by piece, then it becomes the container's program.
+//!
+//! Guarantees: what the specification does not grant is gone before the first instruction of the program; no descriptor but
+//! 0, 1 and 2 reaches it; whatever fails, it does not run.
+//!
+//! Owns the order. Must not know how the root file system came to be.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use super::capabilities;
+use super::error::{Doing, InitError};
+use super::lookup;
+use crate::runtime::embedded::spec::Process;
+use crate::sys::clone;
+use crate::sys::console::{Console, set_size, take_control};
+use crate::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
+use crate::sys::credentials::{
+    bound_capabilities, bounding_capabilities, execute, keep_capabilities, load_filter, new_keyring, set_capabilities,
+    set_limit, set_no_new_privileges, set_umask, set_user,
+};
+use crate::sys::namespace::{self, Namespaces};
+
+/// The kernel takes 4096 instructions of eight bytes.
+const MAX_FILTER: u64 = 4096 * 8;
+
+/// What has to be fetched from the node before its files are out of reach.
+#[derive(Debug)]
+pub struct Prepared {
+    filter: Option<Vec<u8>>,
+    /// Security labels and the files that take them, written at the end.
+    labels: Vec<(File, String)>,
+}
+
+/// Reads the filter, opens what labels are written to, and sets what only the node's procfs can set.
+///
+/// # Errors
+/// The first that cannot be had.
+pub fn prepare(process: &Process, filter: Option<File>, procfs: &Procfs) -> Result<Prepared, InitError> {
+    let filter = filter.map(|file| {
+        let mut bytes = Vec::new();
+        // One more byte than fits: the kernel then says that it is too long, and nothing shorter is loaded instead.
+        file.take(MAX_FILTER + 1).read_to_end(&mut bytes).doing("read", "the seccomp filter")?;
+        Ok(bytes)
+    });
+    if let Some(adjustment) = process.oom_score_adj {
+        match procfs.write("self/oom_score_adj", &adjustment.to_string()) {
+            // Lower than ours needs a capability that not every agent has: ours is the least we can give.
+            Err(error) if is_refused(&error) => {}
+            other => other.doing("write", "oom_score_adj")?,
+        }
+    }
+    let mut labels = Vec::new();
+    if !process.apparmor_profile.is_empty() && process.apparmor_profile != "unconfined" {
+        let file = procfs
+            .writer("thread-self/attr/apparmor/exec")
+            .or_else(|_| procfs.writer("thread-self/attr/exec"))
+            .doing("set AppArmor profile", &process.apparmor_profile)?;
+        labels.push((file, format!("exec {}", process.apparmor_profile)));
+    }
+    if !process.selinux_label.is_empty() {
+        let file = procfs.writer("thread-self/attr/exec").doing("set SELinux label", &process.selinux_label)?;
+        labels.push((file, process.selinux_label.clone()));
+    }
+    Ok(Prepared { filter: filter.transpose()?, labels })
+}
+
+/// Where a process with a pod's own users ends up.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    /// The pod's user namespace.
+    pub users: Option<BorrowedFd<'a>>,
+    /// Whether the mount namespace has to be made the user namespace's own.
+    pub own_mounts: bool,
+    /// The connection to the monitor: it shows whether that still is there.
+    pub report: BorrowedFd<'a>,
+}
+
+/// Makes the terminal standard input, output and error, and this session's own.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn use_terminal(console: &Console, process: &Process, owner: u32) -> Result<(), InitError> {
+    let terminal = console.terminal.as_fd();
+    if let Some(size) = process.console_size {
+        set_size(terminal, size.height, size.width).doing("set size of", "the terminal")?;
+    }
+    // The group is devpts' own.
+    let group = facts(terminal).doing("look at", "the terminal")?.gid;
+    set_owner(terminal, owner, group).doing("give", "the terminal")?;
+    take_control(terminal).doing("take", "the terminal")?;
+    for number in 0..3 {
+        clone::become_stdio(terminal, number).doing("use", "the terminal")?;
+    }
+    Ok(())
+}
+
+/// Becomes the program of `process`. The root file system is the container's already.
+///
+/// # Errors
+/// Returns only if something cannot be.
+pub fn become_program(process: &Process, prepared: Prepared, destination: Destination<'_>) -> InitError {
+    match confine(process, prepared, destination) {
+        Ok((program, arguments, environment)) => {
+            let error = execute(Path::new(&program), &arguments, &environment);
+            InitError::Program {
+                program: process.args.first().cloned().unwrap_or_default(),
+                problem: format!("exec {program}: {}", lookup::reason(&error)),
+            }
+        }
+        Err(error) => error,
+    }
+}
+
+type Program = (String, Vec<CString>, Vec<CString>);
+
+fn confine(process: &Process, prepared: Prepared, destination: Destination<'_>) -> Result<Program, InitError> {
+    for limit in &process.rlimits {
+        set_limit(&limit.kind, limit.soft, limit.hard).doing("set limit", &limit.kind)?;
+    }
+    new_keyring().doing("join", "a new keyring")?;
+    let sets = capabilities::sets(&process.capabilities, bounding_capabilities())?;
+    if let Some(users) = destination.users {
+        let only = |user: bool, mount: bool| Namespaces { user, mount, ..Namespaces::default() };
+        namespace::join(users, only(true, false)).doing("join", "the pod's user namespace")?;
+        if destination.own_mounts {
+            // A copy that the pod's users own, in which nothing that was mounted for them can be taken apart.
+            namespace::unshare(only(false, true)).doing("make", "a mount namespace")?;
+        }
+        // Ids of the node that are not mapped mean nobody here; root of the pod may do what follows.
+        set_user(0, 0, &[]).doing("become", "the pod's root")?;
+    }
+    let user = &process.user;
+    give_streams(user.uid, user.gid)?;
+    for (mut file, label) in prepared.labels {
+        file.write_all(label.as_bytes()).doing("set label", label)?;
+    }
+    let load = |filter: &Option<Vec<u8>>| match filter {
+        Some(filter) => load_filter(filter).doing("load", "the seccomp filter"),
+        None => Ok(()),
+    };
+    if process.no_new_privileges {
+        set_no_new_privileges().doing("set", "no_new_privs")?;
+    } else {
+        // Later we are not allowed to any more.
+        load(&prepared.filter)?;
+    }
+    bound_capabilities(sets.bounding).doing("drop", "capabilities")?;
+    let directory = if process.cwd.is_empty() { "/" } else { &process.cwd };
+    // As root first: a directory may be closed to the user and yet be where it works, as with runc.
+    let moved = change_directory(Path::new(directory));
+    keep_capabilities(true).doing("keep", "capabilities")?;
+    set_user(user.uid, user.gid, &user.additional_gids)
+        .doing("become user", format_args!("{}:{}", user.uid, user.gid))?;
+    keep_capabilities(false).doing("drop", "capabilities")?;
+    match moved {
+        // As the user then: a network file system may know root less well.
+        Err(error) if is_refused(&error) => change_directory(Path::new(directory)),
+        other => other,
+    }
+    .doing("change directory to", directory)?;
+    set_capabilities(sets).doing("set", "capabilities")?;
+    // Changing the user made the kernel forget both.
+    clone::hide().doing("hide", "the process")?;
+    clone::die_with_parent().doing("tie", "the process to its monitor")?;
+    if !clone::is_connected(destination.report) {
+        return Err(InitError::Orphaned);
+    }
+    set_umask(0o022);
+    let program = words(process)?;
+    clone::reset_signals();
+    clone::close_on_exec_from(3).doing("close", "descriptors")?;
+    if process.no_new_privileges {
+        load(&prepared.filter)?;
+    }
+    Ok(program)
+}
+
+fn words(process: &Process) -> Result<Program, InitError> {
+    let (Some(name), mut environment) = (process.args.first(), process.env.clone()) else {
+        return Err(InitError::Invalid { field: "process.args".to_owned(), problem: "no command specified" });
+    };
+    let variable = |environment: &[String], name: &str| {
+        environment.iter().rev().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+    };
+    if variable(&environment, "HOME").is_none_or(|home| home.is_empty()) {
+        environment.retain(|entry| !entry.starts_with("HOME="));
+        environment.push(format!("HOME={}", lookup::home(process.user.uid)));
+    }
+    let path = variable(&environment, "PATH").unwrap_or_default();
+    let directory = if process.cwd.is_empty() { "/" } else { &process.cwd };
+    let program = lookup::program(name, &path, Path::new(directory))?;
+    let strings = |field: &str, words: &[String]| {
+        words
+            .iter()
+            .map(|word| {
+                CString::new(word.as_str()).map_err(|_| InitError::Invalid {
+                    field: format!("process.{field}: {word:?}"),
+                    problem: "a zero byte cannot be passed on",
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()
+    };
+    Ok((program.display().to_string(), strings("args", &process.args)?, strings("env", &environment)?))
+}
+
+/// A program opens `/dev/stdout` anew as its own user: pipes have to belong to it.
+fn give_streams(uid: u32, gid: u32) -> Result<(), InitError> {
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    for stream in [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()] {
+        let Ok(facts) = facts(stream) else { continue };
+        // Devices are shared with everybody: /dev/null, or a terminal that has its owner already.
+        if facts.character_device.is_some() || facts.uid == uid || !facts.is_pipe_or_socket {
+            continue;
+        }
+        match set_owner(stream, uid, gid) {
+            // Somebody else's pipe that we may not give away works unless it is opened anew.
+            Err(error) if is_refused(&error) || error.kind() == std::io::ErrorKind::InvalidInput => {}
+            other => other.doing("give", "a stream")?,
+        }
+    }
+    Ok(())
+}

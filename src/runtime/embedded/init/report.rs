@@ -1,0 +1,85 @@
+//! What a child tells the monitor between fork and exec. The end of the connection without [`Report::Failed`] means that the
+//! program runs.
+//!
+//! Owns the packets. Must not know what is done about them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::sys::parcel;
+
+/// Longer reasons are cut.
+const MAX_TEXT: usize = 3072;
+
+/// One thing to tell.
+#[derive(Debug)]
+pub enum Report {
+    /// The container's (or exec's) first process, as the node sees it. Comes first.
+    Pid(i32),
+    /// The master of the terminal that was asked for.
+    Terminal(OwnedFd),
+    /// It cannot be, and why.
+    Failed(String),
+}
+
+impl Report {
+    /// Tells. When nobody listens any more, nobody needs to know.
+    pub fn send(self, socket: BorrowedFd<'_>) {
+        // The kernel kills the child with its monitor; an error here can only mean that it is about to.
+        let _ = match &self {
+            Self::Pid(pid) => parcel::send(socket, format!("P{pid}").as_bytes(), None),
+            Self::Terminal(master) => parcel::send(socket, b"T", Some(master.as_fd())),
+            Self::Failed(text) => {
+                let end = text.floor_char_boundary(MAX_TEXT.min(text.len()));
+                parcel::send(socket, format!("E{}", &text[..end]).as_bytes(), None)
+            }
+        };
+    }
+
+    /// Takes the next; `None` at the end.
+    ///
+    /// # Errors
+    /// The kernel's answer; `InvalidData` for a packet that is none of these.
+    pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
+        let mut buffer = [0; MAX_TEXT + 1];
+        let (length, fd) = parcel::receive(socket, &mut buffer)?;
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let Some((kind, text)) = buffer[..length].split_first() else { return Ok(None) };
+        let text = String::from_utf8_lossy(text);
+        Ok(Some(match (kind, fd) {
+            (b'P', None) => Self::Pid(text.parse().map_err(|_| invalid())?),
+            (b'T', Some(master)) => Self::Terminal(master),
+            (b'E', None) => Self::Failed(text.into_owned()),
+            _ => return Err(invalid()),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_arrive_as_they_were_sent_and_long_ones_are_cut_between_letters() {
+        let (here, there) = parcel::pair().unwrap();
+        Report::Pid(4711).send(here.as_fd());
+        Report::Terminal(here.try_clone().unwrap()).send(here.as_fd());
+        Report::Failed(format!("x{}", "ä".repeat(MAX_TEXT))).send(here.as_fd());
+        drop(here);
+        let next = || Report::receive(there.as_fd()).unwrap();
+        assert!(matches!(next(), Some(Report::Pid(4711))));
+        assert!(matches!(next(), Some(Report::Terminal(_))));
+        let Some(Report::Failed(text)) = next() else { panic!("a reason was sent") };
+        assert!(text.starts_with('x') && text.ends_with('ä') && text.len() > MAX_TEXT - 2);
+        assert!(next().is_none());
+    }
+
+    #[test]
+    fn packets_that_are_none_of_ours_are_refused() {
+        let (here, there) = parcel::pair().unwrap();
+        for packet in [&b"P12x"[..], b"T", b"Q"] {
+            parcel::send(here.as_fd(), packet, None).unwrap();
+            assert!(Report::receive(there.as_fd()).is_err());
+        }
+    }
+}

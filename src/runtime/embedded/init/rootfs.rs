@@ -1,0 +1,390 @@
+//! The root file system of a container and everything mounted into it, in a mount namespace that nobody else sees.
+//!
+//! Expected flow: sources of binds are opened first, while mounts still travel as the node has them; then nothing travels to
+//! the node any more; the overlay is mounted; every target is resolved by the kernel as the container would, made if it is
+//! missing, and mounted by descriptor; what is to be read-only becomes so at the end.
+//!
+//! Guarantees: nothing outside of the root is made, changed or mounted over, whatever links an image or a volume has and
+//! whoever changes them meanwhile. No path is resolved twice.
+//!
+//! Owns mounts of the container. Must not know what runs in it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use super::cgroups;
+use super::error::{Doing, InitError};
+use super::options::Options;
+use crate::runtime::embedded::layout::ContainerDir;
+use crate::runtime::embedded::spec::{Bundle, OciMount, Overlay};
+use crate::sys::container_root::{ContainerRoot, FileSystem, clean, facts, file_system, point_at, set_owner};
+use crate::sys::mount_tree::{
+    Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root,
+    is_unsupported, mount_overlay, set_propagation,
+};
+
+/// Files of procfs that something may be mounted over, as runc allows it: system containers show their own figures there.
+const COVERABLE: [&str; 11] = [
+    "/proc/cpuinfo",
+    "/proc/diskstats",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/net/dev",
+    "/proc/slabinfo",
+    "/proc/stat",
+    "/proc/swaps",
+    "/proc/sys/kernel/ns_last_pid",
+    "/proc/uptime",
+    "/proc/version",
+];
+
+/// The pod's users, as far as mounts care.
+#[derive(Clone, Copy, Debug)]
+pub struct Users<'a> {
+    /// Their namespace.
+    pub namespace: BorrowedFd<'a>,
+    /// What root in it is on the node.
+    pub root_uid: u32,
+    /// The same for the group.
+    pub root_gid: u32,
+}
+
+/// A root file system under construction.
+#[derive(Debug)]
+pub struct Rootfs {
+    /// Its root directory.
+    pub root: ContainerRoot,
+    mount: Mount,
+    /// Mounts that become read-only when everything in them is made.
+    later: Vec<(Mount, Attributes)>,
+}
+
+/// A mount of the specification, its options sorted out, its source open.
+struct Planned<'a> {
+    mount: &'a OciMount,
+    options: Options,
+    source: Option<Mount>,
+    destination: PathBuf,
+}
+
+impl Rootfs {
+    /// Mounts everything. This process is in a mount namespace of its own that still is a plain copy of the node's.
+    ///
+    /// # Errors
+    /// The first thing that cannot be.
+    pub fn make(dir: &ContainerDir, bundle: &Bundle, users: Option<Users<'_>>) -> Result<Self, InitError> {
+        let planned = bundle.oci.mounts.iter().map(|mount| plan(mount, users)).collect::<Result<Vec<_>, _>>()?;
+        let shares = !matches!(bundle.oci.linux.rootfs_propagation.as_str(), "private" | "rprivate");
+        let travel = if shares { Propagation::Slave } else { Propagation::Private };
+        set_propagation(Path::new("/"), travel, true).doing("cut off", "mounts of the node")?;
+        let mount = mount_root(&dir.rootfs(), &bundle.overlay, users)?;
+        let root = ContainerRoot::open(&dir.rootfs()).doing("open", dir.rootfs().display())?;
+        let mut rootfs = Self { root, mount, later: Vec::new() };
+        for planned in planned {
+            rootfs.mount(planned, users)?;
+        }
+        Ok(rootfs)
+    }
+
+    fn mount(&mut self, planned: Planned<'_>, users: Option<Users<'_>>) -> Result<(), InitError> {
+        let Planned { mount, mut options, source, destination } = planned;
+        let shown = destination.display().to_string();
+        if let Some(source) = source {
+            let is_dir = facts(source.as_fd()).doing("look at", &mount.source)?.is_directory;
+            let target = if is_dir {
+                self.root.ensure_dir(&destination, 0o755)
+            } else {
+                self.root.ensure_file(&destination)
+            };
+            let target = target.doing("make mount point", &shown)?;
+            self.refuse_procfs(&target, &destination)?;
+            return self.attach_bind(&source, &target, &options, &shown);
+        }
+        if mount.kind == "cgroup" || mount.kind == "cgroup2" {
+            let target = self.root.ensure_dir(&destination, 0o755).doing("make mount point", &shown)?;
+            self.refuse_procfs(&target, &destination)?;
+            return cgroups::mount(&target, options.attributes).map(|later| self.later.extend(later));
+        }
+        let existing = self.root.point_unfollowed(&destination).ok();
+        let existing = existing.and_then(|fd| facts(fd.as_fd()).ok());
+        let is_system = matches!(mount.kind.as_str(), "proc" | "sysfs");
+        if is_system && existing.is_some_and(|facts| !facts.is_directory) {
+            return Err(InitError::Invalid {
+                field: format!("mounts: {} on {shown}", mount.kind),
+                problem: "it must be mounted on an ordinary directory, the image has something else there",
+            });
+        }
+        let target = self.root.ensure_dir(&destination, 0o755).doing("make mount point", &shown)?;
+        if is_system {
+            // A link further up may have led to the procfs mounted before; over its own root a second one may go.
+            let at = facts(target.as_fd()).doing("look at", &shown)?;
+            if at.inode != 1 {
+                self.refuse_procfs(&target, &destination)?;
+            }
+        } else {
+            self.refuse_procfs(&target, &destination)?;
+        }
+        if mount.kind == "tmpfs" {
+            if let Some(facts) = existing.filter(|facts| facts.is_directory && !options.has("mode")) {
+                options.data.push(("mode".to_owned(), Some(format!("{:o}", facts.mode))));
+            }
+            if let Some(users) = users.filter(|_| !options.has("uid")) {
+                options.data.push(("uid".to_owned(), Some(users.root_uid.to_string())));
+                options.data.push(("gid".to_owned(), Some(users.root_gid.to_string())));
+            }
+        }
+        if let (Some(users), "devpts") = (users, mount.kind.as_str()) {
+            for (name, value) in &mut options.data {
+                if let (Some(value), "gid") = (value, name.as_str()) {
+                    let gid = value.parse::<u32>().unwrap_or(0);
+                    *value = users.root_gid.saturating_add(gid).to_string();
+                }
+            }
+        }
+        let made = new_file_system(mount, &options)?;
+        made.attach(target.as_fd()).doing("mount", &shown)?;
+        self.settle(made, &options, &shown)
+    }
+
+    fn attach_bind(
+        &mut self,
+        source: &Mount,
+        target: &OwnedFd,
+        options: &Options,
+        shown: &str,
+    ) -> Result<(), InitError> {
+        source.attach(target.as_fd()).doing("mount", shown)?;
+        source.set_attributes(options.attributes, false).doing("set options of", shown)?;
+        source.set_attributes(options.recursive, true).doing("set recursive options of", shown)?;
+        for (propagation, recursive) in &options.propagation {
+            source.set_propagation(*propagation, *recursive).doing("set propagation of", shown)?;
+        }
+        Ok(())
+    }
+
+    /// Attributes of a new file system; those that would be in the way of mounts below come at the end.
+    fn settle(&mut self, made: Mount, options: &Options, shown: &str) -> Result<(), InitError> {
+        for (propagation, recursive) in &options.propagation {
+            made.set_propagation(*propagation, *recursive).doing("set propagation of", shown)?;
+        }
+        if options.attributes.set & READ_ONLY != 0 || options.recursive.set & READ_ONLY != 0 {
+            self.later.push((made, Attributes { set: READ_ONLY, clear: 0 }));
+        }
+        Ok(())
+    }
+
+    /// A volume or a link in it must not cover or fill in what procfs says: masks and labels depend on it.
+    fn refuse_procfs(&self, target: &OwnedFd, destination: &Path) -> Result<(), InitError> {
+        let shown = destination.display().to_string();
+        let is_proc = file_system(target.as_fd()).doing("look at", &shown)? == FileSystem::Proc;
+        if !is_proc || COVERABLE.iter().any(|path| Path::new(path) == destination) {
+            return Ok(());
+        }
+        Err(InitError::Invalid {
+            field: format!("mounts: {shown}"),
+            problem: "it is inside of /proc, where nothing may be mounted",
+        })
+    }
+
+    /// Hides `masked` and makes `readonly` read-only. What is not there needs neither.
+    ///
+    /// # Errors
+    /// The first that cannot be.
+    pub fn restrict(&self, masked: &[String], readonly: &[String]) -> Result<(), InitError> {
+        for path in readonly {
+            let Some(target) = self.find(path)? else { continue };
+            let copy = Mount::copy_of_descriptor(target.as_fd(), true).doing("copy", path)?;
+            copy.attach(target.as_fd()).doing("make read-only", path)?;
+            let attributes = Attributes { set: READ_ONLY, clear: 0 };
+            match copy.set_attributes(attributes, true) {
+                Err(error) if is_unsupported(&error) => copy.set_attributes(attributes, false),
+                other => other,
+            }
+            .doing("make read-only", path)?;
+        }
+        if masked.is_empty() {
+            return Ok(());
+        }
+        // The node's own device, and looked at: what a container has at /dev/null may be anything.
+        let null = point_at(Path::new("/dev/null")).doing("open", "/dev/null")?;
+        if facts(null.as_fd()).doing("look at", "/dev/null")?.character_device != Some((1, 3)) {
+            return Err(InitError::Invalid {
+                field: "/dev/null".to_owned(),
+                problem: "it is not the null device: nothing can be masked with it",
+            });
+        }
+        let mut empty: Option<Mount> = None;
+        for path in masked {
+            let Some(target) = self.find(path)? else { continue };
+            let cover = if facts(target.as_fd()).doing("look at", path)?.is_directory {
+                let empty = match &empty {
+                    Some(empty) => empty,
+                    None => empty.insert(empty_directory().doing("make", "an empty directory")?),
+                };
+                Mount::copy_of_descriptor(empty.as_fd(), false)
+            } else {
+                Mount::copy_of_descriptor(null.as_fd(), false)
+            };
+            let cover = cover.doing("make a cover of", path)?;
+            cover.attach(target.as_fd()).doing("mask", path)?;
+            cover.set_attributes(Attributes { set: READ_ONLY, clear: 0 }, false).doing("mask", path)?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, path: &str) -> Result<Option<OwnedFd>, InitError> {
+        match self.root.point(&clean(Path::new(path))) {
+            Ok(target) => Ok(Some(target)),
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                Ok(None)
+            }
+            Err(error) => Err(error).doing("open", path),
+        }
+    }
+
+    /// Makes it the root of this process and its mount namespace, and takes the node's file systems out of it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn enter(self, readonly: bool, propagation: &str) -> Result<(), InitError> {
+        for (mount, attributes) in &self.later {
+            mount.set_attributes(*attributes, false).doing("make read-only", "a mount")?;
+        }
+        if readonly {
+            let attributes = Attributes { set: READ_ONLY, clear: 0 };
+            self.mount.set_attributes(attributes, false).doing("make read-only", "the root")?;
+        }
+        enter_root(self.mount.as_fd()).doing("enter", "the root file system")?;
+        match propagation {
+            "shared" | "rshared" => self.mount.set_propagation(Propagation::Shared, false),
+            "unbindable" | "runbindable" => self.mount.set_propagation(Propagation::Unbindable, false),
+            _ => Ok(()),
+        }
+        .doing("set propagation of", "the root")
+    }
+}
+
+fn empty_directory() -> std::io::Result<Mount> {
+    let new = NewFileSystem::open("tmpfs")?;
+    new.set("mode", b"555")?;
+    // The least the kernel takes: nothing can be put in.
+    new.set("nr_inodes", b"1")?;
+    new.mount(READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)
+}
+
+fn plan<'a>(mount: &'a OciMount, users: Option<Users<'_>>) -> Result<Planned<'a>, InitError> {
+    let mut options = Options::parse(&mount.options);
+    if mount.kind == "bind" && options.bind.is_none() {
+        options.bind = Some(false);
+    }
+    let invalid = |problem| InitError::Invalid { field: format!("mounts: {:?}", mount.destination), problem };
+    if !mount.destination.starts_with('/') {
+        return Err(invalid("a destination is absolute"));
+    }
+    let destination = clean(Path::new(&mount.destination));
+    if destination == Path::new("/") {
+        return Err(invalid("nothing can be mounted over the root"));
+    }
+    let source = match options.bind {
+        None => None,
+        Some(recursive) => {
+            let source = Mount::copy_of(Path::new(&mount.source), recursive).doing("bind", &mount.source)?;
+            if let Some(below) = options.id_map {
+                let users = users.ok_or_else(|| invalid("idmap without a user namespace"))?;
+                source.map_ids(users.namespace, below).doing("map owners of", &mount.source)?;
+            }
+            Some(source)
+        }
+    };
+    Ok(Planned { mount, options, source, destination })
+}
+
+fn new_file_system(mount: &OciMount, options: &Options) -> Result<Mount, InitError> {
+    let kind = mount.kind.as_str();
+    let new = NewFileSystem::open(kind).doing("make file system", kind)?;
+    if !mount.source.is_empty() {
+        // Shown in the mount table.
+        new.set("source", mount.source.as_bytes()).doing("name", kind)?;
+    }
+    for (name, value) in &options.data {
+        match value {
+            Some(value) => new.set(name, value.as_bytes()),
+            // Every devpts is one of its own since Linux 4.7.
+            None if kind == "devpts" && name == "newinstance" => Ok(()),
+            None => new.set_flag(name),
+        }
+        .doing("set option", format_args!("{name} of {kind}"))?;
+    }
+    let attributes = (options.attributes.set | options.recursive.set) & !READ_ONLY;
+    new.mount(attributes).doing("make file system", kind)
+}
+
+fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) -> Result<Mount, InitError> {
+    std::fs::create_dir_all(target).doing("make", target.display())?;
+    if overlay.lower.is_empty() {
+        return Err(InitError::Invalid { field: "overlay.lower".to_owned(), problem: "an image has a layer" });
+    }
+    if let Some(users) = users {
+        map_layers(overlay, users)?;
+    }
+    for dir in [&overlay.upper, &overlay.work] {
+        std::fs::create_dir_all(dir).doing("make", dir.display())?;
+    }
+    let point = point_at(target).doing("open", target.display())?;
+    match overlay_by_layer(overlay) {
+        Ok(mount) => mount.attach(point.as_fd()).doing("mount overlay on", target.display()).map(|()| mount),
+        Err(error) if is_unsupported(&error) => {
+            let layers = overlay.lower.iter().map(|path| point_at(path).doing("open layer", path.display()));
+            let layers = layers.collect::<Result<Vec<_>, _>>()?;
+            overlay_by_descriptor(target, overlay, &layers).doing("mount overlay on", target.display())?;
+            Mount::at(target).doing("open", target.display())
+        }
+        Err(error) => Err(error).doing("mount overlay on", target.display()),
+    }
+}
+
+/// Layers one by one (Linux 6.8), so that neither their number nor their names are limited by a page.
+fn overlay_by_layer(overlay: &Overlay) -> std::io::Result<Mount> {
+    use std::os::unix::ffi::OsStrExt;
+    let new = NewFileSystem::open("overlay")?;
+    new.set("source", b"overlay")?;
+    for layer in &overlay.lower {
+        new.set("lowerdir+", layer.as_os_str().as_bytes())?;
+    }
+    if !overlay.upper.as_os_str().is_empty() {
+        new.set("upperdir", overlay.upper.as_os_str().as_bytes())?;
+        new.set("workdir", overlay.work.as_os_str().as_bytes())?;
+    }
+    new.mount(0)
+}
+
+/// All layers in one string of at most a page: their names are the numbers of descriptors, seen from `/proc/self/fd`.
+fn overlay_by_descriptor(target: &Path, overlay: &Overlay, layers: &[OwnedFd]) -> std::io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let upper = [point_at(&overlay.upper)?, point_at(&overlay.work)?];
+    let lower: Vec<String> = layers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+    let [upper, work] = &upper;
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), upper.as_raw_fd(), work.as_raw_fd());
+    std::env::set_current_dir("/proc/self/fd")?;
+    let mounted = mount_overlay(target, options.as_bytes());
+    std::env::set_current_dir("/")?;
+    mounted
+}
+
+/// Layers belong to the node's users; in this mount namespace they are covered by copies that show the pod's.
+fn map_layers(overlay: &Overlay, users: Users<'_>) -> Result<(), InitError> {
+    for layer in &overlay.lower {
+        let copy = Mount::copy_of(layer, false).doing("copy layer", layer.display())?;
+        copy.map_ids(users.namespace, false).doing("map owners of layer", layer.display())?;
+        let point = point_at(layer).doing("open layer", layer.display())?;
+        copy.attach(point.as_fd()).doing("mount layer", layer.display())?;
+    }
+    std::fs::create_dir_all(&overlay.upper).doing("make", overlay.upper.display())?;
+    let upper = point_at(&overlay.upper).doing("open", overlay.upper.display())?;
+    // The root directory of the container is this one.
+    if facts(upper.as_fd()).doing("look at", overlay.upper.display())?.uid == 0 {
+        set_owner(upper.as_fd(), users.root_uid, users.root_gid).doing("give", overlay.upper.display())?;
+    }
+    Ok(())
+}

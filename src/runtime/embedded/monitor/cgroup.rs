@@ -1,0 +1,65 @@
+//! Killing all of a container by its cgroups.
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+
+use crate::sys::children::kill_by_id;
+
+/// A list of process ids longer than this is dealt with in the next round.
+const MAX_LIST: u64 = 64 * 1024;
+/// Rounds at once: what a fork bomb makes in between is the next one's.
+const ROUNDS: usize = 5;
+
+/// Sends SIGKILL to everything in these cgroups, the directories of one container in every hierarchy; says whether anything
+/// may be left. Never to ourselves.
+pub(super) fn kill_all(directories: &[PathBuf]) -> bool {
+    let mut left = false;
+    for directory in directories {
+        left = false;
+        for _ in 0..ROUNDS {
+            let pids = processes(directory);
+            left = !pids.is_empty();
+            if !left || pids.contains(&own_pid()) {
+                break;
+            }
+            // cgroup v2 since Linux 5.14: all at once, faster than any fork.
+            if fs::write(directory.join("cgroup.kill"), "1").is_ok() {
+                break;
+            }
+            pids.into_iter().for_each(kill_by_id);
+        }
+    }
+    left
+}
+
+/// Sends SIGKILL to a session that began with this process, as far as it is in these cgroups.
+pub(super) fn kill_session(directories: &[PathBuf], leader: i32) {
+    // Its own group first: enough for nearly everything, and the way without cgroups.
+    kill_by_id(-leader);
+    let in_session = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let session = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(3)?.parse().ok());
+        session == Some(leader)
+    };
+    for directory in directories {
+        processes(directory).into_iter().filter(in_session).for_each(kill_by_id);
+    }
+}
+
+fn own_pid() -> i32 {
+    std::process::id().cast_signed()
+}
+
+fn processes(directory: &std::path::Path) -> Vec<i32> {
+    let mut text = String::new();
+    match fs::File::open(directory.join("cgroup.procs")) {
+        Ok(file) => {
+            // What is cut off or unreadable is left for another round.
+            let _ = file.take(MAX_LIST).read_to_string(&mut text);
+        }
+        Err(_) => return Vec::new(),
+    }
+    // 0 stands for a process of another PID namespace, which is not ours to kill.
+    text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
+}

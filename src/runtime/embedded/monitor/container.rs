@@ -1,0 +1,483 @@
+//! A container's life in the monitor: forked, reported, running, drained, ended.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use super::super::facts::{Facts, replace};
+use super::super::init::{self, Report};
+use super::super::layout::ContainerDir;
+use super::super::protocol::{Exited, Reply, Started};
+use super::cgroup;
+use super::connection::Role;
+use super::log::{Log, Splitter, Stream};
+use super::{DRAIN_DEADLINE, Kind, Monitor, START_DEADLINE, complain, exited, token};
+use crate::clock::Clock;
+use crate::sys::children::{self, ChildExit};
+use crate::sys::epoll::Wanted;
+use crate::sys::packets;
+
+/// Pieces of output taken at a container's end before others get their turn again.
+const DRAIN_READS: usize = 256;
+/// Names of containers are components of paths.
+const MAX_NAME: usize = 255;
+
+/// One container.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) id: String,
+    pub(super) serial: u32,
+    directory: ContainerDir,
+    pub(super) facts: Facts,
+    phase: Phase,
+    /// The child that makes it, until it is reaped.
+    helper: Option<i32>,
+    /// The first process, 0 before it is known.
+    pub(super) pid: i32,
+    process: Option<OwnedFd>,
+    pub(super) started: Started,
+    pub(super) exited: Option<Exited>,
+    pub(super) stdin: Option<File>,
+    /// `stdin` is waited for because it is full.
+    pub(super) stdin_is_full: bool,
+    stdout: Option<Output>,
+    stderr: Option<Output>,
+    pub(super) console: Option<File>,
+    pub(super) log: Log,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Starting { report: OwnedFd, until: Instant },
+    Running,
+    Draining { until: Instant },
+    Ended,
+}
+
+/// One of its outputs.
+#[derive(Debug)]
+struct Output {
+    file: File,
+    splitter: Splitter,
+}
+
+impl Output {
+    fn new(file: File) -> Self {
+        Self { file, splitter: Splitter::default() }
+    }
+}
+
+impl Container {
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended)
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running)
+    }
+
+    pub(super) fn waits_for_pid(&self) -> bool {
+        matches!(self.phase, Phase::Starting { .. }) && self.pid == 0
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Starting { until, .. } | Phase::Draining { until } => Some(until),
+            Phase::Running | Phase::Ended => None,
+        }
+    }
+
+    /// What a new watcher hears of it.
+    pub(super) fn state(&self) -> Option<Reply> {
+        let container = self.id.clone();
+        match (&self.phase, self.exited) {
+            (Phase::Ended, Some(exited)) => Some(Reply::Exited { container, exited }),
+            (Phase::Running | Phase::Draining { .. }, _) => {
+                Some(Reply::Running { container, started: self.started })
+            }
+            _ => None,
+        }
+    }
+
+    /// # Errors
+    /// No such signal.
+    pub(super) fn signal(&self, signal: i32) -> io::Result<()> {
+        match &self.process {
+            Some(process) => children::pidfd_signal(process.as_fd(), signal),
+            None => Ok(()),
+        }
+    }
+
+    /// Kills it with all that is in it; says whether anything may be left.
+    pub(super) fn kill(&self) -> bool {
+        if let Some(helper) = self.helper {
+            children::kill_by_id(helper);
+        }
+        // SIGKILL is a signal.
+        let _ = self.signal(9);
+        cgroup::kill_all(&self.facts.cgroups)
+    }
+
+    /// A terminal goes on: other people may sit at it.
+    pub(super) fn closes_stdin_with_attach(&self) -> bool {
+        self.facts.stdin_once && !self.facts.terminal
+    }
+
+    fn output(&mut self, stream: Stream) -> &mut Option<Output> {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+}
+
+/// The child's ends of the three streams.
+struct ChildStreams {
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+}
+
+fn is_name(id: &str) -> bool {
+    !id.is_empty() && id.len() <= MAX_NAME && id != "." && id != ".." && !id.contains(['/', '\0'])
+}
+
+fn pipe() -> io::Result<(File, OwnedFd)> {
+    let (reader, writer) = io::pipe()?;
+    packets::set_nonblocking(reader.as_fd())?;
+    Ok((File::from(OwnedFd::from(reader)), writer.into()))
+}
+
+impl Monitor {
+    pub(super) fn container_at(&self, serial: u32) -> Option<usize> {
+        self.containers.iter().position(|container| container.serial == serial)
+    }
+
+    pub(super) fn container_named(&self, id: &str) -> Option<usize> {
+        self.containers.iter().position(|container| container.id == id)
+    }
+
+    /// Begins a container; its report tells the rest. Returns its serial number.
+    ///
+    /// # Errors
+    /// Why not; nothing is left behind then.
+    pub(super) fn begin(&mut self, id: &str) -> Result<u32, String> {
+        fn said<'a>(doing: &'a str) -> impl Fn(io::Error) -> String + 'a {
+            move |error| format!("{doing}: {error}")
+        }
+        if self.stopping {
+            return Err("the pod is being ended".to_owned());
+        }
+        if !is_name(id) {
+            return Err(format!("{id:?} is no container's id"));
+        }
+        if let Some(at) = self.container_named(id) {
+            let state = if self.containers[at].has_ended() { "has ended" } else { "is there" };
+            return Err(format!("container {id} {state} already"));
+        }
+        let directory = self.directory.container(id);
+        let facts = Facts::read(&directory).map_err(said("read the container's facts"))?;
+        let log = Log::open(facts.log.clone())
+            .map_err(|error| format!("open the log {}: {error}", facts.log.clone().unwrap_or_default().display()))?;
+        let serial = self.serial();
+        let mut container = Container {
+            id: id.to_owned(),
+            serial,
+            directory,
+            facts,
+            phase: Phase::Running,
+            helper: None,
+            pid: 0,
+            process: None,
+            started: Started::default(),
+            exited: None,
+            stdin: None,
+            stdin_is_full: false,
+            stdout: None,
+            stderr: None,
+            console: None,
+            log,
+        };
+        let streams = container_streams(&mut container).map_err(said("make the container's streams"))?;
+        let (report, childs_report) = packets::pair().map_err(said("make a socket pair"))?;
+        packets::set_nonblocking(report.as_fd()).map_err(said("make a socket pair"))?;
+        self.epoll
+            .add(report.as_fd(), Wanted::Read, token(Kind::Report, serial))
+            .map_err(said("wait for the container's start"))?;
+        let (directory, pod) = (&container.directory, &self.pod);
+        let helper = children::fork(move || {
+            let stdio = (streams.stdin.as_fd(), streams.stdout.as_fd(), streams.stderr.as_fd());
+            match children::set_stdio(stdio.0, stdio.1, stdio.2) {
+                Ok(()) => init::container(directory, pod, childs_report),
+                Err(error) => {
+                    Report::Failed(format!("set up streams: {error}")).send(childs_report.as_fd());
+                    1
+                }
+            }
+        })
+        .map_err(said("fork"))?;
+        container.helper = Some(helper);
+        container.phase = Phase::Starting { report, until: Instant::now() + START_DEADLINE };
+        self.containers.push(container);
+        Ok(serial)
+    }
+
+    /// A child has something to tell of its container.
+    pub(super) fn report(&mut self, serial: u32) {
+        loop {
+            let Some(at) = self.container_at(serial) else { return };
+            let Phase::Starting { report, .. } = &self.containers[at].phase else { return };
+            match Report::receive(report.as_fd()) {
+                Ok(Some(Report::Pid(pid))) => {
+                    let stray = self.take_stray(pid);
+                    let container = &mut self.containers[at];
+                    container.pid = pid;
+                    if let Some(exit) = stray {
+                        container.exited = Some(exited(exit));
+                        continue;
+                    }
+                    match children::pidfd_open(pid) {
+                        Ok(process) => container.process = Some(process),
+                        Err(error) => {
+                            return self.fail(at, &format!("the container's first process {pid}: {error}"));
+                        }
+                    }
+                }
+                Ok(Some(Report::Terminal(master))) => {
+                    if let Err(error) = take_terminal(&mut self.containers[at], master.into()) {
+                        return self.fail(at, &format!("take over the terminal: {error}"));
+                    }
+                }
+                Ok(Some(Report::Failed(message))) => return self.fail(at, &message),
+                Ok(None) if self.containers[at].pid == 0 => {
+                    return self.fail(at, "the child that makes the container ended before its time");
+                }
+                Ok(None) => return self.runs(at),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.fail(at, &format!("a report of the container's start: {error}")),
+            }
+        }
+    }
+
+    /// It could not be started: nothing of it stays.
+    fn fail(&mut self, at: usize, message: &str) {
+        let container = self.containers.swap_remove(at);
+        container.kill();
+        self.answer_start(container.serial, &Reply::Failed { message: message.to_owned() });
+    }
+
+    fn answer_start(&mut self, serial: u32, reply: &Reply) {
+        self.connections.retain(|connection| match connection.role {
+            Role::Start(container) if container == serial => {
+                // Who does not listen finds the container by a watch.
+                connection.say(reply);
+                false
+            }
+            _ => true,
+        });
+    }
+
+    fn runs(&mut self, at: usize) {
+        let container = &mut self.containers[at];
+        container.started = Started { pid: container.pid, at: Clock::System.now() };
+        container.phase = Phase::Running;
+        if let Err(error) = replace(&container.directory.started(), container.started.to_line().as_bytes()) {
+            complain(&format_args!("write how {} started: {error}", container.id));
+        }
+        let outputs = [(&container.stdout, Kind::Stdout), (&container.stderr, Kind::Stderr)];
+        for (output, kind) in outputs {
+            if let Some(output) = output
+                && let Err(error) =
+                    self.epoll.add(output.file.as_fd(), Wanted::Read, token(kind, container.serial))
+            {
+                complain(&format_args!("wait for output of {}: {error}", container.id));
+            }
+        }
+        let (serial, ended) = (container.serial, container.exited.is_some());
+        let reply = Reply::Running { container: container.id.clone(), started: container.started };
+        self.answer_start(serial, &reply);
+        if ended {
+            self.ended(serial);
+        }
+    }
+
+    /// True when it was a container's.
+    pub(super) fn container_process_ended(&mut self, exit: ChildExit) -> bool {
+        let found = self.containers.iter_mut().find(|container| {
+            container.helper == Some(exit.pid) || container.pid == exit.pid && container.exited.is_none()
+        });
+        let Some(container) = found else { return false };
+        if container.pid == exit.pid {
+            container.exited = Some(exited(exit));
+            container.process = None;
+            let (serial, is_running) = (container.serial, container.is_running());
+            // While it starts, the report's end comes first.
+            if is_running {
+                self.ended(serial);
+            }
+        } else {
+            container.helper = None;
+        }
+        true
+    }
+
+    /// The first process is gone: what is left of the container goes, too, and its last words are written down.
+    fn ended(&mut self, serial: u32) {
+        let Some(at) = self.container_at(serial) else { return };
+        let container = &mut self.containers[at];
+        let exited = container.exited.unwrap_or_default();
+        if let Err(error) = replace(&container.directory.exited(), exited.to_line().as_bytes()) {
+            complain(&format_args!("write how {} ended: {error}", container.id));
+        }
+        container.phase = Phase::Draining { until: Instant::now() + DRAIN_DEADLINE };
+        // With a PID namespace of its own nothing is left; elsewhere a container ends with its first process all the same.
+        cgroup::kill_all(&container.facts.cgroups);
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            for _ in 0..DRAIN_READS {
+                if !self.read_output(serial, stream) {
+                    break;
+                }
+            }
+        }
+        self.finish_when_drained(serial);
+    }
+
+    /// Output has come.
+    pub(super) fn output(&mut self, serial: u32, stream: Stream) {
+        self.read_output(serial, stream);
+        self.finish_when_drained(serial);
+    }
+
+    /// Takes one piece of output to the log and to whoever listens. False when there is no more for now.
+    fn read_output(&mut self, serial: u32, stream: Stream) -> bool {
+        let Some(at) = self.container_at(serial) else { return false };
+        let container = &mut self.containers[at];
+        let Some(mut output) = container.output(stream).take() else { return false };
+        let now = Clock::System.now();
+        match output.file.read(&mut self.input) {
+            Ok(count @ 1..) => {
+                let chunk = &self.input[..count];
+                self.entries.chunk(&mut container.log, &mut output.splitter, stream, now, chunk);
+                for connection in &mut self.connections {
+                    if let Role::Attach(attach) = &mut connection.role
+                        && attach.container == serial
+                    {
+                        attach.output(stream == Stream::Stderr, chunk);
+                    }
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                *container.output(stream) = Some(output);
+                return false;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The end; of a terminal it is an error.
+            Ok(0) | Err(_) => {
+                self.epoll.remove(output.file.as_fd());
+                self.entries.finish(&mut container.log, &mut output.splitter, stream, now);
+                return false;
+            }
+        }
+        *container.output(stream) = Some(output);
+        true
+    }
+
+    fn finish_when_drained(&mut self, serial: u32) {
+        let Some(at) = self.container_at(serial) else { return };
+        let container = &self.containers[at];
+        let drained = container.stdout.is_none() && container.stderr.is_none();
+        if matches!(container.phase, Phase::Draining { .. }) && drained {
+            self.finish(at);
+        }
+    }
+
+    /// The end: nothing more is read of it.
+    fn finish(&mut self, at: usize) {
+        let container = &mut self.containers[at];
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(mut output) = container.output(stream).take() {
+                self.epoll.remove(output.file.as_fd());
+                let now = Clock::System.now();
+                self.entries.finish(&mut container.log, &mut output.splitter, stream, now);
+            }
+        }
+        if let Some(stdin) = container.stdin.take() {
+            self.epoll.remove(stdin.as_fd());
+        }
+        container.console = None;
+        container.log = Log::default();
+        container.phase = Phase::Ended;
+        let serial = container.serial;
+        let reply =
+            Reply::Exited { container: container.id.clone(), exited: container.exited.unwrap_or_default() };
+        if container.facts.external {
+            let directory = container.directory.clone();
+            if let Err(error) = children::fork(move || init::delete_external(&directory)) {
+                complain(&format_args!("tell the runtime of {}: {error}", container.id));
+            }
+        }
+        self.connections.retain(|connection| match &connection.role {
+            // A watcher that does not take it must come again and look.
+            Role::Watch => connection.say(&reply),
+            Role::Attach(attach) if attach.container == serial => {
+                connection.say(&reply);
+                false
+            }
+            _ => true,
+        });
+    }
+
+    pub(super) fn container_deadlines(&mut self, now: Instant) {
+        let is_late = |container: &Container| container.deadline().is_some_and(|until| until <= now);
+        while let Some(at) = self.containers.iter().position(is_late) {
+            match self.containers[at].phase {
+                Phase::Starting { .. } => self.fail(at, "the container did not start within a minute"),
+                _ => self.finish(at),
+            }
+        }
+    }
+
+    pub(super) fn kill_containers(&mut self) {
+        while let Some(at) = self
+            .containers
+            .iter()
+            .position(|container| matches!(container.phase, Phase::Starting { .. }))
+        {
+            self.fail(at, "the pod is being ended");
+        }
+        for container in self.containers.iter().filter(|container| container.is_running()) {
+            container.kill();
+        }
+    }
+}
+
+/// Makes the streams a container wants: our ends go into it, the child's are returned.
+fn container_streams(container: &mut Container) -> io::Result<ChildStreams> {
+    let null: OwnedFd = File::options().read(true).write(true).open("/dev/null")?.into();
+    if container.facts.terminal {
+        return Ok(ChildStreams { stdin: null.try_clone()?, stdout: null.try_clone()?, stderr: null });
+    }
+    let (stdout, childs_stdout) = pipe()?;
+    let (stderr, childs_stderr) = pipe()?;
+    container.stdout = Some(Output::new(stdout));
+    container.stderr = Some(Output::new(stderr));
+    let mut stdin = null;
+    if container.facts.stdin {
+        let (reader, writer) = io::pipe()?;
+        packets::set_nonblocking(writer.as_fd())?;
+        container.stdin = Some(File::from(OwnedFd::from(writer)));
+        stdin = reader.into();
+    }
+    Ok(ChildStreams { stdin, stdout: childs_stdout, stderr: childs_stderr })
+}
+
+fn take_terminal(container: &mut Container, master: File) -> io::Result<()> {
+    packets::set_nonblocking(master.as_fd())?;
+    container.console = Some(master.try_clone()?);
+    container.stdin = if container.facts.stdin { Some(master.try_clone()?) } else { None };
+    container.stdout = Some(Output::new(master));
+    container.stderr = None;
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Connections come, ask and go.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use super::super::protocol::{MAX_MESSAGE, Reply, Request};
+use super::connection::{Connection, Role};
+use super::exec::Wishes;
+use super::{Kind, Monitor, PAUSE, complain, token};
+use crate::sys::epoll::Wanted;
+use crate::sys::packets::{self, Descriptors};
+use crate::sys::streams;
+
+/// As many at a time.
+const MAX_CONNECTIONS: usize = 64;
+
+/// What becomes of a connection after its request.
+enum Outcome {
+    /// It is answered and over.
+    Over(Reply),
+    /// It stays, as this.
+    Stays(Role),
+}
+
+impl Monitor {
+    /// Lets in whoever waits.
+    pub(super) fn accept(&mut self) {
+        loop {
+            let socket = match packets::accept(self.listener.as_fd()) {
+                Ok(socket) => socket,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => {
+                    // Out of descriptors: whoever asks nothing goes; else everybody waits until somebody goes.
+                    if !self.drop_oldest_idle() {
+                        complain(&format_args!("accept a connection: {error}"));
+                        self.epoll.remove(self.listener.as_fd());
+                        self.paused_until = Some(Instant::now() + PAUSE);
+                        return;
+                    }
+                    continue;
+                }
+            };
+            let serial = self.serial();
+            let connection = Connection { socket, serial, role: Role::Idle };
+            if self.connections.len() >= MAX_CONNECTIONS && !self.drop_oldest_idle() {
+                connection.say(&Reply::Failed { message: "the pod's monitor has too many connections".to_owned() });
+                continue;
+            }
+            let added = self.epoll.add(connection.socket.as_fd(), Wanted::Read, token(Kind::Connection, serial));
+            if added.is_ok() {
+                self.connections.push(connection);
+            }
+        }
+    }
+
+    /// Connections are in the order in which they came.
+    fn drop_oldest_idle(&mut self) -> bool {
+        let idle = self.connections.iter().position(|connection| matches!(connection.role, Role::Idle));
+        idle.map(|at| self.connections.remove(at)).is_some()
+    }
+
+    /// A connection has a request, or is gone.
+    pub(super) fn receive(&mut self, serial: u32) {
+        let Some(at) = self.connections.iter().position(|connection| connection.serial == serial) else {
+            return;
+        };
+        let mut bytes = [0; MAX_MESSAGE];
+        let mut descriptors = Descriptors::default();
+        let connection = &self.connections[at];
+        let length = match packets::receive(connection.socket.as_fd(), &mut bytes, &mut descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return,
+            // One request a connection: whatever else comes ends it, as its end does.
+            Ok(length @ 1..) if matches!(connection.role, Role::Idle) => length,
+            _ => return self.drop_connection(at),
+        };
+        let outcome = match Request::decode(&bytes[..length]) {
+            Ok(request) => self.carry_out(serial, request, &mut descriptors),
+            Err(error) => Outcome::Over(Reply::Failed { message: error.to_string() }),
+        };
+        // Carrying it out may have let others go.
+        let Some(at) = self.connections.iter().position(|connection| connection.serial == serial) else {
+            return;
+        };
+        match outcome {
+            Outcome::Over(reply) => {
+                self.connections[at].say(&reply);
+                self.connections.remove(at);
+            }
+            Outcome::Stays(role) => self.connections[at].role = role,
+        }
+    }
+
+    fn drop_connection(&mut self, at: usize) {
+        match self.connections.remove(at).role {
+            Role::Exec(exec) => self.abandon_exec(exec),
+            Role::Attach(attach) => self.end_attach(&attach),
+            Role::Idle | Role::Watch | Role::Start(_) | Role::Shutdown => {}
+        }
+    }
+
+    fn carry_out(&mut self, connection: u32, request: Request, descriptors: &mut Descriptors) -> Outcome {
+        let done = |result: Result<(), String>| {
+            Outcome::Over(result.map_or_else(|message| Reply::Failed { message }, |()| Reply::Done))
+        };
+        let stays = |result: Result<Role, String>| match result {
+            Ok(role) => Outcome::Stays(role),
+            Err(message) => Outcome::Over(Reply::Failed { message }),
+        };
+        match request {
+            Request::Watch => self.watch(connection),
+            Request::Start { container } => stays(self.begin(&container).map(Role::Start)),
+            Request::Signal { container, signal, all } => done(self.signal(&container, signal, all)),
+            Request::Exec { container, stdin, stdout, stderr, terminal: _ } => {
+                let wishes = Wishes { stdin, stdout, stderr };
+                stays(self.begin_exec(&container, wishes, descriptors).map(Role::Exec))
+            }
+            Request::Attach { container, stdin, stdout, stderr } => {
+                let wishes = Wishes { stdin, stdout, stderr };
+                let begun = self.begin_attach(&container, wishes, descriptors);
+                if begun.is_ok() {
+                    self.say_to(connection, &Reply::Done);
+                }
+                stays(begun.map(Role::Attach))
+            }
+            Request::Resize { container, width, height } => done(self.resize(&container, width, height)),
+            Request::ReopenLog { container } => done(match self.container_named(&container) {
+                Some(at) => self.containers[at].log.reopen().map_err(|error| format!("open the log anew: {error}")),
+                None => Ok(()),
+            }),
+            Request::Forget { container } => done(self.forget(&container)),
+            Request::Shutdown => {
+                self.stopping = true;
+                Outcome::Stays(Role::Shutdown)
+            }
+        }
+    }
+
+    /// True when it was taken.
+    fn say_to(&self, serial: u32, reply: &Reply) -> bool {
+        let mut all = self.connections.iter();
+        all.find(|connection| connection.serial == serial).is_some_and(|connection| connection.say(reply))
+    }
+
+    fn watch(&self, serial: u32) -> Outcome {
+        let states = self.containers.iter().filter_map(super::Container::state);
+        for state in states {
+            if !self.say_to(serial, &state) {
+                return Outcome::Over(state);
+            }
+        }
+        self.say_to(serial, &Reply::Done);
+        Outcome::Stays(Role::Watch)
+    }
+
+    fn signal(&self, id: &str, signal: i32, all: bool) -> Result<(), String> {
+        let Some(at) = self.container_named(id) else { return Ok(()) };
+        let container = &self.containers[at];
+        if all {
+            container.kill();
+            return Ok(());
+        }
+        container.signal(signal).map_err(|error| format!("send signal {signal}: {error}"))
+    }
+
+    fn resize(&self, id: &str, width: u16, height: u16) -> Result<(), String> {
+        let found = self.container_named(id).map(|at| &self.containers[at]);
+        let console = found.and_then(|container| container.console.as_ref());
+        let console = console.ok_or_else(|| format!("container {id} has no terminal"))?;
+        streams::resize_terminal(console.as_fd(), width, height).map_err(|error| format!("resize: {error}"))
+    }
+
+    fn forget(&mut self, id: &str) -> Result<(), String> {
+        let Some(at) = self.container_named(id) else { return Ok(()) };
+        if !self.containers[at].has_ended() {
+            return Err(format!("container {id} has not ended"));
+        }
+        self.containers.remove(at);
+        Ok(())
+    }
+}

@@ -1,0 +1,455 @@
+//! The file system of a container, before and while others can write to it: every path is resolved as the container would,
+//! with its root as `/`, by the kernel, and what is found is used by descriptor.
+//!
+//! Owns descriptors. Needs openat2 (Linux 5.6). Must not know what is mounted where.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag};
+use nix::libc;
+use nix::sys::stat::{Mode, SFlag, fchmodat, fstat, mkdirat, mknodat};
+use nix::unistd::{Gid, Uid, fchownat, symlinkat};
+
+/// Somebody who renames directories while they are looked up makes the kernel ask for another try; so often it is tried.
+const TRIES: usize = 128;
+/// Links to nothing that are followed one after another while something is made.
+const MAX_DANGLING: usize = 16;
+
+/// The root directory of a container, or another directory that must not be left.
+#[derive(Debug)]
+pub struct ContainerRoot(OwnedFd);
+
+impl AsFd for ContainerRoot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What a descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// A directory.
+    pub is_directory: bool,
+    /// A symbolic link.
+    pub is_link: bool,
+    /// A regular file.
+    pub is_file: bool,
+    /// Major and minor number of a character device.
+    pub character_device: Option<(u32, u32)>,
+    /// A pipe or a socket, by name or not.
+    pub is_pipe_or_socket: bool,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// The file systems whose files are not just files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSystem {
+    /// procfs.
+    Proc,
+    /// devpts.
+    DevPts,
+    /// Any other.
+    Other,
+}
+
+/// On which file system something is.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
+    const DEVPTS_SUPER_MAGIC: i64 = 0x1cd1;
+    let kind = nix::sys::statfs::fstatfs(fd)?.filesystem_type();
+    Ok(if kind == nix::sys::statfs::PROC_SUPER_MAGIC {
+        FileSystem::Proc
+    } else if i64::from(kind.0) == DEVPTS_SUPER_MAGIC {
+        FileSystem::DevPts
+    } else {
+        FileSystem::Other
+    })
+}
+
+/// What it is.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
+    let stat = fstat(fd)?;
+    let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+    let number = |part: u64| u32::try_from(part).unwrap_or(u32::MAX);
+    let device = (number(nix::sys::stat::major(stat.st_rdev)), number(nix::sys::stat::minor(stat.st_rdev)));
+    Ok(Facts {
+        is_directory: kind == SFlag::S_IFDIR,
+        is_link: kind == SFlag::S_IFLNK,
+        is_file: kind == SFlag::S_IFREG,
+        character_device: (kind == SFlag::S_IFCHR).then_some(device),
+        is_pipe_or_socket: kind == SFlag::S_IFIFO || kind == SFlag::S_IFSOCK,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mode: stat.st_mode & 0o7777,
+        inode: stat.st_ino,
+    })
+}
+
+/// Changes owner and group of an open file.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn set_owner(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {
+    fchownat(fd, "", Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::AT_EMPTY_PATH)?;
+    Ok(())
+}
+
+/// Points at a path on the node; links are followed.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn point_at(path: &Path) -> io::Result<OwnedFd> {
+    Ok(nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+impl ContainerRoot {
+    /// A directory of the node as root.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(Self(nix::fcntl::open(path, flags, Mode::empty())?))
+    }
+
+    /// The directory that a descriptor stands for as root.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn below(directory: BorrowedFd<'_>) -> io::Result<Self> {
+        Ok(Self(directory.try_clone_to_owned()?))
+    }
+
+    /// What is at `path`, opened with `flags`. Links are followed as in the container, the magic ones of procfs never.
+    ///
+    /// # Errors
+    /// The kernel's answer; `ELOOP` for a magic link.
+    pub(super) fn resolve(&self, path: &Path, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(resolve);
+        for _ in 0..TRIES {
+            match nix::fcntl::openat2(&self.0, path, how) {
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok(fd) => return Ok(fd),
+            }
+        }
+        Err(Errno::EAGAIN.into())
+    }
+
+    /// Points at what is at `path`.
+    ///
+    /// # Errors
+    /// As [`ContainerRoot::resolve`].
+    pub fn point(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.resolve(path, OFlag::O_PATH, Mode::empty())
+    }
+
+    /// Points at what is at `path`, also if it is a link.
+    ///
+    /// # Errors
+    /// As [`ContainerRoot::resolve`].
+    pub fn point_unfollowed(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.resolve(path, OFlag::O_PATH | OFlag::O_NOFOLLOW, Mode::empty())
+    }
+
+    /// Points at the directory `path`, which is made with what is missing above it. A link to nothing counts as what it says:
+    /// the directory is made there, in this root.
+    ///
+    /// # Errors
+    /// The kernel's answer; `ENOTDIR` when something else is in the way.
+    pub fn ensure_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+        self.ensure_dir_through(path, mode, MAX_DANGLING)
+    }
+
+    fn ensure_dir_through(&self, path: &Path, mode: u32, links: usize) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let mut sofar = PathBuf::from("/");
+        let mut current = self.resolve(&sofar, flags, Mode::empty())?;
+        for name in names(path)? {
+            let above = sofar.clone();
+            sofar.push(name);
+            current = match self.resolve(&sofar, flags, Mode::empty()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // One level below a directory that is open: a name, so nothing is followed.
+                    match mkdirat(&current, name, Mode::from_bits_truncate(mode)) {
+                        Ok(()) => self.resolve(&sofar, flags, Mode::empty())?,
+                        Err(Errno::EEXIST) => match self.dangling(&current, name, &above, links)? {
+                            Some(target) => self.ensure_dir_through(&target, mode, links - 1)?,
+                            None => self.resolve(&sofar, flags, Mode::empty())?,
+                        },
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
+                other => other?,
+            };
+        }
+        Ok(current)
+    }
+
+    /// Points at the file `path`, made empty if nothing is there. Links to nothing as in [`ContainerRoot::ensure_dir`].
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn ensure_file(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.ensure_file_through(path, MAX_DANGLING)
+    }
+
+    fn ensure_file_through(&self, path: &Path, links: usize) -> io::Result<OwnedFd> {
+        match self.point(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+        let (parent, name) = self.parent_of(path)?;
+        match mknodat(&parent, name, SFlag::S_IFREG, Mode::from_bits_truncate(0o644), 0) {
+            Ok(()) => self.point(path),
+            Err(Errno::EEXIST) => {
+                let above = path.parent().unwrap_or(Path::new("/"));
+                match self.dangling(&parent, name, above, links)? {
+                    Some(target) => self.ensure_file_through(&target, links - 1),
+                    None => self.point(path),
+                }
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Where the link `name` in `parent` (which `above` leads to) says, as a clean path in this root; `None` if it is none.
+    fn dangling(&self, parent: &OwnedFd, name: &OsStr, above: &Path, links: usize) -> io::Result<Option<PathBuf>> {
+        match nix::fcntl::readlinkat(parent, name) {
+            Ok(_) if links == 0 => Err(Errno::ELOOP.into()),
+            Ok(target) => Ok(Some(clean(&above.join(target)))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// A device node, pipe or socket at `path` with exactly this owner and mode. One that is there is replaced unless it is
+    /// a directory.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn make_node(&self, path: &Path, node: Node) -> io::Result<()> {
+        let (parent, name) = self.parent_of(path)?;
+        let kind = match node.kind {
+            NodeKind::Character => SFlag::S_IFCHR,
+            NodeKind::Block => SFlag::S_IFBLK,
+            NodeKind::Pipe => SFlag::S_IFIFO,
+        };
+        let mode = Mode::from_bits_truncate(node.mode);
+        let device = nix::sys::stat::makedev(node.major.into(), node.minor.into());
+        let make = || mknodat(&parent, name, kind, mode, device);
+        match make() {
+            Err(Errno::EEXIST) => {
+                nix::unistd::unlinkat(&parent, name, nix::unistd::UnlinkatFlags::NoRemoveDir)?;
+                make()?;
+            }
+            other => other?,
+        }
+        let owner = (Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)));
+        fchownat(&parent, name, owner.0, owner.1, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        // The umask must not decide. The name was made a moment ago in a directory that only we have.
+        fchmodat(&parent, name, mode, nix::sys::stat::FchmodatFlags::FollowSymlink)?;
+        Ok(())
+    }
+
+    /// A symbolic link at `path`, unless something is there.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn ensure_link(&self, path: &Path, content: &str) -> io::Result<()> {
+        let (parent, name) = self.parent_of(path)?;
+        match symlinkat(content, &parent, name) {
+            Ok(()) | Err(Errno::EEXIST) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Reads a regular file of at most `limit` bytes; what is longer is cut. Nothing that could wait or do something when
+    /// it is opened is opened.
+    ///
+    /// # Errors
+    /// The kernel's answer, or that it is no regular file.
+    pub fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        if !facts(self.point(path)?.as_fd())?.is_file {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let file = self.resolve(path, flags, Mode::empty())?;
+        if !facts(file.as_fd())?.is_file {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut bytes = Vec::new();
+        File::from(file).take(limit).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn parent_of<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let parent = self.ensure_dir(path.parent().unwrap_or(Path::new("/")), 0o755)?;
+        Ok((parent, name))
+    }
+}
+
+/// What to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Node {
+    /// Kind.
+    pub kind: NodeKind,
+    /// Device number.
+    pub major: u32,
+    /// Device number.
+    pub minor: u32,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// Kinds of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// Character device.
+    Character,
+    /// Block device.
+    Block,
+    /// Named pipe.
+    Pipe,
+}
+
+/// An absolute path without `.` and `..`, as text: `..` at the top stays at the top.
+#[must_use]
+pub fn clean(path: &Path) -> PathBuf {
+    let mut cleaned = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => cleaned.push(name),
+            Component::ParentDir => {
+                cleaned.pop();
+            }
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    cleaned
+}
+
+/// The names of a path. `..` is refused: what it means depends on links that somebody else may change meanwhile.
+fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
+    let mut names = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => names.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with .."));
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// The node's procfs, held open: it answers for this process when the container's own cannot be trusted or is out of reach.
+#[derive(Debug)]
+pub struct Procfs(OwnedFd);
+
+impl Procfs {
+    /// Opens `/proc` and sees to it that it is one.
+    ///
+    /// # Errors
+    /// The kernel's answer, or that something else is mounted there.
+    pub fn open() -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = nix::fcntl::open("/proc", flags, Mode::empty())?;
+        if file_system(fd.as_fd())? != FileSystem::Proc {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "/proc is no procfs"));
+        }
+        Ok(Self(fd))
+    }
+
+    /// Opens a file in it, not leaving it: nothing mounted over a part of it, and no link out of it.
+    ///
+    /// # Errors
+    /// The kernel's answer, or that it is not on procfs.
+    fn open_file(&self, path: &str, flags: OFlag) -> io::Result<File> {
+        let resolve =
+            ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_XDEV;
+        let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+        let fd = nix::fcntl::openat2(&self.0, path, how)?;
+        if file_system(fd.as_fd())? != FileSystem::Proc {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not on procfs"));
+        }
+        Ok(File::from(fd))
+    }
+
+    /// Opens for reading.
+    ///
+    /// # Errors
+    /// As [`Procfs::open_file`].
+    pub fn reader(&self, path: &str) -> io::Result<File> {
+        self.open_file(path, OFlag::O_RDONLY)
+    }
+
+    /// Opens for writing.
+    ///
+    /// # Errors
+    /// As [`Procfs::open_file`].
+    pub fn writer(&self, path: &str) -> io::Result<File> {
+        self.open_file(path, OFlag::O_WRONLY)
+    }
+
+    /// Writes a short text in one call, as the kernel's own files want it.
+    ///
+    /// # Errors
+    /// As [`Procfs::open_file`], and the kernel's answer to the write.
+    pub fn write(&self, path: &str, text: &str) -> io::Result<()> {
+        use std::io::Write;
+        self.writer(path)?.write_all(text.as_bytes())
+    }
+}
+
+/// Goes to the directory `path` of the root this process has, by no magic link.
+///
+/// # Errors
+/// The kernel's answer, or that the directory is outside of the root.
+pub fn change_directory(path: &Path) -> io::Result<()> {
+    let root = ContainerRoot::open(Path::new("/"))?;
+    let directory = root.resolve(path, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())?;
+    nix::unistd::fchdir(&directory)?;
+    // The kernel says so when the directory cannot be reached from the root; the C library makes that ENOENT.
+    let here = nix::unistd::getcwd()?;
+    if here.as_os_str().as_bytes().first() != Some(&b'/') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is outside of the container"));
+    }
+    Ok(())
+}
+
+/// True for the kernel's "you may not".
+#[must_use]
+pub fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}
+
+/// True when the kernel lacks openat2(2), without which no root of a container is safe.
+#[must_use]
+pub fn is_missing_call(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOSYS)
+}
