@@ -15,6 +15,11 @@ const ROOT: &str = "proto";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
+    // At a fixed address: a second copy of the program (a pod's monitor) then has no relocations of its own to make, which
+    // would be most of its memory (docs/adr/0017).
+    if std::env::var("PROFILE").as_deref() == Ok("release") {
+        println!("cargo:rustc-link-arg-bins=-no-pie");
+    }
     for file in FILES {
         println!("cargo:rerun-if-changed={file}");
     }

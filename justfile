@@ -22,9 +22,9 @@ tidy:
 sim seeds="1000" first="0":
     SIM_SEEDS={{seeds}} SIM_FIRST={{first}} cargo test --locked --test it sim::seeds::
 
-# The scenarios on a real containerd alone. As root.
-containerd *names:
-    cargo nextest run --locked --profile ci --test it containerd:: {{names}}
+# The scenarios of pods on containerd and on the embedded runtime. As root.
+pods *names:
+    cargo nextest run --locked --profile ci --test it pods:: {{names}}
 
 # A hundred pods of every shape come, change, fail and go. As root.
 storm pods="100" rounds="300":

@@ -395,15 +395,7 @@ impl<R: Runtime> Executor<R> {
             policy: &container.image_pull_policy,
             sandbox: &run.sandbox_config,
         };
-        // A pull may take minutes; taking the pod down does not wait for it.
-        let image = tokio::select! {
-            biased;
-            () = run.patience.over() => return Err(Failure {
-                reason: "ErrImagePull", message: "pull given up: the pod is being removed".to_owned(), retry_after: None,
-            }),
-            image = self.images.ensure_image(request) => image,
-        };
-        let image = image.inspect_err(|failure| {
+        let image = self.pull(run, request).await.inspect_err(|failure| {
             let message = format!("Error: {}", failure.reason);
             self.event(run.pod, &field_path, EventType::Warning, "Failed", &message);
         })?;
@@ -470,12 +462,13 @@ impl<R: Runtime> Executor<R> {
     /// Removes what a pod that has ended leaves on the node: volumes and cgroup; with `records`, its logs too. False when
     /// something is still in the way and it has to be tried again.
     pub async fn remove_leftovers(&self, pod: &Pod, records: bool) -> bool {
+        // First: a process left in the cgroup would go on writing into the volumes.
+        if !self.remove_pod_cgroup(pod).await {
+            return false;
+        }
         if let Err(error) = self.volumes.tear_down(&pod.metadata.uid).await {
             let message = format!("error cleaning up pod directories: {}", chain(&error));
             self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
-            return false;
-        }
-        if !self.remove_pod_cgroup(pod).await {
             return false;
         }
         // Only now: a process left in the cgroup would share its users with the next pod's.

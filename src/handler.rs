@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::reconcile::target::HttpTarget;
+
 mod dial;
 mod grpc;
 mod http;
@@ -20,16 +22,8 @@ pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
 /// A GET request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpGet {
-    /// TLS, whose certificate is not verified (upstream).
-    pub https: bool,
-    /// Name or address to connect to, without brackets. Empty for this machine.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Path and query.
-    pub path: String,
-    /// As the manifest gives them; `Host` sets the request's host, an empty `User-Agent` or `Accept` drops that header.
-    pub headers: Vec<(String, String)>,
+    /// Where to; the certificate of TLS is not verified (upstream).
+    pub target: HttpTarget,
     /// `User-Agent` unless the headers say one.
     pub user_agent: &'static str,
 }

@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType, container_path};
 use crate::mailbox::Mailbox;
 use crate::observed::ObservedPod;
+use crate::reconcile::network::pod_address;
 use crate::reconcile::probe::{ProbeResults, probed_containers};
 use crate::rt;
 use crate::runtime::Runtime;
@@ -89,7 +90,7 @@ impl<R: Runtime> Prober<R> {
             observed,
             remembered,
             wake,
-            pod_ip: self.pod_ip(pod, observed),
+            pod_ip: &self.pod_ip(pod, observed),
             now: Instant::now(),
             wall: self.shared.clock.now(),
             agent_since: self.since,
@@ -119,10 +120,9 @@ impl<R: Runtime> Prober<R> {
     }
 
     /// Where the pod answers; empty while nobody knows, which means this machine.
-    fn pod_ip<'a>(&'a self, pod: &Pod, observed: &'a ObservedPod) -> &'a str {
+    fn pod_ip(&self, pod: &Pod, observed: &ObservedPod) -> String {
         let of_sandbox = observed.ready_sandbox().map_or(&[][..], |sandbox| &sandbox.ips);
-        let ips = if pod.spec.host_network { &self.config.node_ips } else { of_sandbox };
-        ips.first().map_or("", String::as_str)
+        pod_address(pod.spec.host_network, of_sandbox, &self.config.node_ips).unwrap_or_default()
     }
 
     fn ensure_task(&self) {

@@ -23,6 +23,7 @@ pub mod restart;
 pub mod security;
 pub mod static_pod;
 pub mod status;
+pub mod target;
 pub mod termination;
 pub mod termination_message;
 pub mod unsupported;

@@ -15,7 +15,6 @@ mod remote;
 mod rendered;
 mod sub_path;
 mod tear_down;
-pub mod usage;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::agent::AgentProcess;
-use crate::support::containerd::Containerd;
 use crate::support::image::STAMP;
+use crate::support::runtime::{Kind as RuntimeKind, TestRuntime, on};
 use crate::support::wait::{pause, wait_for};
 
+mod monitors;
 mod own_share;
 mod probes;
 
@@ -103,19 +104,29 @@ fn the_release_binary_keeps_its_budgets() {
     let program = release_binary();
     let mut table = Table::default();
     table.hard("binary", megabytes(fs::metadata(&program).expect("look at the binary").len()), 10.0, "MB");
-    with_containerd(&program, &mut table);
     own_share::measure(&program, &mut table);
+    finish(&table);
+}
 
-    let text = table.text();
-    let failures = table.failures();
-    assert!(failures.is_empty(), "over budget: {failures:?}\n{text}");
-    println!("{text}");
+#[test]
+fn pods_on_containerd_keep_their_budgets() {
+    on(RuntimeKind::Containerd, || with_pods("containerd", [None, None]));
+}
+
+#[test]
+fn pods_on_the_embedded_runtime_keep_their_budgets() {
+    on(RuntimeKind::Embedded, || with_pods("embedded", [Some(60.0), Some(2000.0)]));
 }
 
 #[test]
 fn probes_are_cheap_and_punctual() {
     let mut table = Table::default();
     probes::measure(&release_binary(), &mut table);
+    finish(&table);
+}
+
+/// Prints the table, or fails with it.
+fn finish(table: &Table) {
     let text = table.text();
     let failures = table.failures();
     assert!(failures.is_empty(), "over budget: {failures:?}\n{text}");
@@ -131,25 +142,30 @@ fn release_binary() -> PathBuf {
     program
 }
 
-/// Memory, time to first instruction and idleness, on containerd.
-fn with_containerd(program: &Path, table: &mut Table) {
-    let containerd = Containerd::start();
-    let out = containerd.scratch().dir("out");
-    let mut agent =
-        AgentProcess::new(containerd.scratch().path(), &containerd.endpoint()).with_program(program);
+/// Memory, time to first instruction and idleness on a runtime; how long the first of one pod and the last of 49 may take
+/// in milliseconds.
+fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
+    let mut table = Table::default();
+    let runtime = TestRuntime::start();
+    let out = runtime.scratch().dir("out");
+    let mut agent = runtime.agent().with_program(&release_binary());
 
     let started = Instant::now();
     agent.start();
     wait_for("the agent to answer", PATIENCE, || agent.status_json());
-    table.time("agent start to its first answer", millis(started.elapsed()), None, "ms");
+    let what = format!("{runtime_name}: agent start to its first answer");
+    table.time(&what, millis(started.elapsed()), None, "ms");
+    if runtime_name == "embedded" {
+        monitors::wait_for_images(&agent);
+    }
     pause(SETTLE);
     table.hard("agent PSS without pods", pss_megabytes(agent.pid()), 8.0, "MB");
 
     let first = first_instructions(&agent, &out, &["one".to_owned()]);
-    table.time("manifest renamed to first instruction, 1 pod", first, None, "ms");
+    table.time("manifest renamed to first instruction, 1 pod", first, limits[0], "ms");
     let names: Vec<String> = (1..MANY).map(|number| format!("many{number}")).collect();
     let many = first_instructions(&agent, &out, &names);
-    table.time("... last of 49 more at once", many, None, "ms");
+    table.time("... last of 49 more at once", many, limits[1], "ms");
     wait_for("all pods to be seen running", PATIENCE, || {
         let list = agent.cli(&["get", "pods", "-o", "json"])?;
         let list: Value = serde_json::from_str(&list).map_err(|error| error.to_string())?;
@@ -158,9 +174,11 @@ fn with_containerd(program: &Path, table: &mut Table) {
         if running == MANY { Ok(()) } else { Err(format!("{running} of {MANY}")) }
     });
     pause(SETTLE_MANY);
-    idleness(&agent, table);
+    idleness(&agent, &mut table);
     table.hard("agent PSS with 50 pods", pss_megabytes(agent.pid()), 10.0, "MB");
+    monitors::measure(&agent, &mut table);
     agent.assert_alive();
+    finish(&table);
 }
 
 /// Renames manifests into place and returns the milliseconds until the last container's first instruction.

@@ -3,9 +3,9 @@
 mod support;
 
 mod budget;
-mod containerd;
 mod cri;
 mod fuzz;
+mod pods;
 mod process;
 mod sim;
 mod tidy;

@@ -2,8 +2,10 @@
 
 pub mod agent;
 pub mod containerd;
+pub mod embedded;
 pub mod fake_cri;
 pub mod http_server;
 pub mod image;
+pub mod runtime;
 pub mod scratch;
 pub mod wait;

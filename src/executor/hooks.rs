@@ -15,8 +15,10 @@ use crate::handler::{self, HandlerError, HttpGet};
 use crate::image::StartFailure as Failure;
 use crate::mailbox::Mailbox;
 use crate::observed::{ContainerStateKind, ObservedSandbox};
-use crate::reconcile::hooks::{self, Hook, HookCall, HookError, HookRequest};
+use crate::reconcile::hooks::{self, Hook, HookCall, HookError};
+use crate::reconcile::network::pod_address;
 use crate::reconcile::plan::StopContainer;
+use crate::reconcile::target::HttpTarget;
 use crate::runtime::{ErrorKind, Runtime};
 use crate::types::{ContainerId, ContainerName, PodRef};
 
@@ -69,7 +71,7 @@ impl<R: Runtime> HookRunner<R> {
         hooks::exec_error(command, ended.exit_code, &ended.output).map_or(Ok(()), Err)
     }
 
-    async fn http_get(&self, pod: &PodRef, request: &HookRequest) -> Result<(), HookError> {
+    async fn http_get(&self, pod: &PodRef, request: &HttpTarget) -> Result<(), HookError> {
         let secure = http_get_of(request);
         let failed = match send(&secure).await {
             Ok(()) => return Ok(()),
@@ -108,15 +110,8 @@ async fn send(request: &HttpGet) -> Result<(), HandlerError> {
     }
 }
 
-fn http_get_of(request: &HookRequest) -> HttpGet {
-    HttpGet {
-        https: request.https,
-        host: request.host.clone(),
-        port: request.port,
-        path: request.path.clone(),
-        headers: request.headers.clone(),
-        user_agent: USER_AGENT,
-    }
+fn http_get_of(target: &HttpTarget) -> HttpGet {
+    HttpGet { target: target.clone(), user_agent: USER_AGENT }
 }
 
 impl<R: Runtime> Executor<R> {
@@ -169,8 +164,8 @@ impl<R: Runtime> Executor<R> {
     /// Where hooks reach a pod: on the host's network, at the node's first address.
     pub(super) fn pod_ip(&self, pod: &Pod, sandbox: Option<&ObservedSandbox>) -> Option<String> {
         let on_host = pod.spec.host_network || sandbox.is_some_and(|sandbox| sandbox.host_network);
-        let ips = if on_host { &self.config.node_ips } else { &sandbox?.ips };
-        ips.first().cloned()
+        let of_sandbox = sandbox.map_or(&[][..], |sandbox| &sandbox.ips);
+        pod_address(on_host, of_sandbox, &self.config.node_ips)
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::api::pod::{Container, Pod};
 use crate::executor::{Executor, Run};
 use crate::image::{ImageRequest, StartFailure as Failure};
-use crate::runtime::Runtime;
+use crate::runtime::{ImageStatus, Runtime};
 
 /// Added to a refusal of a container that mounts an image: older runtimes do not say what they lack.
 const HINT: &str =
@@ -28,20 +28,28 @@ impl<R: Runtime> Executor<R> {
                 policy,
                 sandbox: &run.sandbox_config,
             };
-            // As for the container's own image: taking the pod down does not wait for it.
-            let image = tokio::select! {
-                biased;
-                () = run.patience.over() => return Err(Failure {
-                    reason: "ErrImagePull", message: "pull given up: the pod is being removed".to_owned(), retry_after: None,
-                }),
-                image = self.images.ensure_image(request) => image?,
-            };
+            let image = self.pull(run, request).await?;
             let volume = run.volumes.as_mut().and_then(|volumes| volumes.get_mut(name));
             if let Some(mount) = volume.and_then(|volume| volume.image.as_mut()) {
                 mount.image = image.id;
             }
         }
         Ok(())
+    }
+
+    /// An image, by its policy. A pull may take minutes; taking the pod down does not wait for it.
+    pub(super) async fn pull(
+        &self,
+        run: &Run<'_>,
+        request: ImageRequest<'_>,
+    ) -> Result<ImageStatus, Failure> {
+        tokio::select! {
+            biased;
+            () = run.patience.over() => Err(Failure {
+                reason: "ErrImagePull", message: "pull given up: the pod is being removed".to_owned(), retry_after: None,
+            }),
+            image = self.images.ensure_image(request) => image,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::reconcile::containers::find_container;
 use crate::reconcile::plan::ResizeContainer;
 use crate::reconcile::plan::resize::ResizeNews;
 use crate::reconcile::resources::{container_resources, pod_cgroup_path, qos_class};
+use crate::rt;
 use crate::runtime::{LinuxResources, Runtime};
 use crate::types::ContainerId;
 
@@ -29,7 +30,9 @@ impl<R: Runtime> Executor<R> {
         let failed =
             |message: String, after| Failure { reason: "ResizeError", message, retry_after: Some(after) };
         let limit = change.memory_limit_bytes;
-        if let Some(usage) = self.memory_usage(pod, &resize.id).filter(|usage| limit != 0 && *usage > limit) {
+        if limit != 0
+            && let Some(usage) = self.memory_usage(pod, &resize.id).await.filter(|usage| *usage > limit)
+        {
             let message = format!(
                 "attempting to set container {:?} memory limit ({limit}) below current usage ({usage})",
                 resize.name.as_str()
@@ -47,7 +50,7 @@ impl<R: Runtime> Executor<R> {
     }
 
     /// Bytes the container's cgroup uses, if it is where runtimes put it.
-    fn memory_usage(&self, pod: &Pod, id: &ContainerId) -> Option<i64> {
+    async fn memory_usage(&self, pod: &Pod, id: &ContainerId) -> Option<i64> {
         let cgroup = &self.config.cgroup;
         let parent = pod_cgroup_path(&pod.metadata.uid, qos_class(pod), &self.cgroup_layout());
         let (root, file) = if cgroup.v2 {
@@ -55,13 +58,15 @@ impl<R: Runtime> Executor<R> {
         } else {
             (cgroup.mount.join("memory"), "memory.usage_in_bytes")
         };
-        usage_below(&root.join(parent.trim_start_matches('/')), id, file)
+        let (pod, id) = (root.join(parent.trim_start_matches('/')), id.clone());
+        rt::blocking("read memory usage", move || usage_below(&pod, &id, file)).await
     }
 }
 
 /// containerd and CRI-O name a container's cgroup by its id; with systemd it is a scope with the runtime's prefix.
 fn usage_below(pod: &Path, id: &ContainerId, file: &str) -> Option<i64> {
-    let names = [id.to_string(), format!("cri-containerd-{id}.scope"), format!("crio-{id}.scope")];
+    let scope = |prefix: &str| format!("{prefix}-{id}.scope");
+    let names = [id.to_string(), scope("cri-containerd"), scope("crio"), scope("cri-agent")];
     let paths = names.into_iter().map(|name| -> PathBuf { pod.join(name).join(file) });
     paths.into_iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
 }

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::dial::{self, system_words};
 use super::{HandlerError, HttpAnswer, HttpGet, authority, tls};
+use crate::reconcile::target::HttpTarget;
 
 /// Of the body; the rest is not read.
 const MAX_BODY_BYTES: usize = 10 * 1024;
@@ -39,11 +40,12 @@ pub(super) struct Target {
 
 impl Target {
     pub(super) fn of(request: &HttpGet) -> Self {
-        let path = request.path.split('#').next().unwrap_or_default();
+        let HttpTarget { https, host, port, path, .. } = &request.target;
+        let path = path.split('#').next().unwrap_or_default();
         Self {
-            https: request.https,
-            host: request.host.clone(),
-            port: request.port,
+            https: *https,
+            host: host.clone(),
+            port: *port,
             path: escape(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }),
         }
     }
@@ -131,7 +133,7 @@ fn escape(path: String) -> String {
 
 pub(super) async fn get(request: &HttpGet, deadline: Instant) -> Result<HttpAnswer, HandlerError> {
     let mut target = Target::of(request);
-    let mut host_header = request.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+    let mut host_header = request.target.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
     for _ in 0..MAX_REQUESTS {
         let begun =
             timeout_at(deadline, begin(&target, request, host_header.map(|(_, value)| value.as_str())));
@@ -142,7 +144,7 @@ pub(super) async fn get(request: &HttpGet, deadline: Instant) -> Result<HttpAnsw
             None => None,
         };
         match next {
-            Some(next) if next.host == request.host => {
+            Some(next) if next.host == request.target.host => {
                 // A host of its own goes along with relative redirects only, as with Go's client.
                 if location.is_some_and(|location| location.contains("://")) {
                     host_header = None;
@@ -217,7 +219,7 @@ fn compose(
     *message.uri_mut() = target.path.parse().map_err(|error| HandlerError::Failed(format!("{error}")))?;
     let headers = message.headers_mut();
     headers.insert(HOST, header_value("Host", &host)?);
-    for (name, value) in &request.headers {
+    for (name, value) in &request.target.headers {
         let known = HeaderName::from_bytes(name.as_bytes());
         let known = known.map_err(|_| HandlerError::Failed(format!("invalid header field name {name:?}")))?;
         // Those of the message itself are not for the manifest, as in Go.

@@ -13,15 +13,16 @@ mod tls;
 
 const SOON: Duration = Duration::from_secs(5);
 
+/// The request with another target.
+fn aimed(mut request: HttpGet, change: impl FnOnce(&mut HttpTarget)) -> HttpGet {
+    change(&mut request.target);
+    request
+}
+
 fn request(port: u16, path: &str) -> HttpGet {
-    HttpGet {
-        https: false,
-        host: "127.0.0.1".to_owned(),
-        port,
-        path: path.to_owned(),
-        headers: Vec::new(),
-        user_agent: PROBE_USER_AGENT,
-    }
+    let (host, path) = ("127.0.0.1".to_owned(), path.to_owned());
+    let target = HttpTarget { host, port, path, ..HttpTarget::default() };
+    HttpGet { target, user_agent: PROBE_USER_AGENT }
 }
 
 /// Headers of a manifest, what the request then has, and what not.
@@ -65,7 +66,7 @@ async fn the_manifests_headers_win_over_the_defaults_and_empty_ones_remove_them(
         ),
     ];
     for (headers, present, absent) in cases {
-        let sent = HttpGet { headers: owned(headers), ..request(server.port(), "/") };
+        let sent = aimed(request(server.port(), "/"), |target| target.headers = owned(headers));
         assert_eq!(http_get(&sent, SOON).await.unwrap().status, 204);
         let head = server.request();
         for line in present {
@@ -75,7 +76,7 @@ async fn the_manifests_headers_win_over_the_defaults_and_empty_ones_remove_them(
             assert!(!head.contains(line), "{headers:?}: {line:?} is in {head}");
         }
     }
-    let bad = HttpGet { headers: owned(&[("X", "a\r\nY: b")]), ..request(server.port(), "/") };
+    let bad = aimed(request(server.port(), "/"), |target| target.headers = owned(&[("X", "a\r\nY: b")]));
     let error = http_get(&bad, SOON).await.unwrap_err();
     assert_eq!(error, HandlerError::Failed("invalid header field value for \"X\"".to_owned()));
 }
@@ -91,8 +92,11 @@ fn paths_become_request_targets() {
     ] {
         assert_eq!(request(80, path).url(), format!("http://127.0.0.1:80{target}"), "{path:?}");
     }
-    let host = "fd00::1".to_owned();
-    assert_eq!(HttpGet { host, https: true, ..request(8443, "/") }.url(), "https://[fd00::1]:8443/");
+    let secure = aimed(request(8443, "/"), |target| {
+        target.host = "fd00::1".to_owned();
+        target.https = true;
+    });
+    assert_eq!(secure.url(), "https://[fd00::1]:8443/");
 }
 
 #[test]
@@ -121,7 +125,7 @@ async fn redirects_are_followed_on_the_same_host_and_told_otherwise() {
     let moved = |location: &str| answer("302 Found", &[&format!("Location: {location}")], "moved");
     let server = Server::answers(vec![moved("/two?x"), answer("200 OK", &[], "there")]);
     let headers = owned(&[("Host", "web.example")]);
-    let sent = HttpGet { headers, ..request(server.port(), "/one") };
+    let sent = aimed(request(server.port(), "/one"), |target| target.headers = headers);
     assert_eq!(http_get(&sent, SOON).await.unwrap().body, "there");
     assert!(server.request().starts_with("get /one "));
     let second = server.request();

@@ -87,6 +87,15 @@ impl View {
         self.state.borrow().sources.clone()
     }
 
+    /// Waits until what the store remembers has been taken in; before that a report would say that there are no pods.
+    pub async fn begun(&self) {
+        let mut version = self.version.subscribe();
+        while !self.state.borrow().begun {
+            // The sender lives as long as this view.
+            let _ = version.changed().await;
+        }
+    }
+
     /// True when each source has said something since start, be it only that it cannot answer.
     #[must_use]
     pub fn all_heard(&self) -> bool {
@@ -184,5 +193,30 @@ impl View {
             pods: u32::try_from(view.pods).unwrap_or(u32::MAX),
             problems: view.problems.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    /// A client of an agent that has just been started again must not be told that there are no pods.
+    #[test]
+    fn nobody_is_answered_before_the_store_was_taken_in() {
+        let view = View::new(Identity::default(), Rc::default());
+        let mut begun = pin!(view.begun());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(begun.as_mut().poll(&mut context).is_pending());
+        view.set_runtime_down(
+            &RuntimeError::new("Version", crate::runtime::ErrorKind::Unavailable, ""),
+            Timestamp::default(),
+        );
+        assert!(begun.as_mut().poll(&mut context).is_pending(), "news of something else");
+        view.set_sources(&BTreeMap::new());
+        assert!(begun.as_mut().poll(&mut context).is_ready());
     }
 }

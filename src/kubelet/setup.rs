@@ -367,8 +367,13 @@ impl<R: Runtime> House<R> {
         let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
         let (view, statuses, events) =
             (Rc::clone(&self.view), Rc::clone(&self.statuses), self.events.clone());
+        let begun = Rc::clone(&self.view);
         let reporter: server::Reporter = Rc::new(move || view.report(&statuses, &events));
-        Ok(Some(rt::spawn("local API", server::serve(listener, reporter))))
+        Ok(Some(rt::spawn("local API", async move {
+            // Whoever asks earlier waits in the socket's queue.
+            begun.begun().await;
+            server::serve(listener, reporter).await;
+        })))
     }
 
     fn kubelet(

@@ -554,7 +554,6 @@ impl<R: Runtime> Worker<R> {
             runtime_name: &runtime_name,
             is_static: true,
             probes: &deps.prober.results(&self.uid),
-            rejected: None,
         };
         let mut status = compute_pod_status(&self.pod, observed, &context);
         let error = self.held.resize.as_ref().map(|held| held.message.as_str());

@@ -14,7 +14,8 @@ use crate::handler::{
     tcp_connect,
 };
 use crate::reconcile::containers::find_container;
-use crate::reconcile::probe::{HttpTarget, ProbeResult, ProbeTarget, probe_target};
+use crate::reconcile::probe::{ProbeResult, ProbeTarget, probe_target};
+use crate::reconcile::target::HttpTarget;
 use crate::runtime::{ErrorKind, Runtime};
 use crate::types::{ContainerId, go_duration};
 
@@ -140,8 +141,7 @@ async fn exec<R: Runtime>(runtime: &R, id: &ContainerId, command: &[String], lim
 }
 
 async fn get(target: HttpTarget, limit: Duration) -> Answer {
-    let HttpTarget { https, host, port, path, headers } = target;
-    let request = HttpGet { https, host, port, path, headers, user_agent: PROBE_USER_AGENT };
+    let request = HttpGet { target, user_agent: PROBE_USER_AGENT };
     match http_get(&request, limit).await {
         Ok(answer) => match answer.status {
             200..300 => Answer::Success,

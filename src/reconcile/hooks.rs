@@ -8,9 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::api::decode::decode;
-use crate::api::pod::{Container, ContainerPort, HttpGetAction, IntOrString, LifecycleHandler, Pod};
+use crate::api::pod::{Container, ContainerPort, HttpGetAction, LifecycleHandler, Pod};
 use crate::labels;
 use crate::reconcile::containers::find_container;
+use crate::reconcile::target::{HttpTarget, PortError, http_target};
 use crate::types::{ContainerName, PodRef};
 
 /// The shortest grace a runtime is asked for (upstream).
@@ -35,24 +36,9 @@ pub enum HookCall {
     /// Run a command in the container, as it is written (upstream expands nothing here).
     Exec(Vec<String>),
     /// Send a request. Any answer is a success.
-    HttpGet(HookRequest),
+    HttpGet(HttpTarget),
     /// Let time pass.
     Sleep(Duration),
-}
-
-/// The request of an `httpGet` hook.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HookRequest {
-    /// TLS.
-    pub https: bool,
-    /// Name or address.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Path and query.
-    pub path: String,
-    /// As the manifest has them.
-    pub headers: Vec<(String, String)>,
 }
 
 /// What to run right after the container has started.
@@ -107,49 +93,19 @@ pub fn hook_call(hook: &Hook, pod_ip: Option<&str>) -> Result<HookCall, String> 
     }
 }
 
+/// Without an address of the pod only a request to another host has somewhere to go.
 fn http_request(
     get: &HttpGetAction,
     ports: &[ContainerPort],
     pod_ip: Option<&str>,
-) -> Result<HookRequest, String> {
-    let host = match (get.host.as_str(), pod_ip) {
-        ("", None) => return Err("failed to find networking container: the pod has no address".to_owned()),
-        ("", Some(ip)) => ip.to_owned(),
-        // An IPv6 address may be written as in a URL.
-        (host, _) => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-    };
-    Ok(HookRequest {
-        https: get.scheme.eq_ignore_ascii_case("https"),
-        host,
-        port: port_number(&get.port, ports)?,
-        path: get.path.clone(),
-        headers: get.http_headers.iter().map(|header| (header.name.clone(), header.value.clone())).collect(),
-    })
-}
-
-/// A port by number, by name, or by number in quotes.
-fn port_number(port: &IntOrString, ports: &[ContainerPort]) -> Result<u16, String> {
-    let number = match port {
-        IntOrString::Int(number) => *number,
-        IntOrString::String(name) => match ports.iter().find(|candidate| candidate.name == *name) {
-            Some(named) => named.container_port,
-            None => name.parse().map_err(|_| format!("port {name} not found"))?,
-        },
-    };
-    u16::try_from(number)
-        .ok()
-        .filter(|port| *port != 0)
-        .ok_or_else(|| format!("invalid port number: {number}"))
-}
-
-impl HookRequest {
-    /// The same without TLS, for a server that turned out not to speak it. Credentials do not travel in the open (upstream).
-    #[must_use]
-    pub fn without_tls(&self) -> Self {
-        let is_secret = |name: &str| name.eq_ignore_ascii_case("authorization");
-        let headers = self.headers.iter().filter(|(name, _)| !is_secret(name)).cloned().collect();
-        Self { https: false, headers, ..self.clone() }
+) -> Result<HttpTarget, String> {
+    if get.host.is_empty() && pod_ip.is_none() {
+        return Err("failed to find networking container: the pod has no address".to_owned());
     }
+    http_target(get, ports, pod_ip.unwrap_or_default()).map_err(|error| match error {
+        PortError::Unknown(name) => format!("port {name} not found"),
+        PortError::Invalid(number) => format!("invalid port number: {number}"),
+    })
 }
 
 /// Upstream's words for a failed hook: the status shows them, events do not, for they may hold secrets.
@@ -222,7 +178,7 @@ pub fn longest_kill(grace_seconds: i64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::pod::{ExecAction, HttpHeader, Lifecycle, PodSpec, SleepAction, TcpSocketAction};
+    use crate::api::pod::{ExecAction, IntOrString, Lifecycle, PodSpec, SleepAction, TcpSocketAction};
 
     fn ports() -> Vec<ContainerPort> {
         let port = |name: &str, container_port| ContainerPort {
@@ -247,24 +203,6 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_found_by_number_by_name_and_by_number_in_quotes() {
-        let name = |text: &str| IntOrString::String(text.to_owned());
-        let cases = [
-            (IntOrString::Int(80), Ok(80)),
-            (name("web"), Ok(8080)),
-            (name("81"), Ok(9)),
-            (name("443"), Ok(443)),
-            (name("nope"), Err("port nope not found")),
-            (name("bad"), Err("invalid port number: 0")),
-            (IntOrString::Int(65536), Err("invalid port number: 65536")),
-            (IntOrString::Int(-1), Err("invalid port number: -1")),
-        ];
-        for (port, expected) in cases {
-            assert_eq!(port_number(&port, &ports()), expected.map_err(str::to_owned), "{port:?}");
-        }
-    }
-
-    #[test]
     fn each_handler_means_one_call() {
         let call = |handler, ip| hook_call(&Hook { handler, ports: ports() }, ip);
         let written = exec(&["echo", "$(NAME)"]);
@@ -280,7 +218,7 @@ mod tests {
         assert_eq!(call(tcp, None), Err("invalid handler: tcpSocket".to_owned()));
         assert_eq!(call(LifecycleHandler::default(), None), Err("invalid handler: none".to_owned()));
         let to_pod = get(IntOrString::String("web".into()));
-        let request = |https, host: &str, port| HookRequest {
+        let request = |https, host: &str, port| HttpTarget {
             https,
             host: host.to_owned(),
             port,
@@ -292,26 +230,15 @@ mod tests {
             Ok(HookCall::HttpGet(request(false, "10.0.0.7", 8080)))
         );
         assert!(call(http(to_pod), None).unwrap_err().starts_with("failed to find networking container"));
+        let wrong = |port| call(http(get(port)), Some("10.0.0.7")).unwrap_err();
+        assert_eq!(wrong(IntOrString::String("nope".into())), "port nope not found");
+        assert_eq!(wrong(IntOrString::Int(0)), "invalid port number: 0");
         let elsewhere = HttpGetAction {
             host: "[fd00::1]".to_owned(),
             scheme: "HTTPS".to_owned(),
             ..get(IntOrString::Int(443))
         };
         assert_eq!(call(http(elsewhere), None), Ok(HookCall::HttpGet(request(true, "fd00::1", 443))));
-    }
-
-    #[test]
-    fn a_request_that_loses_its_tls_loses_its_credentials_too() {
-        let header = |name: &str| HttpHeader { name: name.to_owned(), value: "v".to_owned() };
-        let action = HttpGetAction {
-            host: "fd00::1".to_owned(),
-            scheme: "HTTPS".to_owned(),
-            http_headers: vec![header("AUTHORIZATION"), header("X-A")],
-            ..get(IntOrString::Int(443))
-        };
-        let request = http_request(&action, &[], None).unwrap();
-        let open = request.without_tls();
-        assert_eq!((open.https, open.headers), (false, vec![("X-A".to_owned(), "v".to_owned())]));
     }
 
     #[test]

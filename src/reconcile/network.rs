@@ -89,6 +89,16 @@ pub fn sort_pod_ips(ips: &[String], node_ips: &[String]) -> Vec<String> {
     first_of(primary_v6).into_iter().chain(first_of(!primary_v6)).collect()
 }
 
+/// Where a pod is reached: the address its status names first; on the host's network the node's. `None` while nobody knows.
+#[must_use]
+pub fn pod_address(host_network: bool, sandbox_ips: &[String], node_ips: &[String]) -> Option<String> {
+    if host_network {
+        node_ips.first().cloned()
+    } else {
+        sort_pod_ips(sandbox_ips, node_ips).into_iter().next()
+    }
+}
+
 /// `/etc/hosts` of a pod with its own network.
 #[must_use]
 pub fn hosts_file(pod_ips: &[String], name: &PodHostname, aliases: &[HostAlias]) -> String {

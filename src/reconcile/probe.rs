@@ -14,7 +14,7 @@ mod counter;
 mod target;
 
 pub use counter::{ProbeCounter, is_told};
-pub use target::{HttpTarget, ProbeTarget, http_target, probe_target, resolve_port};
+pub use target::{ProbeTarget, probe_target};
 
 /// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

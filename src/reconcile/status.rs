@@ -46,8 +46,6 @@ pub struct StatusContext<'a> {
     pub is_static: bool,
     /// What probes have come to.
     pub probes: &'a ProbeResults,
-    /// Reason and message of a pod that was refused: it fails without ever running.
-    pub rejected: Option<(&'a str, &'a str)>,
 }
 
 /// The status of `pod`. Times are whole seconds.
@@ -62,14 +60,8 @@ pub fn compute_pod_status(pod: &Pod, observed: &ObservedPod, context: &StatusCon
         ..PodStatus::default()
     };
     set_addresses(&mut status, pod, observed, context);
-    if let Some((reason, message)) = context.rejected {
-        "Failed".clone_into(&mut status.phase);
-        reason.clone_into(&mut status.reason);
-        message.clone_into(&mut status.message);
-    } else {
-        containers::set_container_statuses(&mut status, pod, observed, context);
-        set_phase(&mut status, pod, context, start_time);
-    }
+    containers::set_container_statuses(&mut status, pod, observed, context);
+    set_phase(&mut status, pod, context, start_time);
     conditions::set_conditions(&mut status, pod, observed, context, now);
     status
 }

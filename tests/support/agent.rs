@@ -202,6 +202,19 @@ impl AgentProcess {
         }
     }
 
+    /// Runs `agent image` on the images of the embedded runtime.
+    pub fn image_cli(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(&self.program);
+        command.arg("image").args(arguments).arg("--root-dir").arg(self.root_dir()).stdin(Stdio::null());
+        let output = command.output().map_err(|error| format!("start agent image: {error}"))?;
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            Err(format!("agent image {}: {}", arguments.join(" "), said.trim()))
+        }
+    }
+
     /// What `agent status` says, for programs; an error unless it is the running agent that says it.
     pub fn status_json(&self) -> Result<Value, String> {
         let status = self.json(&["status", "-o", "json", "--exit-zero"])?;

@@ -6,8 +6,8 @@ use std::process::Command;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::{SOON, request};
-use crate::handler::{HandlerError, HttpGet, http_get};
+use super::{SOON, aimed, request};
+use crate::handler::{HandlerError, http_get};
 use crate::http::testing::{Server, answer};
 use crate::http::tls::tls_provider;
 
@@ -44,7 +44,10 @@ async fn any_certificate_will_do() {
     let directory = Scratch(directory);
     let server = Server::tls(worthless_certificate(&directory.0), answer("200 OK", &[], "over tls"));
     for host in ["127.0.0.1", "localhost"] {
-        let sent = HttpGet { https: true, host: host.to_owned(), ..request(server.port(), "/") };
+        let sent = aimed(request(server.port(), "/"), |target| {
+            target.https = true;
+            target.host = host.to_owned();
+        });
         assert_eq!(http_get(&sent, SOON).await.unwrap().body, "over tls");
         assert!(server.request().contains(&format!("host: {host}:{}", server.port())));
     }
@@ -63,7 +66,7 @@ async fn a_server_of_plain_http_is_told_from_one_that_does_not_answer() {
         stream.try_write(refuse.as_bytes()).unwrap();
         stream
     };
-    let sent = HttpGet { https: true, ..request(port, "/") };
+    let sent = aimed(request(port, "/"), |target| target.https = true);
     let (_stream, answer) = tokio::join!(serve, http_get(&sent, SOON));
     let error = answer.unwrap_err();
     assert_eq!(error, HandlerError::PlainHttp);

@@ -184,3 +184,12 @@ fn what_exceeds_the_resolvers_limits_is_left_out_and_named() {
     let (config, problems) = pod_dns(&pod(json!({"dnsPolicy": "None", "dnsConfig": long})), &context);
     assert_eq!((config.searches.len(), problems.len()), (2, 1));
 }
+
+#[test]
+fn a_pod_is_reached_at_the_address_its_status_names_first() {
+    let owned = |ips: &[&str]| ips.iter().map(|ip| (*ip).to_owned()).collect::<Vec<_>>();
+    let (sandbox, node) = (owned(&["fd00::5", "10.0.0.5"]), owned(&["192.168.1.2", "fd00::1"]));
+    assert_eq!(pod_address(false, &sandbox, &node).as_deref(), Some("10.0.0.5"));
+    assert_eq!(pod_address(true, &sandbox, &node).as_deref(), Some("192.168.1.2"));
+    assert_eq!(pod_address(false, &[], &node), None);
+}

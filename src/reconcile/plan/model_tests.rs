@@ -82,7 +82,6 @@ impl Model {
             runtime_name: "model",
             is_static: true,
             probes: &self.context.probes,
-            rejected: None,
         };
         let status = compute_pod_status(&self.pod, &self.observed, &context);
         for old in self.status.iter().flat_map(all_statuses) {

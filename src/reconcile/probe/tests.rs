@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::decode::decode;
-use crate::api::pod::IntOrString;
+use crate::reconcile::target::HttpTarget;
 
 fn container(json: &Value) -> Container {
     let pod = decode::<Pod>(json!({"spec": {"containers": [json]}})).unwrap().object;
@@ -83,20 +83,14 @@ fn a_complaint_is_told_until_the_threshold_and_then_ever_more_rarely() {
 }
 
 #[test]
-fn ports_are_found_by_number_and_name() {
-    let container =
-        container(&json!({"name": "a", "ports": [{"name": "web", "containerPort": 8080, "hostPort": 80}]}));
-    let name = |name: &str| IntOrString::String(name.to_owned());
-    for (port, found) in [
-        (IntOrString::Int(9), Ok(9)),
-        (name("web"), Ok(8080)),
-        (name("81"), Ok(81)),
-        (name("dns"), Err("strconv.Atoi: parsing \"dns\": invalid syntax")),
-        (IntOrString::Int(0), Err("invalid port number: 0")),
-        (IntOrString::Int(65536), Err("invalid port number: 65536")),
-    ] {
-        assert_eq!(resolve_port(&port, &container), found.map_err(str::to_owned), "{port:?}");
-    }
+fn a_port_that_leads_nowhere_is_told_in_upstreams_words() {
+    let container = container(&json!({"name": "a"}));
+    let asked = |port: Value| {
+        let probe = decode::<Probe>(json!({"httpGet": {"port": port}})).unwrap().object;
+        probe_target(&probe, &container, "").unwrap_err()
+    };
+    assert_eq!(asked(json!("dns")), "strconv.Atoi: parsing \"dns\": invalid syntax");
+    assert_eq!(asked(json!(65536)), "invalid port number: 65536");
 }
 
 #[test]

@@ -52,7 +52,6 @@ struct Case {
     probes: ProbeResults,
     terminal: bool,
     is_static: bool,
-    rejected: Option<(&'static str, &'static str)>,
     now: i64,
 }
 
@@ -65,7 +64,6 @@ impl Default for Case {
             probes: ProbeResults::new(),
             terminal: false,
             is_static: true,
-            rejected: None,
             now: NOW,
         }
     }
@@ -87,7 +85,6 @@ impl Case {
             runtime_name: "containerd",
             is_static: self.is_static,
             probes: &self.probes,
-            rejected: self.rejected,
         };
         compute_pod_status(&pod(more), observed, &context)
     }
@@ -269,13 +266,7 @@ fn a_finished_pod_stays_finished_and_its_conditions_say_so() {
 }
 
 #[test]
-fn a_rejected_pod_and_a_pod_past_its_deadline_have_failed() {
-    let rejected = Case { rejected: Some(("OutOfcpu", "no room")), ..Case::default() };
-    let status = rejected.status(json!({}), "");
-    assert_eq!(
-        (status.phase.as_str(), status.reason.as_str(), status.message.as_str()),
-        ("Failed", "OutOfcpu", "no room")
-    );
+fn a_pod_past_its_deadline_has_failed() {
     let spec = || json!({"activeDeadlineSeconds": 60});
     let first = Case::default().status(spec(), "a:running b:running");
     assert_eq!(first.phase, "Running");
@@ -310,7 +301,6 @@ fn termination_messages_share_a_budget() {
         runtime_name: "x",
         is_static: true,
         probes: &empty.1,
-        rejected: None,
     };
     let status = compute_pod_status(&pod(json!({"restartPolicy": "Never"})), &observed, &context);
     let length = |at: usize| {

@@ -207,7 +207,7 @@ fn frame(bytes: &[u8]) -> Result<Frame<'_>, ProtocolError> {
 }
 
 fn streams(stdin: bool, stdout: bool, stderr: bool) -> u8 {
-    u8::from(stdin) * STDIN | u8::from(stdout) * STDOUT | u8::from(stderr) * STDERR
+    (u8::from(stdin) * STDIN) | (u8::from(stdout) * STDOUT) | (u8::from(stderr) * STDERR)
 }
 
 impl Request {
@@ -221,7 +221,7 @@ impl Request {
                 (3, u8::from(*all) * ALL, *signal, 0, container.as_str())
             }
             Self::Exec { container, stdin, stdout, stderr, terminal } => {
-                let flags = streams(*stdin, *stdout, *stderr) | u8::from(*terminal) * TERMINAL;
+                let flags = streams(*stdin, *stdout, *stderr) | (u8::from(*terminal) * TERMINAL);
                 (4, flags, 0, 0, container.as_str())
             }
             Self::Attach { container, stdin, stdout, stderr } => {

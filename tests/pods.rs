@@ -1,4 +1,5 @@
-//! The real program on a real containerd: what a user of static pods can rely on.
+//! The real program with real containers: what a user of static pods can rely on. Each scenario runs on containerd and on the
+//! agent's own runtime, but for those that are about containerd itself.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,8 +8,9 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::support::agent::{AgentProcess, PATIENCE};
-use crate::support::containerd::{Containerd, Instance};
+use crate::support::containerd::Instance;
 use crate::support::image::BUSYBOX;
+use crate::support::runtime::{TestRuntime, on_both_runtimes};
 use crate::support::wait::wait_for;
 
 mod cgroups;
@@ -33,16 +35,16 @@ mod whole_storm;
 struct Node {
     // Before the runtime: the agent is gone first.
     agent: AgentProcess,
-    containerd: Containerd,
+    runtime: TestRuntime,
 }
 
 impl Node {
     /// Nothing of the agent runs yet.
     fn new() -> Self {
-        let containerd = Containerd::start();
-        let agent = AgentProcess::new(containerd.scratch().path(), &containerd.endpoint());
-        containerd.scratch().dir("out");
-        Self { agent, containerd }
+        let runtime = TestRuntime::start();
+        let agent = runtime.agent();
+        runtime.scratch().dir("out");
+        Self { agent, runtime }
     }
 
     /// With the agent started on these pods.
@@ -68,7 +70,7 @@ impl Node {
 
     /// A file in the directory that containers see as `/out`.
     fn out(&self, file: &str) -> PathBuf {
-        self.containerd.scratch().dir("out").join(file)
+        self.runtime.scratch().dir("out").join(file)
     }
 
     /// Waits until a container has written a file that ends in a line end, and returns its text.
@@ -90,7 +92,7 @@ impl Node {
 
     /// Lets containers that are not root write into [`Node::out`].
     fn everybody_may_write(&self) {
-        let out = self.containerd.scratch().dir("out");
+        let out = self.runtime.scratch().dir("out");
         fs::set_permissions(out, fs::Permissions::from_mode(0o777)).expect("open the directory");
     }
 
@@ -102,7 +104,7 @@ impl Node {
     /// Waits until exactly one container of the pod runs and it is not the one with this id.
     fn running_other_than(&self, pod: &str, id: &str) -> Instance {
         wait_for(&format!("one new container of {pod} to run"), PATIENCE, || {
-            let running = self.containerd.running(&full_name(pod));
+            let running = self.runtime.running(&full_name(pod));
             match &running[..] {
                 [only] if only.id != id => Ok(only.clone()),
                 _ => Err(format!("{running:?}; agent: {}", self.agent.log_tail())),
@@ -115,7 +117,7 @@ impl Node {
         let pod = full_name(pod);
         wait_for(&format!("{pod} to be gone"), PATIENCE, || {
             let left: Vec<Instance> =
-                self.containerd.instances().into_iter().filter(|instance| instance.pod == pod).collect();
+                self.runtime.instances().into_iter().filter(|instance| instance.pod == pod).collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}; agent: {}", self.agent.log_tail())) }
         });
     }
@@ -144,7 +146,7 @@ impl Node {
                     "command": ["sh", "-c", command],
                     "volumeMounts": [{ "name": "out", "mountPath": "/out" }],
                 }],
-                "volumes": [{ "name": "out", "hostPath": { "path": self.containerd.scratch().dir("out"), "type": "Directory" } }],
+                "volumes": [{ "name": "out", "hostPath": { "path": self.runtime.scratch().dir("out"), "type": "Directory" } }],
             },
         })
     }

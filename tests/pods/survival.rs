@@ -25,29 +25,28 @@ fn a_task_that_the_runtime_has_lost_track_of_keeps_no_pod_from_going() {
         main["state"]["terminated"].as_object()?;
         Some(main["containerID"].as_str()?.trim_start_matches("containerd://").to_owned())
     });
-    node.containerd.ctr(&["tasks", "start", "--detach", "--null-io", &id]);
-    let task = || node.containerd.ctr(&["tasks", "list"]).lines().any(|line| line.starts_with(&id));
+    node.runtime.containerd().ctr(&["tasks", "start", "--detach", "--null-io", &id]);
+    let task = || node.runtime.containerd().ctr(&["tasks", "list"]).lines().any(|line| line.starts_with(&id));
     assert!(task(), "the task runs");
     node.delete("lost");
     node.gone("lost");
     assert!(!task(), "and is gone with the pod");
 }
 
-#[test]
 fn pods_outlive_the_agent_and_a_new_one_adopts_them() {
     let mut node = Node::new();
     node.apply(&node.pod("web", "sleep 1000"));
     node.agent.start();
     node.running("web");
-    let before = node.containerd.instances();
+    let before = node.runtime.instances();
 
     assert!(node.agent.terminate().success());
-    assert_eq!(node.containerd.instances(), before, "ending the agent ends nothing else");
+    assert_eq!(node.runtime.instances(), before, "ending the agent ends nothing else");
 
     node.agent.start();
     node.agent.wait_for_phase("web", "Running");
     stays("the pod", Duration::from_secs(2), || {
-        let now = node.containerd.instances();
+        let now = node.runtime.instances();
         if now == before { Ok(()) } else { Err(format!("{now:?} instead of {before:?}")) }
     });
 }
@@ -61,20 +60,19 @@ fn a_restart_of_the_runtime_restarts_only_what_died_meanwhile() {
     let stable = node.running("stable");
     let dying = node.running("dying");
 
-    node.containerd.stop_daemon();
+    node.runtime.containerd().stop_daemon();
     kill_instance(&dying);
     stays("the agent", Duration::from_secs(2), || {
         node.agent.assert_alive();
         Ok(())
     });
-    node.containerd.start_daemon();
+    node.runtime.containerd().start_daemon();
 
     let replaced = node.running_other_than("dying", &dying.id);
     assert_eq!(replaced.uid, dying.uid);
     assert_eq!(node.running("stable"), stable);
 }
 
-#[test]
 fn a_manifest_removed_while_the_agent_was_down_is_stopped_and_cleaned_up_at_its_start() {
     let mut node = Node::new();
     node.apply(&node.pod("stays", "sleep 1000"));
@@ -95,7 +93,6 @@ fn a_manifest_removed_while_the_agent_was_down_is_stopped_and_cleaned_up_at_its_
     assert_eq!(node.running("stays"), stays);
 }
 
-#[test]
 fn a_manifest_directory_that_disappears_stops_nothing() {
     let mut node = Node::new();
     node.apply(&node.pod("web", "sleep 1000"));
@@ -104,16 +101,22 @@ fn a_manifest_directory_that_disappears_stops_nothing() {
     let away = node.agent.manifest_dir().with_extension("away");
     std::fs::rename(node.agent.manifest_dir(), &away).expect("move the directory away");
     stays("the pod", Duration::from_secs(3), || {
-        let now = node.containerd.running("web-edge");
+        let now = node.runtime.running("web-edge");
         if now == [before.clone()] { Ok(()) } else { Err(format!("{now:?}")) }
     });
     node.agent.kill9();
     node.agent.start();
     stays("the pod", Duration::from_secs(3), || {
-        let now = node.containerd.running("web-edge");
+        let now = node.runtime.running("web-edge");
         if now == [before.clone()] { Ok(()) } else { Err(format!("{now:?}")) }
     });
     std::fs::rename(&away, node.agent.manifest_dir()).expect("move the directory back");
     node.delete("web");
     node.gone("web");
+}
+
+super::on_both_runtimes! {
+    pods_outlive_the_agent_and_a_new_one_adopts_them,
+    a_manifest_removed_while_the_agent_was_down_is_stopped_and_cleaned_up_at_its_start,
+    a_manifest_directory_that_disappears_stops_nothing,
 }

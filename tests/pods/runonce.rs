@@ -4,7 +4,6 @@ use serde_json::json;
 
 use super::Node;
 
-#[test]
 fn run_once_starts_every_pod_prints_a_table_exits_zero_and_leaves_them_running() {
     let node = Node::new();
     node.apply(&node.pod("one", "sleep 1000"));
@@ -19,38 +18,35 @@ fn run_once_starts_every_pod_prints_a_table_exits_zero_and_leaves_them_running()
         let line =
             said.lines().find(|line| line.contains(pod)).unwrap_or_else(|| panic!("no {pod} in: {said}"));
         assert!(line.contains("Running"), "{line}");
-        assert_eq!(node.containerd.running(pod).len(), 1, "{:?}", node.containerd.instances());
+        assert_eq!(node.runtime.running(pod).len(), 1, "{:?}", node.runtime.instances());
     }
 }
 
-#[test]
 fn a_second_run_once_adopts_what_runs_and_starts_nothing() {
     let node = Node::new();
     node.apply(&node.pod("one", "sleep 1000"));
     assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
-    let before = node.containerd.instances();
+    let before = node.runtime.instances();
 
     assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
 
-    assert_eq!(node.containerd.instances(), before);
+    assert_eq!(node.runtime.instances(), before);
 }
 
-#[test]
 fn run_once_ends_only_when_what_is_no_longer_wanted_is_gone() {
     let node = Node::new();
     node.apply(&node.pod("one", "sleep 1000"));
     assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
-    assert!(node.containerd.instances().iter().any(|instance| instance.pid.is_some()));
+    assert!(node.runtime.instances().iter().any(|instance| instance.pid.is_some()));
     node.delete("one");
 
     assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
 
     let left: Vec<_> =
-        node.containerd.instances().into_iter().filter(|instance| instance.pid.is_some()).collect();
+        node.runtime.instances().into_iter().filter(|instance| instance.pid.is_some()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
-#[test]
 fn run_once_fails_when_one_pod_cannot_start_and_still_starts_the_others() {
     let node = Node::new();
     let mut broken = node.pod("broken", "sleep 1000");
@@ -64,10 +60,9 @@ fn run_once_fails_when_one_pod_cannot_start_and_still_starts_the_others() {
     assert_eq!(output.status.code(), Some(1), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let line = said.lines().find(|line| line.contains("broken-edge")).unwrap_or_else(|| panic!("{said}"));
     assert!(line.contains("ErrImageNeverPull"), "{line}");
-    assert_eq!(node.containerd.running("good-edge").len(), 1);
+    assert_eq!(node.runtime.running("good-edge").len(), 1);
 }
 
-#[test]
 fn run_once_waits_for_pods_that_end_and_counts_a_failed_one() {
     let node = Node::new();
     let mut job = node.pod("job", "sleep 1; echo done > /out/job");
@@ -82,11 +77,19 @@ fn run_once_waits_for_pods_that_end_and_counts_a_failed_one() {
     assert_eq!(node.agent.run_once(&["--runonce-wait=completed"]).status.code(), Some(1));
 }
 
-#[test]
 fn bad_usage_is_told_apart_by_its_exit_code() {
     let node = Node::new();
     let output = node.agent.run_once(&["--runonce-wait=tomorrow"]);
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("runonce-wait") && said.contains("tomorrow"), "{said}");
+}
+
+super::on_both_runtimes! {
+    run_once_starts_every_pod_prints_a_table_exits_zero_and_leaves_them_running,
+    a_second_run_once_adopts_what_runs_and_starts_nothing,
+    run_once_ends_only_when_what_is_no_longer_wanted_is_gone,
+    run_once_fails_when_one_pod_cannot_start_and_still_starts_the_others,
+    run_once_waits_for_pods_that_end_and_counts_a_failed_one,
+    bad_usage_is_told_apart_by_its_exit_code,
 }

@@ -23,7 +23,6 @@ fn mounts_of_pods(root: &std::path::Path) -> Vec<String> {
     table.lines().filter(|line| line.contains(&*root.to_string_lossy())).map(str::to_owned).collect()
 }
 
-#[test]
 fn an_empty_dir_in_memory_is_a_tmpfs_of_its_size_and_leaves_no_mount_behind() {
     let mut node = Node::new();
     let mut pod = node
@@ -46,7 +45,6 @@ fn an_empty_dir_in_memory_is_a_tmpfs_of_its_size_and_leaves_no_mount_behind() {
     });
 }
 
-#[test]
 fn the_downward_api_as_files_can_be_watched_through_its_data_link() {
     let mut node = Node::new();
     let mut pod = node.pod("self", "cat /etc/pod/labels /etc/pod/limits/cpu > /out/seen; echo >> /out/seen; readlink /etc/pod/labels > /out/link; readlink /etc/pod/..data > /out/data; sleep 1000");
@@ -67,10 +65,9 @@ fn the_downward_api_as_files_can_be_watched_through_its_data_link() {
     assert_eq!(node.written("seen"), "app=\"shop\"\ntier=\"edge\"250\n");
 }
 
-#[test]
 fn a_sub_path_shows_one_directory_or_file_and_an_expression_names_it_after_the_pod() {
     let mut node = Node::new();
-    let data = node.containerd.scratch().dir("data");
+    let data = node.runtime.scratch().dir("data");
     fs::create_dir(data.join("site")).expect("make a directory");
     fs::write(data.join("site/page"), "hello\n").expect("write a file");
     fs::write(data.join("one"), "only me\n").expect("write a file");
@@ -101,10 +98,9 @@ fn a_sub_path_shows_one_directory_or_file_and_an_expression_names_it_after_the_p
     assert!(data.join("one").exists() && data.join("site/page").exists(), "the data stays");
 }
 
-#[test]
 fn a_sub_path_that_leads_out_of_its_volume_is_refused() {
     let mut node = Node::new();
-    let data = node.containerd.scratch().dir("data");
+    let data = node.runtime.scratch().dir("data");
     symlink("/etc", data.join("escape")).expect("make the trap");
     let mut pod = node.pod("thief", "cat /stolen/hostname > /out/stolen; sleep 1000");
     let volume = json!({ "name": "data", "hostPath": { "path": data } });
@@ -119,7 +115,6 @@ fn a_sub_path_that_leads_out_of_its_volume_is_refused() {
     assert!(!node.out("stolen").exists());
 }
 
-#[test]
 fn files_of_a_volume_belong_to_the_pods_group() {
     let mut node = Node::new();
     let mut pod = node.pod("group", "id -G > /out/groups; touch /shared/new; stat -c '%g %a' /shared > /out/shared; stat -c %g /shared/new > /out/new; sleep 1000");
@@ -136,10 +131,9 @@ fn files_of_a_volume_belong_to_the_pods_group() {
     assert_eq!(node.written("new"), "2345\n", "setgid: what is made in it belongs to the group");
 }
 
-#[test]
 fn a_mount_made_on_the_node_shows_inside_where_propagation_says_so_and_only_there() {
     let mut node = Node::new();
-    let data = node.containerd.scratch().dir("shared");
+    let data = node.runtime.scratch().dir("shared");
     // Something has to be a shared mount for anything to propagate.
     mount(Some(&data), &data, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bind the directory");
     mount(None::<&str>, &data, None::<&str>, MsFlags::MS_SHARED, None::<&str>).expect("share the mount");
@@ -167,10 +161,9 @@ fn a_mount_made_on_the_node_shows_inside_where_propagation_says_so_and_only_ther
     umount2(&data, MntFlags::MNT_DETACH).expect("unmount the directory");
 }
 
-#[test]
 fn a_host_path_of_the_wrong_type_keeps_the_pod_waiting_until_it_is_right() {
     let mut node = Node::new();
-    let wanted: PathBuf = node.containerd.scratch().path().join("later");
+    let wanted: PathBuf = node.runtime.scratch().path().join("later");
     fs::write(&wanted, "a file").expect("write a file");
     let mut pod = node.pod("typed", "echo up > /out/up; sleep 1000");
     let volume = json!({ "name": "later", "hostPath": { "path": wanted, "type": "Directory" } });
@@ -189,10 +182,9 @@ fn a_host_path_of_the_wrong_type_keeps_the_pod_waiting_until_it_is_right() {
     node.written("up");
 }
 
-#[test]
 fn a_read_only_mount_cannot_be_written() {
     let mut node = Node::new();
-    let data = node.containerd.scratch().dir("data");
+    let data = node.runtime.scratch().dir("data");
     let mut pod = node.pod(
         "reader",
         "touch /data/x 2>/dev/null && echo written > /out/result || echo refused > /out/result; sleep 1000",
@@ -205,7 +197,6 @@ fn a_read_only_mount_cannot_be_written() {
     assert_eq!(fs::read_dir(&data).expect("list it").count(), 0);
 }
 
-#[test]
 fn an_empty_dir_keeps_its_content_over_a_container_restart_and_a_new_agent() {
     let mut node = Node::new();
     let mut pod = node.pod("keep", "echo $(ls /keep | wc -l) >> /out/counts; touch /keep/$(wc -l < /out/counts); [ $(wc -l < /out/counts) -ge 3 ] && sleep 1000; exit 1");
@@ -223,4 +214,16 @@ fn an_empty_dir_keeps_its_content_over_a_container_restart_and_a_new_agent() {
     let uid = node.running("keep").uid;
     let volume = node.agent.root_dir().join("pods").join(uid).join("volumes/kubernetes.io~empty-dir/keep");
     assert_eq!(fs::metadata(&volume).expect("look at the volume").mode() & 0o777, 0o777);
+}
+
+super::on_both_runtimes! {
+    an_empty_dir_in_memory_is_a_tmpfs_of_its_size_and_leaves_no_mount_behind,
+    the_downward_api_as_files_can_be_watched_through_its_data_link,
+    a_sub_path_shows_one_directory_or_file_and_an_expression_names_it_after_the_pod,
+    a_sub_path_that_leads_out_of_its_volume_is_refused,
+    files_of_a_volume_belong_to_the_pods_group,
+    a_mount_made_on_the_node_shows_inside_where_propagation_says_so_and_only_there,
+    a_host_path_of_the_wrong_type_keeps_the_pod_waiting_until_it_is_right,
+    a_read_only_mount_cannot_be_written,
+    an_empty_dir_keeps_its_content_over_a_container_restart_and_a_new_agent,
 }

@@ -9,7 +9,6 @@ use crate::support::agent::{NODE, PATIENCE};
 use crate::support::image::BUSYBOX;
 use crate::support::wait::wait_for;
 
-#[test]
 fn a_container_sees_its_environment_the_downward_api_and_expanded_arguments() {
     let mut node = Node::new();
     let mut pod = node.pod("env", "");
@@ -45,7 +44,6 @@ fn a_container_sees_its_environment_the_downward_api_and_expanded_arguments() {
     assert_eq!(text, expected);
 }
 
-#[test]
 fn containers_share_an_empty_dir_and_reach_host_paths() {
     let mut node = Node::new();
     let mut pod = node.pod(
@@ -66,7 +64,7 @@ fn containers_share_an_empty_dir_and_reach_host_paths() {
     node.agent.start();
 
     assert_eq!(node.written("word"), "hello\n");
-    let instances = node.containerd.running("volumes-edge");
+    let instances = node.runtime.running("volumes-edge");
     assert_eq!(instances.len(), 2, "{instances:?}");
     let directory = node
         .agent
@@ -77,7 +75,6 @@ fn containers_share_an_empty_dir_and_reach_host_paths() {
     assert_eq!(fs::read_to_string(directory.join("word")).expect("read the volume on the node"), "hello\n");
 }
 
-#[test]
 fn a_pod_finds_itself_in_volumes_and_what_its_init_container_wrote_in_variables() {
     let mut node = Node::new();
     let mut pod = node.pod(
@@ -124,7 +121,6 @@ fn a_pod_finds_itself_in_volumes_and_what_its_init_container_wrote_in_variables(
     });
 }
 
-#[test]
 fn the_hosts_file_names_the_pods_aliases() {
     let mut node = Node::new();
     let mut pod = node.pod("hosts", "cat /etc/hosts > /out/hosts; sleep 1000");
@@ -137,7 +133,6 @@ fn the_hosts_file_names_the_pods_aliases() {
     assert!(text.ends_with("\n# Entries added by HostAliases.\n192.0.2.7\tprinter\tprinter.lan\n"), "{text}");
 }
 
-#[test]
 fn logs_are_where_the_kubelet_puts_them_with_a_link_for_collectors() {
     let mut node = Node::new();
     node.apply(&node.pod("talk", "echo to out; echo to err >&2; sleep 1000"));
@@ -164,4 +159,12 @@ fn logs_are_where_the_kubelet_puts_them_with_a_link_for_collectors() {
     wait_for("the link to go", PATIENCE, || {
         if link.symlink_metadata().is_ok() { Err(link.display().to_string()) } else { Ok(()) }
     });
+}
+
+super::on_both_runtimes! {
+    a_container_sees_its_environment_the_downward_api_and_expanded_arguments,
+    containers_share_an_empty_dir_and_reach_host_paths,
+    a_pod_finds_itself_in_volumes_and_what_its_init_container_wrote_in_variables,
+    the_hosts_file_names_the_pods_aliases,
+    logs_are_where_the_kubelet_puts_them_with_a_link_for_collectors,
 }

@@ -8,7 +8,6 @@ use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::wait::{stays, wait_for};
 
-#[test]
 fn a_manifest_is_started_replaced_when_it_changes_and_stopped_when_it_goes() {
     let mut node = Node::with_pods(&[]);
     node.apply(&node.pod("web", "sleep 1000"));
@@ -32,7 +31,6 @@ fn a_manifest_is_started_replaced_when_it_changes_and_stopped_when_it_goes() {
     node.agent.assert_alive();
 }
 
-#[test]
 fn rewriting_a_manifest_with_the_same_content_restarts_nothing() {
     let node = Node::with_pods(&[]);
     let pod = node.pod("web", "sleep 1000");
@@ -40,12 +38,11 @@ fn rewriting_a_manifest_with_the_same_content_restarts_nothing() {
     let before = node.running("web");
     node.apply(&pod);
     stays("the container", Duration::from_secs(3), || {
-        let running = node.containerd.running("web-edge");
+        let running = node.runtime.running("web-edge");
         if running == [before.clone()] { Ok(()) } else { Err(format!("{running:?}")) }
     });
 }
 
-#[test]
 fn a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended() {
     let mut node = Node::new();
     node.apply(&node.pod("good", "sleep 1000"));
@@ -65,7 +62,6 @@ fn a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended() {
     });
 }
 
-#[test]
 fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_is_broken() {
     let node = Node::with_pods(&[]);
     node.apply(&node.pod("web", "sleep 1000"));
@@ -77,12 +73,11 @@ fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_is_broken() {
         if problems.contains("web.yaml") { Ok(()) } else { Err(problems) }
     });
     stays("the last good version", Duration::from_secs(2), || {
-        let running = node.containerd.running("web-edge");
+        let running = node.runtime.running("web-edge");
         if running == [before.clone()] { Ok(()) } else { Err(format!("{running:?}")) }
     });
 }
 
-#[test]
 fn a_pod_that_needs_longer_to_stop_gets_its_grace_and_no_more() {
     let node = Node::with_pods(&[]);
     let mut polite = node.pod(
@@ -102,10 +97,18 @@ fn a_pod_that_needs_longer_to_stop_gets_its_grace_and_no_more() {
     node.delete("polite");
     node.delete("deaf");
     stays("the deaf pod's grace", Duration::from_secs(3), || {
-        let running = node.containerd.running("deaf-edge");
+        let running = node.runtime.running("deaf-edge");
         if running == [deaf_container.clone()] { Ok(()) } else { Err(format!("{running:?}")) }
     });
     node.gone("polite");
     assert_eq!(node.written("polite"), "ended\n");
     node.gone("deaf");
+}
+
+super::on_both_runtimes! {
+    a_manifest_is_started_replaced_when_it_changes_and_stopped_when_it_goes,
+    rewriting_a_manifest_with_the_same_content_restarts_nothing,
+    a_broken_manifest_hurts_no_other_and_is_named_until_it_is_mended,
+    the_last_good_version_of_a_manifest_stays_when_a_newer_one_is_broken,
+    a_pod_that_needs_longer_to_stop_gets_its_grace_and_no_more,
 }

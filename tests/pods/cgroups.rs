@@ -15,7 +15,6 @@ fn hierarchy(controller: &str) -> PathBuf {
     if mount.join("cgroup.controllers").exists() { mount.to_owned() } else { mount.join(controller) }
 }
 
-#[test]
 fn a_pods_limits_hold_for_all_its_containers_together_and_go_with_it() {
     let mut node = Node::new();
     node.agent.configure("podPidsLimit: 120\n");
@@ -26,7 +25,7 @@ fn a_pods_limits_hold_for_all_its_containers_together_and_go_with_it() {
     node.apply(&pod);
     node.agent.start();
     let uid = node.running("limited").uid;
-    let root = node.containerd.scratch().path().file_name().expect("it has a name").to_owned();
+    let root = node.runtime.scratch().path().file_name().expect("it has a name").to_owned();
     let pod_cgroup = |controller: &str| {
         hierarchy(controller).join(&root).join("kubepods/burstable").join(format!("pod{uid}"))
     };
@@ -42,4 +41,8 @@ fn a_pods_limits_hold_for_all_its_containers_together_and_go_with_it() {
     wait_for("the pod's cgroup to go", PATIENCE, || {
         if pod_cgroup("memory").exists() { Err(node.agent.log_tail()) } else { Ok(()) }
     });
+}
+
+super::on_both_runtimes! {
+    a_pods_limits_hold_for_all_its_containers_together_and_go_with_it,
 }

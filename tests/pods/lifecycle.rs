@@ -14,7 +14,6 @@ fn announces(name: &str) -> String {
     )
 }
 
-#[test]
 fn sidecars_start_in_order_before_the_main_container_and_stop_after_it_in_reverse() {
     let mut node = Node::new();
     let mut pod = node.pod("order", &announces("main"));
@@ -45,7 +44,6 @@ fn sidecars_start_in_order_before_the_main_container_and_stop_after_it_in_revers
     node.wait_written("order", "first\nstep\nsecond\nmain\nmain-end\nsecond-end\nfirst-end\n");
 }
 
-#[test]
 fn a_pod_whose_main_container_has_ended_is_over_although_its_sidecar_would_go_on() {
     let mut node = Node::new();
     let mut pod = node.pod("job", "sleep 0.5; exit 0");
@@ -59,7 +57,6 @@ fn a_pod_whose_main_container_has_ended_is_over_although_its_sidecar_would_go_on
     node.wait_written("order", "side\nside-end\n");
 }
 
-#[test]
 fn a_containers_own_rule_restarts_it_for_its_exit_code_only() {
     let mut node = Node::new();
     let mut pod =
@@ -80,7 +77,6 @@ fn a_containers_own_rule_restarts_it_for_its_exit_code_only() {
     assert_eq!(node.written("runs"), "run\nrun\n");
 }
 
-#[test]
 fn a_rule_may_restart_all_containers_in_the_same_sandbox_init_containers_first() {
     let mut node = Node::new();
     let mut pod = node.pod(
@@ -97,12 +93,11 @@ fn a_rule_may_restart_all_containers_in_the_same_sandbox_init_containers_first()
     node.agent.start();
     node.wait_written("order", "init\nmain\ninit\nmain\n");
     node.wait_written("neighbours", "neighbour\nneighbour\n");
-    let sandboxes = node.containerd.instances().into_iter().filter(Instance::is_sandbox).count();
+    let sandboxes = node.runtime.instances().into_iter().filter(Instance::is_sandbox).count();
     assert_eq!(sandboxes, 1, "the sandbox stays");
     node.agent.wait_for_phase("whole", "Running");
 }
 
-#[test]
 fn what_a_container_says_at_its_end_is_its_message_from_the_file_or_else_from_the_log() {
     let mut node = Node::new();
     let mut by_file = node.pod("by-file", "echo out of paper > /dev/termination-log; exit 3");
@@ -124,7 +119,6 @@ fn what_a_container_says_at_its_end_is_its_message_from_the_file_or_else_from_th
     );
 }
 
-#[test]
 fn a_readiness_gate_that_nobody_sets_keeps_a_pod_from_being_ready() {
     let mut node = Node::new();
     let mut pod = node.pod("gated", "sleep 1000");
@@ -141,7 +135,6 @@ fn a_readiness_gate_that_nobody_sets_keeps_a_pod_from_being_ready() {
     assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("ReadinessGatesNotReady")));
 }
 
-#[test]
 fn a_pod_over_its_active_deadline_fails_and_is_stopped() {
     let mut node = Node::new();
     let mut pod = node.pod("late", "sleep 1000");
@@ -151,7 +144,17 @@ fn a_pod_over_its_active_deadline_fails_and_is_stopped() {
     let pod = node.agent.wait_for_phase("late", "Failed");
     assert_eq!(pod["status"]["reason"], "DeadlineExceeded", "{pod}");
     wait_for("its container to be stopped", PATIENCE, || {
-        let running = node.containerd.running("late-edge");
+        let running = node.runtime.running("late-edge");
         if running.is_empty() { Ok(()) } else { Err(format!("{running:?}")) }
     });
+}
+
+super::on_both_runtimes! {
+    sidecars_start_in_order_before_the_main_container_and_stop_after_it_in_reverse,
+    a_pod_whose_main_container_has_ended_is_over_although_its_sidecar_would_go_on,
+    a_containers_own_rule_restarts_it_for_its_exit_code_only,
+    a_rule_may_restart_all_containers_in_the_same_sandbox_init_containers_first,
+    what_a_container_says_at_its_end_is_its_message_from_the_file_or_else_from_the_log,
+    a_readiness_gate_that_nobody_sets_keeps_a_pod_from_being_ready,
+    a_pod_over_its_active_deadline_fails_and_is_stopped,
 }

@@ -20,7 +20,6 @@ fn file_probe(file: &str) -> Value {
     json!({ "exec": { "command": ["test", "-f", format!("/out/{file}")] }, "periodSeconds": 1, "failureThreshold": 1 })
 }
 
-#[test]
 fn readiness_follows_its_probe_both_ways() {
     let mut node = Node::new();
     let mut pod = node.pod("web", "sleep 1000");
@@ -39,7 +38,6 @@ fn readiness_follows_its_probe_both_ways() {
     assert!(described.contains("Unhealthy") && described.contains("Readiness probe failed"), "{described}");
 }
 
-#[test]
 fn a_container_that_fails_its_liveness_probe_is_killed_and_started_again() {
     let mut node = Node::new();
     let mut pod = node.pod("stuck", "touch /out/alive; echo up >> /out/ups; sleep 1000");
@@ -64,7 +62,6 @@ fn a_container_that_fails_its_liveness_probe_is_killed_and_started_again() {
     assert!(described.contains("Container main failed liveness probe, will be restarted"), "{described}");
 }
 
-#[test]
 fn a_startup_probe_holds_the_other_probes_off_until_it_has_succeeded() {
     let mut node = Node::new();
     let mut pod = node.pod("slow", "sleep 1000");
@@ -87,7 +84,6 @@ fn a_startup_probe_holds_the_other_probes_off_until_it_has_succeeded() {
     node.written("asked");
 }
 
-#[test]
 fn a_container_that_never_passes_its_startup_probe_is_killed_and_restarted_with_back_off() {
     let mut node = Node::new();
     let mut pod = node.pod("never", "sleep 1000");
@@ -102,7 +98,6 @@ fn a_container_that_never_passes_its_startup_probe_is_killed_and_restarted_with_
     assert!(described.contains("Container main failed startup probe"), "{described}");
 }
 
-#[test]
 fn http_and_tcp_probes_reach_the_pods_address_by_port_name() {
     let mut node = Node::new();
     let mut pod =
@@ -124,12 +119,11 @@ fn http_and_tcp_probes_reach_the_pods_address_by_port_name() {
     let pod = node.agent.wait_for_phase("page", "Running");
     assert!(!is_ready(&pod), "404 is no success: {pod}");
     let container = node.running("page");
-    node.containerd.exec(&container, &["touch", "/tmp/www/missing"]);
+    node.runtime.exec(&container, &["touch", "/tmp/www/missing"]);
     let pod = node.agent.wait_for_pod("page", "ready", |pod| is_ready(pod).then(|| pod.clone()));
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
 }
 
-#[test]
 fn a_new_agent_does_not_make_ready_pods_unready_nor_asks_for_their_start_again() {
     let mut node = Node::new();
     let mut pod = node.pod("calm", "sleep 1000");
@@ -156,4 +150,13 @@ fn a_new_agent_does_not_make_ready_pods_unready_nor_asks_for_their_start_again()
         if ready(&pod).as_ref() == Some(&since) { Ok(()) } else { Err(pod["status"].to_string()) }
     });
     assert_eq!(node.written("startups"), "x\n");
+}
+
+super::on_both_runtimes! {
+    readiness_follows_its_probe_both_ways,
+    a_container_that_fails_its_liveness_probe_is_killed_and_started_again,
+    a_startup_probe_holds_the_other_probes_off_until_it_has_succeeded,
+    a_container_that_never_passes_its_startup_probe_is_killed_and_restarted_with_back_off,
+    http_and_tcp_probes_reach_the_pods_address_by_port_name,
+    a_new_agent_does_not_make_ready_pods_unready_nor_asks_for_their_start_again,
 }

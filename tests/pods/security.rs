@@ -23,7 +23,6 @@ fn introspective(node: &Node, name: &str) -> Value {
     )
 }
 
-#[test]
 fn a_container_runs_as_the_user_and_groups_it_is_given() {
     let mut node = Node::new();
     node.everybody_may_write();
@@ -39,7 +38,6 @@ fn a_container_runs_as_the_user_and_groups_it_is_given() {
     assert!(status("Groups").split(' ').any(|group| group == "3456"), "{}", status("Groups"));
 }
 
-#[test]
 fn capabilities_privilege_escalation_and_seccomp_are_as_asked() {
     let mut node = Node::new();
     let mut bare = introspective(&node, "bare");
@@ -60,7 +58,6 @@ fn capabilities_privilege_escalation_and_seccomp_are_as_asked() {
     assert_eq!((open("NoNewPrivs").as_str(), open("Seccomp").as_str()), ("0", "0"));
 }
 
-#[test]
 fn a_read_only_root_and_the_usual_hidden_paths_hold() {
     let mut node = Node::new();
     let mut pod = node.pod("sealed", "(touch /x 2>/dev/null && echo writable || echo sealed; wc -c < /proc/interrupts; echo 1 2>/dev/null > /proc/sys/vm/overcommit_memory && echo tuned || echo refused) > /out/sealed.part; mv /out/sealed.part /out/sealed; sleep 1000");
@@ -70,7 +67,6 @@ fn a_read_only_root_and_the_usual_hidden_paths_hold() {
     assert_eq!(node.written("sealed"), "sealed\n0\nrefused\n");
 }
 
-#[test]
 fn an_image_that_would_run_as_root_is_refused_where_that_must_not_be() {
     let mut node = Node::new();
     let mut pod = node.pod("root", "sleep 1000");
@@ -84,7 +80,6 @@ fn an_image_that_would_run_as_root_is_refused_where_that_must_not_be() {
     assert!(message.contains("container has runAsNonRoot and image will run as root"), "{message}");
 }
 
-#[test]
 fn a_safe_sysctl_is_set_and_an_unsafe_one_is_refused() {
     let mut node = Node::new();
     let with = |name: &str, sysctl: &str, value: &str| {
@@ -108,7 +103,6 @@ fn a_safe_sysctl_is_set_and_an_unsafe_one_is_refused() {
     assert!(message.contains("forbidden sysctl") && message.contains("kernel.msgmax"), "{message}");
 }
 
-#[test]
 fn a_runtime_class_is_the_runtimes_handler_of_that_name() {
     let mut node = Node::new();
     let mut known = node.pod("known", "sleep 1000");
@@ -119,15 +113,13 @@ fn a_runtime_class_is_the_runtimes_handler_of_that_name() {
     node.apply(&unknown);
     node.agent.start();
     let container = node.running("known");
-    let state = node.containerd.scratch().path().join("second/k8s.io").join(&container.id);
-    assert!(state.is_dir(), "the handler keeps its containers in a place of its own: {}", state.display());
+    assert!(node.runtime.is_second(&container), "{container:?} was not made by the handler");
     let message = node.agent.wait_for_pod("unknown", "refused", |pod| {
         (pod["status"]["reason"] == "FailedCreatePodSandBox").then(|| pod["status"]["message"].to_string())
     });
     assert!(message.contains("moon"), "{message}");
 }
 
-#[test]
 fn processes_of_a_pod_share_what_it_says_they_share() {
     let mut node = Node::new();
     let mut pod = node.pod(
@@ -141,4 +133,14 @@ fn processes_of_a_pod_share_what_it_says_they_share() {
     node.apply(&pod);
     node.agent.start();
     assert!(node.written("ps").contains("987654"));
+}
+
+super::on_both_runtimes! {
+    a_container_runs_as_the_user_and_groups_it_is_given,
+    capabilities_privilege_escalation_and_seccomp_are_as_asked,
+    a_read_only_root_and_the_usual_hidden_paths_hold,
+    an_image_that_would_run_as_root_is_refused_where_that_must_not_be,
+    a_safe_sysctl_is_set_and_an_unsafe_one_is_refused,
+    a_runtime_class_is_the_runtimes_handler_of_that_name,
+    processes_of_a_pod_share_what_it_says_they_share,
 }

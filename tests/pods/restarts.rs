@@ -17,7 +17,6 @@ pub fn kill_instance(instance: &Instance) {
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("kill a container's process");
 }
 
-#[test]
 fn a_crashing_container_is_restarted_at_once_then_after_growing_delays_and_says_so() {
     let mut node = Node::new();
     node.apply(&node.pod("crash", "date +%s >> /out/starts; exit 3"));
@@ -53,7 +52,6 @@ fn a_crashing_container_is_restarted_at_once_then_after_growing_delays_and_says_
     assert!((9..=16).contains(&(starts[2] - starts[1])), "the second waits ten seconds: {starts:?}");
 }
 
-#[test]
 fn a_back_off_survives_the_death_of_the_agent() {
     let mut node = Node::new();
     node.apply(&node.pod("crash", "date +%s >> /out/starts; exit 3"));
@@ -70,7 +68,6 @@ fn a_back_off_survives_the_death_of_the_agent() {
     });
 }
 
-#[test]
 fn a_pod_that_has_ended_well_is_not_run_again_not_even_by_a_new_agent() {
     let mut node = Node::new();
     let mut job = node.pod("job", "echo run >> /out/runs");
@@ -88,7 +85,6 @@ fn a_pod_that_has_ended_well_is_not_run_again_not_even_by_a_new_agent() {
     });
 }
 
-#[test]
 fn a_pod_that_may_not_restart_fails_for_good() {
     let mut node = Node::new();
     let mut job = node.pod("once", "echo run >> /out/once; exit 4");
@@ -103,7 +99,6 @@ fn a_pod_that_may_not_restart_fails_for_good() {
     });
 }
 
-#[test]
 fn init_containers_run_one_after_another_before_the_others() {
     let mut node = Node::new();
     let mut pod = node.pod("init", "echo main >> /out/order; sleep 1000");
@@ -125,7 +120,6 @@ fn init_containers_run_one_after_another_before_the_others() {
     });
 }
 
-#[test]
 fn a_killed_container_is_started_again_in_its_sandbox() {
     let node = Node::with_pods(&[]);
     node.apply(&node.pod("web", "sleep 1000"));
@@ -133,25 +127,34 @@ fn a_killed_container_is_started_again_in_its_sandbox() {
     kill_instance(&before);
     let after = node.running_other_than("web", &before.id);
     assert_eq!(after.uid, before.uid);
-    let sandboxes = node.containerd.instances().into_iter().filter(Instance::is_sandbox).count();
+    let sandboxes = node.runtime.instances().into_iter().filter(Instance::is_sandbox).count();
     assert_eq!(sandboxes, 1);
 }
 
-#[test]
 fn a_pod_whose_sandbox_dies_is_made_anew() {
     let node = Node::with_pods(&[]);
     node.apply(&node.pod("web", "sleep 1000"));
     let before = node.running("web");
-    let sandbox = node.containerd.instances().into_iter().find(Instance::is_sandbox).expect("a pod has one");
+    let sandbox = node.runtime.instances().into_iter().find(Instance::is_sandbox).expect("a pod has one");
     kill_instance(&sandbox);
     let after = node.running_other_than("web", &before.id);
     assert_eq!(after.uid, before.uid);
     let live: Vec<Instance> = node
-        .containerd
+        .runtime
         .instances()
         .into_iter()
         .filter(|instance| instance.is_sandbox() && instance.pid.is_some())
         .collect();
     assert_eq!(live.len(), 1, "{live:?}");
     assert_ne!(live[0].id, sandbox.id);
+}
+
+super::on_both_runtimes! {
+    a_crashing_container_is_restarted_at_once_then_after_growing_delays_and_says_so,
+    a_back_off_survives_the_death_of_the_agent,
+    a_pod_that_has_ended_well_is_not_run_again_not_even_by_a_new_agent,
+    a_pod_that_may_not_restart_fails_for_good,
+    init_containers_run_one_after_another_before_the_others,
+    a_killed_container_is_started_again_in_its_sandbox,
+    a_pod_whose_sandbox_dies_is_made_anew,
 }

@@ -8,7 +8,6 @@ use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::wait::wait_for;
 
-#[test]
 fn a_pod_on_the_bridge_has_an_address_and_serves_pages() {
     let mut node = Node::new();
     let mut pod =
@@ -20,16 +19,16 @@ fn a_pod_on_the_bridge_has_an_address_and_serves_pages() {
     let ip = node.agent.wait_for_pod("page", "addressed", |pod| {
         pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty()).map(str::to_owned)
     });
-    let net = format!("10.214.{}.", node.containerd.scratch().subnet());
+    let net = format!("10.214.{}.", node.runtime.scratch().subnet());
     assert!(ip.starts_with(&net), "{ip} is not in {net}0/24");
 
     let answer = wait_for("the page", PATIENCE, || get(&ip).map_err(|error| error.to_string()));
     assert!(answer.starts_with("HTTP/1.") && answer.ends_with("welcome\n"), "{answer}");
 
     let container = node.running("page");
-    let hosts = node.containerd.exec(&container, &["cat", "/etc/hosts"]);
+    let hosts = node.runtime.exec(&container, &["cat", "/etc/hosts"]);
     assert!(hosts.contains(&format!("{ip}\tpage-edge\n")), "{hosts}");
-    assert_eq!(node.containerd.exec(&container, &["hostname"]), "page-edge\n");
+    assert_eq!(node.runtime.exec(&container, &["hostname"]), "page-edge\n");
 }
 
 /// One page over plain HTTP.
@@ -42,4 +41,8 @@ fn get(ip: &str) -> std::io::Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
+}
+
+super::on_both_runtimes! {
+    a_pod_on_the_bridge_has_an_address_and_serves_pages,
 }

@@ -34,7 +34,6 @@ pub fn number_from(variable: &str, default: u32) -> u32 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-#[test]
 fn hundreds_of_kills_at_random_moments_neither_double_nor_lose_nor_restart_a_container() {
     let kills = number_from("AGENT_STORM_KILLS", KILLS);
     let seed = number_from("AGENT_STORM_SEED", std::process::id());
@@ -76,7 +75,7 @@ fn hundreds_of_kills_at_random_moments_neither_double_nor_lose_nor_restart_a_con
         node.running(&format!("churned{number}"));
     }
     for instance in &before {
-        let now = node.containerd.running(&instance.pod);
+        let now = node.runtime.running(&instance.pod);
         assert_eq!(now, std::slice::from_ref(instance), "AGENT_STORM_SEED={seed}: {}", node.agent.log_tail());
     }
     assert_eq!(stable_sandboxes(&node), sandboxes, "AGENT_STORM_SEED={seed}");
@@ -91,17 +90,21 @@ fn churn(node: &Node, number: u32, version: u32) {
 }
 
 fn stable_sandboxes(node: &Node) -> Vec<Instance> {
-    let instances = node.containerd.instances().into_iter();
+    let instances = node.runtime.instances().into_iter();
     instances.filter(|instance| instance.is_sandbox() && instance.pod.starts_with("stable")).collect()
 }
 
 /// Never two live containers of one name in the pods of one name, nor two live sandboxes.
 fn assert_none_doubled(node: &Node, when: &str) {
     let mut live: BTreeMap<(String, String), Vec<Instance>> = BTreeMap::new();
-    for instance in node.containerd.instances().into_iter().filter(|instance| instance.pid.is_some()) {
+    for instance in node.runtime.instances().into_iter().filter(|instance| instance.pid.is_some()) {
         live.entry((instance.pod.clone(), instance.container.clone())).or_default().push(instance);
     }
     for ((pod, container), instances) in live {
         assert_eq!(instances.len(), 1, "{when}: {container} of {pod} runs more than once: {instances:?}");
     }
+}
+
+super::on_both_runtimes! {
+    hundreds_of_kills_at_random_moments_neither_double_nor_lose_nor_restart_a_container,
 }

@@ -9,7 +9,6 @@ use super::Node;
 const TRAP: &str =
     "trap 'echo term >> /out/order; exit 0' TERM; echo main >> /out/order; while :; do sleep 0.05; done";
 
-#[test]
 fn hooks_run_after_the_start_and_before_the_end_of_a_container() {
     let mut node = Node::new();
     let mut pod = node.pod("hooked", TRAP);
@@ -27,7 +26,6 @@ fn hooks_run_after_the_start_and_before_the_end_of_a_container() {
     assert_eq!(node.written("order"), "main\npost-start\nnext\npre-stop\nterm\n");
 }
 
-#[test]
 fn a_container_whose_post_start_hook_fails_is_killed_and_says_so() {
     let mut node = Node::new();
     let mut pod = node.pod("bad", "sleep 1000");
@@ -43,7 +41,6 @@ fn a_container_whose_post_start_hook_fails_is_killed_and_says_so() {
     assert!(described.contains("FailedPostStartHook"), "{described}");
 }
 
-#[test]
 fn a_pre_stop_hook_that_never_ends_costs_no_more_than_the_grace_period() {
     let mut node = Node::new();
     let mut pod = node.pod("stuck", TRAP);
@@ -63,7 +60,6 @@ fn a_pre_stop_hook_that_never_ends_costs_no_more_than_the_grace_period() {
     assert_eq!(node.written("order"), "main\nterm\n", "asked before it was killed");
 }
 
-#[test]
 fn a_pre_stop_sleep_and_an_http_hook_are_carried_out() {
     let mut node = Node::new();
     let mut pod = node.pod("web", "mkdir -p /tmp/www/cgi-bin; printf '#!/bin/sh\\necho asked >> /out/asked\\necho; echo ok\\n' > /tmp/www/cgi-bin/stop; chmod +x /tmp/www/cgi-bin/stop; httpd -f -p 8080 -h /tmp/www");
@@ -85,4 +81,11 @@ fn a_pre_stop_sleep_and_an_http_hook_are_carried_out() {
     assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
     assert_eq!(node.written("asked"), "asked\n");
     assert_eq!(node.written("order"), "main\nterm\n");
+}
+
+super::on_both_runtimes! {
+    hooks_run_after_the_start_and_before_the_end_of_a_container,
+    a_container_whose_post_start_hook_fails_is_killed_and_says_so,
+    a_pre_stop_hook_that_never_ends_costs_no_more_than_the_grace_period,
+    a_pre_stop_sleep_and_an_http_hook_are_carried_out,
 }

@@ -16,7 +16,7 @@ fn cgroup_root(controller: &str) -> PathBuf {
 }
 
 fn node_cgroup_root(node: &Node) -> String {
-    cgroup_root_of(node.containerd.scratch().path())
+    cgroup_root_of(node.runtime.scratch().path())
 }
 
 fn limited(node: &Node, name: &str, cpu: &str, memory: &str) -> Value {
@@ -40,7 +40,6 @@ fn pod_cgroup(node: &Node, controller: &str, class: &str, uid: &str) -> PathBuf 
         .join(format!("pod{uid}"))
 }
 
-#[test]
 fn a_pods_cgroup_has_its_sums_and_goes_with_it() {
     let mut node = Node::new();
     node.agent.configure("podPidsLimit: 77\n");
@@ -74,7 +73,6 @@ fn a_pods_cgroup_has_its_sums_and_goes_with_it() {
     });
 }
 
-#[test]
 fn a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room() {
     let mut node = Node::new();
     let cpus = std::thread::available_parallelism().expect("count CPUs").get();
@@ -98,14 +96,13 @@ fn a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room() {
         "{message}"
     );
     stays("the rejected pod", std::time::Duration::from_secs(1), || {
-        if node.containerd.running("second-edge").is_empty() { Ok(()) } else { Err("it runs".to_owned()) }
+        if node.runtime.running("second-edge").is_empty() { Ok(()) } else { Err("it runs".to_owned()) }
     });
     node.delete("first");
     node.running("second");
     node.agent.wait_for_phase("second", "Running");
 }
 
-#[test]
 fn pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons() {
     let mut node = Node::new();
     let mut elsewhere = node.pod("elsewhere", "sleep 1000");
@@ -128,7 +125,6 @@ fn pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons() {
     node.running("late");
 }
 
-#[test]
 fn a_pod_with_a_uid_of_its_own_is_resized_without_a_restart() {
     let mut node = Node::new();
     let mut pod = limited(&node, "grows", "100m", "32Mi");
@@ -161,7 +157,6 @@ fn a_pod_with_a_uid_of_its_own_is_resized_without_a_restart() {
     assert_eq!(status["restartCount"], 0, "{status}");
 }
 
-#[test]
 fn who_dies_first_when_memory_is_short_follows_the_quality_of_service() {
     let mut node = Node::new();
     node.apply(&node.pod("modest", "cat /proc/self/oom_score_adj > /out/modest; sleep 1000"));
@@ -174,4 +169,12 @@ fn who_dies_first_when_memory_is_short_follows_the_quality_of_service() {
     assert!((3..1000).contains(&score), "{score}");
     let pod = node.agent.wait_for_phase("some", "Running");
     assert_eq!(pod["status"]["qosClass"], "Burstable");
+}
+
+super::on_both_runtimes! {
+    a_pods_cgroup_has_its_sums_and_goes_with_it,
+    a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room,
+    pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons,
+    a_pod_with_a_uid_of_its_own_is_resized_without_a_restart,
+    who_dies_first_when_memory_is_short_follows_the_quality_of_service,
 }

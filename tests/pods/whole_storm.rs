@@ -23,7 +23,6 @@ const ROUNDS: u32 = 60;
 /// How long the end may take for each pod, on a machine that is busy.
 const PATIENCE_PER_POD: Duration = Duration::from_secs(6);
 
-#[test]
 fn a_storm_of_starts_updates_stops_and_faults_ends_in_the_right_state_and_leaves_nothing_behind() {
     let pods = number_from("AGENT_STORM_PODS", PODS);
     let rounds = number_from("AGENT_STORM_ROUNDS", ROUNDS);
@@ -125,7 +124,7 @@ fn shaped(node: &Node, number: u32, version: u32) -> Value {
 /// Kills the first process of a container or sandbox.
 fn hurt_somebody(node: &Node, dice: &mut Dice) {
     let live: Vec<Instance> =
-        node.containerd.instances().into_iter().filter(|instance| instance.pid.is_some()).collect();
+        node.runtime.instances().into_iter().filter(|instance| instance.pid.is_some()).collect();
     if !live.is_empty() {
         let chosen = dice.roll(u32::try_from(live.len()).expect("few")) as usize;
         // It may have ended since it was listed.
@@ -137,7 +136,7 @@ fn hurt_somebody(node: &Node, dice: &mut Dice) {
 /// `Ok` when each wanted pod's main container runs once in its last version, and no other pod's does.
 fn differences(node: &Node, wanted: &BTreeMap<u32, u32>) -> Result<(), String> {
     let running: Vec<Instance> = node
-        .containerd
+        .runtime
         .instances()
         .into_iter()
         .filter(|instance| instance.pid.is_some() && instance.container == "main")
@@ -161,20 +160,23 @@ fn differences(node: &Node, wanted: &BTreeMap<u32, u32>) -> Result<(), String> {
 
 /// Everything that a pod could leave on the node.
 fn left_behind(node: &Node) -> Result<(), String> {
-    let scratch = node.containerd.scratch().path();
+    let scratch = node.runtime.scratch().path();
     let mut left = Vec::new();
-    let instances = node.containerd.instances();
+    let instances = node.runtime.instances();
     left.extend(instances.iter().map(|instance| format!("runtime: {instance:?}")));
     let mounts = fs::read_to_string("/proc/self/mounts").expect("read the mount table");
     let ours = node.agent.root_dir();
     let pods = ours.join("pods");
+    let state = scratch.join("state/sandboxes");
     left.extend(
         mounts
             .lines()
-            .filter(|line| line.contains(&*pods.to_string_lossy()))
+            .filter(|line| {
+                line.contains(&*pods.to_string_lossy()) || line.contains(&*state.to_string_lossy())
+            })
             .map(|line| format!("mount: {line}")),
     );
-    for directory in [pods, node.agent.pod_logs_dir(), scratch.join("leases/test")] {
+    for directory in [pods, node.agent.pod_logs_dir()].into_iter().chain(node.runtime.places()) {
         left.extend(entries(&directory).map(|path| format!("file: {}", path.display())));
     }
     let links = node.agent.pod_logs_dir().parent().expect("it has one").join("containers");
@@ -183,8 +185,6 @@ fn left_behind(node: &Node) -> Result<(), String> {
     for hierarchy in entries(Path::new("/sys/fs/cgroup")) {
         pod_cgroups(&hierarchy.join(root.trim_start_matches('/')), &mut left);
     }
-    let netns = scratch.join("state/io.containerd.grpc.v1.cri/netns");
-    left.extend(entries(&netns).map(|path| format!("network namespace: {}", path.display())));
     if left.is_empty() { Ok(()) } else { Err(format!("{left:#?}; agent: {}", node.agent.log_tail())) }
 }
 
@@ -205,4 +205,8 @@ fn pod_cgroups(directory: &Path, left: &mut Vec<String>) {
             pod_cgroups(&path, left);
         }
     }
+}
+
+super::on_both_runtimes! {
+    a_storm_of_starts_updates_stops_and_faults_ends_in_the_right_state_and_leaves_nothing_behind,
 }

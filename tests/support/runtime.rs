@@ -1,0 +1,138 @@
+//! The runtime below a test's agent: a real containerd, or the agent's own.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use super::agent::AgentProcess;
+use super::containerd::{Containerd, Instance};
+use super::embedded::Embedded;
+use super::scratch::Scratch;
+
+/// Which runtime a scenario runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// containerd with runc.
+    Containerd,
+    /// The agent's own.
+    Embedded,
+}
+
+thread_local! {
+    /// Of this test; each has a thread of its own.
+    static KIND: Cell<Kind> = const { Cell::new(Kind::Containerd) };
+}
+
+/// Runs a scenario on a runtime.
+pub fn on(kind: Kind, scenario: fn()) {
+    KIND.set(kind);
+    scenario();
+}
+
+/// A runtime with the test images, and what it runs.
+pub enum TestRuntime {
+    /// containerd with runc.
+    Containerd(Containerd),
+    /// The agent's own.
+    Embedded(Embedded),
+}
+
+impl TestRuntime {
+    /// Of the kind that this test runs on.
+    pub fn start() -> Self {
+        match KIND.get() {
+            Kind::Containerd => Self::Containerd(Containerd::start()),
+            Kind::Embedded => Self::Embedded(Embedded::new()),
+        }
+    }
+
+    /// An agent that uses it.
+    pub fn agent(&self) -> AgentProcess {
+        match self {
+            Self::Containerd(containerd) => {
+                AgentProcess::new(containerd.scratch().path(), &containerd.endpoint())
+            }
+            Self::Embedded(embedded) => {
+                let mut agent = AgentProcess::new(embedded.scratch().path(), "embedded");
+                embedded.configure(&mut agent);
+                agent
+            }
+        }
+    }
+
+    /// For scenarios about containerd itself.
+    pub fn containerd(&self) -> &Containerd {
+        match self {
+            Self::Containerd(containerd) => containerd,
+            Self::Embedded(_) => panic!("this scenario is about containerd"),
+        }
+    }
+
+    /// True when the handler `second` made the container.
+    pub fn is_second(&self, instance: &Instance) -> bool {
+        match self {
+            // It keeps its containers in a place of its own.
+            Self::Containerd(containerd) => {
+                containerd.scratch().path().join("second/k8s.io").join(&instance.id).is_dir()
+            }
+            Self::Embedded(embedded) => embedded.second_calls().contains(&instance.id),
+        }
+    }
+
+    /// Places where a runtime keeps something per sandbox or container, which must be empty when there is none.
+    pub fn places(&self) -> Vec<PathBuf> {
+        let below = |names: &[&str]| names.iter().map(|name| self.scratch().path().join(name)).collect();
+        match self {
+            Self::Containerd(_) => below(&["leases/test", "state/io.containerd.grpc.v1.cri/netns"]),
+            Self::Embedded(_) => {
+                below(&["state/sandboxes", "state/network", "agent/kubelet/runtime/containers"])
+            }
+        }
+    }
+
+    /// The test's directory, for whatever else the test needs.
+    pub fn scratch(&self) -> &Scratch {
+        match self {
+            Self::Containerd(containerd) => containerd.scratch(),
+            Self::Embedded(embedded) => embedded.scratch(),
+        }
+    }
+
+    /// Every sandbox and container, sorted by pod and name; ended ones have no pid.
+    pub fn instances(&self) -> Vec<Instance> {
+        match self {
+            Self::Containerd(containerd) => containerd.instances(),
+            Self::Embedded(embedded) => embedded.instances(),
+        }
+    }
+
+    /// The containers of a pod whose process runs, sandboxes left out.
+    pub fn running(&self, pod: &str) -> Vec<Instance> {
+        let instances = self.instances().into_iter();
+        instances
+            .filter(|instance| instance.pod == pod && !instance.is_sandbox() && instance.pid.is_some())
+            .collect()
+    }
+
+    /// Runs a command in a container and returns what it prints.
+    pub fn exec(&self, instance: &Instance, command: &[&str]) -> String {
+        match self {
+            Self::Containerd(containerd) => containerd.exec(instance, command),
+            Self::Embedded(embedded) => embedded.exec(instance, command),
+        }
+    }
+}
+
+/// Makes tests `containerd::…` and `embedded::…` of scenarios.
+macro_rules! on_both_runtimes {
+    ($($scenario:ident),* $(,)?) => {
+        mod containerd {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Containerd, super::$scenario); })*
+        }
+        mod embedded {
+            use crate::support::runtime::{Kind, on};
+            $(#[test] fn $scenario() { on(Kind::Embedded, super::$scenario); })*
+        }
+    };
+}
+pub(crate) use on_both_runtimes;
