@@ -14,6 +14,7 @@ use crate::runtime::{
 use crate::types::PodUid;
 
 mod observed;
+mod requested;
 mod security;
 #[cfg(test)]
 mod tests;
