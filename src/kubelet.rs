@@ -6,6 +6,7 @@
 
 pub mod node_facts;
 pub mod report;
+mod embedded;
 mod resources;
 pub mod run_once;
 pub mod setup;

@@ -2,8 +2,8 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
-pub mod children;
 pub mod bpf;
+pub mod children;
 pub mod clone;
 pub mod console;
 pub mod container_root;
@@ -16,16 +16,14 @@ pub mod layer;
 pub mod lock;
 pub mod memory;
 pub mod mount;
+pub mod mount_tree;
+pub mod namespace;
 pub mod netlink;
 pub mod node;
 pub mod open;
 pub mod own_program;
 pub mod packets;
-pub mod reactor;
-pub mod streams;
-pub mod seccomp;
-pub mod mount_tree;
-pub mod namespace;
-pub mod node;
-pub mod open;
 pub mod parcel;
+pub mod reactor;
+pub mod seccomp;
+pub mod streams;

@@ -6,6 +6,7 @@ mod budget;
 mod cri;
 mod fuzz;
 mod pods;
+mod monitor;
 mod process;
 mod sim;
 mod tidy;

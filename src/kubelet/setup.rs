@@ -19,7 +19,7 @@ use crate::events::EventRecorder;
 use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
 use crate::http::{HttpClient, HttpError, shown_url};
 use crate::image::{ImageConfig, ImagePuller};
-use crate::kubelet::Kubelet;
+use crate::kubelet::{Kubelet, embedded};
 use crate::kubelet::node_facts::node_facts;
 use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
@@ -36,6 +36,8 @@ use crate::rt::notify::{Notifier, NotifyError, watchdog_interval};
 use crate::rt::shutdown::{self, Shutdown};
 use crate::runtime::Runtime;
 use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
+use crate::runtime::embedded::network::subnet::SubnetError;
+use crate::runtime::embedded::runtime::OpenError;
 use crate::server;
 use crate::source::file::{FileConfig, FileSource};
 use crate::source::parser::StaticPodParser;
@@ -68,12 +70,12 @@ pub struct DaemonEnvironment {
 /// The agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// No container runtime was named.
-    #[error(
-        "this version of agent has no runtime of its own yet: give the endpoint of containerd or CRI-O, \
-         for example --container-runtime-endpoint unix:///run/containerd/containerd.sock"
-    )]
-    NoRuntime,
+    /// The embedded runtime.
+    #[error(transparent)]
+    Embedded(#[from] OpenError),
+    /// The pods' subnets make no sense.
+    #[error("podCIDR")]
+    PodCidr(#[source] SubnetError),
     /// The endpoint makes no sense.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
@@ -149,21 +151,43 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let Some(_lock) = take_lock(resolved, &trigger, &shutdown).await? else { return Ok(Finished::Stopped) };
     limit_process(resolved);
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
-    if endpoint == "embedded" {
-        return Err(SetupError::NoRuntime);
+    let watched = Watched { notifier, watchdog, shutdown };
+    if endpoint == embedded::ENDPOINT {
+        make_dir(&resolved.flags.root_dir, 0o750)?;
+        let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
+        let runtime = embedded::open(resolved, subnets, Clock::System).await?;
+        let images = embedded::import_images(resolved, &runtime).await;
+        let finished = run_with(resolved, Rc::new(runtime), watched).await;
+        images.abort();
+        return finished;
     }
     let runtime = CriRuntime::connect(&CriConfig {
         endpoint: endpoint.to_owned(),
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     })?;
-    let mut house = House::open(resolved, Rc::new(runtime)).await?;
+    run_with(resolved, Rc::new(runtime), watched).await
+}
+
+/// Who is told how it goes, and who tells when to end.
+struct Watched {
+    notifier: Notifier,
+    watchdog: Option<Duration>,
+    shutdown: Shutdown,
+}
+
+async fn run_with<R: Runtime>(
+    resolved: &Resolved,
+    runtime: Rc<R>,
+    watched: Watched,
+) -> Result<Finished, SetupError> {
+    let mut house = House::open(resolved, runtime).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);
     let server = house.start_server(resolved).await?;
-    let (kubelet, view, statuses) = house.kubelet(updates, notifier, watchdog);
-    let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
+    let (kubelet, view, statuses) = house.kubelet(updates, watched.notifier, watched.watchdog);
+    let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, watched.shutdown).await;
     for task in sources.into_iter().chain(server) {
         task.abort();
     }

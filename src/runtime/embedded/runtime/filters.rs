@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::super::layout::Layout;
-use super::super::seccomp::{self, Arch, Profile};
+use super::super::seccomp::{self, Arch, Profile, Subject};
 use super::files::hex;
 use super::record::write_whole;
 use super::{Failure, fault};
@@ -32,19 +32,25 @@ pub(super) fn of(
     capabilities: &[String],
     wants_profile: bool,
 ) -> Result<Option<Filter>, Failure> {
+    if *choice == SeccompChoice::Unconfined {
+        return Ok(None);
+    }
+    let arch = Arch::node().ok_or_else(|| {
+        Failure::refused("seccomp filters cannot be made for this machine's architecture; use the profile Unconfined")
+    })?;
+    let subject = Subject { capabilities, kernel: crate::sys::node::kernel_version(), arch };
     let (digest, profile): (Sha256, Box<dyn FnOnce() -> Result<Profile, Failure>>) = match choice {
-        SeccompChoice::Unconfined => return Ok(None),
-        SeccompChoice::RuntimeDefault => {
-            let digest = Sha256::new().chain_update("default\0").chain_update(capabilities.join(" "));
-            (digest, Box::new(|| Ok(seccomp::default_profile(capabilities, Arch::native()))))
+        SeccompChoice::Unconfined | SeccompChoice::RuntimeDefault => {
+            (Sha256::new().chain_update("default"), Box::new(|| Ok(seccomp::default_profile(capabilities, arch))))
         }
         SeccompChoice::Localhost(path) => {
             let text = read(Path::new(path))?;
             let digest = Sha256::new().chain_update("localhost\0").chain_update(&text);
-            (digest, Box::new(move || parse(path, &text)))
+            (digest, Box::new(move || parse(path, &text, &subject)))
         }
     };
     // What another version of this program has compiled may be something else.
+    let digest = digest.chain_update("\0").chain_update(capabilities.join(" "));
     let digest = digest.chain_update("\0").chain_update(env!("CARGO_PKG_VERSION")).finalize();
     let path = layout.seccomp().join(hex(&digest));
     let is_there = path.exists();
@@ -53,7 +59,7 @@ pub(super) fn of(
     }
     let profile = profile()?;
     if !is_there {
-        let program = seccomp::compile(&profile, Arch::native())
+        let program = seccomp::compile(&profile, arch)
             .map_err(|error| Failure::because("failed to compile the seccomp profile", &error))?;
         write_whole(&path, &program).map_err(|error| Failure::because("write seccomp filter", &error))?;
         fault::point("create:filter")?;
@@ -74,10 +80,10 @@ fn read(path: &Path) -> Result<String, Failure> {
     }
 }
 
-fn parse(path: &str, text: &str) -> Result<Profile, Failure> {
+fn parse(path: &str, text: &str, subject: &Subject<'_>) -> Result<Profile, Failure> {
     let failed = |error: &dyn std::error::Error| {
         Failure::because(&format!("cannot load seccomp profile {path:?}"), error)
     };
     let value = serde_json::from_str(text).map_err(|error| failed(&error))?;
-    seccomp::parse_profile(path, &value).map_err(|error| failed(&error))
+    seccomp::parse_profile(path, &value, subject).map_err(|error| failed(&error))
 }

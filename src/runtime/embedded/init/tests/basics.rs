@@ -20,6 +20,6 @@ fn an_exec_sees_the_container() {
     let outcome = run_exec(&running, &PodHandles::default(), default_process("ps; ls -l /proc/self/fd; cat /proc/self/status"));
     println!("{}", outcome.output);
     assert_eq!(outcome.failed, None);
-    crate::sys::kill::kill(running.pid).unwrap();
+    crate::sys::kill::kill_process(running.pid).unwrap();
     assert_eq!(running.end().code, 137);
 }

@@ -1,0 +1,102 @@
+//! The agent's own runtime, from the resolved configuration.
+//!
+//! Owns its configuration. What pods are to be is not its business.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tokio::task::JoinHandle;
+
+use crate::cgroup::CgroupConfig;
+use crate::clock::Clock;
+use crate::config::Resolved;
+use crate::logging::chain;
+use crate::rt;
+use crate::runtime::CgroupDriver;
+use crate::runtime::embedded::images::Image;
+use crate::runtime::embedded::images::watch::watch_images;
+use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::network::NetworkConfig;
+use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
+use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OpenError};
+use crate::sys::node;
+
+/// What `containerRuntimeEndpoint` says for this runtime.
+pub(super) const ENDPOINT: &str = "embedded";
+
+/// Opens it, with everything an earlier agent left running.
+///
+/// # Errors
+/// As [`EmbeddedRuntime::open`].
+pub(super) async fn open(
+    resolved: &Resolved,
+    subnets: Vec<Subnet>,
+    clock: Clock,
+) -> Result<EmbeddedRuntime, OpenError> {
+    EmbeddedRuntime::open(config(resolved, subnets), clock).await
+}
+
+fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
+    let agent = &resolved.agent;
+    let layout = Layout::new(&resolved.flags.root_dir.join("runtime"), &agent.runtime_state_dir);
+    let driver = match resolved.kubelet.cgroup_driver.as_str() {
+        "systemd" => CgroupDriver::Systemd,
+        _ => CgroupDriver::Cgroupfs,
+    };
+    EmbeddedConfig {
+        network: NetworkConfig {
+            bridge: agent.bridge_name.clone(),
+            subnets,
+            mtu: None,
+            state: layout.network(),
+            cni_conf_dir: agent.cni_conf_dir.clone(),
+            cni_bin_dirs: agent.cni_bin_dirs.clone(),
+        },
+        layout,
+        program: PathBuf::from("/proc/self/exe"),
+        cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2: node::cgroup_v2(), driver },
+        handlers: handlers(&agent.runtime_handlers),
+        registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
+    }
+}
+
+/// Imports the archives of the images directory and goes on importing what lands there. Returns when those that lie there
+/// are done, so that pods that never pull find theirs.
+pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime) -> JoinHandle<()> {
+    let (store, directory) = (runtime.images().clone(), resolved.agent.images_dir.clone());
+    let (looked, first_look) = tokio::sync::oneshot::channel();
+    let mut looked = Some(looked);
+    let changed = move |images: Vec<Image>| {
+        for image in images {
+            log::info!(image = image.repo_tags.join(" "), id = image.id; "Imported image");
+        }
+        if let Some(looked) = looked.take() {
+            let _ = looked.send(());
+        }
+    };
+    let task = rt::spawn("import images", async move {
+        if let Err(error) = watch_images(store, directory, changed).await {
+            log::warn!(err = chain(&error); "Failed to watch the images directory, going on without");
+        }
+    });
+    // An error is the task's end: nothing more comes.
+    let _ = first_look.await;
+    task
+}
+
+fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    given.iter().filter(|(name, _)| !name.is_empty()).map(|(name, program)| (name.clone(), program.clone())).collect()
+}
+
+/// `podCIDR`, one or, separated by a comma, one of each family; else the usual ones.
+///
+/// # Errors
+/// The first that is none.
+pub(super) fn subnets(resolved: &Resolved) -> Result<Vec<Subnet>, SubnetError> {
+    let given = resolved.kubelet.pod_cidr.as_str();
+    if given.is_empty() {
+        let machine_id = std::fs::read("/etc/machine-id").unwrap_or_default();
+        return Ok(default_subnets(&machine_id, Path::new("/proc/sys/net/ipv6").exists()));
+    }
+    given.split(',').map(|subnet| subnet.trim().parse()).collect()
+}

@@ -1,0 +1,199 @@
+//! Starts, ends, signals, and what becomes of containers when monitor or agent go.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use edge_agent::runtime::embedded::client::{Monitor, MonitorError, write_bundle};
+use edge_agent::runtime::embedded::protocol::{Exited, Reply, Started};
+use edge_agent::sys::own_program::read_only_exe;
+use edge_agent::sys::{children, open};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::fixture::{Pod, children_of, eventually, run};
+use crate::support::agent::binary;
+use crate::support::scratch::is_gone;
+
+#[test]
+fn a_container_starts_and_ends_and_everybody_hears_of_it() {
+    run(async {
+        let pod = Pod::new().await;
+        let mut watch = pod.watch().await;
+        let pid = pod.start("one", "exit 3").await;
+        let Some(Reply::Exited { container, exited }) = watch.next().await else { panic!("it ended") };
+        assert_eq!((container.as_str(), exited.code, exited.signal), ("one", 3, 0));
+        let directory = pod.directory.container("one");
+        let started = Started::from_line(&fs::read_to_string(directory.started()).unwrap()).unwrap();
+        assert_eq!(started.pid, pid);
+        assert!(started.at <= exited.at && !started.at.is_zero());
+        let written = Exited::from_line(&fs::read_to_string(directory.exited()).unwrap()).unwrap();
+        assert_eq!(written, exited);
+
+        // A name is used once.
+        assert!(matches!(pod.monitor.start("one").await, Err(MonitorError::Refused(_))));
+        assert_eq!(pod.exited("one").await, exited);
+        pod.monitor.forget("one").await.unwrap();
+        pod.monitor.forget("never-there").await.unwrap();
+        let mut watch = pod.monitor.watch().await.unwrap();
+        assert_eq!(watch.next().await, Some(Reply::Done));
+    });
+}
+
+#[test]
+fn a_container_that_cannot_start_leaves_nothing() {
+    run(async {
+        let pod = Pod::new().await;
+        let mut bundle = pod.bundle("bad", "");
+        bundle.oci.process.args = vec!["/bin/nothing-here".into()];
+        write_bundle(&pod.directory.container("bad"), &bundle).unwrap();
+        let error = pod.monitor.start("bad").await.unwrap_err();
+        assert!(matches!(&error, MonitorError::Refused(reason) if !reason.is_empty()), "{error}");
+        for id in ["..", "a/b", "", "no-such-bundle"] {
+            assert!(pod.monitor.start(id).await.is_err(), "{id:?}");
+        }
+        let mut watch = pod.monitor.watch().await.unwrap();
+        assert_eq!(watch.next().await, Some(Reply::Done));
+        eventually("no child of the monitor to be left", || children_of(pod.pid).is_empty()).await;
+        // The log's directory is missing: said at once, not after the program has run.
+        let mut bundle = pod.bundle("nolog", "");
+        bundle.log_path = PathBuf::from("/proc/nowhere/0.log");
+        write_bundle(&pod.directory.container("nolog"), &bundle).unwrap();
+        let error = pod.monitor.start("nolog").await.unwrap_err().to_string();
+        assert!(error.contains("/proc/nowhere/0.log"), "{error}");
+        // Nothing of it is in the way of another try.
+        pod.start("bad", "exit 0").await;
+        assert_eq!(pod.exited("bad").await.code, 0);
+    });
+}
+
+#[test]
+fn signals_reach_the_first_process_and_kill_ends_all() {
+    run(async {
+        let pod = Pod::new().await;
+        pod.start("polite", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done").await;
+        eventually("its word", || fs::read_to_string(pod.log("polite")).unwrap().contains("ready")).await;
+        assert!(matches!(pod.monitor.signal("polite", 999, false).await, Err(MonitorError::Refused(_))));
+        pod.monitor.signal("polite", 15, false).await.unwrap();
+        assert_eq!(pod.exited("polite").await.code, 9);
+        pod.monitor.signal("polite", 15, false).await.unwrap();
+
+        pod.start("stubborn", "trap '' TERM; echo ready; while :; do sleep 1; done").await;
+        eventually("its word", || fs::read_to_string(pod.log("stubborn")).unwrap().contains("ready")).await;
+        assert!(matches!(pod.monitor.forget("stubborn").await, Err(MonitorError::Refused(_))));
+        pod.monitor.signal("stubborn", 15, false).await.unwrap();
+        pod.monitor.signal("stubborn", 9, true).await.unwrap();
+        let exited = pod.exited("stubborn").await;
+        assert_eq!((exited.code, exited.signal), (137, 9));
+        pod.monitor.signal("never-there", 9, true).await.unwrap();
+    });
+}
+
+#[test]
+fn no_zombies_stay_whoever_their_parents_were() {
+    run(async {
+        let pod = Pod::new().await;
+        for round in 0..5 {
+            let id = format!("orphans-{round}");
+            let exited = pod.run(&id, "for i in 1 2 3 4 5; do (sleep 0.0$i &); done; sleep 0.2").await;
+            assert_eq!(exited.code, 0);
+        }
+        eventually("all children to be reaped", || children_of(pod.pid).is_empty()).await;
+    });
+}
+
+#[test]
+fn a_killed_monitor_takes_its_containers_with_it() {
+    run(async {
+        let mut pod = Pod::new().await;
+        let mut watch = pod.watch().await;
+        let first = pod.start("one", "sleep 1000 & sleep 1000 & wait").await;
+        eventually("children of the container", || children_of(first).len() == 2).await;
+        let all: Vec<i32> = children_of(first).into_iter().map(|(pid, _)| pid).chain([first]).collect();
+        kill(Pid::from_raw(pod.pid), Signal::SIGKILL).unwrap();
+        assert_eq!(watch.next().await, None);
+        eventually("the container's processes to be gone", || all.iter().all(|pid| is_gone(*pid))).await;
+        let status = pod.spawned.take().unwrap().reap().await.expect("it was our child");
+        assert!(!status.success());
+        assert!(!std::path::Path::new(&format!("/proc/{}", pod.pid)).exists(), "not even a zombie");
+        assert!(matches!(pod.monitor.start("two").await, Err(MonitorError::Io { .. } | MonitorError::Gone { .. })));
+        assert!(matches!(pod.monitor.signal("one", 9, true).await, Err(MonitorError::Gone { .. })));
+        pod.monitor.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn another_agent_finds_what_runs() {
+    run(async {
+        let pod = Pod::new().await;
+        let pid = pod.start("one", "sleep 1000").await;
+        pod.run("two", "exit 4").await;
+        let record = fs::read_to_string(pod.directory.monitor_pid()).unwrap();
+        let numbers: Vec<u64> = record.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        assert_eq!(numbers, [u64::try_from(pod.pid).unwrap(), children::start_time(pod.pid).unwrap()]);
+        // The signals that a service manager or a terminal sends to everybody do not end it.
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+            kill(Pid::from_raw(pod.pid), signal).unwrap();
+        }
+        let other = Monitor::new(&pod.directory);
+        let mut watch = other.watch().await.unwrap();
+        let mut seen = Vec::new();
+        loop {
+            match watch.next().await.unwrap() {
+                Reply::Done => break,
+                Reply::Running { container, started } => seen.push((container, started.pid)),
+                Reply::Exited { container, exited } => seen.push((container, exited.code)),
+                Reply::Failed { message } => panic!("{message}"),
+            }
+        }
+        seen.sort();
+        assert_eq!(seen, [("one".to_owned(), pid), ("two".to_owned(), 4)]);
+    });
+}
+
+#[test]
+fn a_shutdown_leaves_nothing() {
+    run(async {
+        let mut pod = Pod::new().await;
+        let mut watch = pod.watch().await;
+        let pid = pod.start("one", "trap '' TERM; while :; do sleep 1; done").await;
+        pod.monitor.shutdown().await.unwrap();
+        let Some(Reply::Exited { exited, .. }) = watch.next().await else { panic!("its end is told") };
+        assert_eq!(exited.signal, 9);
+        assert_eq!(watch.next().await, None);
+        assert!(pod.spawned.take().unwrap().reap().await.is_some_and(|status| status.success()));
+        assert!(is_gone(pid) && !pod.directory.socket().exists());
+        assert!(pod.directory.container("one").exited().exists());
+        pod.monitor.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn a_monitor_that_hangs_costs_a_caller_its_patience_only() {
+    run(async {
+        let pod = Pod::new().await;
+        kill(Pid::from_raw(pod.pid), Signal::SIGSTOP).unwrap();
+        let before = Instant::now();
+        assert!(matches!(pod.monitor.forget("x").await, Err(MonitorError::Timeout { .. })));
+        assert!(before.elapsed() < Duration::from_secs(20));
+        kill(Pid::from_raw(pod.pid), Signal::SIGCONT).unwrap();
+        pod.monitor.forget("x").await.unwrap();
+    });
+}
+
+#[test]
+fn the_program_of_a_monitor_cannot_be_written_through_proc() {
+    run(async {
+        let program = read_only_exe().expect("this kernel can");
+        let path = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
+        // The test's own program cannot be a monitor: only that it is what runs is seen here.
+        let output = std::process::Command::new(&path).arg("--list").output().unwrap();
+        assert!(output.status.success());
+
+        let mut pod = Pod::with(&edge_agent::runtime::embedded::spec::PodSpec::default(), &binary()).await;
+        assert!(open::open_without_waiting(&PathBuf::from(format!("/proc/{}/exe", pod.pid))).is_ok());
+        pod.monitor.shutdown().await.unwrap();
+        pod.spawned.take().unwrap().reap().await;
+    });
+}
