@@ -5,6 +5,7 @@
 //! Decode these from `serde_json::Value` and from nothing else: each further `Deserializer` type instantiates every
 //! visitor again and costs about a megabyte of program text (and so of memory).
 
+pub mod base64;
 pub mod decode;
 pub mod pod;
 pub mod quantity;

@@ -5,6 +5,9 @@
 
 pub mod error;
 pub mod tls;
+pub mod url;
+
+pub mod stream;
 
 use std::io::Read;
 use std::net::IpAddr;

@@ -8,6 +8,7 @@ pub mod clone;
 pub mod console;
 pub mod container_root;
 pub mod credentials;
+pub mod background;
 pub mod dir;
 pub mod epoll;
 pub mod inotify;

@@ -60,6 +60,12 @@ pub enum HttpError {
         /// The file.
         path: PathBuf,
     },
+    /// A file without a usable private key.
+    #[error("{} holds no PEM private key", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+    },
     /// No bundle of authorities on this system.
     #[error("no trusted certificates on this system: install ca-certificates or set SSL_CERT_FILE")]
     NoAuthorities,

@@ -91,7 +91,7 @@ impl Roots {
     }
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<Certificate<'static>>, HttpError> {
+pub(super) fn read_certificates(path: &Path) -> Result<Vec<Certificate<'static>>, HttpError> {
     let pem =
         fs::read(path).map_err(|source| HttpError::ReadAuthorities { path: path.to_owned(), source })?;
     let mut certificates = Vec::new();

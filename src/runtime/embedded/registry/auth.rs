@@ -1,0 +1,206 @@
+//! How a registry wants to be convinced: challenges, tokens, basic authentication.
+//!
+//! Owns the words of `WWW-Authenticate` and of token servers. Must not know what is asked for.
+
+use serde::Deserialize;
+
+use super::error::invalid;
+use super::{Auth, PullError};
+use crate::api::base64;
+use crate::api::decode::decode;
+use crate::http::stream::{Method, StreamClient};
+use crate::http::url::{Url, query_escape};
+
+/// A token is a few kilobytes.
+const MAX_TOKEN_BYTES: usize = 256 * 1024;
+/// Our name for token servers.
+const CLIENT_ID: &str = "edge-agent";
+
+/// One way a server offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Challenge {
+    /// In lower case: `bearer`, `basic`.
+    pub scheme: String,
+    parameters: Vec<(String, String)>,
+}
+
+impl Challenge {
+    pub(super) fn parameter(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+}
+
+/// All challenges of a header: `Bearer realm="…",service="…", Basic realm="…"`.
+pub(super) fn challenges(header: &str) -> Vec<Challenge> {
+    let mut found: Vec<Challenge> = Vec::new();
+    let mut rest = header;
+    loop {
+        rest = rest.trim_start_matches([' ', ',', '\t']);
+        let end = rest.find([' ', ',', '=', '\t']).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        if word.is_empty() {
+            // Nothing, or a '=' out of place: no more to be learned.
+            return found;
+        }
+        match (after.trim_start().strip_prefix('='), found.last_mut()) {
+            (Some(value), Some(challenge)) => {
+                let (value, after) = parameter_value(value.trim_start());
+                challenge.parameters.push((word.to_ascii_lowercase(), value));
+                rest = after;
+            }
+            (Some(_), None) => return found,
+            (None, _) => {
+                found.push(Challenge { scheme: word.to_ascii_lowercase(), parameters: Vec::new() });
+                rest = after;
+            }
+        }
+    }
+}
+
+/// A token or quoted string, and what follows it.
+fn parameter_value(text: &str) -> (String, &str) {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find([',', ' ', '\t']).unwrap_or(text.len());
+        return (text[..end].to_owned(), &text[end..]);
+    };
+    let mut value = String::new();
+    let mut letters = quoted.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return (value, &quoted[at + 1..]),
+            '\\' => value.extend(letters.next().map(|(_, letter)| letter)),
+            other => value.push(other),
+        }
+    }
+    (value, "")
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenAnswer {
+    token: String,
+    access_token: String,
+}
+
+/// The `Authorization` that answers one of these challenges.
+///
+/// `from` is the registry itself: a token server without TLS is used only by a registry without TLS.
+pub(super) fn authorization(
+    offered: &[Challenge],
+    auth: Option<&Auth>,
+    scope: &str,
+    from: &Url,
+    client: &mut StreamClient,
+) -> Result<String, PullError> {
+    let denied = |reason: &str| Err(PullError::Denied { reason: reason.to_owned() });
+    if let Some(auth) = auth.filter(|auth| !auth.registry_token.is_empty()) {
+        return Ok(format!("Bearer {}", auth.registry_token));
+    }
+    if let Some(bearer) = offered.iter().find(|challenge| challenge.scheme == "bearer") {
+        let token = fetch_token(bearer, auth, scope, from, client)?;
+        return Ok(format!("Bearer {token}"));
+    }
+    if offered.iter().any(|challenge| challenge.scheme == "basic") {
+        return match basic(auth) {
+            Some(value) => Ok(value),
+            None => denied("authorization failed: no basic auth credentials"),
+        };
+    }
+    denied("the registry says 401 Unauthorized and offers no way that is known here")
+}
+
+fn basic(auth: Option<&Auth>) -> Option<String> {
+    let auth = auth.filter(|auth| !auth.username.is_empty())?;
+    Some(format!("Basic {}", base64::encode(format!("{}:{}", auth.username, auth.password).as_bytes())))
+}
+
+fn fetch_token(
+    challenge: &Challenge,
+    auth: Option<&Auth>,
+    scope: &str,
+    from: &Url,
+    client: &mut StreamClient,
+) -> Result<String, PullError> {
+    let realm = challenge.parameter("realm").unwrap_or_default();
+    let Some(mut url) = Url::parse(realm) else {
+        return Err(invalid(from.shown(), format!("names no usable token server: realm {realm:?}")));
+    };
+    if !url.is_encrypted() && from.is_encrypted() {
+        return Err(PullError::Redirect { url: url.shown(), problem: "a token server without TLS is not trusted" });
+    }
+    let service = challenge.parameter("service").unwrap_or_default();
+    let scope = challenge.parameter("scope").filter(|scope| !scope.is_empty()).unwrap_or(scope);
+    let identity = auth.filter(|auth| !auth.identity_token.is_empty());
+    let answer = if let Some(auth) = identity {
+        let form = format!(
+            "grant_type=refresh_token&service={}&scope={}&client_id={CLIENT_ID}&refresh_token={}",
+            query_escape(service),
+            query_escape(scope),
+            query_escape(&auth.identity_token)
+        );
+        client.send(Method::Post(&form), &url, &[])
+    } else {
+        let glue = if url.path.contains('?') { '&' } else { '?' };
+        let mut query = format!("{glue}scope={}", query_escape(scope));
+        if !service.is_empty() {
+            query.push_str(&format!("&service={}", query_escape(service)));
+        }
+        url.path.push_str(&query);
+        let headers: Vec<_> = basic(auth).map(|value| ("Authorization".to_owned(), value)).into_iter().collect();
+        client.send(Method::Get, &url, &headers)
+    };
+    let mut answer = answer.map_err(|error| PullError::from_http(error, &url.authority))?;
+    match answer.status {
+        200 => {}
+        400 | 401 | 403 => {
+            let reason = super::session::words_of(&answer.reason());
+            let status = answer.status;
+            return Err(PullError::Denied {
+                reason: format!("failed to authorize: failed to fetch token from {}: {status}{reason}", url.shown()),
+            });
+        }
+        status => {
+            let reason = super::session::words_of(&answer.reason());
+            return Err(PullError::Status { method: "GET", url: url.shown(), status, reason });
+        }
+    }
+    let body = answer.read_all(MAX_TOKEN_BYTES).map_err(|error| PullError::from_http(error, &url.authority))?;
+    let bad = || invalid(url.shown(), "the token server's answer holds no token");
+    let value = serde_json::from_slice(&body).map_err(|_| bad())?;
+    let found = decode::<TokenAnswer>(value).map_err(|_| bad())?.object;
+    let token = if found.token.is_empty() { found.access_token } else { found.token };
+    if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(bad());
+    }
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn challenges_are_told_apart() {
+        let found = challenges(
+            "Bearer realm=\"https://a.example/token?x=1,2\",service=r, scope=\"repository:a/b:pull,push\", Basic \
+             realm=\"a \\\"b\\\"\"",
+        );
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].scheme, "bearer");
+        assert_eq!(found[0].parameter("realm"), Some("https://a.example/token?x=1,2"));
+        assert_eq!(found[0].parameter("service"), Some("r"));
+        assert_eq!(found[0].parameter("scope"), Some("repository:a/b:pull,push"));
+        assert_eq!(found[1].scheme, "basic");
+        assert_eq!(found[1].parameter("realm"), Some("a \"b\""));
+        assert_eq!(challenges("Negotiate")[0].scheme, "negotiate");
+        assert!(challenges("=x").is_empty() && challenges("").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_is_too_strange(header in "[a-zA-Z=\", \\\\\té]{0,60}") {
+            let _ = challenges(&header);
+        }
+    }
+}

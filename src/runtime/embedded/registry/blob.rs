@@ -1,0 +1,269 @@
+//! A blob as a stream that can be trusted: it goes on where a cut ended it, and its last bytes come out only when all of it
+//! has the promised digest.
+//!
+//! Owns one blob's hash and place. Must not know what is in it.
+
+use std::cell::RefCell;
+use std::io::{self, Read};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+
+use super::error::invalid;
+use super::manifest::{Descriptor, name_of};
+use super::session::{Ask, Session, back_off};
+use super::{LayerState, PullError};
+use crate::http::stream::{Answer, Method};
+
+/// Cuts in a row without a single byte in between, at one server.
+const FRUITLESS_CUTS: u32 = 5;
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+/// Read at once: the end of a blob is held back in a buffer of this size until its digest is known to be right.
+const CHUNK_BYTES: usize = 32 * 1024;
+
+/// Hears how far a blob is: bytes, and what happens.
+pub(super) type Tell<'a> = &'a mut dyn FnMut(u64, LayerState);
+
+/// What went wrong, kept past decoders that only know `io::Error`.
+#[derive(Clone, Default)]
+pub(super) struct Fault(Rc<RefCell<Option<PullError>>>);
+
+impl Fault {
+    pub(super) fn take(&self) -> Option<PullError> {
+        self.0.borrow_mut().take()
+    }
+}
+
+/// The stream.
+pub(super) struct BlobReader<'a> {
+    session: &'a mut Session,
+    blob: &'a Descriptor,
+    servers: Vec<usize>,
+    answer: Option<Answer>,
+    hasher: Sha256,
+    /// Bytes hashed so far.
+    offset: u64,
+    chunk: Vec<u8>,
+    /// Of `chunk`, what has not been handed out.
+    ready: std::ops::Range<usize>,
+    cuts: u32,
+    verified: bool,
+    fault: Fault,
+    tell: Tell<'a>,
+    told: Instant,
+}
+
+impl<'a> BlobReader<'a> {
+    pub(super) fn new(session: &'a mut Session, blob: &'a Descriptor, tell: Tell<'a>) -> Self {
+        let servers = session.servers(|host| host.pulls);
+        Self {
+            session,
+            blob,
+            servers,
+            answer: None,
+            hasher: Sha256::new(),
+            offset: 0,
+            chunk: vec![0; CHUNK_BYTES],
+            ready: 0..0,
+            cuts: 0,
+            verified: false,
+            fault: Fault::default(),
+            tell,
+            told: Instant::now(),
+        }
+    }
+
+    /// Where a failure will be found.
+    pub(super) fn fault(&self) -> Fault {
+        self.fault.clone()
+    }
+
+    /// Reads what the decoder left, so that the digest is of the whole blob.
+    pub(super) fn finish(&mut self) -> Result<(), PullError> {
+        while self.fill()? > 0 {
+            self.ready = 0..0;
+        }
+        Ok(())
+    }
+
+    /// All of a blob that is a small document.
+    pub(super) fn read_document(&mut self, limit: usize) -> Result<Vec<u8>, PullError> {
+        if self.blob.size > limit as u64 {
+            return Err(invalid(&self.blob.digest, format!("{} bytes; {limit} are the most", self.blob.size)));
+        }
+        let mut bytes = Vec::new();
+        while self.fill()? > 0 {
+            bytes.extend_from_slice(&self.chunk[self.ready.clone()]);
+            self.ready = 0..0;
+        }
+        Ok(bytes)
+    }
+
+    /// The next chunk; 0 when all is there and right.
+    fn fill(&mut self) -> Result<usize, PullError> {
+        loop {
+            if self.verified {
+                return Ok(0);
+            }
+            self.session.cancel.check()?;
+            if self.offset == self.blob.size {
+                self.verify()?;
+                return Ok(0);
+            }
+            let read = match self.connected() {
+                Ok(()) => self.read_more(),
+                Err(error) => Err(error),
+            };
+            match read {
+                Ok(0) => self.cut(invalid(
+                    &self.blob.digest,
+                    format!("the server ended it after {} of {} bytes", self.offset, self.blob.size),
+                ))?,
+                Ok(count) => {
+                    self.take(count)?;
+                    return Ok(count);
+                }
+                // A registry that goes away in the middle is given the time to come back.
+                Err(error) if error.is_transient() || (self.offset > 0 && error.is_refused()) => self.cut(error)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn take(&mut self, count: usize) -> Result<(), PullError> {
+        self.cuts = 0;
+        self.offset += count as u64;
+        if self.offset > self.blob.size {
+            let problem = format!("longer than the {} bytes that the manifest names", self.blob.size);
+            return Err(invalid(&self.blob.digest, problem));
+        }
+        self.hasher.update(&self.chunk[..count]);
+        self.ready = 0..count;
+        if self.offset == self.blob.size {
+            self.verify()?;
+            (self.tell)(self.offset, LayerState::Extracting);
+        } else if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            (self.tell)(self.offset, LayerState::Downloading);
+        }
+        Ok(())
+    }
+
+    /// Before the last bytes go out: a decoder cannot finish with content that is not the promised one.
+    fn verify(&mut self) -> Result<(), PullError> {
+        let found = name_of(std::mem::take(&mut self.hasher).finalize().as_slice());
+        if found != self.blob.digest {
+            return Err(invalid(&self.blob.digest, format!("the content has another digest, {found}")));
+        }
+        self.verified = true;
+        self.answer = None;
+        Ok(())
+    }
+
+    /// After a cut: patience first, another server when this one is no good.
+    fn cut(&mut self, error: PullError) -> Result<(), PullError> {
+        self.answer = None;
+        self.cuts += 1;
+        if self.cuts < FRUITLESS_CUTS {
+            return self.session.cancel.pause(back_off(self.cuts.saturating_sub(1)));
+        }
+        if self.servers.len() > 1 {
+            self.servers.remove(0);
+            self.cuts = 0;
+            return Ok(());
+        }
+        Err(error)
+    }
+
+    fn connected(&mut self) -> Result<(), PullError> {
+        if self.answer.is_none() {
+            self.answer = Some(self.open()?);
+        }
+        Ok(())
+    }
+
+    fn read_more(&mut self) -> Result<usize, PullError> {
+        let Some(answer) = &mut self.answer else { return Ok(0) };
+        answer.read(&mut self.chunk).map_err(|error| PullError::from_http(error, ""))
+    }
+
+    /// Asks for the blob from where we are.
+    fn open(&mut self) -> Result<Answer, PullError> {
+        let (blob, offset) = (self.blob, self.offset);
+        let mut headers = Vec::new();
+        if offset > 0 {
+            headers.push(("Range".to_owned(), format!("bytes={offset}-")));
+        }
+        let path = format!("blobs/{}", blob.digest);
+        let ask = Ask { method: Method::Get, path: &path, headers: &headers, what: &blob.digest };
+        let servers = self.servers.clone();
+        let opened = self.session.ask_any(&servers, |session, index| session.ask(index, ask));
+        let mut answer = match opened {
+            Err(error) if !blob.urls.is_empty() => {
+                let last = servers.last().copied().unwrap_or(0);
+                let found = blob.urls.iter().find_map(|url| self.session.ask_elsewhere(last, url, ask).ok());
+                found.ok_or(error)?
+            }
+            other => other?,
+        };
+        let resumed = answer.status == 206;
+        let begins = if resumed { range_start(&answer).unwrap_or(u64::MAX) } else { 0 };
+        if begins > offset {
+            return Err(invalid(&blob.digest, "the server sent another part than was asked for"));
+        }
+        let length = answer.header("content-length").and_then(|value| value.parse::<u64>().ok());
+        if let Some(length) = length.filter(|length| *length != blob.size.saturating_sub(begins)) {
+            let problem = format!("the server has {} bytes of it, the manifest names {}", length + begins, blob.size);
+            return Err(invalid(&blob.digest, problem));
+        }
+        self.skip(&mut answer, offset - begins)?;
+        Ok(answer)
+    }
+
+    /// A server that does not know ranges begins anew: what is known already is read past.
+    fn skip(&mut self, answer: &mut Answer, mut left: u64) -> Result<(), PullError> {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        while left > 0 {
+            self.session.cancel.check()?;
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
+            let count = answer.read(&mut chunk[..most]).map_err(|error| PullError::from_http(error, ""))?;
+            if count == 0 {
+                return Err(invalid(&self.blob.digest, "the server ended it before the place where it was cut before"));
+            }
+            left -= count as u64;
+            if self.told.elapsed() >= TELL_EVERY {
+                self.told = Instant::now();
+                (self.tell)(self.offset, LayerState::Downloading);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `bytes 100-199/200`
+fn range_start(answer: &Answer) -> Option<u64> {
+    let value = answer.header("content-range")?;
+    value.strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()
+}
+
+impl Read for BlobReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        if self.ready.is_empty() {
+            if let Err(error) = self.fill() {
+                let told = io::Error::other(crate::logging::chain(&error));
+                *self.fault.0.borrow_mut() = Some(error);
+                return Err(told);
+            }
+        }
+        let count = buffer.len().min(self.ready.len());
+        let from = self.ready.start;
+        buffer[..count].copy_from_slice(&self.chunk[from..from + count]);
+        self.ready.start += count;
+        Ok(count)
+    }
+}

@@ -1,0 +1,239 @@
+//! Why a pull failed, in the words users know from other runtimes, and never with a secret in them.
+//!
+//! Owns the words. Must not know how anybody reacts.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::http::{HttpError, TlsError};
+use crate::runtime::embedded::images::ImageError;
+
+/// Sort of a failure, for whoever decides by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PullErrorKind {
+    /// No such image, tag or platform.
+    NotFound,
+    /// The registry wants (other) credentials.
+    Denied,
+    /// The registry cannot be reached or does not answer as it should: later may be better.
+    Unavailable,
+    /// What it sent is not what it should be, or more than we take.
+    Invalid,
+    /// The reference or the configuration of hosts makes no sense.
+    Configuration,
+    /// Our own store.
+    Storage,
+}
+
+/// A failed pull.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    /// Not a reference.
+    #[error("couldn't parse image reference {image:?}: {problem}")]
+    Reference {
+        /// As given.
+        image: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A `hosts.toml`.
+    #[error("{}: {problem}", path.display())]
+    Hosts {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Which image it is could not be found out.
+    #[error("failed to resolve reference {reference:?}")]
+    Resolve {
+        /// Normalised.
+        reference: String,
+        /// Why.
+        #[source]
+        source: Box<PullError>,
+    },
+    /// Its parts could not be had.
+    #[error("failed to pull and unpack image {reference:?}")]
+    Unpack {
+        /// Normalised.
+        reference: String,
+        /// Why.
+        #[source]
+        source: Box<PullError>,
+    },
+    /// Mirrors were asked before.
+    #[error("{mirrors}, and then")]
+    AfterMirrors {
+        /// What each said.
+        mirrors: String,
+        /// What the last server said.
+        #[source]
+        source: Box<PullError>,
+    },
+    /// The registry does not have it.
+    #[error("{what}: not found")]
+    NotFound {
+        /// A reference or digest.
+        what: String,
+    },
+    /// Credentials are missing or wrong.
+    #[error("pull access denied, repository does not exist or may require authorization: {reason}")]
+    Denied {
+        /// What the server says.
+        reason: String,
+    },
+    /// Whom the server claims to be.
+    #[error(
+        "failed to do request: {url}: tls: failed to verify certificate: x509: {reason}; name its authority in \
+         {host}/hosts.toml of a registry hosts directory (ca = \"…\")"
+    )]
+    Certificate {
+        /// What was asked for.
+        url: String,
+        /// The server.
+        host: String,
+        /// As Go says it.
+        reason: String,
+    },
+    /// No answer.
+    #[error("failed to do request")]
+    Request(#[source] HttpError),
+    /// An answer that is neither yes nor no.
+    #[error("unexpected status from {method} request to {url}: {status}{reason}")]
+    Status {
+        /// GET, HEAD, POST.
+        method: &'static str,
+        /// Without its query.
+        url: String,
+        /// 500.
+        status: u16,
+        /// What the server says, after a colon.
+        reason: String,
+    },
+    /// A redirect that is not followed.
+    #[error("{url}: {problem}")]
+    Redirect {
+        /// Where it came from.
+        url: String,
+        /// Why not.
+        problem: &'static str,
+    },
+    /// A document or blob is not what its digest or its kind promises.
+    #[error("{what}: {problem}")]
+    Invalid {
+        /// Which.
+        what: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// An index without an image for this machine.
+    #[error("no match for platform in manifest: {wanted} is not among {offered}: not found")]
+    Platform {
+        /// `linux/arm/v7`.
+        wanted: String,
+        /// What there is.
+        offered: String,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(ImageError),
+    /// Another part of the same pull failed first.
+    #[error("given up because another layer failed")]
+    Cancelled,
+    /// A thread or process cannot be made.
+    #[error("{what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The child does not get on.
+    #[error("nothing came for {seconds} s; given up")]
+    Stuck {
+        /// The deadline.
+        seconds: u64,
+    },
+    /// The child ended without a word.
+    #[error("the pull helper ended without an answer ({how}): was it killed for want of memory?")]
+    Died {
+        /// Exit status.
+        how: String,
+    },
+    /// What the child says.
+    #[error("{message}")]
+    InChild {
+        /// Sort.
+        kind: PullErrorKind,
+        /// Its words.
+        message: String,
+    },
+}
+
+impl PullError {
+    /// Sort of failure.
+    #[must_use]
+    pub fn kind(&self) -> PullErrorKind {
+        match self {
+            Self::Reference { .. } | Self::Hosts { .. } => PullErrorKind::Configuration,
+            Self::Resolve { source, .. }
+            | Self::Unpack { source, .. }
+            | Self::AfterMirrors { source, .. } => source.kind(),
+            Self::NotFound { .. } | Self::Platform { .. } => PullErrorKind::NotFound,
+            Self::Denied { .. } => PullErrorKind::Denied,
+            Self::Certificate { .. }
+            | Self::Request(_)
+            | Self::Status { .. }
+            | Self::Redirect { .. }
+            | Self::Cancelled
+            | Self::Stuck { .. }
+            | Self::Died { .. } => PullErrorKind::Unavailable,
+            Self::Invalid { .. } => PullErrorKind::Invalid,
+            Self::Store(_) | Self::System { .. } => PullErrorKind::Storage,
+            Self::InChild { kind, .. } => *kind,
+        }
+    }
+
+    /// From a request without an answer.
+    pub(super) fn from_http(error: HttpError, authority: &str) -> Self {
+        let HttpError::Tls { url, reason } = error else { return Self::Request(error) };
+        let host = authority.to_owned();
+        let reason = match reason {
+            TlsError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
+            TlsError::NotTls => {
+                let url = format!("{url}: http: server gave HTTP response to HTTPS client");
+                return Self::Redirect { url, problem: "name it as http://… in hosts.toml if that is meant" };
+            }
+            other => other.to_string(),
+        };
+        Self::Certificate { url, host, reason }
+    }
+
+    /// True when nobody listened.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Self::Request(HttpError::Refused { .. }))
+    }
+
+    /// True when the same request may do better at once or soon.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            Self::Request(error) => matches!(
+                error,
+                HttpError::Connection { .. }
+                    | HttpError::Timeout { .. }
+                    | HttpError::Truncated { .. }
+                    | HttpError::Protocol { .. }
+            ),
+            Self::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
+            _ => false,
+        }
+    }
+}
+
+/// A document that is not what it should be.
+pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> PullError {
+    PullError::Invalid { what: what.into(), problem: problem.into() }
+}

@@ -1,0 +1,29 @@
+//! Work that gives way to everything else on the machine.
+
+use nix::libc;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+
+/// Politeness towards other programs' processor time.
+const NICE: libc::c_int = 10;
+/// `IOPRIO_WHO_PROCESS`.
+const WHO_PROCESS: libc::c_int = 1;
+/// Best effort, the last of its eight levels: the idle class would never get its turn beside a busy card.
+const IO_PRIORITY: libc::c_int = 2 << 13 | 7;
+/// Killed for want of memory before any pod that behaves.
+const OOM_SCORE_ADJ: &str = "900";
+
+/// Makes this process, from its first thread on, one that others do not feel, and that ends with its parent. What the
+/// kernel refuses is left as it is: it is politeness.
+pub fn be_modest_child() {
+    // SAFETY: nice takes a plain integer and only lowers our own priority.
+    unsafe {
+        libc::nice(NICE);
+    }
+    // SAFETY: ioprio_set takes three plain integers; 0 means the caller itself.
+    unsafe {
+        libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, 0, IO_PRIORITY);
+    }
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
+    let _ = set_pdeathsig(Signal::SIGKILL);
+}
