@@ -99,7 +99,7 @@ fn expand_slice(parent: &str) -> String {
         return parent.to_owned();
     };
     let ends = name.match_indices('-').map(|(at, _)| at).chain([name.len()]);
-    ends.map(|end| format!("/{}.slice", &name[..end])).collect()
+    ends.fold(String::new(), |path, end| format!("{path}/{}.slice", &name[..end]))
 }
 
 /// The name of a container's scope.
@@ -209,9 +209,7 @@ fn v1_files(resources: &LinuxResources) -> Vec<ValueFile> {
     number("cpu", "cpu.cfs_quota_us", resources.cpu_quota);
     number("memory", "memory.limit_in_bytes", resources.memory_limit_bytes);
     number("memory", "memory.memsw.limit_in_bytes", swap_limit(resources));
-    for (file, value) in
-        [("cpuset.cpus", &resources.cpuset_cpus), ("cpuset.mems", &resources.cpuset_mems)]
-    {
+    for (file, value) in [("cpuset.cpus", &resources.cpuset_cpus), ("cpuset.mems", &resources.cpuset_mems)] {
         if !value.is_empty() {
             add("cpuset", file, value.clone());
         }
@@ -259,9 +257,7 @@ fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
         let swap = if both < 0 || limit < 0 { -1 } else { both.saturating_sub(limit).max(0) };
         add("memory", "memory.swap.max", v2::or_max(swap));
     }
-    for (file, value) in
-        [("cpuset.cpus", &resources.cpuset_cpus), ("cpuset.mems", &resources.cpuset_mems)]
-    {
+    for (file, value) in [("cpuset.cpus", &resources.cpuset_cpus), ("cpuset.mems", &resources.cpuset_mems)] {
         if !value.is_empty() {
             add("cpuset", file, value.clone());
         }
@@ -273,7 +269,8 @@ fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
     for (file, value) in &resources.unified {
         // A name with a slash would write to somebody else's cgroup.
         let known = tree::CONTROLLERS.into_iter().chain(["io", "misc", "rdma"]);
-        let mut owners = known.filter(|name| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
+        let mut owners =
+            known.filter(|name| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
         let (Some(controller), false) = (owners.next(), file.contains('/')) else {
             return Err(CgroupError::Path { path: file.clone() });
         };

@@ -68,13 +68,17 @@ pub(super) fn allow(dirs: &[PathBuf], v2: bool, rules: &[DeviceRule]) -> Result<
         let Some(directory) = dirs.first() else { return Ok(Vec::new()) };
         return attach(directory, rules);
     }
-    match dirs.iter().find(|directory| directory.join("devices.allow").exists()) {
-        Some(directory) => write_rules(directory, rules).map(|()| Vec::new()),
-        None => Ok(vec![Skipped {
-            what: "device rules".to_owned(),
-            why: "there is no hierarchy with the controller \"devices\"".to_owned(),
-        }]),
+    if let Some(directory) = dirs.iter().find(|directory| directory.join("devices.allow").exists()) {
+        return write_rules(directory, rules).map(|()| Vec::new());
     }
+    // Beside version 1 there may be a tree of version 2, and programs work in it all the same.
+    if let Some(directory) = dirs.iter().find(|directory| directory.join("cgroup.events").exists()) {
+        return attach(directory, rules);
+    }
+    Ok(vec![Skipped {
+        what: "device rules".to_owned(),
+        why: "there is no hierarchy with the controller \"devices\" and none of version 2".to_owned(),
+    }])
 }
 
 fn write_rules(directory: &Path, rules: &[DeviceRule]) -> Result<(), CgroupError> {

@@ -35,9 +35,9 @@ struct Load {
 #[repr(C)]
 struct Attach {
     target_fd: u32,
-    attach_bpf_fd: u32,
-    attach_type: u32,
-    attach_flags: u32,
+    bpf_fd: u32,
+    kind: u32,
+    flags: u32,
 }
 
 /// Has the kernel ask this program (instructions of eBPF, eight bytes each) about every device that a process in the cgroup
@@ -60,27 +60,27 @@ pub fn attach_device_program(cgroup: &Path, program: &[u8]) -> io::Result<()> {
     let loaded = unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const load, size_of::<Load>()) };
     let descriptor = i32::try_from(loaded).unwrap_or(-1);
     if descriptor < 0 {
-        return Err(explain("load", io::Error::last_os_error()));
+        return Err(explain("load", &io::Error::last_os_error()));
     }
     // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
     let program = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let number = |descriptor: i32| u32::try_from(descriptor).unwrap_or(u32::MAX);
     let attach = Attach {
         target_fd: number(directory.as_raw_fd()),
-        attach_bpf_fd: number(program.as_raw_fd()),
-        attach_type: ATTACH_CGROUP_DEVICE,
-        attach_flags: ALLOW_MULTI,
+        bpf_fd: number(program.as_raw_fd()),
+        kind: ATTACH_CGROUP_DEVICE,
+        flags: ALLOW_MULTI,
     };
     // SAFETY: the structure lives through the call and its size is passed; both descriptors are open.
     let attached =
         unsafe { libc::syscall(libc::SYS_bpf, PROG_ATTACH, &raw const attach, size_of::<Attach>()) };
     if attached < 0 {
-        return Err(explain("attach", io::Error::last_os_error()));
+        return Err(explain("attach", &io::Error::last_os_error()));
     }
     Ok(())
 }
 
-fn explain(what: &str, error: io::Error) -> io::Error {
+fn explain(what: &str, error: &io::Error) -> io::Error {
     let hint = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "; needs CAP_SYS_ADMIN, or CAP_BPF and CAP_NET_ADMIN",
         Some(libc::ENOSYS | libc::EINVAL) => "; needs a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF",

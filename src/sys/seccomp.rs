@@ -37,7 +37,8 @@ pub fn load(filter: &[u8]) -> io::Result<()> {
     for flags in [SPEC_ALLOW, 0] {
         // SAFETY: the description and the program it points to live through the call, and `len` is the program's length;
         // the kernel copies it.
-        let done = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const description) };
+        let done =
+            unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const description) };
         if done == 0 {
             return Ok(());
         }

@@ -106,9 +106,8 @@ fn is_reachable(program: &[u8]) -> bool {
 fn rules() -> impl Strategy<Value = Vec<DeviceRule>> {
     let kind = prop_oneof![Just(DeviceKind::All), Just(DeviceKind::Block), Just(DeviceKind::Char)];
     let number = || proptest::option::of(0..4_u32);
-    let one = (any::<bool>(), kind, number(), number(), "[rwm]{1,3}").prop_map(
-        |(allow, kind, major, minor, access)| rule(allow, kind, major, minor, &access),
-    );
+    let one = (any::<bool>(), kind, number(), number(), "[rwm]{1,3}")
+        .prop_map(|(allow, kind, major, minor, access)| rule(allow, kind, major, minor, &access));
     proptest::collection::vec(one, 0..8)
 }
 
@@ -154,10 +153,8 @@ fn the_kernel_takes_the_program_and_a_device_that_is_not_listed_is_denied() {
     }
     let null = rule(true, DeviceKind::Char, Some(1), Some(3), "rw");
     let attached = attach(&directory, &[null]);
-    let script = format!(
-        "echo $$ > {}/cgroup.procs && : < /dev/null && ! (: < /dev/zero)",
-        directory.display()
-    );
+    let script =
+        format!("echo $$ > {}/cgroup.procs && : < /dev/null && ! (: < /dev/zero)", directory.display());
     let outcome = Command::new("sh").args(["-c", &script]).output().unwrap();
     fs::remove_dir(&directory).unwrap();
     match attached {

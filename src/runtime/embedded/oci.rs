@@ -18,7 +18,8 @@ pub use users::{ResolvedUser, UserError, resolve};
 use super::images::ImageDefaults;
 use super::layout::SandboxDir;
 use super::spec::{
-    Bundle, Device, ExecSpec, IdMapping, Linux, Namespace, OciSpec, Overlay, PodSpec, Process, Rlimit, Root, User,
+    Bundle, Device, ExecSpec, IdMapping, Linux, Namespace, OciSpec, Overlay, PodSpec, Process, Rlimit, Root,
+    User,
 };
 use crate::runtime_config::{
     AppArmorChoice, CgroupDriver, ContainerConfig, NamespaceMode, SandboxConfig, SelinuxLabel,
@@ -374,11 +375,10 @@ fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
     match &security.apparmor {
         Some(AppArmorChoice::Localhost(name)) if input.node.apparmor => Ok(name.clone()),
         Some(AppArmorChoice::Localhost(name)) => Err(OciError::AppArmor(name.clone())),
-        Some(AppArmorChoice::Unconfined) => Ok(String::new()),
         Some(AppArmorChoice::RuntimeDefault) | None if input.node.apparmor => {
             Ok(input.node.apparmor_default.clone())
         }
-        Some(AppArmorChoice::RuntimeDefault) | None => Ok(String::new()),
+        Some(AppArmorChoice::Unconfined | AppArmorChoice::RuntimeDefault) | None => Ok(String::new()),
     }
 }
 

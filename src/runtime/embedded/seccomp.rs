@@ -152,7 +152,9 @@ pub enum SeccompError {
         why: String,
     },
     /// More than the kernel takes.
-    #[error("the compiled filter has {0} instructions, the kernel takes 4096: use fewer rules with arguments")]
+    #[error(
+        "the compiled filter has {0} instructions, the kernel takes 4096: use fewer rules with arguments"
+    )]
     TooLong(usize),
 }
 

@@ -32,12 +32,7 @@ const DEFAULT: [&str; 14] = [
 pub(super) fn capabilities(input: &Input<'_>) -> Capabilities {
     let all = &input.node.capabilities;
     let set = effective(input, all);
-    Capabilities {
-        bounding: set.clone(),
-        effective: set.clone(),
-        permitted: set,
-        ..Capabilities::default()
-    }
+    Capabilities { bounding: set.clone(), effective: set.clone(), permitted: set, ..Capabilities::default() }
 }
 
 /// The names of the capabilities a container has, for whoever chooses its seccomp profile.

@@ -69,7 +69,9 @@ fn of_the_pod(input: &Input<'_>) -> Vec<Mount> {
     let readonly = security.readonly_rootfs;
     let pod = input.sandbox_dir;
     let shm = match security.namespaces.ipc {
-        NamespaceMode::Node => Mount { selinux_relabel: false, ..mount("/dev/shm", Path::new("/dev/shm"), false) },
+        NamespaceMode::Node => {
+            Mount { selinux_relabel: false, ..mount("/dev/shm", Path::new("/dev/shm"), false) }
+        }
         _ => mount("/dev/shm", &pod.shm(), false),
     };
     vec![

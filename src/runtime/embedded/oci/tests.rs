@@ -4,7 +4,9 @@ use serde_json::json;
 
 use super::*;
 use crate::runtime::embedded::spec::OciMount;
-use crate::runtime_config::{ContainerSecurity, IdRange, LinuxResources, Mount, MountPropagation, NamespaceOptions};
+use crate::runtime_config::{
+    ContainerSecurity, IdRange, LinuxResources, Mount, MountPropagation, NamespaceOptions,
+};
 use crate::types::PodRef;
 
 /// Everything owned, so that a test changes what it is about.
@@ -136,7 +138,10 @@ fn a_plain_container() {
     assert_eq!(bundle.oci.annotations["io.kubernetes.cri.image-name"], "busybox:1");
     assert_eq!(bundle.oci.annotations["io.kubernetes.cri.sandbox-id"], "s1");
     let rules = cgroup_rules(&bundle.oci.linux.resources.devices);
-    assert_eq!((rules.len(), rules[0].allow, rules[0].kind), (12, false, crate::cgroup::devices::DeviceKind::All));
+    assert_eq!(
+        (rules.len(), rules[0].allow, rules[0].kind),
+        (12, false, crate::cgroup::devices::DeviceKind::All)
+    );
 }
 
 #[test]
@@ -161,7 +166,8 @@ fn the_environment_is_merged_by_name() {
     let mut case = case();
     case.container.tty = true;
     case.image.env = texts(&["PATH=/bin", "A=1", "B=x=y", "TERM"]);
-    case.container.envs = vec![("A".into(), "2".into()), ("HOME".into(), "/h".into()), ("A".into(), "3".into())];
+    case.container.envs =
+        vec![("A".into(), "2".into()), ("HOME".into(), "/h".into()), ("A".into(), "3".into())];
     case.user.home = "/web".into();
     assert_eq!(case.process().env, ["PATH=/bin", "HOSTNAME=web", "A=3", "B=x=y", "HOME=/h"]);
     case.container.envs.clear();
@@ -176,7 +182,8 @@ fn the_environment_is_merged_by_name() {
 #[test]
 fn mounts_of_the_pod_come_in_the_order_of_their_depth_and_cover_ours() {
     let mut case = case();
-    let mount = |path: &str| Mount { container_path: path.into(), host_path: "/h".into(), ..Mount::default() };
+    let mount =
+        |path: &str| Mount { container_path: path.into(), host_path: "/h".into(), ..Mount::default() };
     case.container.mounts = vec![
         mount("/data/deep/er"),
         Mount { readonly: true, ..mount("/data") },
@@ -228,22 +235,23 @@ fn mounts_of_the_pod_come_in_the_order_of_their_depth_and_cover_ours() {
 #[test]
 fn the_nodes_namespaces_are_not_joined() {
     let mut case = case();
-    let node = NamespaceOptions {
-        network: NamespaceMode::Node,
-        pid: NamespaceMode::Node,
-        ipc: NamespaceMode::Node,
-    };
+    let node =
+        NamespaceOptions { network: NamespaceMode::Node, pid: NamespaceMode::Node, ipc: NamespaceMode::Node };
     (case.container.security.namespaces, case.sandbox.namespaces, case.node.cgroup_v2) = (node, node, false);
     let bundle = case.run().unwrap();
     assert_eq!(bundle.oci.linux.namespaces, [Namespace { kind: "mount".into(), path: String::new() }]);
     assert!(bundle.oci.mounts.iter().any(|mount| line(mount) == "bind /dev/shm /dev/shm rbind,rprivate,rw"));
     let spec = pod_spec(&case.sandbox);
-    assert!(!spec.own_network && !spec.own_ipc && !spec.own_uts && !spec.shared_pid && spec.hostname.is_empty());
+    assert!(
+        !spec.own_network && !spec.own_ipc && !spec.own_uts && !spec.shared_pid && spec.hostname.is_empty()
+    );
     // With users of its own, sysfs is the node's.
     let range = Some(IdRange { host: 65536, length: 65536 });
     (case.container.security.user_namespace, case.sandbox.user_namespace) = (range, range);
     let bundle = case.run().unwrap();
-    assert!(bundle.oci.mounts.iter().any(|mount| line(mount) == "bind /sys /sys rbind,rro,nosuid,nodev,noexec"));
+    assert!(
+        bundle.oci.mounts.iter().any(|mount| line(mount) == "bind /sys /sys rbind,rro,nosuid,nodev,noexec")
+    );
     assert_eq!(bundle.oci.linux.namespaces[0].path, "/proc/10/ns/user");
     assert_eq!(bundle.oci.linux.uid_mappings[0], IdMapping { container_id: 0, host_id: 65536, size: 65536 });
     case.sandbox.user_namespace = None;

@@ -131,10 +131,7 @@ pub fn resolve(
 }
 
 /// User and group, each a name or a number.
-fn wanted(
-    security: &ContainerSecurity,
-    image_user: &str,
-) -> Result<(String, Option<String>), UserError> {
+fn wanted(security: &ContainerSecurity, image_user: &str) -> Result<(String, Option<String>), UserError> {
     let group = security.run_as_group.map(|id| id.to_string());
     if !security.run_as_username.is_empty() {
         return Ok((security.run_as_username.clone(), group));
@@ -174,7 +171,8 @@ mod tests {
 
     use super::*;
 
-    const PASSWD: &str = "# users\nroot:x:0:0:root:/r:/bin/sh\n\nweb:x:33:34:web:/var/www:/bin/false\nbad:x:y:z\n:x:5:5::/:\n";
+    const PASSWD: &str =
+        "# users\nroot:x:0:0:root:/r:/bin/sh\n\nweb:x:33:34:web:/var/www:/bin/false\nbad:x:y:z\n:x:5:5::/:\n";
     const GROUP: &str = "root:x:0:\nweb:x:34:web\nvideo:x:44:other,web\naudio:x:29:web\nodd:x:q:web\n";
 
     fn run(security: &ContainerSecurity, image: &str) -> Result<(u32, u32, Vec<u32>), UserError> {

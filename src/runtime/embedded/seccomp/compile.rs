@@ -129,12 +129,7 @@ fn alternatives(rule: &Rule) -> Vec<Vec<Condition>> {
 }
 
 /// Neighbouring numbers with the same leaf, as the first number of each such stretch; the first stretch begins at 0.
-fn segments(
-    profile: &Profile,
-    abi: Abi,
-    covered: &[Abi],
-    leaves: BTreeMap<u32, Leaf>,
-) -> Vec<(u32, Leaf)> {
+fn segments(profile: &Profile, abi: Abi, covered: &[Abi], leaves: BTreeMap<u32, Leaf>) -> Vec<(u32, Leaf)> {
     let default = Leaf { otherwise: Some(verdict(profile.default_action)), ..Leaf::default() };
     let closed = abi == Abi::X86_64 && !covered.contains(&Abi::X32);
     let mut all: Vec<(u32, Leaf)> = vec![(0, default.clone())];
@@ -237,10 +232,8 @@ enum Target {
 fn condition_code(condition: &Condition, wide: bool) -> Vec<(Instruction, Target, Target)> {
     use Target::{Fails, Holds, Next};
     let Condition { index, value, value_two, operator } = *condition;
-    let halves = |value: u64| {
-        let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
-        (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
-    };
+    let half = |value: u64| u32::try_from(value & 0xffff_ffff).unwrap_or_default();
+    let halves = |value: u64| (half(value >> 32), half(value));
     let ((high, low), (high_two, low_two)) = (halves(value), halves(value_two & value));
     let at = ARGUMENTS + 8 * u32::from(index);
     let (low_at, high_at) = if cfg!(target_endian = "little") { (at, at + 4) } else { (at + 4, at) };
@@ -283,7 +276,10 @@ fn condition_code(condition: &Condition, wide: bool) -> Vec<(Instruction, Target
 }
 
 fn encode(instruction: Instruction) -> [u8; 8] {
-    let [a, b] = instruction.code.to_ne_bytes();
-    let [c, d, e, f] = instruction.k.to_ne_bytes();
-    [a, b, instruction.yes, instruction.no, c, d, e, f]
+    let Instruction { code, yes, no, k } = instruction;
+    let mut bytes = [0; 8];
+    bytes[..2].copy_from_slice(&code.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&[yes, no]);
+    bytes[4..].copy_from_slice(&k.to_ne_bytes());
+    bytes
 }

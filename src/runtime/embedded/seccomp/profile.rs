@@ -59,10 +59,11 @@ impl<'a> At<'a> {
     fn get(&self, name: &str) -> Result<Option<At<'a>>, SeccompError> {
         let Value::Object(members) = self.value else { return self.fail("must be an object") };
         let dot = if self.field.is_empty() { "" } else { "." };
-        Ok(members
-            .get(name)
-            .filter(|value| !value.is_null())
-            .map(|value| At { file: self.file, field: format!("{}{dot}{name}", self.field), value }))
+        Ok(members.get(name).filter(|value| !value.is_null()).map(|value| At {
+            file: self.file,
+            field: format!("{}{dot}{name}", self.field),
+            value,
+        }))
     }
 
     fn need(&self, name: &str) -> Result<At<'a>, SeccompError> {

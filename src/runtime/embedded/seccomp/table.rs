@@ -110,10 +110,10 @@ impl Table {
 
     /// The number of a call; `None` when this interface has no such call, or nobody knows it.
     pub(super) fn number(&self, name: &str, abi: Abi) -> Option<u32> {
-        if abi == Abi::X32 {
-            if let Some(at) = X32_OWN.iter().position(|own| *own == name) {
-                return u32::try_from(at).ok().map(|at| X32_BIT + 512 + at);
-            }
+        if abi == Abi::X32
+            && let Some(at) = X32_OWN.iter().position(|own| *own == name)
+        {
+            return u32::try_from(at).ok().map(|at| X32_BIT + 512 + at);
         }
         let at = self.0.binary_search_by(|row| row.0.cmp(name)).ok()?;
         let number = self.0[at].1[abi.column()]?;
