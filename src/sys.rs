@@ -9,6 +9,7 @@ pub mod console;
 pub mod container_root;
 pub mod credentials;
 pub mod background;
+pub mod command;
 pub mod dir;
 pub mod epoll;
 pub mod inotify;

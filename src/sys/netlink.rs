@@ -158,12 +158,7 @@ impl Message {
     }
 
     /// The same, with a header before the attributes.
-    pub(crate) fn nested_with(
-        mut self,
-        kind: u16,
-        header: &[u8],
-        inside: impl FnOnce(Self) -> Self,
-    ) -> Self {
+    pub(crate) fn nested_with(mut self, kind: u16, header: &[u8], inside: impl FnOnce(Self) -> Self) -> Self {
         let inner = inside(Self { bytes: header.to_vec(), oversized: false });
         self.oversized |= inner.oversized;
         self.bytes(kind | NESTED, &inner.bytes)
@@ -297,7 +292,8 @@ impl Socket {
         each: impl FnMut(u16, &[u8]),
     ) -> Result<(), NetlinkError> {
         // A dump ends with a message of its own.
-        let flags = if u16::from_ne_bytes([message.bytes[6], message.bytes[7]]) & DUMP == DUMP { 0 } else { ACK };
+        let flags =
+            if u16::from_ne_bytes([message.bytes[6], message.bytes[7]]) & DUMP == DUMP { 0 } else { ACK };
         self.exchange(what, message, flags, each)
     }
 

@@ -13,6 +13,7 @@
 //! Two pods on the bridge can lie to each other about their addresses; the guard only sees what passes through the node.
 
 pub mod bridge;
+pub mod cni;
 pub mod faults;
 pub mod records;
 pub mod rules;
@@ -24,8 +25,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use self::bridge::PodLink;
+use self::cni::{CniError, Subject};
 use self::faults::Stopped;
-use self::records::{HostPort, Record, RecordError, Records};
+use self::records::{CniRecord, HostPort, Record, RecordError, Records};
 use self::subnet::{Exhausted, Subnet};
 use crate::runtime_config::{DnsConfig, PortMapping};
 use crate::sys::netlink::{NetlinkError, conntrack, nftables};
@@ -79,6 +81,9 @@ pub enum NetworkError {
     /// A record.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// A plugin, or the configuration of plugins.
+    #[error(transparent)]
+    Cni(#[from] CniError),
     /// Range used up.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
@@ -122,7 +127,9 @@ pub enum NetworkError {
         kind: String,
     },
     /// The kernel has none.
-    #[error("the kernel has no bridges (CONFIG_BRIDGE): pods need hostNetwork, or a CNI configuration without one")]
+    #[error(
+        "the kernel has no bridges (CONFIG_BRIDGE): pods need hostNetwork, or a CNI configuration without one"
+    )]
     NoBridges(#[source] NetlinkError),
     /// The kernel has no rules.
     #[error(
@@ -182,6 +189,15 @@ impl Network {
     /// # Errors
     /// What is missing, in words.
     pub fn status(&self) -> Result<(), String> {
+        let plugins = cni::load(&self.config.cni_conf_dir)
+            .and_then(|list| list.map(|list| list.status(&self.config.cni_bin_dirs)).transpose());
+        match plugins {
+            Ok(Some(())) => return Ok(()),
+            Ok(None) => {}
+            Err(error) => {
+                return Err(format!("cni plugin not initialized: {}", crate::logging::chain(&error)));
+            }
+        }
         if bridge::usable(&self.config.subnets).is_empty() {
             return Err(crate::logging::chain(&NetworkError::NoSubnet));
         }
@@ -201,7 +217,10 @@ impl Network {
         if let Some(record) = self.records.one(&attachment.sandbox)? {
             self.detach_locked(&record, None)?;
         }
-        self.attach_to_bridge(attachment)
+        match cni::load(&self.config.cni_conf_dir)? {
+            Some(list) => self.attach_by_plugins(attachment, list),
+            None => self.attach_to_bridge(attachment),
+        }
     }
 
     /// Disconnects a pod; fine when it is, or when its namespace is gone.
@@ -237,17 +256,20 @@ impl Network {
             let subnets = bridge::usable(&self.config.subnets);
             bridge::ensure_bridge(&self.config, &subnets)
                 .and_then(|bridge| Ok(bridge::tidy(bridge.index, &on_bridge)?))
-                .and_then(|()| self.apply_rules())
+                .and_then(|()| self.apply_rules(&left))
         };
         errors.extend(rebuilt.err());
         errors
     }
 
-    /// The addresses of an attached pod, the primary one first.
+    /// The addresses of an attached pod, the primary one first. `None` also when they are of a range that is not configured any
+    /// more: no rules are made for those, so the pod has to be made anew.
     #[must_use]
     pub fn addresses(&self, sandbox: &SandboxId) -> Option<Vec<IpAddr>> {
         let record = self.records.one(sandbox).ok()??;
-        Some(record.addresses).filter(|addresses| !addresses.is_empty())
+        let is_ours = |ip: &IpAddr| self.config.subnets.iter().any(|subnet| subnet.contains(*ip));
+        let valid = record.cni.is_some() || record.addresses.iter().all(is_ours);
+        Some(record.addresses).filter(|addresses| valid && !addresses.is_empty())
     }
 
     fn attach_to_bridge(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
@@ -262,10 +284,7 @@ impl Network {
         match self.connect(&record, &subnets, Path::new(&attachment.netns)) {
             Err(stopped @ NetworkError::Stopped(_)) => return Err(stopped),
             Err(error) => {
-                if let Err(undo) = self.detach_locked(&record, None) {
-                    log::warn!(pod:% = record.pod, err = crate::logging::chain(&undo).as_str();
-                        "Failed to undo what was made of a pod's network, it is tried again after the next start");
-                }
+                self.undo(&record, None);
                 return Err(error);
             }
             Ok(()) => {}
@@ -273,9 +292,53 @@ impl Network {
         Ok(record.addresses)
     }
 
+    fn attach_by_plugins(
+        &self,
+        attachment: &Attachment,
+        list: cni::List,
+    ) -> Result<Vec<IpAddr>, NetworkError> {
+        let mut cni =
+            CniRecord { list: list.into_value(), capabilities: cni::capabilities(attachment)?, result: None };
+        let mut record =
+            Record { sandbox: attachment.sandbox.clone(), pod: attachment.pod.clone(), ..Record::default() };
+        record.cni = Some(cni.clone());
+        faults::step("write the record")?;
+        self.records.write(&record)?;
+        bridge::loopback(Path::new(&attachment.netns))?;
+        let subject =
+            Subject { sandbox: record.sandbox.as_str(), pod: &attachment.pod, netns: &attachment.netns };
+        faults::step("run the plugins")?;
+        let added = cni::add(&mut cni, subject, &self.config.cni_bin_dirs);
+        faults::step("write the result")?;
+        record.cni = Some(cni);
+        let added = added.map_err(NetworkError::from).and_then(|addresses| {
+            record.addresses = addresses;
+            Ok(self.records.write(&record)?)
+        });
+        if let Err(error) = added {
+            self.undo(&record, Some(&attachment.netns));
+            return Err(error);
+        }
+        Ok(record.addresses)
+    }
+
+    /// What a failed attempt has left. What cannot be undone keeps its record.
+    fn undo(&self, record: &Record, netns: Option<&str>) {
+        if let Err(error) = self.detach_locked(record, netns) {
+            log::warn!(pod:% = record.pod, err = crate::logging::chain(&error).as_str();
+                "Failed to undo what was made of a pod's network, it is tried again after the next start");
+        }
+    }
+
     /// Who gets which address, name and ports; nothing is made yet.
-    fn plan(&self, attachment: &Attachment, subnets: &[Subnet], others: &[Record]) -> Result<Record, NetworkError> {
-        let used: BTreeSet<IpAddr> = others.iter().flat_map(|record| record.addresses.iter().copied()).collect();
+    fn plan(
+        &self,
+        attachment: &Attachment,
+        subnets: &[Subnet],
+        others: &[Record],
+    ) -> Result<Record, NetworkError> {
+        let used: BTreeSet<IpAddr> =
+            others.iter().flat_map(|record| record.addresses.iter().copied()).collect();
         let last = self.records.last();
         let addresses = subnets
             .iter()
@@ -308,34 +371,40 @@ impl Network {
         let addresses = record.addresses.iter().copied().zip(subnets.iter().copied()).collect();
         bridge::plug(bridge, &PodLink { veth: &record.veth, addresses }, netns)?;
         faults::step("make the rules")?;
-        self.apply_rules()?;
+        self.apply_rules(&self.records.all().0)?;
         faults::step("forget old connections")?;
-        forget_connections(record, |port, replier| !record.addresses.contains(&replier) && port.protocol == "UDP");
+        forget_connections(record, |replier| !record.addresses.contains(&replier));
         Ok(())
     }
 
-    fn detach_locked(&self, record: &Record, _netns: Option<&str>) -> Result<(), NetworkError> {
+    fn detach_locked(&self, record: &Record, netns: Option<&str>) -> Result<(), NetworkError> {
+        if let Some(cni) = &record.cni {
+            let netns = netns.filter(|path| Path::new(path).exists()).unwrap_or_default();
+            let subject = Subject { sandbox: record.sandbox.as_str(), pod: &record.pod, netns };
+            cni::delete(cni, subject, &self.config.cni_bin_dirs)?;
+            faults::step("forget the record")?;
+            return Ok(self.records.remove(&record.sandbox)?);
+        }
+        let (mut left, _) = self.records.all();
+        left.retain(|other| other.sandbox != record.sandbox && !other.veth.is_empty());
         faults::step("remove the pod's link")?;
         bridge::unplug(&record.veth)?;
-        faults::step("forget the record")?;
-        self.records.remove(&record.sandbox)?;
-        let (left, _) = self.records.all();
         faults::step("make the rules without it")?;
-        if left.iter().all(|record| record.veth.is_empty()) {
+        if left.is_empty() {
             self.remove_all()?;
         } else if !record.ports.is_empty() {
-            self.apply_rules()?;
+            self.apply_rules(&left)?;
         }
         faults::step("forget connections to it")?;
-        forget_connections(record, |port, replier| port.protocol == "UDP" && record.addresses.contains(&replier));
-        Ok(())
+        forget_connections(record, |replier| record.addresses.contains(&replier));
+        faults::step("forget the record")?;
+        Ok(self.records.remove(&record.sandbox)?)
     }
 
-    /// The rules of all records, at once.
-    fn apply_rules(&self) -> Result<(), NetworkError> {
-        let (records, _) = self.records.all();
+    /// The rules of these records, at once.
+    fn apply_rules(&self, records: &[Record]) -> Result<(), NetworkError> {
         let subnets = bridge::usable(&self.config.subnets);
-        match nftables::replace(&rules::tables(&self.config.bridge, &subnets, &records)) {
+        match nftables::replace(&rules::tables(&self.config.bridge, &subnets, records)) {
             Err(error) if error.is_unsupported() => Err(NetworkError::NoRules(error)),
             other => Ok(other?),
         }
@@ -359,7 +428,7 @@ impl Network {
 
 /// Datagrams have no end that the kernel could see: a peer that keeps sending would go on to the pod that was there before, or
 /// to nobody. Trouble with it is no reason to refuse a pod.
-fn forget_connections(record: &Record, mut stale: impl FnMut(&HostPort, IpAddr) -> bool) {
+fn forget_connections(record: &Record, mut stale: impl FnMut(IpAddr) -> bool) {
     let is_udp = |port: &&HostPort| port.protocol == "UDP";
     let ports: Vec<&HostPort> = record.ports.iter().filter(is_udp).collect();
     if ports.is_empty() {
@@ -369,7 +438,7 @@ fn forget_connections(record: &Record, mut stale: impl FnMut(&HostPort, IpAddr) 
         ports.iter().any(|port| {
             Some(connection.protocol) == rules::protocol_number(&port.protocol)
                 && connection.port == port.host_port
-                && stale(port, connection.replier)
+                && stale(connection.replier)
         })
     });
     if let Err(error) = forgotten {
@@ -393,7 +462,9 @@ fn host_ports(mappings: &[PortMapping]) -> Result<Vec<HostPort>, NetworkError> {
             text => Some(text.parse().map_err(|_| error(&format!("hostIP {text:?} is no address")))?),
         };
         if host_ip.is_some_and(|ip: IpAddr| ip.is_ipv6() && ip.is_loopback()) {
-            return Err(error("hostIP ::1 cannot lead to a pod, the kernel routes nothing from there; use 127.0.0.1"));
+            return Err(error(
+                "hostIP ::1 cannot lead to a pod, the kernel routes nothing from there; use 127.0.0.1",
+            ));
         }
         if rules::protocol_number(&mapping.protocol).is_none() {
             return Err(error("the protocol must be TCP, UDP or SCTP"));

@@ -48,8 +48,7 @@ pub fn forget(mut stale: impl FnMut(&Connection) -> bool) -> Result<usize, Netli
         }
     }
     for (family, original) in &found {
-        let message =
-            Message::new(DELETE, 0, &[*family, 0, 0, 0]).bytes(TUPLE_ORIGINAL | 0x8000, original);
+        let message = Message::new(DELETE, 0, &[*family, 0, 0, 0]).bytes(TUPLE_ORIGINAL | 0x8000, original);
         match socket.request("forget a connection", message) {
             Err(error) if error.is_gone() => {}
             other => other?,
@@ -70,8 +69,7 @@ fn parse(body: &[u8]) -> Option<(Connection, &[u8])> {
         let ip = Attributes(tuple.find(TUPLE_IP)?);
         ip.find(four).or_else(|| ip.find(six)).and_then(route::address)
     };
-    let connection =
-        Connection { protocol, destination: ip(tuple, 2, 4)?, port, replier: ip(reply, 1, 3)? };
+    let connection = Connection { protocol, destination: ip(tuple, 2, 4)?, port, replier: ip(reply, 1, 3)? };
     Some((connection, original))
 }
 

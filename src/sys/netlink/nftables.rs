@@ -137,9 +137,9 @@ impl DataType {
 
     /// Six bits for each.
     fn joined(types: &[Self]) -> (u32, u32) {
-        types.iter().fold((0, 0), |(number, length), kind| {
-            (number << 6 | kind.number(), length + kind.padded())
-        })
+        types
+            .iter()
+            .fold((0, 0), |(number, length), kind| (number << 6 | kind.number(), length + kind.padded()))
     }
 }
 
@@ -272,7 +272,8 @@ fn add_map(batch: &mut Vec<Message>, table: &Table, id: u32, map: &Map) {
 }
 
 fn add_chain(batch: &mut Vec<Message>, table: &Table, chain: &Chain) {
-    let start = |kind, flags| Message::new(kind, flags, &header(table.family.number(), 0)).text(1, &table.name);
+    let start =
+        |kind, flags| Message::new(kind, flags, &header(table.family.number(), 0)).text(1, &table.name);
     let hook = match chain.hook {
         Hook::Prerouting => 0,
         Hook::Output => 3,
@@ -309,7 +310,8 @@ fn expression_data(expression: &Expression) -> (&'static str, Data) {
     }
     fn compare(operation: u32, value: &[u8]) -> (&'static str, Data) {
         let value = value.to_vec();
-        let data = move |data: Message| data.big(1, REGISTER).big(2, operation).nested(3, |it| it.bytes(1, &value));
+        let data =
+            move |data: Message| data.big(1, REGISTER).big(2, operation).nested(3, |it| it.bytes(1, &value));
         ("cmp", Box::new(data))
     }
     match expression {

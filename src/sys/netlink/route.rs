@@ -349,11 +349,8 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 fn parse_link(body: &[u8]) -> Option<Link> {
-    let mut link = Link {
-        index: number(body.get(4..)?)?,
-        up: number(body.get(8..)?)? & IFF_UP != 0,
-        ..Link::default()
-    };
+    let mut link =
+        Link { index: number(body.get(4..)?)?, up: number(body.get(8..)?)? & IFF_UP != 0, ..Link::default() };
     for (kind, value) in Attributes(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => link.name = text(value),

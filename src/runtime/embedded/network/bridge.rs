@@ -100,7 +100,11 @@ pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridg
     Ok(Bridge { index: link.index, mtu: link.mtu })
 }
 
-fn make_bridge(network: &mut Network, config: &NetworkConfig, subnets: &[Subnet]) -> Result<Link, NetworkError> {
+fn make_bridge(
+    network: &mut Network,
+    config: &NetworkConfig,
+    subnets: &[Subnet],
+) -> Result<Link, NetworkError> {
     for subnet in subnets {
         find_overlap(network, 0, *subnet)?;
     }
@@ -123,7 +127,8 @@ fn default_mtu(network: &mut Network) -> Result<u32, NetlinkError> {
     let routes = network.routes()?;
     let default = routes.iter().filter(|route| route.prefix == 0).min_by_key(|route| route.metric);
     let links = network.links()?;
-    let mtu = default.and_then(|route| links.iter().find(|link| link.index == route.link)).map(|link| link.mtu);
+    let mtu =
+        default.and_then(|route| links.iter().find(|link| link.index == route.link)).map(|link| link.mtu);
     Ok(mtu.unwrap_or(DEFAULT_MTU).clamp(MIN_MTU, 65_535))
 }
 
@@ -132,12 +137,14 @@ fn default_mtu(network: &mut Network) -> Result<u32, NetlinkError> {
 fn find_overlap(network: &mut Network, bridge: u32, subnet: Subnet) -> Result<(), NetworkError> {
     let links = network.links()?;
     let name = |index: u32| {
-        links.iter().find(|link| link.index == index).map_or_else(|| index.to_string(), |link| link.name.clone())
+        links
+            .iter()
+            .find(|link| link.index == index)
+            .map_or_else(|| index.to_string(), |link| link.name.clone())
     };
     let addresses = network.addresses()?;
-    if let Some(other) = addresses
-        .iter()
-        .find(|address| address.link != bridge && subnet.overlaps(address.ip, address.prefix))
+    if let Some(other) =
+        addresses.iter().find(|address| address.link != bridge && subnet.overlaps(address.ip, address.prefix))
     {
         let other = format!("address {}/{} of {}", other.ip, other.prefix, name(other.link));
         return Err(NetworkError::Overlap { subnet, other });
@@ -351,7 +358,8 @@ fn set(name: &str, value: &str) -> Result<bool, NetworkError> {
         return Ok(false);
     }
     let path = sysctl(name);
-    let error = |source: io::Error| NetworkError::Sysctl { path: path.clone(), value: value.to_owned(), source };
+    let error =
+        |source: io::Error| NetworkError::Sysctl { path: path.clone(), value: value.to_owned(), source };
     fs::write(&path, value).map_err(error)?;
     Ok(true)
 }

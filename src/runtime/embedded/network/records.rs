@@ -111,7 +111,8 @@ impl Records {
             Err(error) => return (records, vec![RecordError::new("read directory", &self.directory, error)]),
         };
         names.sort();
-        for path in names.iter().filter(|path| path.extension().is_some_and(|extension| extension == "json")) {
+        for path in names.iter().filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        {
             match read(path) {
                 Ok(Some(record)) => records.push(record),
                 Ok(None) => {}
@@ -135,7 +136,8 @@ impl Records {
     /// When it cannot be written.
     pub fn write(&self, record: &Record) -> Result<(), RecordError> {
         let path = self.path(&record.sandbox)?;
-        let text = serde_json::to_vec(record).map_err(|error| RecordError::new("encode", &path, error.into()))?;
+        let text =
+            serde_json::to_vec(record).map_err(|error| RecordError::new("encode", &path, error.into()))?;
         replace(&path, &text)
     }
 
@@ -146,7 +148,9 @@ impl Records {
     pub fn remove(&self, sandbox: &SandboxId) -> Result<(), RecordError> {
         let path = self.path(sandbox)?;
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RecordError::new("remove", &path, error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(RecordError::new("remove", &path, error))
+            }
             _ => Ok(()),
         }
     }
@@ -156,7 +160,8 @@ impl Records {
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let path = entry.path();
             let half = path.extension().is_some_and(|extension| extension == "new");
-            if half || (path.extension().is_some_and(|extension| extension == "json") && read(&path).is_err()) {
+            if half || (path.extension().is_some_and(|extension| extension == "json") && read(&path).is_err())
+            {
                 let _ = fs::remove_file(path);
             }
         }
@@ -221,7 +226,12 @@ mod tests {
         let record = Record {
             sandbox: "a1".into(),
             addresses: vec!["10.86.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
-            ports: vec![HostPort { protocol: "TCP".into(), host_ip: None, host_port: 80, container_port: 8080 }],
+            ports: vec![HostPort {
+                protocol: "TCP".into(),
+                host_ip: None,
+                host_port: 80,
+                container_port: 8080,
+            }],
             veth: "agent00000000".into(),
             cni: Some(CniRecord { result: Some(serde_json::json!({"ips": [1]})), ..CniRecord::default() }),
             ..Record::default()

@@ -44,7 +44,13 @@ fn table(bridge: &str, subnet: Subnet, records: &[Record]) -> Table {
         chain("masquerade", ChainKind::Nat, Hook::Postrouting, SOURCE_NAT, header.masquerade()),
     ];
     if !maps.is_empty() {
-        chains.push(chain("host-ports-in", ChainKind::Nat, Hook::Prerouting, DESTINATION_NAT, rewrite(false)));
+        chains.push(chain(
+            "host-ports-in",
+            ChainKind::Nat,
+            Hook::Prerouting,
+            DESTINATION_NAT,
+            rewrite(false),
+        ));
         chains.push(chain("host-ports-out", ChainKind::Nat, Hook::Output, DESTINATION_NAT, rewrite(true)));
     }
     Table { family: header.family, name: bridge.to_owned(), maps, chains }
@@ -175,7 +181,11 @@ impl Header<'_> {
         }
         foreign.push(Expression::Drop);
         let mut loopback = from_bridge.to_vec();
-        loopback.extend([self.destination(), Expression::Mask(vec![255, 0, 0, 0]), Expression::Equal(vec![127, 0, 0, 0])]);
+        loopback.extend([
+            self.destination(),
+            Expression::Mask(vec![255, 0, 0, 0]),
+            Expression::Equal(vec![127, 0, 0, 0]),
+        ]);
         loopback.push(Expression::Drop);
         vec![foreign, loopback]
     }
@@ -197,7 +207,11 @@ impl Header<'_> {
         if self.family == Family::Ipv4 {
             // The node that calls 127.0.0.1: a pod could not answer that.
             let mut loopback = rewritten.to_vec();
-            loopback.extend([self.source(), Expression::Mask(vec![255, 0, 0, 0]), Expression::Equal(vec![127, 0, 0, 0])]);
+            loopback.extend([
+                self.source(),
+                Expression::Mask(vec![255, 0, 0, 0]),
+                Expression::Equal(vec![127, 0, 0, 0]),
+            ]);
             loopback.push(Expression::Masquerade);
             rules.push(loopback);
         }

@@ -158,7 +158,7 @@ fn to_number(ip: IpAddr) -> u128 {
 
 fn from_number(number: u128, like: IpAddr) -> IpAddr {
     if like.is_ipv4() {
-        Ipv4Addr::from_bits(u32::try_from(number).unwrap_or(u32::MAX)).into()
+        Ipv4Addr::from_bits(u32::try_from(number & u128::from(u32::MAX)).unwrap_or(0)).into()
     } else {
         Ipv6Addr::from_bits(number).into()
     }
@@ -193,7 +193,9 @@ mod tests {
         assert_eq!(range.to_string(), "10.86.3.0/24");
         assert_eq!(range.gateway().to_string(), "10.86.3.1");
         assert_eq!(range.mask().to_string(), "255.255.255.0");
-        assert!(range.contains("10.86.3.255".parse().unwrap()) && !range.contains("10.86.4.0".parse().unwrap()));
+        assert!(
+            range.contains("10.86.3.255".parse().unwrap()) && !range.contains("10.86.4.0".parse().unwrap())
+        );
         assert!(!range.contains("::10.86.3.1".parse().unwrap()));
         let ula = Subnet::unique_local(b"a");
         assert!(ula.to_string().starts_with("fd") && ula.to_string().ends_with("::/64"), "{ula}");
@@ -204,7 +206,17 @@ mod tests {
 
     #[test]
     fn what_is_no_range_for_pods_is_refused() {
-        for text in ["", "10.0.0.0", "10.0.0.0/31", "10.0.0.0/7", "x/8", "10.0.0.0/-1", "127.0.0.0/8", "ff00::/8", "fd00::/127"] {
+        for text in [
+            "",
+            "10.0.0.0",
+            "10.0.0.0/31",
+            "10.0.0.0/7",
+            "x/8",
+            "10.0.0.0/-1",
+            "127.0.0.0/8",
+            "ff00::/8",
+            "fd00::/127",
+        ] {
             let error = text.parse::<Subnet>().unwrap_err().to_string();
             assert!(error.starts_with(&format!("podCIDR {text:?}: ")), "{error}");
         }

@@ -3,8 +3,9 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -49,7 +50,7 @@ impl Host {
             mtu: None,
             state: directory.0.join("state"),
             cni_conf_dir: directory.0.join("net.d"),
-            cni_bin_dirs: vec!["/usr/lib/cni".into(), "/opt/cni/bin".into()],
+            cni_bin_dirs: vec!["/usr/lib/cni".into(), "/opt/cni/bin".into(), directory.0.join("bin")],
         });
         let host = Self { namespace: namespace::create().unwrap(), directory, network };
         host.run(|| sh("ip link set lo up"));
@@ -72,7 +73,10 @@ impl Host {
     }
 
     fn links(&self) -> Vec<String> {
-        self.run(|| route::Network::open().unwrap().links().unwrap()).into_iter().map(|link| link.name).collect()
+        self.run(|| route::Network::open().unwrap().links().unwrap())
+            .into_iter()
+            .map(|link| link.name)
+            .collect()
     }
 
     fn rules(&self) -> String {
@@ -221,7 +225,15 @@ fn host_ports_are_reached_from_everywhere() {
     let (host, far) = (Host::new(&["10.86.0.0/24"]), Host::new(&[]));
     cable(&host, &far);
     let web = host
-        .attach("web", &[("TCP", 8080, 80, ""), ("TCP", 8081, 80, "127.0.0.1"), ("TCP", 8082, 80, "192.0.2.1"), ("TCP", 0, 90, "")])
+        .attach(
+            "web",
+            &[
+                ("TCP", 8080, 80, ""),
+                ("TCP", 8081, 80, "127.0.0.1"),
+                ("TCP", 8082, 80, "192.0.2.1"),
+                ("TCP", 0, 90, ""),
+            ],
+        )
         .unwrap();
     let other = host.attach("other", &[]).unwrap();
     let server = web.run(|| listen("0.0.0.0:80"));
@@ -247,4 +259,371 @@ fn host_ports_are_reached_from_everywhere() {
     assert_eq!(host.records(), ["other.json", "web.json"]);
     host.detach(&web);
     assert!(far.run(|| call(&server, at("192.0.2.1", 8080))).is_err());
+}
+
+fn ask(server: &UdpSocket, client: &UdpSocket, target: SocketAddr) -> io::Result<IpAddr> {
+    for socket in [server, client] {
+        socket.set_read_timeout(Some(PATIENCE))?;
+    }
+    client.send_to(b"question", target)?;
+    let mut text = [0; 16];
+    let (_, peer) = server.recv_from(&mut text)?;
+    server.send_to(b"answer", peer)?;
+    let (length, from) = client.recv_from(&mut text)?;
+    assert_eq!((&text[..length], from), (&b"answer"[..], target), "the answer comes from whom was asked");
+    Ok(peer.ip())
+}
+
+#[test]
+fn datagrams_reach_a_host_port_and_move_with_it_to_the_next_pod() {
+    let (host, far) = (Host::new(&["10.86.0.0/24"]), Host::new(&[]));
+    cable(&host, &far);
+    let ports = [("UDP", 5353, 53, "")];
+    let first = host.attach("first", &ports).unwrap();
+    let server = first.run(|| UdpSocket::bind("0.0.0.0:53").unwrap());
+    let client = far.run(|| UdpSocket::bind("192.0.2.2:4444").unwrap());
+    let target = at("192.0.2.1", 5353);
+    assert_eq!(ask(&server, &client, target).unwrap().to_string(), "192.0.2.2");
+    let on_node = host.run(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+    assert_eq!(ask(&server, &on_node, at("127.0.0.1", 5353)).unwrap().to_string(), "10.86.0.1");
+    host.detach(&first);
+    // The same client port: the kernel would know the connection and send it to the first pod for three minutes more.
+    let second = host.attach("second", &ports).unwrap();
+    assert_ne!(first.ip(), second.ip());
+    let server = second.run(|| UdpSocket::bind("0.0.0.0:53").unwrap());
+    assert_eq!(ask(&server, &client, target).unwrap().to_string(), "192.0.2.2");
+}
+
+#[test]
+fn both_families_work_in_the_order_of_pod_cidr() {
+    for order in [["10.86.0.0/24", "fd00:86::/64"], ["fd00:86::/64", "10.86.0.0/24"]] {
+        let (host, far) = (Host::new(&order), Host::new(&[]));
+        cable(&host, &far);
+        let web = host.attach("web", &[("TCP", 8080, 80, "")]).unwrap();
+        let other = host.attach("other", &[("TCP", 8081, 80, "2001:db8::1")]).unwrap();
+        assert_eq!(web.ip().is_ipv4(), order[0].starts_with("10."));
+        let six = *web.addresses.iter().find(|ip| ip.is_ipv6()).unwrap();
+        assert_eq!(six.to_string(), "fd00:86::2");
+        let server = web.run(|| listen("[::]:80"));
+        for ip in &web.addresses {
+            let seen = other.run(|| call(&server, at(ip, 80))).unwrap().0;
+            assert!(other.addresses.contains(&seen), "{seen}");
+        }
+        // From outside, from the node, from the pod itself.
+        assert_eq!(far.run(|| call(&server, at("2001:db8::1", 8080))).unwrap().0.to_string(), "2001:db8::2");
+        assert_eq!(far.run(|| call(&server, at("192.0.2.1", 8080))).unwrap().0.to_string(), "192.0.2.2");
+        assert_eq!(host.run(|| call(&server, at("2001:db8::1", 8080))).unwrap().0.to_string(), "2001:db8::1");
+        assert_eq!(web.run(|| call(&server, at("2001:db8::1", 8080))).unwrap().0.to_string(), "fd00:86::1");
+        let in_other = other.run(|| listen("[::]:80"));
+        assert_eq!(
+            far.run(|| call(&in_other, at("2001:db8::1", 8081))).unwrap().0.to_string(),
+            "2001:db8::2"
+        );
+        assert!(far.run(|| call(&in_other, at("192.0.2.1", 8081))).is_err());
+        // To outside.
+        let far_away = far.run(|| listen("[::]:82"));
+        assert_eq!(web.run(|| call(&far_away, at("2001:db8::2", 82))).unwrap().0.to_string(), "2001:db8::1");
+        host.detach(&web);
+        host.detach(&other);
+        assert_eq!((host.links(), host.rules()), (vec!["lo".to_owned(), "up0".to_owned()], String::new()));
+    }
+}
+
+#[test]
+fn the_rules_read_as_they_are_meant() {
+    let host = Host::new(&["10.86.0.0/24", "fd00:86::/64"]);
+    host.run(|| {
+        sh("nft add table ip others; nft add chain ip others c; nft add rule ip others c counter drop")
+    });
+    let others = host.rules();
+    let _web = host
+        .attach("web", &[("TCP", 8080, 80, ""), ("UDP", 53, 5353, "127.0.0.1"), ("SCTP", 9, 9, "")])
+        .unwrap();
+    let rules = host.rules();
+    for line in [
+        "table ip agent0 {",
+        "table ip6 agent0 {",
+        "type inet_proto . inet_service : ipv4_addr . inet_service",
+        "type inet_proto . inet_service : ipv6_addr . inet_service",
+        "tcp . 8080 : 10.86.0.2 . 80",
+        "sctp . 9 : 10.86.0.2 . 9",
+        "tcp . 8080 : fd00:86::2 . 80",
+        "127.0.0.1 . udp . 53 : 10.86.0.2 . 5353",
+        "type filter hook prerouting priority raw; policy accept;",
+        "type nat hook prerouting priority dstnat; policy accept;",
+        "type nat hook output priority -100; policy accept;",
+        "type nat hook postrouting priority srcnat; policy accept;",
+        "iifname \"agent0\" ip saddr != 10.86.0.0/24 drop",
+        "iifname \"agent0\" ip daddr 127.0.0.0/8 drop",
+        "oifname \"agent0\" ct status dnat ip saddr 10.86.0.0/24 masquerade",
+        "oifname \"agent0\" ct status dnat ip saddr 127.0.0.0/8 masquerade",
+        "ip saddr 10.86.0.0/24 ip daddr != 10.86.0.0/24 ip daddr != 224.0.0.0/4 masquerade",
+        "ip6 saddr fd00:86::/64 ip6 daddr != fd00:86::/64 ip6 daddr != ff00::/8 masquerade",
+        "fib daddr type local dnat ip to meta l4proto . th dport map @host-ports",
+        "fib daddr type local dnat ip to ip daddr . meta l4proto . th dport map @host-ports-at",
+        "ip6 daddr != ::1 fib daddr type local dnat ip6 to meta l4proto . th dport map @host-ports",
+    ] {
+        assert!(rules.contains(line), "{line}\nis not in\n{rules}");
+    }
+    assert!(rules.contains(others.trim()), "the tables of others stay\n{rules}");
+    host.run(|| host.network.detach(&"web".into(), None)).unwrap();
+    assert_eq!(host.rules(), others);
+}
+
+#[test]
+fn what_the_node_keeps_to_itself_stays_its_own() {
+    let host = Host::new(&["10.86.0.0/24"]);
+    let pod = host.attach("pod", &[]).unwrap();
+    let private = host.run(|| listen("127.0.0.1:9000"));
+    // As an attacker in the pod would: 127.0.0.1 by the node.
+    pod.run(|| {
+        sh("ip route del local 127.0.0.0/8 table local; ip addr del 127.0.0.1/8 dev lo || true
+            ip route add 127.0.0.1/32 via 10.86.0.1; echo 1 > /proc/sys/net/ipv4/conf/eth0/route_localnet")
+    });
+    private.set_nonblocking(true).unwrap();
+    pod.run(|| {
+        let _ = TcpStream::connect_timeout(&at("127.0.0.1", 9000), Duration::from_secs(2))
+            .map(|_| panic!("reached"));
+    });
+    assert_eq!(private.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    // Without the guard it would have worked: the test tries the right thing.
+    host.run(|| sh("nft delete table ip agent0"));
+    pod.run(|| call(&private, at("127.0.0.1", 9000))).unwrap();
+}
+
+#[test]
+fn a_hundred_pods_from_eight_threads_come_and_go_and_leave_nothing() {
+    let host = Host::new(&["10.86.0.0/24"]);
+    let seen: Vec<IpAddr> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|thread| {
+                let host = &host;
+                scope.spawn(move || {
+                    let pods: Vec<Pod> = (thread..100)
+                        .step_by(8)
+                        .map(|number| {
+                            host.attach(&format!("p{number}"), &[("TCP", 20_000 + number, 80, "")]).unwrap()
+                        })
+                        .collect();
+                    pods.iter().for_each(|pod| host.detach(pod));
+                    pods.iter().map(Pod::ip).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), 100, "an address rests before it is used again");
+    host.assert_nothing_is_left();
+}
+
+#[test]
+fn stopped_at_any_step_nothing_is_left_after_the_next_start() {
+    let host = Host::new(&["10.86.0.0/24", "fd00:86::/64"]);
+    let ports = [("TCP", 8080, 80, ""), ("UDP", 53, 53, "")];
+    let mut stops = Vec::new();
+    for after in 0.. {
+        let pod = Pod::new("pod");
+        let (attachment, network) = (pod.attachment(&ports), &host.network);
+        let stopped = host.run(|| {
+            faults::stop_after(Some(after));
+            network.attach(&attachment).and_then(|_| network.detach(&attachment.sandbox, None))
+        });
+        match stopped {
+            Ok(()) => break,
+            Err(NetworkError::Stopped(Stopped(step))) => stops.push(step),
+            Err(other) => panic!("{other}"),
+        }
+        match after % 3 {
+            // Nobody wants it any more.
+            0 => assert!(host.run(|| network.recover(&[])).is_empty()),
+            // It goes by itself, and its namespace before it.
+            1 => {
+                drop(pod);
+                host.run(|| network.detach(&attachment.sandbox, None)).unwrap();
+                assert!(host.run(|| network.recover(&[])).is_empty());
+            }
+            // It is wanted still, and made once more.
+            _ => {
+                assert!(host.run(|| network.recover(&["pod".into()])).is_empty());
+                let addresses = host.run(|| network.attach(&attachment)).unwrap();
+                assert_eq!(addresses.len(), 2);
+                host.run(|| network.detach(&attachment.sandbox, None)).unwrap();
+            }
+        }
+        host.assert_nothing_is_left();
+    }
+    assert!(stops.len() >= 14 && stops.contains(&"give the pod an address"), "{stops:?}");
+    host.assert_nothing_is_left();
+}
+
+#[test]
+fn after_a_restart_the_living_keep_their_network_and_lost_rules_come_back() {
+    let host = Host::new(&["10.86.0.0/24"]);
+    let (web, _dead) =
+        (host.attach("web", &[("TCP", 8080, 80, "")]).unwrap(), host.attach("dead", &[]).unwrap());
+    let before = host.rules();
+    host.run(|| sh("nft flush ruleset; ip link set $(ip -o link show master agent0 | head -1 | cut -d: -f2 | cut -d@ -f1) nomaster"));
+    assert!(host.run(|| host.network.recover(&["web".into()])).is_empty());
+    assert_eq!(host.rules(), before);
+    assert_eq!((host.records(), host.links().len()), (vec!["web.json".to_owned()], 3));
+    let server = web.run(|| listen("0.0.0.0:80"));
+    host.run(|| call(&server, at("127.0.0.1", 8080))).unwrap();
+    let elsewhere = Network::new(NetworkConfig {
+        subnets: vec!["10.87.0.0/24".parse().unwrap()],
+        ..host.network.config.clone()
+    });
+    assert_eq!(elsewhere.addresses(&web.sandbox), None, "its range is gone: it is made anew");
+    host.run(|| host.network.recover(&[]));
+    host.assert_nothing_is_left();
+}
+
+#[test]
+fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
+    let host = Host::new(&["10.86.0.0/30"]);
+    let mut gone = Pod::new("gone").attachment(&[]);
+    gone.netns = "/proc/0/ns/net".to_owned();
+    let error = host.run(|| host.network.attach(&gone)).unwrap_err();
+    assert!(error.is_namespace_gone(), "{error}");
+    host.assert_nothing_is_left();
+    let only = host.attach("only", &[]).unwrap();
+    let error = host.attach("more", &[]).err().unwrap().to_string();
+    assert!(error.starts_with("no address is free in 10.86.0.0/30") && error.contains("podCIDR"), "{error}");
+    host.detach(&only);
+    host.run(|| sh("ip link add dummy0 type veth peer name dummy1; ip addr add 10.86.0.9/16 dev dummy0; ip link set dummy0 up"));
+    let error = host.attach("pod", &[]).err().unwrap().to_string();
+    assert_eq!(
+        error,
+        "pod network 10.86.0.0/30 overlaps with address 10.86.0.9/16 of dummy0; set podCIDR to a range that nobody uses here"
+    );
+    host.run(|| {
+        sh("ip addr del 10.86.0.9/16 dev dummy0; ip link set dummy1 up; ip route add 10.86.0.0/24 dev dummy0")
+    });
+    let error = host.attach("pod", &[]).err().unwrap().to_string();
+    assert!(error.contains("overlaps with route 10.86.0.0/24 by dummy0"), "{error}");
+    host.run(|| sh("ip link del dummy0"));
+    for (port, problem) in [
+        (("TCP", 70_000, 80, ""), "it must be 1 to 65535"),
+        (("ICMP", 7, 80, ""), "the protocol must be TCP, UDP or SCTP"),
+        (("TCP", 7, 80, "here"), "hostIP \"here\" is no address"),
+        (("TCP", 7, 80, "::1"), "hostIP ::1 cannot lead to a pod"),
+    ] {
+        let error = host.attach("pod", &[port]).err().unwrap().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+    host.assert_nothing_is_left();
+}
+
+/// Addresses that the plugin host-local has given out.
+fn leases(data: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(data.join("net")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("10.")).collect()
+}
+
+#[test]
+fn plugins_are_used_where_they_are_configured() {
+    let (host, far) = (Host::new(&["10.86.0.0/24"]), Host::new(&[]));
+    cable(&host, &far);
+    let directory = host.directory.0.join("net.d");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("10-broken.conflist"), r#"{"name":"x"}"#).unwrap();
+    let status = host.run(|| host.network.status()).unwrap_err();
+    assert!(status.starts_with("cni plugin not initialized: cni config load failed"), "{status}");
+    let data = host.directory.0.join("ipam");
+    let list = serde_json::json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipam": {
+            "type": "host-local", "dataDir": data, "ranges": [[{"subnet": "10.99.0.0/24"}]],
+            "routes": [{"dst": "0.0.0.0/0"}]}},
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+    ]});
+    std::fs::write(directory.join("10-broken.conflist"), list.to_string()).unwrap();
+    host.run(|| host.network.status()).unwrap();
+    let web = host.attach("web", &[("TCP", 8080, 80, "")]).unwrap();
+    assert_eq!(web.ip().to_string(), "10.99.0.2");
+    assert_eq!(host.network.addresses(&web.sandbox), Some(web.addresses.clone()));
+    let server = web.run(|| listen("0.0.0.0:80"));
+    far.run(|| call(&server, at("192.0.2.1", 8080))).unwrap();
+    web.run(|| call(&server, at("127.0.0.1", 80))).unwrap();
+    // The configuration that was used counts, not the one that is there now.
+    std::fs::remove_dir_all(&directory).unwrap();
+    host.detach(&web);
+    host.detach(&web);
+    assert!(host.records().is_empty() && leases(&data).is_empty());
+    assert!(host.run(|| host.network.status()).is_ok());
+    assert_eq!(host.attach("next", &[]).unwrap().ip().to_string(), "10.86.0.2");
+}
+
+#[test]
+fn a_plugin_that_fails_leaves_nothing_of_those_before_it() {
+    let host = Host::new(&["10.86.0.0/24"]);
+    let directory = host.directory.0.join("net.d");
+    std::fs::create_dir_all(&directory).unwrap();
+    let data = host.directory.0.join("ipam");
+    let list = serde_json::json!({"cniVersion": "0.4.0", "name": "net", "plugins": [
+        {"type": "ptp", "ipam": {"type": "host-local", "dataDir": data, "ranges": [[{"subnet": "10.99.0.0/24"}]]}},
+        {"type": "refuses"},
+    ]});
+    std::fs::write(directory.join("net.conflist"), list.to_string()).unwrap();
+    let (bin, plugin) = (host.directory.0.join("bin"), host.directory.0.join("bin/refuses"));
+    std::fs::create_dir_all(&bin).unwrap();
+    let script = r#"[ $CNI_COMMAND = DEL ] || { echo '{"code":100,"msg":"not today"}'; exit 1; }"#;
+    std::fs::write(&plugin, format!("#!/bin/sh\n{script}\n")).unwrap();
+    std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let error = host.attach("web", &[]).err().unwrap().to_string();
+    assert_eq!(error, "plugin type=\"refuses\" name=\"net\" failed (ADD): not today (code 100)");
+    assert!(leases(&data).is_empty());
+    assert_eq!((host.links(), host.records().len()), (vec!["lo".to_owned()], 0));
+}
+
+#[test]
+fn stopped_at_any_step_plugins_are_called_again_after_the_next_start() {
+    let host = Host::new(&["10.86.0.0/24"]);
+    let directory = host.directory.0.join("net.d");
+    std::fs::create_dir_all(&directory).unwrap();
+    let data = host.directory.0.join("ipam");
+    let list = serde_json::json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
+        {"type": "ptp", "ipMasq": true, "ipam": {"type": "host-local", "dataDir": data, "ranges": [[{"subnet": "10.99.0.0/24"}]]}},
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+    ]});
+    std::fs::write(directory.join("net.conflist"), list.to_string()).unwrap();
+    let mut stops = Vec::new();
+    for after in 0.. {
+        let pod = Pod::new("pod");
+        let (attachment, network) = (pod.attachment(&[("TCP", 8080, 80, "")]), &host.network);
+        let stopped = host.run(|| {
+            faults::stop_after(Some(after));
+            network
+                .attach(&attachment)
+                .and_then(|_| network.detach(&attachment.sandbox, Some(&attachment.netns)))
+        });
+        match stopped {
+            Ok(()) => break,
+            Err(NetworkError::Stopped(Stopped(step))) => stops.push(step),
+            Err(other) => panic!("{other}"),
+        }
+        drop(pod);
+        assert!(host.run(|| network.recover(&[])).is_empty());
+        assert!(host.records().is_empty(), "{stops:?}");
+        assert!(!data.exists() || leases(&data).is_empty(), "{stops:?}");
+    }
+    assert_eq!(stops, ["write the record", "run the plugins", "write the result", "forget the record"]);
+    assert!(!host.rules().contains("dport 8080"));
+}
+
+#[test]
+fn fifty_pods_are_connected_in_a_moment() {
+    let host = Host::new(&["10.86.0.0/24", "fd00:86::/64"]);
+    let pods: Vec<Pod> = (0..50).map(|number| Pod::new(&format!("p{number}"))).collect();
+    let took: Vec<Duration> = host.run(|| {
+        let attach = |pod: &Pod| {
+            let started = Instant::now();
+            host.network.attach(&pod.attachment(&[])).unwrap();
+            started.elapsed()
+        };
+        pods.iter().map(attach).collect()
+    });
+    let total: Duration = took.iter().sum();
+    println!("first {:?}, last {:?}, all fifty {total:?}", took[0], took[49]);
+    // Two milliseconds each on a quiet machine; tests share theirs.
+    assert!(total < Duration::from_secs(5), "{total:?}");
 }
