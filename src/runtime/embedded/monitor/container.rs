@@ -412,12 +412,6 @@ impl Monitor {
         let serial = container.serial;
         let reply =
             Reply::Exited { container: container.id.clone(), exited: container.exited.unwrap_or_default() };
-        if container.facts.external {
-            let directory = container.directory.clone();
-            if let Err(error) = children::fork(move || init::delete_external(&directory)) {
-                complain(&format_args!("tell the runtime of {}: {error}", container.id));
-            }
-        }
         self.connections.retain(|connection| match &connection.role {
             // A watcher that does not take it must come again and look.
             Role::Watch => connection.say(&reply),
