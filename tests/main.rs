@@ -8,5 +8,6 @@ mod fuzz;
 mod pods;
 mod monitor;
 mod process;
+mod registry;
 mod sim;
 mod tidy;

@@ -8,14 +8,14 @@ use std::sync::mpsc;
 use super::blob::BlobReader;
 use super::error::invalid;
 use super::hosts::{Host, hosts_of};
-use super::manifest::{self, ACCEPT, Descriptor, Document, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, digest_of};
+use super::manifest::{self, ACCEPT, Descriptor, Document, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
 use super::session::{Ask, Session};
 use super::{LayerState, Progress, PullError, PullRequest, Pulled};
 use crate::http::stream::Method;
 use crate::runtime::embedded::images::compression::Decompress;
 use crate::runtime::embedded::images::platform::Platform;
 use crate::runtime::embedded::images::reference::{Reference, normalise_reference};
-use crate::runtime::embedded::images::{ImageStore, NewImage, UnpackLimits};
+use crate::runtime::embedded::images::{ImageError, ImageStore, NewImage, UnpackLimits, digest_of};
 
 /// Only touched pages cost; TLS and decoders are deep in unoptimised builds.
 const STACK_BYTES: usize = 1024 * 1024;
@@ -60,22 +60,31 @@ pub fn pull(
     let diff_ids = manifest::diff_ids(&config_bytes, layers.len(), &config.digest).map_err(unpack)?;
     let layers: Vec<Layer> =
         layers.into_iter().zip(diff_ids).map(|(blob, diff_id)| Layer { blob, diff_id }).collect();
+    // From here on nobody collects layers that have no image yet.
+    let _bringing = store.bring().map_err(PullError::Store).map_err(unpack)?;
     fetch_layers(store, &session, &layers, request.parallel_layers(), progress).map_err(unpack)?;
-
     if first.digest != manifest.digest {
         store.write_document(&first.bytes).map_err(PullError::Store).map_err(unpack)?;
     }
     let repo_digest = reference.with_digest(&first.digest);
-    let new = NewImage {
-        config: config_bytes,
-        manifest: manifest.bytes,
+    let new = || NewImage {
+        config: config_bytes.clone(),
+        manifest: manifest.bytes.clone(),
         layer_sizes: layers.iter().map(|layer| layer.blob.size).collect(),
         names: reference.tagged().into_iter().collect(),
         digests: vec![repo_digest.clone()],
         pinned: false,
-        source: String::new(),
+        source: reference.registry.clone(),
     };
-    let image = store.commit(new).map_err(PullError::Store).map_err(unpack)?;
+    let image = match store.commit(new()) {
+        // Collected between our look and our lock: once more, and now nobody may.
+        Err(ImageError::LayerMissing(_)) => {
+            fetch_layers(store, &session, &layers, request.parallel_layers(), progress).map_err(unpack)?;
+            store.commit(new())
+        }
+        other => other,
+    };
+    let image = image.map_err(PullError::Store).map_err(unpack)?;
     progress(Progress::Done {
         image_id: image.id.clone(),
         reference: name.clone(),

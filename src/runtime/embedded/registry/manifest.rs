@@ -5,7 +5,6 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use super::PullError;
 use super::error::invalid;
@@ -63,11 +62,6 @@ pub(super) fn check_digest(digest: &str) -> Result<(), PullError> {
         "sha512" => Err(invalid(digest, "digests of sha512 are not supported, only those of sha256")),
         _ => Err(invalid(digest.chars().take(200).collect::<String>(), "not a sha256 digest")),
     }
-}
-
-/// The digest of a document.
-pub(super) fn digest_of(bytes: &[u8]) -> String {
-    name_of(Sha256::digest(bytes).as_slice())
 }
 
 /// `sha256:` and these bytes.
