@@ -177,7 +177,7 @@ impl Message {
 }
 
 /// Attributes one after another; stops at the first that does not fit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -194,8 +194,8 @@ impl<'a> Iterator for Attributes<'a> {
 
 impl<'a> Attributes<'a> {
     /// The value of the first attribute of `kind`.
-    pub(crate) fn find(mut self, kind: u16) -> Option<&'a [u8]> {
-        self.find_map(|(found, value)| (found == kind).then_some(value))
+    pub(crate) fn find(&self, kind: u16) -> Option<&'a [u8]> {
+        Self(self.0).find_map(|(found, value)| (found == kind).then_some(value))
     }
 }
 

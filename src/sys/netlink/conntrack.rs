@@ -65,11 +65,12 @@ fn parse(body: &[u8]) -> Option<(Connection, &[u8])> {
     let proto = Attributes(tuple.find(TUPLE_PROTO)?);
     let port = u16::from_be_bytes(proto.find(3)?.get(0..2)?.try_into().ok()?);
     let protocol = *proto.find(1)?.first()?;
-    let ip = |tuple: Attributes<'_>, four, six| {
+    let ip = |tuple: &Attributes<'_>, four, six| {
         let ip = Attributes(tuple.find(TUPLE_IP)?);
         ip.find(four).or_else(|| ip.find(six)).and_then(route::address)
     };
-    let connection = Connection { protocol, destination: ip(tuple, 2, 4)?, port, replier: ip(reply, 1, 3)? };
+    let connection =
+        Connection { protocol, destination: ip(&tuple, 2, 4)?, port, replier: ip(&reply, 1, 3)? };
     Some((connection, original))
 }
 

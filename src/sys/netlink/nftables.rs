@@ -12,7 +12,7 @@ const DELTABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEWCHAIN: u16 = SUBSYSTEM << 8 | 3;
 const NEWRULE: u16 = SUBSYSTEM << 8 | 6;
 const NEWSET: u16 = SUBSYSTEM << 8 | 9;
-const NEWSETELEM: u16 = SUBSYSTEM << 8 | 12;
+const NEWSETELEM: u16 = SUBSYSTEM << 8 | 0x0c;
 const GETGEN: u16 = SUBSYSTEM << 8 | 16;
 
 /// `NLM_F_APPEND`: rules in the order they are sent.

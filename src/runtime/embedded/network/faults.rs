@@ -29,6 +29,8 @@ mod switch {
     }
 }
 
+pub use switch::*;
+
 #[cfg(test)]
 mod switch {
     use std::cell::RefCell;
@@ -69,5 +71,3 @@ mod switch {
         LEFT.replace(after.map(|after| Arc::new(AtomicUsize::new(after))));
     }
 }
-
-pub use switch::*;

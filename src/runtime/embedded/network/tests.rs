@@ -175,6 +175,7 @@ fn call(server: &TcpListener, target: SocketAddr) -> Result<(IpAddr, IpAddr), st
     Ok((peer.ip().to_canonical(), connection.local_addr()?.ip()))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "calls read better without")]
 fn at(ip: impl ToString, port: u16) -> SocketAddr {
     SocketAddr::new(ip.to_string().parse().unwrap(), port)
 }
@@ -405,7 +406,9 @@ fn a_hundred_pods_from_eight_threads_come_and_go_and_leave_nothing() {
                             host.attach(&format!("p{number}"), &[("TCP", 20_000 + number, 80, "")]).unwrap()
                         })
                         .collect();
-                    pods.iter().for_each(|pod| host.detach(pod));
+                    for pod in &pods {
+                        host.detach(pod);
+                    }
                     pods.iter().map(Pod::ip).collect::<Vec<_>>()
                 })
             })
@@ -582,7 +585,7 @@ fn stopped_at_any_step_plugins_are_called_again_after_the_next_start() {
     std::fs::create_dir_all(&directory).unwrap();
     let data = host.directory.0.join("ipam");
     let list = serde_json::json!({"cniVersion": "1.0.0", "name": "net", "plugins": [
-        {"type": "ptp", "ipMasq": true, "ipam": {"type": "host-local", "dataDir": data, "ranges": [[{"subnet": "10.99.0.0/24"}]]}},
+        {"type": "ptp", "ipam": {"type": "host-local", "dataDir": data, "ranges": [[{"subnet": "10.99.0.0/24"}]]}},
         {"type": "portmap", "capabilities": {"portMappings": true}},
     ]});
     std::fs::write(directory.join("net.conflist"), list.to_string()).unwrap();
