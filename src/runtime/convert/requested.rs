@@ -41,7 +41,7 @@ pub fn requested_sandbox(
     }
     let linux = message.linux.unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
-    let options = security.namespace_options.unwrap_or_default();
+    let options = security.namespace_options.clone().unwrap_or_default();
     Ok(SandboxConfig {
         pod: PodRef { namespace: metadata.namespace, name: metadata.name, uid: metadata.uid.into() },
         attempt: metadata.attempt,
