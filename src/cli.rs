@@ -1,4 +1,5 @@
-//! Sub-commands that look at the agent: `status`, `get` and `describe`. Each parses, calls and renders.
+//! Sub-commands that look at the agent: `status`, `get` and `describe`, and `image`, which works on the image store. Each
+//! parses, calls and renders.
 //!
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
@@ -9,6 +10,7 @@ mod client;
 mod describe;
 mod findings;
 mod get;
+mod image;
 mod offline;
 mod pod_columns;
 mod status;
@@ -30,6 +32,7 @@ use crate::types::Timestamp;
 pub const COMMANDS: &[(&str, &str)] = &[
     ("describe", "Show everything about a pod, as kubectl does"),
     ("get", "Show pods, as kubectl does"),
+    ("image", "List, import and remove images of the embedded runtime"),
     ("status", "Show what runs, what is wrong, and why"),
 ];
 
@@ -63,6 +66,9 @@ enum CliError {
     Store(#[source] StoreError),
     #[error("pods {name:?} not found in namespace {namespace:?}")]
     NotFound { name: String, namespace: String },
+    /// The image store says no; it names file and reason.
+    #[error(transparent)]
+    Image(#[from] image::ImageCommandError),
     #[error("encode the output")]
     Encode(#[source] serde_json::Error),
     #[error("write the output")]
@@ -82,6 +88,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
     let result = match command {
         "status" => status::run(arguments, &mut environment),
         "get" => get::run(arguments, &mut environment),
+        "image" => image::run(arguments, &mut environment),
         "describe" => describe::run(arguments, &mut environment),
         _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),
     };

@@ -2,14 +2,14 @@
 //!
 //! Owns descriptors it opens. Must not know why anybody calls.
 
+pub mod background;
 pub mod bpf;
 pub mod children;
 pub mod clone;
+pub mod command;
 pub mod console;
 pub mod container_root;
 pub mod credentials;
-pub mod background;
-pub mod command;
 pub mod dir;
 pub mod epoll;
 pub mod inotify;
@@ -29,3 +29,4 @@ pub mod parcel;
 pub mod reactor;
 pub mod seccomp;
 pub mod streams;
+pub mod terminal;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use lexopt::Arg;
 
 /// The kubelet's default root directory.
-const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
+pub(super) const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,15 +127,15 @@ impl Options {
     }
 }
 
-fn value(parser: &mut lexopt::Parser) -> Result<OsString, UsageError> {
+pub(super) fn value(parser: &mut lexopt::Parser) -> Result<OsString, UsageError> {
     parser.value().map_err(|error| bad_option(&error))
 }
 
-fn text(value: OsString) -> String {
+pub(super) fn text(value: OsString) -> String {
     value.into_string().unwrap_or_else(|value| value.to_string_lossy().into_owned())
 }
 
-fn bad_option(error: &lexopt::Error) -> UsageError {
+pub(super) fn bad_option(error: &lexopt::Error) -> UsageError {
     UsageError::Option { message: error.to_string() }
 }
 

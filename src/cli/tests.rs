@@ -335,3 +335,50 @@ fn describe_without_an_agent_reads_the_store() {
     assert_eq!((code, &*err), (EXIT_OK, "agent is not running; showing the last known state\n"));
     assert!(out.contains("\nStatus:                    Terminating (lasts 0s)\n"), "{out}");
 }
+
+#[test]
+fn images_are_imported_listed_and_removed_without_an_agent() {
+    let directory = Directory::new("images");
+    let (code, out, err) = directory.run("image ls");
+    assert_eq!((code, out.as_str(), err.as_str()), (EXIT_OK, "IMAGE   TAG   IMAGE ID   SIZE\n", ""));
+    let broken = directory.0.join("broken.tar");
+    fs::write(&broken, "nothing of an archive").unwrap();
+    let (code, _, err) = directory.run(&format!("image import {}", broken.display()));
+    assert_eq!(code, EXIT_FAILED);
+    assert!(err.starts_with("error: import \"ROOT/broken.tar\": read image archive"), "{err}");
+    // A layout without layers: what a `FROM scratch` with only metadata is.
+    let layout = directory.0.join("layout");
+    let put = |document: &Value| {
+        let bytes = document.to_string().into_bytes();
+        let digest = crate::runtime::embedded::images::digest_of(&bytes);
+        fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+        fs::write(layout.join("blobs/sha256").join(&digest[7..]), &bytes).unwrap();
+        json!({"digest": digest, "size": bytes.len()})
+    };
+    let config = put(&json!({"os": "linux", "config": {"Cmd": ["/x"]}, "rootfs": {"diff_ids": []}}));
+    let mut manifest = put(&json!({"config": config, "layers": []}));
+    manifest["annotations"] = json!({"org.opencontainers.image.ref.name": "edge.example/app:v1"});
+    fs::write(layout.join("index.json"), json!({"manifests": [manifest]}).to_string()).unwrap();
+    fs::write(layout.join("oci-layout"), "{}").unwrap();
+    let (code, out, err) = directory.run(&format!("image import {}", layout.display()));
+    assert_eq!((code, out.as_str(), err.as_str()), (EXIT_OK, "Imported edge.example/app:v1\n", ""));
+    let id = config["digest"].as_str().unwrap();
+    let short = &id[7..20];
+    let table = format!(
+        "IMAGE              TAG   IMAGE ID        SIZE\nedge.example/app   v1    {short}   {}B\n",
+        fs::metadata(layout.join("blobs/sha256").join(&id[7..])).unwrap().len()
+            + manifest["size"].as_u64().unwrap()
+    );
+    assert_eq!(directory.run("image ls").1, table);
+    assert_eq!(directory.run("image ls -q edge.example/app").1, format!("{short}\n"));
+    assert_eq!(directory.run("image ls edge.example/other").1.lines().count(), 1);
+    let inspected: Value =
+        serde_json::from_str(&directory.run("image inspect edge.example/app:v1").1).unwrap();
+    assert_eq!(inspected[0]["config"]["cmd"], json!(["/x"]));
+    assert_eq!(directory.run("image prune").1, "0 images, 0 layers, 0B freed\n");
+    assert_eq!(directory.run("image rm edge.example/app:v1").1, format!("Removed {id}\n"));
+    let (code, _, err) = directory.run("image rm edge.example/app:v1");
+    assert_eq!((code, err.as_str()), (EXIT_FAILED, "error: image \"edge.example/app:v1\" not found\n"));
+    assert_eq!(directory.run("image rm").0, EXIT_USAGE);
+    assert_eq!(directory.run("image fetch").0, EXIT_USAGE);
+}

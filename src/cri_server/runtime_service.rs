@@ -345,7 +345,7 @@ impl CriServer {
         check(wanted)?;
         let command = command(request.cmd)?;
         let runtime = self.runtime.clone();
-        let url = self.announce(Kind::Exec, wanted, || streams::exec(runtime, view.id, command, wanted))?;
+        let url = self.announce(Kind::Exec, wanted, move || streams::exec(runtime, view.id, command, wanted))?;
         Ok(cri::ExecResponse { url })
     }
 
@@ -365,7 +365,7 @@ impl CriServer {
         let runtime = self.runtime.clone();
         // The client opens the streams it asked for, whether they have something behind them or not.
         let promised = Streams { stdin: request.stdin, ..wanted };
-        let url = self.announce(Kind::Attach, promised, || streams::attach(runtime, view.id, wanted))?;
+        let url = self.announce(Kind::Attach, promised, move || streams::attach(runtime, view.id, wanted))?;
         Ok(cri::AttachResponse { url })
     }
 

@@ -2,23 +2,19 @@
 //!
 //! Owns pipes and terminals between the two.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::pin::Pin;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::unix::pipe;
 
 use crate::runtime::RuntimeError;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::embedded::runtime::api::Streams as Descriptors;
 use crate::streaming::{Dialer, Duplex, Reader, Session, Streams, TerminalSize};
-use crate::sys;
+use crate::sys::terminal::Terminal;
 use crate::types::{ContainerId, SandboxId};
 
 /// Most that is kept of stdout and of stderr: both together fit a message.
@@ -91,7 +87,11 @@ pub async fn exec(
         stdin: wanted.stdin.then(|| Box::new(terminal.clone()) as Box<dyn AsyncWrite + Unpin>),
         stdout: wanted.stdout.then(|| Box::new(terminal) as Reader),
         stderr: None,
-        resize: Some(Box::new(move |new| size.resize(new))),
+        resize: Some(Box::new(move |new: TerminalSize| {
+            if let Err(error) = size.resize(new.width, new.height) {
+                log::debug!(err:% = error; "Failed to resize a program's terminal");
+            }
+        })),
         exit,
     })
 }
@@ -183,61 +183,5 @@ async fn drain(reader: Option<Reader>, all: &mut Vec<u8>) {
     let mut block = vec![0_u8; READ];
     while let Ok(count @ 1..) = reader.read(&mut block).await {
         all.extend_from_slice(&block[..count.min(MAX_OUTPUT - all.len())]);
-    }
-}
-
-/// The master of a program's terminal; clones share it.
-#[derive(Clone)]
-struct Terminal(Rc<AsyncFd<File>>);
-
-impl Terminal {
-    fn new(master: OwnedFd) -> io::Result<Self> {
-        Ok(Self(Rc::new(AsyncFd::new(File::from(master))?)))
-    }
-
-    fn resize(&self, size: TerminalSize) {
-        if let Err(error) = sys::streams::resize_terminal(self.0.get_ref().as_fd(), size.width, size.height) {
-            log::debug!(err:% = error; "Failed to resize a program's terminal");
-        }
-    }
-}
-
-impl AsyncRead for Terminal {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        loop {
-            let mut guard = ready!(self.0.poll_read_ready(context))?;
-            let read = guard.try_io(|file| file.get_ref().read(buffer.initialize_unfilled()));
-            if let Ok(read) = read {
-                return Poll::Ready(read.map(|count| buffer.advance(count)));
-            }
-        }
-    }
-}
-
-impl AsyncWrite for Terminal {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        loop {
-            let mut guard = ready!(self.0.poll_write_ready(context))?;
-            if let Ok(written) = guard.try_io(|file| file.get_ref().write(bytes)) {
-                return Poll::Ready(written);
-            }
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    /// A terminal has no half that could be closed: who wants to end a program types its end-of-file.
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }

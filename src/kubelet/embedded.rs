@@ -66,10 +66,7 @@ pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime
     let (store, directory) = (runtime.images().clone(), resolved.agent.images_dir.clone());
     let (looked, first_look) = tokio::sync::oneshot::channel();
     let mut looked = Some(looked);
-    let changed = move |images: Vec<Image>| {
-        for image in images {
-            log::info!(image = image.repo_tags.join(" "), id = image.id; "Imported image");
-        }
+    let changed = move |_: Vec<Image>| {
         if let Some(looked) = looked.take() {
             let _ = looked.send(());
         }

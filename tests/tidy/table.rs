@@ -82,7 +82,7 @@ pub const BANNED_IN_PURE: &[(&str, &str)] = &[
 /// External crates with a home: only these modules (and what is below them) may name them.
 pub const HOMES: &[(&str, &[&str])] = &[
     ("env_logger", &["logging"]),
-    ("flate2", &["streaming"]),
+    ("flate2", &["runtime::embedded::images", "streaming"]),
     ("http_body_util", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
     ("hyper", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
     ("hyper_util", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
@@ -97,6 +97,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("tonic", &["proto", "runtime::cri", "runtime::convert", "handler::grpc"]),
     ("tonic_prost", &["proto"]),
     ("tower_service", &["runtime::cri", "handler::grpc"]),
+    ("zstd", &["runtime::embedded::images"]),
     ("ureq", &["http"]),
 ];
 

@@ -230,8 +230,8 @@ impl<R: Read> TarReader<R> {
         }
         let kind = if is_old_directory { EntryKind::Directory } else { kind };
         let size = extension.size.unwrap_or(size);
-        // Other kinds have no content, whatever their size says; a directory of old archives says what it may hold.
-        self.content = if kind == EntryKind::File { size } else { 0 };
+        // Other kinds have no content, whatever their size says.
+        self.content = if kind == EntryKind::File || is_old_directory { size } else { 0 };
         self.padding = self.content.next_multiple_of(BLOCK as u64).saturating_sub(self.content);
         let field = |from: usize, to: usize| number(&header[from..to]);
         let small = |from: usize, to: usize| field(from, to).and_then(|value| u32::try_from(value).ok());

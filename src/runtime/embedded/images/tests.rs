@@ -90,7 +90,7 @@ fn hostile_layers_are_refused_by_name_and_touch_nothing_outside() {
         (tar().link("l", &outside).hard_link("a", "l/file"), "No such file"),
         (tar().link("l", &outside).file("l/file", "x"), "no directory in this layer"),
         (tar().link("l", &format!("{up}{outside}")).file("l/new", "x"), "no directory in this layer"),
-        (tar().link("l", "loop").link("loop", "l").file("l/new", "x"), "loop"),
+        (tar().link("l", "loop").link("loop", "l").file("l/new", "x"), "Too many levels"),
         (tar().file("a", "x").file("a/b", "x"), "no directory in this layer"),
         (tar().dir("d").hard_link("a", "d"), "a hard link to a directory"),
         (tar().file("a", "x").link("l", "/").hard_link("l/a", "a"), "a hard link to itself"),
@@ -107,7 +107,7 @@ fn hostile_layers_are_refused_by_name_and_touch_nothing_outside() {
         ),
         (tar().pax("path", "d".repeat(5000).as_bytes()).dir("x"), "bytes in a path"),
         (tar().pax("path", "d".repeat(300).as_bytes()).dir("x"), "too long"),
-        (tar().file("/", "x"), "only a directory can be the root"),
+        (tar().file("./.", "x"), "only a directory can be the root"),
         (tar().link("a", ""), "a link to nothing"),
     ] {
         let error = refusal(&store, &layer.end());
@@ -528,7 +528,7 @@ fn entries() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
     fn no_archive_escapes_or_panics(mut tar in entries(), damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), cut in 0..2000_usize) {

@@ -106,6 +106,9 @@ fn is_unfinished(path: &Path) -> bool {
 fn stamp(path: &Path) -> Option<Stamp> {
     // An unpacked layout is as new as its index.
     let metadata = path.metadata().ok()?;
+    if metadata.is_dir() && !path.join("oci-layout").is_file() {
+        return None;
+    }
     let metadata = if metadata.is_dir() { path.join("index.json").metadata().ok()? } else { metadata };
     let mtime = metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec());
     metadata.is_file().then(|| (metadata.len(), mtime, metadata.ino()))
