@@ -184,9 +184,8 @@ impl CriServer {
 /// Somebody is alive there, something else is in the way, or the system refuses.
 pub async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     let listener = bind(path).await?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE)).map_err(|source| {
-        BindError::File { action: "set the mode of", path: path.to_owned(), source }
-    })?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(SOCKET_MODE))
+        .map_err(|source| BindError::File { action: "set the mode of", path: path.to_owned(), source })?;
     Ok(listener)
 }
 

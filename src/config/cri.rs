@@ -20,10 +20,7 @@ pub struct CriFlags {
 
 impl Default for CriFlags {
     fn default() -> Self {
-        Self {
-            listen: "unix:///run/agent/cri.sock".to_owned(),
-            stream_address: "127.0.0.1:0".to_owned(),
-        }
+        Self { listen: "unix:///run/agent/cri.sock".to_owned(), stream_address: "127.0.0.1:0".to_owned() }
     }
 }
 

@@ -156,14 +156,11 @@ fn percent_encoded(text: &str) -> String {
 #[must_use]
 pub fn response(answer: Result<Answer, Status>) -> Response<AnswerBody> {
     let body = match answer {
-        Ok(Answer::One(message)) => AnswerBody {
-            ready: [framed(&message), Frame::trailers(trailers(None))].into(),
-            stream: None,
-        },
-        Ok(Answer::Stream(stream)) => AnswerBody { ready: VecDeque::new(), stream: Some(stream) },
-        Err(status) => {
-            AnswerBody { ready: [Frame::trailers(trailers(Some(&status)))].into(), stream: None }
+        Ok(Answer::One(message)) => {
+            AnswerBody { ready: [framed(&message), Frame::trailers(trailers(None))].into(), stream: None }
         }
+        Ok(Answer::Stream(stream)) => AnswerBody { ready: VecDeque::new(), stream: Some(stream) },
+        Err(status) => AnswerBody { ready: [Frame::trailers(trailers(Some(&status)))].into(), stream: None },
     };
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

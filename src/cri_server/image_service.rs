@@ -83,7 +83,10 @@ impl CriServer {
     }
 
     /// An image that is not there is no failure: the answer has none.
-    async fn image_status(&self, request: cri::ImageStatusRequest) -> Result<cri::ImageStatusResponse, Status> {
+    async fn image_status(
+        &self,
+        request: cri::ImageStatusRequest,
+    ) -> Result<cri::ImageStatusResponse, Status> {
         let found = self.found(reference(request.image)?).await?;
         let info = found.as_ref().filter(|_| request.verbose).map(messages::image_info);
         Ok(cri::ImageStatusResponse {
@@ -100,7 +103,10 @@ impl CriServer {
     }
 
     /// Fine when it is gone. One that a container was made from stays.
-    async fn remove_image(&self, request: cri::RemoveImageRequest) -> Result<cri::RemoveImageResponse, Status> {
+    async fn remove_image(
+        &self,
+        request: cri::RemoveImageRequest,
+    ) -> Result<cri::RemoveImageResponse, Status> {
         let reference = reference(request.image)?;
         let Some(image) = self.found(reference.clone()).await? else {
             return Ok(cri::RemoveImageResponse {});
@@ -170,8 +176,10 @@ mod tests {
 
     #[test]
     fn credentials_come_as_a_pair_or_in_base64() {
-        let pair =
-            |username: &str, password: &str| ImageAuth { username: username.into(), password: password.into() };
+        let pair = |username: &str, password: &str| ImageAuth {
+            username: username.into(),
+            password: password.into(),
+        };
         let with = |auth: cri::AuthConfig| super::auth(auth);
         assert_eq!(with(cri::AuthConfig::default()), Ok(None));
         let given =

@@ -11,7 +11,6 @@ use crate::proto::runtime as cri;
 use crate::runtime::convert;
 use crate::runtime::embedded::images::Image;
 use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
-use crate::types::Timestamp;
 
 /// `PodSandboxMetadata`.
 #[must_use]
@@ -208,10 +207,4 @@ pub fn image_info(image: &Image) -> BTreeMap<String, String> {
 #[must_use]
 pub fn number(value: u64) -> Option<cri::UInt64Value> {
     Some(cri::UInt64Value { value })
-}
-
-/// The time as CRI has it.
-#[must_use]
-pub fn nanos(at: Timestamp) -> i64 {
-    at.as_nanos()
 }

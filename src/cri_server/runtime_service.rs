@@ -170,7 +170,8 @@ impl CriServer {
         if wanted.pod_cidr.split(',').filter(|cidr| !cidr.is_empty()).all(|cidr| has(cidr.trim())) {
             return Ok(cri::UpdateRuntimeConfigResponse {});
         }
-        let message = format!("pod CIDR {:?} must be set when the runtime starts: --pod-cidr", wanted.pod_cidr);
+        let message =
+            format!("pod CIDR {:?} must be set when the runtime starts: --pod-cidr", wanted.pod_cidr);
         Err(Status::new(Code::FailedPrecondition, message))
     }
 
@@ -345,7 +346,8 @@ impl CriServer {
         check(wanted)?;
         let command = command(request.cmd)?;
         let runtime = self.runtime.clone();
-        let url = self.announce(Kind::Exec, wanted, move || streams::exec(runtime, view.id, command, wanted))?;
+        let url =
+            self.announce(Kind::Exec, wanted, move || streams::exec(runtime, view.id, command, wanted))?;
         Ok(cri::ExecResponse { url })
     }
 

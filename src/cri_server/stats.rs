@@ -143,7 +143,10 @@ pub fn descriptors() -> Vec<cri::MetricDescriptor> {
 
 /// `PodSandboxMetrics`.
 #[must_use]
-pub fn metrics(sandbox: &SandboxView, containers: &[(ContainerView, ContainerStats)]) -> cri::PodSandboxMetrics {
+pub fn metrics(
+    sandbox: &SandboxView,
+    containers: &[(ContainerView, ContainerStats)],
+) -> cri::PodSandboxMetrics {
     let of_container = |(view, stats): &(ContainerView, ContainerStats)| cri::ContainerMetrics {
         container_id: view.id.to_string(),
         metrics: METRICS

@@ -62,10 +62,8 @@ pub enum CriError {
 /// What keeps it from starting; once it runs, nothing does.
 pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&str>) -> Result<(), CriError> {
     let socket = socket_path(&flags.listen)?;
-    let address: SocketAddr = flags
-        .stream_address
-        .parse()
-        .map_err(|_| CriError::StreamAddress(flags.stream_address.clone()))?;
+    let address: SocketAddr =
+        flags.stream_address.parse().map_err(|_| CriError::StreamAddress(flags.stream_address.clone()))?;
     let subnets = embedded::subnets(resolved).map_err(CriError::PodCidr)?;
     let (trigger, shutdown) = shutdown::channel();
     rt::spawn("signals", shutdown::watch_signals(trigger).map_err(CriError::Signals)?);

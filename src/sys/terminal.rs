@@ -54,11 +54,7 @@ impl AsyncRead for Terminal {
 }
 
 impl AsyncWrite for Terminal {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.0.poll_write_ready(context))?;
             if let Ok(written) = guard.try_io(|file| file.get_ref().write(bytes)) {

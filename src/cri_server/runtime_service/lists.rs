@@ -18,7 +18,10 @@ use crate::runtime::embedded::runtime::api::{ContainerStats, ContainerView, Sand
 const BATCH: usize = 100;
 
 /// A list as a stream of messages of some entries each.
-fn batches<T: Clone + 'static, M: Message>(entries: Vec<T>, message: impl Fn(Vec<T>) -> M + 'static) -> Answer {
+fn batches<T: Clone + 'static, M: Message>(
+    entries: Vec<T>,
+    message: impl Fn(Vec<T>) -> M + 'static,
+) -> Answer {
     let (sink, answer) = grpc::stream();
     crate::rt::spawn("cri list", async move {
         for batch in entries.chunks(BATCH) {
@@ -66,8 +69,7 @@ impl CriServer {
     fn container_items(&self, filter: Option<cri::ContainerFilter>) -> Vec<cri::Container> {
         let filter = filter.unwrap_or_default();
         let state = filter.state.map(|value| value.state());
-        let found =
-            self.wanted_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, state);
+        let found = self.wanted_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, state);
         found.iter().map(messages::container_item).collect()
     }
 
@@ -121,10 +123,14 @@ impl CriServer {
         Ok(cri::ContainerStatsResponse { stats: Some(stats::container(&view, &used, &self.layers())) })
     }
 
-    async fn container_stats_items(&self, filter: Option<cri::ContainerStatsFilter>) -> Vec<cri::ContainerStats> {
+    async fn container_stats_items(
+        &self,
+        filter: Option<cri::ContainerStatsFilter>,
+    ) -> Vec<cri::ContainerStats> {
         let filter = filter.unwrap_or_default();
         let running = Some(cri::ContainerState::ContainerRunning);
-        let views = self.wanted_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, running);
+        let views =
+            self.wanted_containers(&filter.id, &filter.pod_sandbox_id, &filter.label_selector, running);
         let (measured, layers) = (self.measured(views).await, self.layers());
         measured.iter().map(|(view, used)| stats::container(view, used, &layers)).collect()
     }
@@ -157,7 +163,10 @@ impl CriServer {
         Ok(cri::PodSandboxStatsResponse { stats: Some(stats::sandbox(&view, &measured, &self.layers())) })
     }
 
-    async fn sandbox_stats_items(&self, filter: Option<cri::PodSandboxStatsFilter>) -> Vec<cri::PodSandboxStats> {
+    async fn sandbox_stats_items(
+        &self,
+        filter: Option<cri::PodSandboxStatsFilter>,
+    ) -> Vec<cri::PodSandboxStats> {
         let filter = filter.unwrap_or_default();
         let ready = cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady.into() };
         let filter = cri::PodSandboxFilter {

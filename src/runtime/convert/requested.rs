@@ -84,7 +84,10 @@ pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerCon
         return refuse("config.image", "missing");
     }
     if !message.devices.is_empty() {
-        return refuse("config.devices", "this runtime gives no single devices; a privileged container has all");
+        return refuse(
+            "config.devices",
+            "this runtime gives no single devices; a privileged container has all",
+        );
     }
     if !message.cdi_devices.is_empty() {
         return refuse("config.CDI_devices", "this runtime knows no CDI");
@@ -179,7 +182,10 @@ fn security(message: cri::LinuxContainerSecurityContext) -> Result<ContainerSecu
     let options = message.namespace_options.clone().unwrap_or_default();
     let capabilities = message.capabilities.clone().unwrap_or_default();
     if !capabilities.add_ambient_capabilities.is_empty() {
-        return refuse("config.linux.security_context.capabilities.add_ambient_capabilities", "not supported");
+        return refuse(
+            "config.linux.security_context.capabilities.add_ambient_capabilities",
+            "not supported",
+        );
     }
     let target = match options.pid() {
         cri::NamespaceMode::Target if options.target_id.is_empty() => {
@@ -217,11 +223,7 @@ fn namespaces(options: &cri::NamespaceOption) -> NamespaceOptions {
         cri::NamespaceMode::Container | cri::NamespaceMode::Target => NamespaceMode::Container,
         cri::NamespaceMode::Node => NamespaceMode::Node,
     };
-    NamespaceOptions {
-        network: mode(options.network()),
-        pid: mode(options.pid()),
-        ipc: mode(options.ipc()),
-    }
+    NamespaceOptions { network: mode(options.network()), pid: mode(options.pid()), ipc: mode(options.ipc()) }
 }
 
 fn user_namespace(message: Option<&cri::UserNamespace>) -> Result<Option<IdRange>, RequestError> {

@@ -46,16 +46,25 @@ fn linux_resources() -> impl Strategy<Value = LinuxResources> {
 }
 
 fn label() -> impl Strategy<Value = Option<SelinuxLabel>> {
-    let label = (text(), text(), text(), text())
-        .prop_map(|(user, role, type_, level)| SelinuxLabel { user, role, type_, level });
+    let label = (text(), text(), text(), text()).prop_map(|(user, role, type_, level)| SelinuxLabel {
+        user,
+        role,
+        type_,
+        level,
+    });
     proptest::option::of(label)
 }
 
 fn port() -> impl Strategy<Value = PortMapping> {
     let protocol = prop_oneof![Just("TCP"), Just("UDP"), Just("SCTP")];
-    (protocol, any::<i32>(), any::<i32>(), text()).prop_map(|(protocol, container_port, host_port, host_ip)| {
-        PortMapping { protocol: protocol.to_owned(), container_port, host_port, host_ip }
-    })
+    (protocol, any::<i32>(), any::<i32>(), text()).prop_map(
+        |(protocol, container_port, host_port, host_ip)| PortMapping {
+            protocol: protocol.to_owned(),
+            container_port,
+            host_port,
+            host_ip,
+        },
+    )
 }
 
 fn sandbox() -> impl Strategy<Value = SandboxConfig> {
