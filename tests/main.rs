@@ -4,6 +4,7 @@ mod support;
 
 mod budget;
 mod cri;
+mod cri_server;
 mod fuzz;
 mod pods;
 mod monitor;
