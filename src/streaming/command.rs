@@ -11,9 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::pipe::{Activity, Gone, Inlet, Outlet};
+use super::session::{CREATION_TIMEOUT, Pending, Reader, Session, Streams, TerminalSize};
 use super::spdy::connection::{Connection as SpdyConnection, Stream};
 use super::websocket::connection::{Connection as WebSocketConnection, Messages};
-use super::{CREATION_TIMEOUT, Pending, Reader, Session, Streams, TerminalSize};
 
 /// A client that has asked for streams opens them within [`CREATION_TIMEOUT`]; these are their channels in WebSocket.
 const STDIN: u8 = 0;

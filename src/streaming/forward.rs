@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::pipe::{Activity, Inlet, Outlet};
+use super::session::{CREATION_TIMEOUT, Dialer, MAX_PORTS};
 use super::spdy::connection::{Connection as SpdyConnection, Stream};
 use super::websocket::connection::{Connection as WebSocketConnection, Messages};
-use super::{CREATION_TIMEOUT, Dialer};
 
 const READ: usize = 8 * 1024;
 /// Pairs of which only one stream has come; each holds a queue.
@@ -107,7 +107,7 @@ pub async fn over_websocket(
     activity: Rc<Activity>,
 ) {
     // 127 ports have channels.
-    let channels: Vec<u8> = (0..).step_by(2).take(ports.len().min(super::MAX_PORTS)).collect();
+    let channels: Vec<u8> = (0..).step_by(2).take(ports.len().min(MAX_PORTS)).collect();
     let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &channels, &activity);
     let mut forwards = JoinSet::new();
     for (channel, port) in channels.into_iter().zip(ports) {

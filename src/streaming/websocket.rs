@@ -6,25 +6,30 @@
 pub mod base64;
 pub mod connection;
 pub mod frame;
+pub mod handshake;
 
 /// The channel on which v5 says that another one is closed.
 pub const CLOSE_CHANNEL: u8 = 255;
 
-/// The standard's.
-const HANDSHAKE: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-
-/// `Sec-WebSocket-Accept` for a client's `Sec-WebSocket-Key`.
-#[must_use]
-pub fn accept(key: &str) -> String {
-    let both = format!("{key}{HANDSHAKE}");
-    let digest = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, both.as_bytes());
-    base64::encode(digest.as_ref())
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_handshake_is_the_standards_example() {
-        assert_eq!(super::accept("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-    }
+/// A client that does not speak WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WebSocketError {
+    /// Reserved bits.
+    #[error("a frame with reserved bits")]
+    Reserved,
+    /// Clients mask what they send.
+    #[error("a frame that is not masked")]
+    Unmasked,
+    /// An unknown kind of frame.
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    /// A ping, pong or close that is long or in parts.
+    #[error("a control frame that is too long or in parts")]
+    Control,
+    /// A part of no message, or a message within another.
+    #[error("a message that is out of order")]
+    Order,
+    /// Base64 that is none.
+    #[error("text that is not base64")]
+    Base64,
 }

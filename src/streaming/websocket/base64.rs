@@ -1,6 +1,6 @@
 //! Base64 with padding, as the handshake and the text protocols need it.
 
-use super::frame::WebSocketError;
+use super::WebSocketError;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

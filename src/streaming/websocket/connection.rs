@@ -8,8 +8,8 @@ use std::rc::Rc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 
-use super::frame::{self, Decoder, Event, WebSocketError};
-use super::{CLOSE_CHANNEL, base64};
+use super::frame::{self, Decoder, Event};
+use super::{CLOSE_CHANNEL, WebSocketError, base64};
 use crate::streaming::pipe::{
     Activity, Frames, Framing, Inlet, LINGER, Outgoing, Outlet, Pieces, frames, write_frames,
 };

@@ -2,7 +2,7 @@
 //!
 //! Owns what a frame may look like. Data is handed on in pieces as it arrives, however long a frame says it is.
 
-use super::base64;
+use super::{WebSocketError, base64};
 
 /// Data is handed on in pieces of this size.
 const MAX_PIECE: usize = 8 * 1024;
@@ -16,29 +16,6 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 const FIN: u8 = 0x80;
-
-/// A client that does not speak WebSocket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WebSocketError {
-    /// Reserved bits.
-    #[error("a frame with reserved bits")]
-    Reserved,
-    /// Clients mask what they send.
-    #[error("a frame that is not masked")]
-    Unmasked,
-    /// An unknown kind of frame.
-    #[error("a frame of unknown kind {0}")]
-    Kind(u8),
-    /// A ping, pong or close that is long or in parts.
-    #[error("a control frame that is too long or in parts")]
-    Control,
-    /// A part of no message, or a message within another.
-    #[error("a message that is out of order")]
-    Order,
-    /// Base64 that is none.
-    #[error("text that is not base64")]
-    Base64,
-}
 
 /// What a client sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
