@@ -194,8 +194,6 @@ pub enum Framing {
         channel: u8,
         /// Text instead of bytes.
         base64: bool,
-        /// The client understands that a channel can be closed (v5).
-        closes: bool,
     },
     /// Messages of bytes: a tunnel.
     Raw,
@@ -257,23 +255,18 @@ impl Outlet {
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let frame = match &self.framing {
             Framing::Spdy { stream, .. } => frame::data(*stream, bytes, false),
-            Framing::WebSocket { channel, base64, .. } => websocket::frame::message(*channel, *base64, bytes),
+            Framing::WebSocket { channel, base64 } => websocket::frame::message(*channel, *base64, bytes),
             Framing::Raw => websocket::frame::binary(&[], bytes),
         };
         self.frames.send(Outgoing::Frame(frame)).await.map_err(|_| Gone)
     }
 
-    /// Nothing more will be sent on it.
+    /// Nothing more will be sent on it. WebSocket has no word for that: v5's is for clients alone, and they complain about it.
     pub async fn finish(self) {
-        let frame = match self.framing {
-            Framing::Spdy { stream, .. } => frame::data(stream, &[], true),
-            Framing::WebSocket { channel, base64: false, closes: true } => {
-                websocket::frame::binary(&[websocket::CLOSE_CHANNEL], &[channel])
-            }
-            Framing::WebSocket { .. } | Framing::Raw => return,
-        };
-        // A client that is gone needs no end.
-        let _ = self.frames.send(Outgoing::Frame(frame)).await;
+        if let Framing::Spdy { stream, .. } = self.framing {
+            // A client that is gone needs no end.
+            let _ = self.frames.send(Outgoing::Frame(frame::data(stream, &[], true))).await;
+        }
     }
 }
 

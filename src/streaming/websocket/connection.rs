@@ -62,8 +62,8 @@ impl Connection {
     /// Where a channel's bytes go out.
     #[must_use]
     pub fn outlet(&self, channel: u8) -> Outlet {
-        let Messages { base64, closes, raw } = self.messages;
-        let framing = if raw { Framing::Raw } else { Framing::WebSocket { channel, base64, closes } };
+        let Messages { base64, raw, .. } = self.messages;
+        let framing = if raw { Framing::Raw } else { Framing::WebSocket { channel, base64 } };
         Outlet::new(self.frames.clone(), framing)
     }
 
