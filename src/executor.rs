@@ -394,6 +394,7 @@ impl<R: Runtime> Executor<R> {
             image: &container.image,
             policy: &container.image_pull_policy,
             sandbox: &run.sandbox_config,
+            secrets: &[],
         };
         let image = self.pull(run, request).await.inspect_err(|failure| {
             let message = format!("Error: {}", failure.reason);

@@ -2,6 +2,8 @@
 //!
 //! Owns pull slots, the pull rate and pull back-off. Must not know pods beyond their identity, nor what the image is for.
 
+mod credentials;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,10 +13,14 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType};
+use crate::objects::ObjectData;
 use crate::reconcile::images::{PullDecision, apply_default_tag, decide_pull};
 use crate::reconcile::restart::BackOffLimits;
 use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
 use crate::types::{PodRef, PodUid, Timestamp, go_duration};
+use credentials::Credentials;
+
+pub use credentials::CredentialsConfig;
 
 /// Pulls at the same time when nothing bounds them: enough to keep a slow link busy, few enough for a small box.
 const DEFAULT_PARALLEL_PULLS: usize = 10;
@@ -35,16 +41,18 @@ pub struct ImageConfig {
     pub qps: u32,
     /// `registryBurst`.
     pub burst: u32,
+    /// Where the node's own credentials are.
+    pub credentials: CredentialsConfig,
 }
 
 impl Default for ImageConfig {
     fn default() -> Self {
-        Self { serialize: true, max_parallel: None, qps: 5, burst: 10 }
+        Self { serialize: true, max_parallel: None, qps: 5, burst: 10, credentials: CredentialsConfig::default() }
     }
 }
 
 /// What to pull, for whom.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct ImageRequest<'a> {
     /// Whose container.
     pub pod: &'a PodRef,
@@ -56,6 +64,8 @@ pub struct ImageRequest<'a> {
     pub policy: &'a str,
     /// The pod's sandbox, which some runtimes want for pulls.
     pub sandbox: &'a SandboxConfig,
+    /// The pod's `imagePullSecrets`, as far as they are there.
+    pub secrets: &'a [ObjectData],
 }
 
 /// Why a container, or its pod's sandbox, cannot be started yet, in the words of a status.
@@ -87,6 +97,7 @@ pub struct ImagePuller<R> {
     clock: Clock,
     events: EventRecorder,
     config: ImageConfig,
+    credentials: Credentials,
     limits: BackOffLimits,
     slots: Semaphore,
     bucket: RefCell<Bucket>,
@@ -99,11 +110,13 @@ impl<R: Runtime> ImagePuller<R> {
     pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ImageConfig) -> Self {
         let slots = if config.serialize { 1 } else { config.max_parallel.unwrap_or(DEFAULT_PARALLEL_PULLS) };
         let bucket = Bucket { tokens: f64::from(config.burst), filled_at: clock.now() };
+        let credentials = Credentials::new(config.credentials.clone(), clock.clone());
         Self {
             runtime,
             clock,
             events,
             config,
+            credentials,
             limits: BackOffLimits::default(),
             slots: Semaphore::new(slots),
             bucket: RefCell::new(bucket),
@@ -193,10 +206,31 @@ impl<R: Runtime> ImagePuller<R> {
     }
 
     async fn pull_and_inspect(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, String> {
-        let reference = self.runtime.pull_image(image, None, request.sandbox).await.map_err(|error| {
-            match error.kind {
+        let auths = self.credentials.lookup(image, request.secrets).await;
+        let pull = async |auth| {
+            let pulled = self.runtime.pull_image(image, auth, request.sandbox).await;
+            pulled.map_err(|error| match error.kind {
                 ErrorKind::Unavailable => format!("container runtime is not answering: {}", error.message),
                 _ => error.message,
+            })
+        };
+        // As upstream: one after the other until one is let in; without any, nobody asks who we are.
+        let mut pulled = if auths.is_empty() { pull(None).await } else { Err(String::new()) };
+        let mut refusals = Vec::new();
+        for auth in &auths {
+            pulled = pull(Some(auth)).await;
+            match &pulled {
+                Ok(_) => break,
+                Err(message) => refusals.push(message.clone()),
+            }
+        }
+        let reference = pulled.map_err(|message| match refusals.len() {
+            0 | 1 => message,
+            // Upstream's aggregate: each said once.
+            _ => {
+                refusals.sort();
+                refusals.dedup();
+                if refusals.len() == 1 { message } else { format!("[{}]", refusals.join(", ")) }
             }
         })?;
         let status = self.runtime.image_status(&reference).await.map_err(|error| error.message)?;

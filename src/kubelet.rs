@@ -5,9 +5,9 @@
 //! desired set and a fresh look at the runtime; there is no special recovery path.
 
 pub mod cri;
+mod embedded;
 pub mod node_facts;
 pub mod report;
-mod embedded;
 mod resources;
 pub mod run_once;
 pub mod setup;

@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod env;
 pub mod hooks;
 pub mod images;
+pub mod keyring;
 pub mod lifecycle;
 pub mod merge;
 pub mod mounts;

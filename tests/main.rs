@@ -8,6 +8,7 @@ mod cri_server;
 mod fuzz;
 mod pods;
 mod monitor;
+mod embedded;
 mod process;
 mod registry;
 mod sim;

@@ -169,7 +169,7 @@ fn list(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliE
         });
     }
     let answer = match options.output {
-        _ if options.quiet => images.iter().map(|image| format!("{}\n", id(image, options))).collect(),
+        _ if options.quiet => images.iter().flat_map(|image| [id(image, options), "\n".to_owned()]).collect(),
         Output::Json => to_json(&json!({"images": images.iter().map(document).collect::<Vec<_>>()}))?,
         Output::Yaml => to_yaml(&json!({"images": images.iter().map(document).collect::<Vec<_>>()}))?,
         _ => table::render(&rows(&images, options)),
@@ -320,7 +320,7 @@ fn prune(options: &Options, environment: &mut Environment<'_>) -> Result<u8, Cli
     }
     let used = in_use(&options.layout())?;
     let pruned = options.open()?.prune(&used).map_err(ImageCommandError::Store)?;
-    let mut said: String = pruned.images.iter().map(|id| format!("Removed {id}\n")).collect();
+    let mut said: String = pruned.images.iter().flat_map(|id| ["Removed ", id, "\n"]).collect();
     let _ = writeln!(
         said,
         "{} images, {} layers, {} freed",
@@ -337,12 +337,11 @@ fn inspect(options: &Options, environment: &mut Environment<'_>) -> Result<u8, C
     let mut found = Vec::new();
     let mut code = EXIT_OK;
     for word in &options.words {
-        match store.resolve(word).map_err(ImageCommandError::Store)? {
-            Some(image) => found.push(document(&image)),
-            None => {
-                let _ = writeln!(environment.err, "error: {}", ImageError::NotFound(word.clone()));
-                code = EXIT_FAILED;
-            }
+        if let Some(image) = store.resolve(word).map_err(ImageCommandError::Store)? {
+            found.push(document(&image));
+        } else {
+            let _ = writeln!(environment.err, "error: {}", ImageError::NotFound(word.clone()));
+            code = EXIT_FAILED;
         }
     }
     let answer = if options.output == Output::Yaml { to_yaml(&found)? } else { to_json(&found)? };

@@ -158,7 +158,7 @@ pub(super) static FIELDS: &[Field] = &[
     f("providerID", "provider-id", Text, "", K),
     f("maxPods", "max-pods", Int32, "110", A),
     f("podsPerCore", "pods-per-core", Int32, "0", A),
-    f("podCIDR", "pod-cidr", Text, "", 0),
+    f("podCIDR", "pod-cidr", Text, "", A),
     f("podPidsLimit", "pod-max-pids", Int64, "-1", P | A),
     f("hairpinMode", "hairpin-mode", Text, "promiscuous-bridge", 0),
     f("maxOpenFiles", "max-open-files", Int64, "1000000", A),

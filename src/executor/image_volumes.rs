@@ -3,8 +3,10 @@
 //! Owns which image a volume's reference means. Must not know how a runtime mounts it.
 
 use crate::api::pod::{Container, Pod};
+use crate::events::EventType;
 use crate::executor::{Executor, Run};
 use crate::image::{ImageRequest, StartFailure as Failure};
+use crate::objects::ObjectData;
 use crate::runtime::{ImageStatus, Runtime};
 
 /// Added to a refusal of a container that mounts an image: older runtimes do not say what they lack.
@@ -27,6 +29,7 @@ impl<R: Runtime> Executor<R> {
                 image: reference,
                 policy,
                 sandbox: &run.sandbox_config,
+                secrets: &[],
             };
             let image = self.pull(run, request).await?;
             let volume = run.volumes.as_mut().and_then(|volumes| volumes.get_mut(name));
@@ -43,6 +46,8 @@ impl<R: Runtime> Executor<R> {
         run: &Run<'_>,
         request: ImageRequest<'_>,
     ) -> Result<ImageStatus, Failure> {
+        let secrets = self.pull_secrets(run.pod);
+        let request = ImageRequest { secrets: &secrets, ..request };
         tokio::select! {
             biased;
             () = run.patience.over() => Err(Failure {
@@ -50,6 +55,29 @@ impl<R: Runtime> Executor<R> {
             }),
             image = self.images.ensure_image(request) => image,
         }
+    }
+}
+
+impl<R: Runtime> Executor<R> {
+    /// The pod's `imagePullSecrets`. Missing ones are said and done without, as upstream.
+    fn pull_secrets(&self, pod: &Pod) -> Vec<ObjectData> {
+        let namespace = &pod.metadata.namespace;
+        let names = pod.spec.image_pull_secrets.iter().map(|reference| reference.name.as_str());
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for name in names.filter(|name| !name.is_empty()) {
+            match self.config.objects.secret(namespace, name) {
+                Some(data) => found.push(data),
+                None => missing.push(name),
+            }
+        }
+        if !missing.is_empty() {
+            let message = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            self.pod_event(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", &message);
+        }
+        found
     }
 }
 

@@ -184,7 +184,10 @@ impl StreamClient {
     }
 }
 
-fn with_headers<B>(mut call: ureq::RequestBuilder<B>, headers: &[(String, String)]) -> ureq::RequestBuilder<B> {
+fn with_headers<B>(
+    mut call: ureq::RequestBuilder<B>,
+    headers: &[(String, String)],
+) -> ureq::RequestBuilder<B> {
     for (name, value) in headers {
         call = call.header(name, value);
     }
@@ -222,8 +225,8 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
 }
 
 fn read_key(path: &Path) -> Result<PrivateKey<'static>, HttpError> {
-    let pem = std::fs::read(path)
-        .map_err(|source| HttpError::ReadAuthorities { path: path.to_owned(), source })?;
+    let pem =
+        std::fs::read(path).map_err(|source| HttpError::ReadAuthorities { path: path.to_owned(), source })?;
     PrivateKey::from_pem(&pem).map_err(|_| HttpError::Key { path: path.to_owned() })
 }
 
@@ -243,7 +246,8 @@ fn proxy_for(url: &Url) -> Option<Proxy> {
     if let Some(password) = given.password() {
         proxy = proxy.password(password);
     }
-    for entry in value(&["NO_PROXY", "no_proxy"]).split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+    for entry in value(&["NO_PROXY", "no_proxy"]).split(',').map(str::trim).filter(|entry| !entry.is_empty())
+    {
         proxy = proxy.no_proxy(entry);
     }
     proxy.build().ok()

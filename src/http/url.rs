@@ -87,7 +87,8 @@ pub fn is_loopback_host(authority: &str) -> bool {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => authority.split(':').next().unwrap_or_default(),
     };
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// A value for a query: everything but letters, digits and `-._~` is escaped.
@@ -130,7 +131,8 @@ mod tests {
         for host in ["localhost", "LOCALHOST:5000", "127.0.0.1:5000", "127.9.9.9", "[::1]:5000"] {
             assert!(is_loopback_host(host), "{host}");
         }
-        for host in ["localhost.example", "128.0.0.1", "[::2]:5000", "10.0.0.1:5000", "127.0.0.1.nip.example"] {
+        for host in ["localhost.example", "128.0.0.1", "[::2]:5000", "10.0.0.1:5000", "127.0.0.1.nip.example"]
+        {
             assert!(!is_loopback_host(host), "{host}");
         }
     }

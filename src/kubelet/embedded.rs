@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
@@ -18,8 +19,11 @@ use crate::runtime::embedded::images::watch::watch_images;
 use crate::runtime::embedded::layout::Layout;
 use crate::runtime::embedded::network::NetworkConfig;
 use crate::runtime::embedded::network::subnet::{Subnet, SubnetError, default_subnets};
-use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OpenError};
+use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime, OWN_PROGRAM, OpenError};
 use crate::sys::node;
+
+/// How long pods wait for the archives that lie there at the start.
+const FIRST_LOOK: Duration = Duration::from_secs(30);
 
 /// What `containerRuntimeEndpoint` says for this runtime.
 pub(super) const ENDPOINT: &str = "embedded";
@@ -53,7 +57,7 @@ fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
             cni_bin_dirs: agent.cni_bin_dirs.clone(),
         },
         layout,
-        program: PathBuf::from("/proc/self/exe"),
+        program: PathBuf::from(OWN_PROGRAM),
         cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2: node::cgroup_v2(), driver },
         handlers: handlers(&agent.runtime_handlers),
         registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
@@ -76,13 +80,18 @@ pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime
             log::warn!(err = chain(&error); "Failed to watch the images directory, going on without");
         }
     });
-    // An error is the task's end: nothing more comes.
-    let _ = first_look.await;
+    // An error is the task's end: nothing more comes. A large archive must not keep pods that run from being looked after;
+    // those that wait for its image try again.
+    let _ = tokio::time::timeout(FIRST_LOOK, first_look).await;
     task
 }
 
 fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    given.iter().filter(|(name, _)| !name.is_empty()).map(|(name, program)| (name.clone(), program.clone())).collect()
+    given
+        .iter()
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, program)| (name.clone(), program.clone()))
+        .collect()
 }
 
 /// `podCIDR`, one or, separated by a comma, one of each family; else the usual ones.

@@ -18,12 +18,12 @@ use crate::desired::{SourcePod, SourceUpdate};
 use crate::events::EventRecorder;
 use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
 use crate::http::{HttpClient, HttpError, shown_url};
-use crate::image::{ImageConfig, ImagePuller};
-use crate::kubelet::{Kubelet, embedded};
+use crate::image::{CredentialsConfig, ImageConfig, ImagePuller};
 use crate::kubelet::node_facts::node_facts;
 use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
+use crate::kubelet::{Kubelet, embedded};
 use crate::objects::NoObjects;
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::PodConfig;
@@ -518,6 +518,12 @@ fn image_config(resolved: &Resolved) -> ImageConfig {
         max_parallel: kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
         qps: count(kubelet.registry_pull_qps),
         burst: count(kubelet.registry_burst),
+        credentials: CredentialsConfig {
+            root_dir: Some(resolved.flags.root_dir.clone()),
+            provider_config: Some(PathBuf::from(&resolved.flags.image_credential_provider_config))
+                .filter(|path| !path.as_os_str().is_empty()),
+            provider_bin_dir: PathBuf::from(&resolved.flags.image_credential_provider_bin_dir),
+        },
     }
 }
 

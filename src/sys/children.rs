@@ -221,7 +221,12 @@ mod tests {
         };
         assert_eq!(wait(pid), ChildExit { pid, code: 7, signal: 0 });
 
-        let pid = fork(|| loop { std::thread::park() }).unwrap();
+        let pid = fork(|| {
+            loop {
+                std::thread::park()
+            }
+        })
+        .unwrap();
         let process = pidfd_open(pid).unwrap();
         assert!(start_time(pid).unwrap() >= start_time(1).unwrap());
         assert_eq!(pidfd_signal(process.as_fd(), 999).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -44,7 +44,9 @@ pub fn fork(kind: Kind) -> io::Result<Side> {
     // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here.
     // The remaining arguments, whose order differs between architectures, are all null. Callers have one thread (module
     // documentation), so no lock of the C library is held by a thread that the child does not have.
-    let answer = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, 0_usize, 0_usize, 0_usize) };
+    let answer = unsafe {
+        libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, 0_usize, 0_usize, 0_usize)
+    };
     match answer {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Side::Child),
@@ -138,9 +140,11 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// All signals as a new program expects them: none blocked, none ignored, none handled.
 pub fn reset_signals() {
     for number in 1..=64 {
-        // SAFETY: sets a default; the kernel refuses the two that have no other and the C library its own, which are never
-        // changed.
-        unsafe { libc::signal(number, libc::SIG_DFL) };
+        // The C library keeps two signals to itself, which may be ignored all the same: so the kernel is asked.
+        let default = [0_u64; 8];
+        // SAFETY: all zeros is the default disposition with no flags and an empty mask in every architecture's layout, which
+        // is shorter than this; no old one is asked for. The kernel refuses the two signals that have no other.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, number, default.as_ptr(), 0_usize, 8_usize) };
     }
     // Cannot fail: the set is well formed and the way is a valid one.
     let _ = nix::sys::signal::sigprocmask(
@@ -222,4 +226,11 @@ pub fn is_connected(fd: BorrowedFd<'_>) -> bool {
         Ok(_) => !polled[0].revents().is_some_and(|events| events.intersects(hung)),
         Err(_) => true,
     }
+}
+
+/// A copy of a descriptor that programs do inherit: what a careless parent leaves behind.
+#[cfg(test)]
+pub fn leak(fd: BorrowedFd<'_>) -> i32 {
+    // SAFETY: makes a new descriptor of one that is open; the test's process ends with it.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 50) }
 }

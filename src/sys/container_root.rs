@@ -233,7 +233,13 @@ impl ContainerRoot {
     }
 
     /// Where the link `name` in `parent` (which `above` leads to) says, as a clean path in this root; `None` if it is none.
-    fn dangling(&self, parent: &OwnedFd, name: &OsStr, above: &Path, links: usize) -> io::Result<Option<PathBuf>> {
+    fn dangling(
+        &self,
+        parent: &OwnedFd,
+        name: &OsStr,
+        above: &Path,
+        links: usize,
+    ) -> io::Result<Option<PathBuf>> {
         match nix::fcntl::readlinkat(parent, name) {
             Ok(_) if links == 0 => Err(Errno::ELOOP.into()),
             Ok(target) => Ok(Some(clean(&above.join(target)))),

@@ -50,13 +50,16 @@ fn prctl(option: i32, second: libc::c_ulong, third: libc::c_ulong) -> io::Result
 #[must_use]
 pub fn last_capability() -> u32 {
     // The kernel refuses numbers beyond its last; the sets have 64 bits.
-    (0..64).take_while(|number| prctl(libc::PR_CAPBSET_READ, *number, 0).is_ok()).count().saturating_sub(1) as u32
+    (0..64).take_while(|number| prctl(libc::PR_CAPBSET_READ, *number, 0).is_ok()).count().saturating_sub(1)
+        as u32
 }
 
 /// What can ever be had by this process and its children.
 #[must_use]
 pub fn bounding_capabilities() -> u64 {
-    let has = |number: &u32| prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0).is_ok_and(|has| has == 1);
+    let has = |number: &u32| {
+        prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0).is_ok_and(|has| has == 1)
+    };
     (0..64).filter(has).fold(0, |set, number| set | 1 << number)
 }
 
@@ -176,9 +179,8 @@ pub fn load_filter(program: &[u8]) -> io::Result<()> {
     }
     let program = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
     // SAFETY: the kernel reads `length` instructions, which the vector has and which outlive the call.
-    let answer = unsafe {
-        libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program))
-    };
+    let answer =
+        unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program)) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
@@ -192,7 +194,8 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
         // The 64-bit form on every architecture.
         let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
         // SAFETY: pid 0 is this process; the structure outlives the call and no old value is asked for.
-        match unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::from_ref(&limit), 0_usize) } {
+        match unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::from_ref(&limit), 0_usize) }
+        {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
@@ -257,5 +260,54 @@ pub fn execute(program: &Path, arguments: &[CString], environment: &[CString]) -
     match nix::unistd::execve(&path, arguments, environment) {
         Ok(never) => match never {},
         Err(errno) => errno.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::clone::{self, Kind, Side};
+
+    fn session_keyring() -> i64 {
+        const KEYCTL_GET_KEYRING_ID: libc::c_int = 0;
+        const KEY_SPEC_SESSION_KEYRING: libc::c_int = -3;
+        // SAFETY: numbers only.
+        unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 1) }
+    }
+
+    #[test]
+    fn the_session_keyring_is_another_one_afterwards() {
+        let code = match clone::fork(Kind::default()).unwrap() {
+            Side::Parent(pid) => clone::wait(pid).unwrap(),
+            Side::Child => {
+                let before = session_keyring();
+                let joined = new_keyring();
+                clone::exit(i32::from(joined.is_err() || before <= 0 || session_keyring() == before))
+            }
+        };
+        assert_eq!(code, 0);
+    }
+
+    #[test]
+    fn a_program_that_is_no_filter_is_refused() {
+        for broken in [&[][..], &[0; 7]] {
+            assert_eq!(load_filter(broken).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn limits_have_the_kernels_numbers() {
+        let numbers = [
+            ("RLIMIT_CPU", libc::RLIMIT_CPU),
+            ("RLIMIT_CORE", libc::RLIMIT_CORE),
+            ("RLIMIT_NPROC", libc::RLIMIT_NPROC),
+            ("RLIMIT_NOFILE", libc::RLIMIT_NOFILE),
+            ("RLIMIT_MEMLOCK", libc::RLIMIT_MEMLOCK),
+            ("RLIMIT_AS", libc::RLIMIT_AS),
+            ("RLIMIT_RTTIME", libc::RLIMIT_RTTIME),
+        ];
+        for (name, number) in numbers {
+            assert_eq!(limit_number(name).map(i64::from), Some(i64::from(number)), "{name}");
+        }
     }
 }

@@ -91,14 +91,12 @@ impl Epoll {
     /// Never for a signal, which is as if nothing had happened.
     pub fn wait(&self, batch: &mut Batch, timeout: Option<Duration>) -> io::Result<usize> {
         // Rounded up: a wait of half a millisecond must not become a busy loop.
-        let milliseconds = timeout.map_or(-1, |timeout| {
-            i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
-        });
+        let milliseconds = timeout
+            .map_or(-1, |timeout| i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX));
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
         let room = i32::try_from(BATCH).unwrap_or(1);
         // SAFETY: the kernel writes at most `room` events into an array of that many.
-        let count =
-            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, milliseconds) };
+        let count = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), room, milliseconds) };
         let Ok(count) = usize::try_from(count) else {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };

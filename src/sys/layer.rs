@@ -245,8 +245,15 @@ impl LayerDir {
     pub fn set_time(&self, name: &OsStr, mtime: (i64, u32)) -> io::Result<()> {
         let node = self.point(name)?;
         // A 32-bit C library has no later times than 2038.
-        let seconds = mtime.0.try_into().unwrap_or(nix::libc::time_t::MAX);
-        let time = TimeSpec::new(seconds, mtime.1.min(999_999_999).try_into().unwrap_or(0));
+        #[expect(
+            clippy::useless_conversion,
+            clippy::unnecessary_fallible_conversions,
+            reason = "narrower there"
+        )]
+        let time = TimeSpec::new(
+            mtime.0.try_into().unwrap_or(nix::libc::time_t::MAX),
+            mtime.1.min(999_999_999).try_into().unwrap_or(0),
+        );
         // `/proc/self/fd/N` leads to the very node that was pointed at and, when that is a link, no further.
         Ok(utimensat(nix::fcntl::AT_FDCWD, &proc_path(&node), &time, &time, UtimensatFlags::FollowSymlink)?)
     }

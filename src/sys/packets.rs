@@ -131,9 +131,7 @@ pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the peer's address is not asked for; the descriptor is new.
-    owned(unsafe {
-        libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
-    })
+    owned(unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) })
 }
 
 /// Connects to the socket at `path`.
@@ -200,11 +198,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
 ///
 /// # Errors
 /// `WouldBlock` when there is none.
-pub fn receive(
-    socket: BorrowedFd<'_>,
-    bytes: &mut [u8],
-    descriptors: &mut Descriptors,
-) -> io::Result<usize> {
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
     let mut control = Ancillary { bytes: [0; 64] };
     let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let room = u32::try_from(size_of::<[RawFd; MAX_DESCRIPTORS]>()).unwrap_or(0);

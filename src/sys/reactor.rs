@@ -35,10 +35,7 @@ impl Polled {
     ///
     /// # Errors
     /// Those of `call`.
-    pub async fn read_with<T>(
-        &self,
-        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
-    ) -> io::Result<T> {
+    pub async fn read_with<T>(&self, mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         loop {
             let mut ready = self.0.readable().await?;
             match call(self.0.get_ref().0.as_fd()) {

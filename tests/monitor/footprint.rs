@@ -39,7 +39,10 @@ fn an_idle_monitor_is_small_and_does_nothing() {
         drop(pod.watch().await);
         let own = private_of(pod.pid, |line| line.ends_with("[heap]") || line.ends_with("[stack]"));
         let all = kilobytes(pod.pid, "Private_Dirty");
-        println!("monitor: heap and stack {own} kB, private dirty {all} kB, PSS {} kB", kilobytes(pod.pid, "Pss:"));
+        println!(
+            "monitor: heap and stack {own} kB, private dirty {all} kB, PSS {} kB",
+            kilobytes(pod.pid, "Pss:")
+        );
         assert!(own <= HEAP_AND_STACK_KB, "{own} kB of heap and stack, {all} kB in all");
         let switches = || {
             let text = fs::read_to_string(format!("/proc/{}/status", pod.pid)).unwrap();

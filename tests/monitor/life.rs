@@ -117,7 +117,10 @@ fn a_killed_monitor_takes_its_containers_with_it() {
         let status = pod.spawned.take().unwrap().reap().await.expect("it was our child");
         assert!(!status.success());
         assert!(!std::path::Path::new(&format!("/proc/{}", pod.pid)).exists(), "not even a zombie");
-        assert!(matches!(pod.monitor.start("two").await, Err(MonitorError::Io { .. } | MonitorError::Gone { .. })));
+        assert!(matches!(
+            pod.monitor.start("two").await,
+            Err(MonitorError::Io { .. } | MonitorError::Gone { .. })
+        ));
         assert!(matches!(pod.monitor.signal("one", 9, true).await, Err(MonitorError::Gone { .. })));
         pod.monitor.shutdown().await.unwrap();
     });

@@ -63,11 +63,15 @@ fn after_a_rotation_the_new_file_is_written() {
         eventually("a few lines more", || fs::metadata(&log).unwrap().size() > 300).await;
         pod.monitor.signal("one", 9, true).await.unwrap();
         pod.exited("one").await;
-        let all: Vec<u8> = [entries(&old), entries(&log)].concat().into_iter().flat_map(|entry| {
-            let mut text = entry.2;
-            text.push(b'\n');
-            text
-        }).collect();
+        let all: Vec<u8> = [entries(&old), entries(&log)]
+            .concat()
+            .into_iter()
+            .flat_map(|entry| {
+                let mut text = entry.2;
+                text.push(b'\n');
+                text
+            })
+            .collect();
         let expected: String =
             (1..=all.iter().filter(|byte| **byte == b'\n').count()).map(|n| format!("line {n}\n")).collect();
         assert_eq!(String::from_utf8(all).unwrap(), expected, "no line is lost or doubled");
@@ -80,7 +84,8 @@ fn a_full_disk_stops_no_container() {
         let pod = Pod::new().await;
         let small = pod.scratch.dir("small");
         edge_agent::sys::mount::mount_tmpfs(&small, Some(64 * 1024)).unwrap();
-        let mut bundle = pod.bundle("one", "seq 1 100000; while [ ! -e /go ]; do sleep 0.05; done; echo after");
+        let mut bundle =
+            pod.bundle("one", "seq 1 100000; while [ ! -e /go ]; do sleep 0.05; done; echo after");
         bundle.log_path = small.join("0.log");
         let upper = bundle.overlay.upper.clone();
         fs::write(small.join("filler"), vec![0; 32 * 1024]).unwrap();
@@ -88,7 +93,9 @@ fn a_full_disk_stops_no_container() {
         // It gets to its loop though its log is full.
         eventually("it to be through", || {
             super::fixture::children_of(pid).iter().any(|(child, _)| {
-                fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default().starts_with(b"/bin/busybox\0sleep")
+                fs::read(format!("/proc/{child}/cmdline"))
+                    .unwrap_or_default()
+                    .starts_with(b"/bin/busybox\0sleep")
             })
         })
         .await;

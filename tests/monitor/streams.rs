@@ -48,7 +48,8 @@ fn an_exec_has_its_own_streams_and_exit_code() {
         assert_eq!(all_of(from).await, "got this\n");
         assert_eq!(all_of(errors).await, "oh\n");
         // Without streams it reads and writes nothing; nothing of it is in the log.
-        let mut session = pod.monitor.exec("one", &exec_spec("read x || exit 6"), Streams::default()).await.unwrap();
+        let mut session =
+            pod.monitor.exec("one", &exec_spec("read x || exit 6"), Streams::default()).await.unwrap();
         assert_eq!(end_of(&mut session).await, 6);
         assert!(fs::read(pod.log("one")).unwrap().is_empty());
 
@@ -103,7 +104,8 @@ fn an_exec_ends_with_its_container() {
     run(async {
         let pod = Pod::new().await;
         pod.start("one", "sleep 1000").await;
-        let mut session = pod.monitor.exec("one", &exec_spec("sleep 1000"), Streams::default()).await.unwrap();
+        let mut session =
+            pod.monitor.exec("one", &exec_spec("sleep 1000"), Streams::default()).await.unwrap();
         pod.monitor.signal("one", 9, true).await.unwrap();
         pod.exited("one").await;
         assert_eq!(end_of(&mut session).await, 137);
@@ -213,7 +215,8 @@ fn a_writer_that_is_not_read_costs_no_time() {
         let ticks = || {
             let stat = fs::read_to_string(format!("/proc/{}/stat", pod.pid)).unwrap();
             let (_, rest) = stat.rsplit_once(')').unwrap();
-            let fields: Vec<u64> = rest.split_whitespace().skip(11).take(2).map(|n| n.parse().unwrap()).collect();
+            let fields: Vec<u64> =
+                rest.split_whitespace().skip(11).take(2).map(|n| n.parse().unwrap()).collect();
             fields.iter().sum::<u64>()
         };
         let before = ticks();
@@ -238,7 +241,11 @@ fn a_container_with_a_terminal_is_attached_to_and_resized() {
         to.write_all(b"go\n").unwrap();
         assert_eq!(session.wait().await.unwrap().code, 8);
         assert!(all_of(from).await.contains("42 101"));
-        assert!(entries(&pod.log("one")).iter().any(|(stream, _, text)| stream == "stdout" && text == b"42 101\r"));
+        assert!(
+            entries(&pod.log("one"))
+                .iter()
+                .any(|(stream, _, text)| stream == "stdout" && text == b"42 101\r")
+        );
         pod.start("two", "sleep 1000").await;
         assert!(matches!(pod.monitor.resize("two", 1, 1).await, Err(MonitorError::Refused(_))));
     });

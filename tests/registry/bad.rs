@@ -18,7 +18,10 @@ fn is_layer(asked: &Asked, image: &TestImage, index: usize) -> bool {
 }
 
 /// The message of a pull of `a/b:v1` with this fault.
-fn fails(image: &TestImage, fault: impl Fn(&Asked, &mut TcpStream) -> bool + Send + Sync + 'static) -> String {
+fn fails(
+    image: &TestImage,
+    fault: impl Fn(&Asked, &mut TcpStream) -> bool + Send + Sync + 'static,
+) -> String {
     let scratch = Scratch::new();
     let registry = FakeRegistry::start(image, fault);
     failure(&request(&registry.reference(), &scratch.dir("images")))
@@ -188,8 +191,7 @@ fn redirects_end_and_take_no_secrets_along() {
         true
     });
     let auth = Auth { username: "me".into(), password: "hush".into(), ..Auth::default() };
-    let request =
-        PullRequest { auth: Some(auth), ..request(&registry.reference(), &scratch.dir("images")) };
+    let request = PullRequest { auth: Some(auth), ..request(&registry.reference(), &scratch.dir("images")) };
     pull_here(&request).unwrap();
     let heads = storage.asked();
     assert_eq!(heads.len(), 3, "configuration and layers come from the storage: {heads:?}");
@@ -206,13 +208,17 @@ fn a_registry_that_always_wants_credentials_is_asked_a_bounded_number_of_times()
         } else {
             let host = asked.header("host").unwrap_or_default();
             let challenge = format!("WWW-Authenticate: Bearer realm=\"http://{host}/token\",service=\"s\"");
-            answer(stream, "401 Unauthorized", &[&challenge], b"{\"errors\":[{\"code\":\"UNAUTHORIZED\",\"message\":\"who?\"}]}");
+            answer(
+                stream,
+                "401 Unauthorized",
+                &[&challenge],
+                b"{\"errors\":[{\"code\":\"UNAUTHORIZED\",\"message\":\"who?\"}]}",
+            );
         }
         true
     });
     let auth = Auth { username: "me".into(), password: "hush-hush".into(), ..Auth::default() };
-    let request =
-        PullRequest { auth: Some(auth), ..request(&registry.reference(), &scratch.dir("images")) };
+    let request = PullRequest { auth: Some(auth), ..request(&registry.reference(), &scratch.dir("images")) };
     let message = failure(&request);
     says(&message, "pull access denied, repository does not exist or may require authorization");
     says(&message, "UNAUTHORIZED: who?");
@@ -237,8 +243,9 @@ fn tokens_are_fetched_with_the_scope_and_kept() {
         let allowed = asked.header("authorization") == Some("bearer good");
         if !allowed {
             let host = asked.header("host").unwrap_or_default();
-            let challenge =
-                format!("WWW-Authenticate: Bearer realm=\"http://{host}/token?a=b\",service=\"s t\",scope=\"repository:a/b:pull\"");
+            let challenge = format!(
+                "WWW-Authenticate: Bearer realm=\"http://{host}/token?a=b\",service=\"s t\",scope=\"repository:a/b:pull\""
+            );
             answer(stream, "401 Unauthorized", &[&challenge], b"");
         }
         !allowed

@@ -118,15 +118,20 @@ fn an_index_is_pulled_by_tag_and_by_digest() {
     let tagged = registry.reference("a/b:v1");
     let (pulled, heard) = pull_here(&request(&tagged, &store)).unwrap();
     let repo_digest = registry.reference(&format!("a/b@{}", index.digest));
-    let expected =
-        Pulled { image_id: here.config.digest.clone(), reference: tagged.clone(), repo_digest: repo_digest.clone() };
+    let expected = Pulled {
+        image_id: here.config.digest.clone(),
+        reference: tagged.clone(),
+        repo_digest: repo_digest.clone(),
+    };
     assert_eq!(pulled, expected);
     assert_eq!(ids(&store), [(here.config.digest.clone(), vec![tagged.clone()], vec![repo_digest.clone()])]);
     let resolved = Progress::Resolved { reference: tagged, digest: index.digest.clone() };
     assert_eq!(heard.first(), Some(&resolved));
     for layer in &here.layers {
         let end = heard.iter().rev().find_map(|progress| match progress {
-            Progress::Layer { digest, done, total, state } if *digest == layer.digest => Some((*done, *total, *state)),
+            Progress::Layer { digest, done, total, state } if *digest == layer.digest => {
+                Some((*done, *total, *state))
+            }
             _ => None,
         });
         let size = layer.bytes.len() as u64;
@@ -178,7 +183,11 @@ fn tls_trusts_the_authority_that_hosts_toml_names() {
     let image = TestImage::small();
     Registry::start(&scratch, "open", "").push("a/b", "v1", &image);
     let keys = scratch.dir("keys");
-    std::fs::write(keys.join("ext"), "subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n").unwrap();
+    std::fs::write(
+        keys.join("ext"),
+        "subjectAltName=IP:127.0.0.1,DNS:localhost\nbasicConstraints=CA:FALSE\n",
+    )
+    .unwrap();
     for line in [
         "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=edge -days 2",
         "req -newkey rsa:2048 -nodes -keyout s.key -out s.csr -subj /CN=localhost",
@@ -192,8 +201,7 @@ fn tls_trusts_the_authority_that_hosts_toml_names() {
     let certs = scratch.dir("certs.d");
     let host = certs.join(format!("127.0.0.1:{}", registry.port));
     std::fs::create_dir_all(&host).unwrap();
-    let asked =
-        PullRequest { hosts_dirs: vec![certs], ..request(&registry.reference("a/b:v1"), &store) };
+    let asked = PullRequest { hosts_dirs: vec![certs], ..request(&registry.reference("a/b:v1"), &store) };
     let configure = |text: &str| {
         let text = format!("server = \"https://127.0.0.1:{}\"\n{text}", registry.port);
         std::fs::write(host.join("hosts.toml"), text).unwrap();
@@ -225,9 +233,11 @@ fn the_child_pulls_and_says_what_happens() {
     let pulled = in_child(&request(&registry.reference(), &store), |progress| heard.push(progress)).unwrap();
     assert_eq!(pulled.image_id, image.config.digest);
     assert!(matches!(heard.last(), Some(Progress::Done { .. })), "{heard:?}");
-    let error = in_child(&request(&format!("127.0.0.1:{}/no/such:v1", registry.port), &store), |_| ()).unwrap_err();
+    let error =
+        in_child(&request(&format!("127.0.0.1:{}/no/such:v1", registry.port), &store), |_| ()).unwrap_err();
     assert_eq!(error.kind(), PullErrorKind::NotFound, "{error}");
-    let died = rt::run(pull_in_child(Path::new("/bin/false"), &request("a", &store), |_| ())).unwrap().unwrap_err();
+    let died =
+        rt::run(pull_in_child(Path::new("/bin/false"), &request("a", &store), |_| ())).unwrap().unwrap_err();
     assert!(died.to_string().contains("exit status: 1"), "{died}");
 }
 
@@ -242,13 +252,17 @@ fn a_pull_in_which_nothing_moves_is_given_up_and_the_child_is_gone() {
         false
     });
     let store = scratch.dir("images");
-    let asked =
-        PullRequest { progress_deadline_ms: 1000, stall_timeout_ms: 15_000, ..request(&registry.reference(), &store) };
+    let asked = PullRequest {
+        progress_deadline_ms: 1000,
+        stall_timeout_ms: 15_000,
+        ..request(&registry.reference(), &store)
+    };
     let error = in_child(&asked, |_| ()).unwrap_err();
     assert_eq!(error.to_string(), "nothing came for 1 s; given up");
     let own = std::process::id();
     wait_for("the child to be gone", Duration::from_secs(5), || {
-        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+        let children =
+            std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
         if children.trim().is_empty() { Ok(()) } else { Err(children) }
     });
     assert_eq!(left_in(&store), Vec::<PathBuf>::new());
@@ -258,7 +272,8 @@ fn a_pull_in_which_nothing_moves_is_given_up_and_the_child_is_gone() {
 #[test]
 fn a_big_image_is_pulled_within_a_few_megabytes() {
     let scratch = Scratch::new();
-    let megabytes: usize = std::env::var("AGENT_PULL_MEGABYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(48);
+    let megabytes: usize =
+        std::env::var("AGENT_PULL_MEGABYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(48);
     let each = megabytes * 1_000_000 / 3;
     let archives: Vec<Vec<u8>> = (0..3).map(|seed| tar_of("noise", &noise(each, seed))).collect();
     let image = TestImage::of(&archives, "amd64");
@@ -269,7 +284,8 @@ fn a_big_image_is_pulled_within_a_few_megabytes() {
     let mut peak = 0_u64;
     let began = std::time::Instant::now();
     in_child(&request(&registry.reference(), &store), |_| {
-        let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+        let children =
+            std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
         for pid in children.split_whitespace() {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let field = |name: &str| {

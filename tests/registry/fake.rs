@@ -41,7 +41,10 @@ pub struct FakeRegistry {
 
 impl FakeRegistry {
     /// Serves this image as `a/b:v1`, once `fault` has had its turn.
-    pub fn start(image: &TestImage, fault: impl Fn(&Asked, &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
+    pub fn start(
+        image: &TestImage,
+        fault: impl Fn(&Asked, &mut TcpStream) -> bool + Send + Sync + 'static,
+    ) -> Self {
         Self::serving(image, &image.manifest, fault)
     }
 
@@ -55,7 +58,8 @@ impl FakeRegistry {
         let port = listener.local_addr().expect("it is bound").port();
         let (said, heads) = mpsc::channel();
         let ends = Arc::new(AtomicBool::new(false));
-        let (image, tag, fault, ended) = (image.clone(), tag.clone(), Arc::new(fault) as Fault, Arc::clone(&ends));
+        let (image, tag, fault, ended) =
+            (image.clone(), tag.clone(), Arc::new(fault) as Fault, Arc::clone(&ends));
         let count = Arc::new(AtomicUsize::new(0));
         let serve = move || {
             for stream in listener.incoming().flatten() {
@@ -113,7 +117,12 @@ fn exchange(
     let bare = path.split('?').next().unwrap_or_default();
     if bare == "/v2/a/b/manifests/v1" {
         let index = tag.digest != image.manifest.digest;
-        answer(&mut stream, "200 OK", &[&format!("Content-Type: {}", if index { INDEX } else { MANIFEST })], &tag.bytes);
+        answer(
+            &mut stream,
+            "200 OK",
+            &[&format!("Content-Type: {}", if index { INDEX } else { MANIFEST })],
+            &tag.bytes,
+        );
     } else if let Some(digest) = bare.strip_prefix("/v2/a/b/manifests/") {
         let known = [&image.manifest, tag].into_iter().find(|blob| blob.digest == digest);
         serve_blob(&mut stream, known, &asked);

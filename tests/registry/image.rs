@@ -114,7 +114,9 @@ impl TestImage {
                 descriptor
             })
             .collect();
-        Blob::new(json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}).to_string().into_bytes())
+        Blob::new(
+            json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}).to_string().into_bytes(),
+        )
     }
 }
 

@@ -118,7 +118,8 @@ impl Monitor {
     /// # Errors
     /// The monitor is gone or hangs.
     pub async fn watch(&self) -> Result<Watch, MonitorError> {
-        within(self.socket(), PATIENCE, async { Ok(Watch::new(self.send(&Request::Watch, &[]).await?)) }).await
+        within(self.socket(), PATIENCE, async { Ok(Watch::new(self.send(&Request::Watch, &[]).await?)) })
+            .await
     }
 
     /// Starts the container whose bundle is in its directory.
@@ -342,4 +343,3 @@ async fn within<T>(
         Err(_) => Err(MonitorError::Timeout { path, after }),
     }
 }
-

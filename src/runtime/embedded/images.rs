@@ -42,7 +42,8 @@ pub use reference::{Reference, normalise_reference};
 pub use tar::TarError;
 pub use unpack::{LayerError, UnpackLimits};
 
-use crate::sys::layer::{LayerDir, sync_dir};
+use crate::sys::dir::Handle;
+use crate::sys::layer::{LayerDir, has_extended, sync_dir};
 use crate::sys::lock::{self, FileLock};
 use index::Record;
 
@@ -246,25 +247,31 @@ impl ImageStore {
     /// When the store cannot be read, or the beginning fits several.
     pub fn resolve(&self, reference: &str) -> Result<Option<Image>, ImageError> {
         let index = self.load()?;
-        index.find(reference)?.map(|at| self.image(&index.images[at])).transpose()
+        let Some(at) = index.find(reference)? else { return Ok(None) };
+        Ok(self.whole(&index.images[at]))
     }
 
-    /// All images, ordered by their first name. One whose configuration is damaged is left out, and said.
+    /// All images, ordered by their first name. One that is damaged is left out, and said.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub fn list(&self) -> Result<Vec<Image>, ImageError> {
-        let mut images = Vec::new();
-        for record in &self.load()?.images {
-            match self.image(record) {
-                Ok(image) => images.push(image),
-                Err(error) => {
-                    log::warn!(image = record.id, err = crate::logging::chain(&error); "An image is damaged; pull or import it again");
-                }
-            }
-        }
+        let index = self.load()?;
+        let mut images: Vec<Image> = index.images.iter().filter_map(|record| self.whole(record)).collect();
         images.sort_by(|one, two| (&one.repo_tags, &one.id).cmp(&(&two.repo_tags, &two.id)));
         Ok(images)
+    }
+
+    /// An image of which nothing is missing. One that somebody has damaged counts as absent, so that it is brought anew.
+    fn whole(&self, record: &Record) -> Option<Image> {
+        match self.image(record) {
+            Ok(image) => Some(image),
+            Err(error) => {
+                let err = crate::logging::chain(&error);
+                log::warn!(image = record.id.as_str(), err = err; "An image is damaged; pull or import it again");
+                None
+            }
+        }
     }
 
     fn image(&self, record: &Record) -> Result<Image, ImageError> {
@@ -273,9 +280,19 @@ impl ImageStore {
         let mut layers: Vec<PathBuf> = Vec::with_capacity(record.layers.len());
         for layer in record.layers.iter().rev() {
             let path = self.layer(layer)?;
+            let root = match Handle::open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(ImageError::LayerMissing(layer.clone()));
+                }
+                other => other.map_err(io_error("open", &path))?,
+            };
             // The same layer twice adds nothing below itself, and overlayfs refuses it.
             if !layers.contains(&path) {
                 layers.push(path);
+            }
+            // Overlayfs does not look for the mark there: what is below such a root is hidden by leaving it out.
+            if has_extended(&root, unpack::OPAQUE, b"y").unwrap_or(false) {
+                break;
             }
         }
         if layers.is_empty() {
@@ -320,8 +337,7 @@ impl ImageStore {
             return Ok(());
         }
         let staging = self.stage()?;
-        let result = self
-            .fill(&staging.path, diff_id, tar, limits)
+        let result = Self::fill(&staging.path, diff_id, tar, limits)
             .and_then(|()| self.publish(&staging.path, &target));
         // Those that were interrupted are found by the next who opens the store; so is this one if it cannot be removed.
         remove_tree(&staging.path);
@@ -329,7 +345,6 @@ impl ImageStore {
     }
 
     fn fill(
-        &self,
         staging: &Path,
         diff_id: &str,
         tar: &mut dyn Read,
@@ -447,7 +462,7 @@ impl ImageStore {
                 }
             }
         }
-        Err(ImageError::Invalid(format!("too many leftovers in {temporary:?}")))
+        Err(ImageError::Invalid(format!("too many leftovers in {}", temporary.display())))
     }
 
     /// Removes what nobody fills any more. The lock is held.

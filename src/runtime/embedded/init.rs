@@ -7,6 +7,7 @@
 //! | `container`, `exec` | the two steps of a container's first process, and of a program in a container that runs |
 //! | `rootfs`, `options`, `devices`, `cgroups` | what is mounted, and how |
 //! | `process`, `capabilities`, `lookup` | what is taken away before the program runs, and which program that is |
+//! | `external` | containers of another OCI runtime |
 //! | `report`, `error` | what the monitor hears of it |
 //!
 //! Must not know the monitor, nor how bundles come about.
@@ -24,6 +25,7 @@ mod container;
 mod devices;
 mod error;
 mod exec;
+mod external;
 mod lookup;
 mod options;
 mod pod;
@@ -66,6 +68,11 @@ pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
 /// [`super::spec::ExecSpec`] in JSON.
 pub fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {
     finish(exec::start(spec, target, pod, &report), &report)
+}
+
+/// In a forked child, when the container of an external runtime has ended: lets that runtime clean up.
+pub fn delete_external(dir: &ContainerDir) -> ! {
+    clone::exit(i32::from(external::delete(dir).is_err()))
 }
 
 /// Both steps end here unless they have become something else.

@@ -231,6 +231,8 @@ pub fn exec_spec(bundle: &Bundle, command: &[String], tty: bool) -> ExecSpec {
         seccomp_filter: bundle.seccomp_filter.clone(),
         cgroups: bundle.cgroups.clone(),
         external_runtime: bundle.external_runtime.clone(),
+        // The root is mounted in it.
+        directory: bundle.oci.root.path.parent().map(Path::to_owned).unwrap_or_default(),
     }
 }
 

@@ -14,28 +14,32 @@
 //! | `exec` | programs in containers, and streams |
 //! | `watch` | ends: of containers, of monitors |
 //! | `recover` | the start: finding, undoing, forgetting |
+//! | `view` | one container in full |
 //! | `api`, `serve` | more than the trait has, for `agent cri` |
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, OwnedMutexGuard, broadcast};
 
 use super::images::ImageStore;
 use super::layout::Layout;
 use super::network::{Network, NetworkConfig};
 use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
+use crate::logging::chain;
 use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::rt;
 use crate::runtime::{
     CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
     RuntimeError, RuntimeHandler, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
+use crate::sys::own_program::read_only_exe;
 use crate::types::{ContainerId, PodUid, SandboxId};
 
 pub mod api;
@@ -56,20 +60,25 @@ mod sandbox;
 mod serve;
 mod state;
 mod usage;
+mod view;
 mod volumes;
 mod watch;
 
+use record::{SandboxRecord, SandboxStage};
 use state::State;
 
 /// Name in `Version`.
 pub const NAME: &str = "agent";
+
+/// This program, whatever became of its file.
+pub const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Where things are and what there is.
 #[derive(Clone, Debug)]
 pub struct EmbeddedConfig {
     /// The two trees.
     pub layout: Layout,
-    /// This program, to be run again as monitor and puller: usually `/proc/self/exe`.
+    /// This program, to be run again as monitor and puller: usually [`OWN_PROGRAM`].
     pub program: PathBuf,
     /// The pods' network.
     pub network: NetworkConfig,
@@ -136,6 +145,8 @@ struct Shared {
     discarded: Cell<u64>,
     /// What was said once.
     said: RefCell<std::collections::BTreeSet<String>>,
+    /// This program where nobody can write to it; `None` when the kernel cannot do that.
+    program: Option<OwnedFd>,
 }
 
 /// Why a verb could not be carried out, before it has the verb's name.
@@ -194,14 +205,15 @@ impl EmbeddedRuntime {
     pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
         let (layout, network) = (config.layout.clone(), config.network.clone());
         let cgroup = config.cgroup.clone();
+        let own = config.program == Path::new(OWN_PROGRAM);
         let made = rt::blocking("open embedded runtime", move || {
             files::make_directories(&layout)?;
+            let program = own.then(read_only_program).flatten();
             let path = layout.images();
-            let images =
-                ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
-            Ok((images, Network::new(network), facts::Facts::measure(&cgroup)))
+            let images = ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
+            Ok((images, Network::new(network), facts::Facts::measure(&cgroup), program))
         });
-        let (images, network, facts) = made.await?;
+        let (images, network, facts, program) = made.await?;
         let shared = Rc::new(Shared {
             config,
             clock,
@@ -214,6 +226,7 @@ impl EmbeddedRuntime {
             events: RefCell::default(),
             discarded: Cell::default(),
             said: RefCell::default(),
+            program,
         });
         recover::recover(&shared).await?;
         Ok(Self { shared })
@@ -245,7 +258,49 @@ impl EmbeddedRuntime {
     }
 }
 
+/// A monitor's program is within a container's reach, as far as the kernel's checks allow it: it must not be writable.
+fn read_only_program() -> Option<OwnedFd> {
+    match read_only_exe() {
+        Ok(program) => Some(program),
+        Err(error) => {
+            log::debug!(err:% = error; "The kernel cannot make the agent's program read-only for its monitors");
+            None
+        }
+    }
+}
+
 impl Shared {
+    /// What to run as monitor or puller.
+    fn program(&self) -> PathBuf {
+        match &self.program {
+            Some(program) => PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd())),
+            None => self.config.program.clone(),
+        }
+    }
+
+    /// Waits for its turn on a sandbox. `None` when there is none.
+    async fn hold(&self, id: &SandboxId) -> Option<OwnedMutexGuard<()>> {
+        let lock = self.state.borrow().sandboxes.get(id).map(|sandbox| Arc::clone(&sandbox.lock))?;
+        Some(lock.lock_owned().await)
+    }
+
+    /// Writes how far a sandbox is, in memory and in its record.
+    fn set_stage(&self, id: &SandboxId, stage: SandboxStage) {
+        if let Some(sandbox) = self.state.borrow_mut().sandboxes.get_mut(id) {
+            sandbox.stage = stage;
+        }
+        let dir = self.config.layout.sandbox(id);
+        let written = SandboxRecord::read(&dir).and_then(|mut record| {
+            record.stage = stage;
+            record.write(&dir)
+        });
+        if let Err(error) = written
+            && !error.is_missing()
+        {
+            log::warn!(sandbox:% = id, err = chain(&error); "Failed to remember a sandbox");
+        }
+    }
+
     /// Something changed that a list shows.
     fn hint(&self) {
         self.hint.notify_one();
@@ -326,7 +381,7 @@ impl Runtime for EmbeddedRuntime {
     }
 
     async fn container_status(&self, id: &ContainerId) -> Result<ObservedContainer, RuntimeError> {
-        container::status(&self.shared, id).map_err(|failure| failure.of("ContainerStatus"))
+        view::status(&self.shared, id).map_err(|failure| failure.of("ContainerStatus"))
     }
 
     async fn create_container(

@@ -79,6 +79,8 @@ pub struct ExecSpec {
     pub cgroups: Vec<PathBuf>,
     /// External OCI runtime of the container; empty for our own.
     pub external_runtime: Vec<String>,
+    /// The container's directory ([`super::layout::ContainerDir`]); only external runtimes need it.
+    pub directory: PathBuf,
 }
 
 /// `config.json`.

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
@@ -65,10 +65,12 @@ pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spa
         .map_err(|source| MonitorError::Io { action: "run", path, source })?;
     let stdout = child.stdout.take().map(OwnedFd::from);
     let said = match stdout {
-        Some(stdout) => within(directory.0.clone(), PATIENCE, async {
-            readiness(stdout).await.map_err(|source| io("wait for the monitor of", source))
-        })
-        .await,
+        Some(stdout) => {
+            within(directory.0.clone(), PATIENCE, async {
+                readiness(stdout).await.map_err(|source| io("wait for the monitor of", source))
+            })
+            .await
+        }
         None => Err(io("wait for the monitor of", io::ErrorKind::NotFound.into())),
     };
     let failure = match said {

@@ -64,6 +64,7 @@ pub struct ContainerConfig {
     working_dir: String,
     stop_signal: String,
     labels: BTreeMap<String, String>,
+    #[expect(clippy::zero_sized_map_values, reason = "an object whose values say nothing")]
     volumes: BTreeMap<String, IgnoredAny>,
 }
 

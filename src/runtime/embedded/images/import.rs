@@ -191,13 +191,11 @@ fn choose(
         if offered.os == "unknown" {
             return Ok(None);
         }
-        match platform.rank(offered) {
-            Some(fit) => rank = fit,
-            None => {
-                others.push(offered.to_string());
-                return Ok(None);
-            }
-        }
+        let Some(fit) = platform.rank(offered) else {
+            others.push(offered.to_string());
+            return Ok(None);
+        };
+        rank = fit;
     }
     // `docker save` names variants that it did not save.
     if depth > 0 && !files.has(&blob(&descriptor.digest)?) {
@@ -239,15 +237,13 @@ fn choose(
 /// that the file or directory is called after.
 fn names(descriptor: &Descriptor, archive: &Path) -> Vec<String> {
     let annotation = |key: &str| descriptor.annotations.get(key).filter(|name| !name.is_empty());
-    let name = match (annotation(NAME), annotation(REF_NAME)) {
-        (Some(name), _) => name.clone(),
-        (None, Some(name)) if is_tag(name) => {
-            let stem = archive.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-            let stem = stem.split('.').next().unwrap_or_default();
-            format!("{stem}:{name}")
-        }
-        (None, Some(name)) => name.clone(),
-        (None, None) => return Vec::new(),
+    let Some(given) = annotation(NAME).or_else(|| annotation(REF_NAME)) else { return Vec::new() };
+    let name = if is_tag(given) {
+        let stem = archive.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let stem = stem.split('.').next().unwrap_or_default();
+        format!("{stem}:{given}")
+    } else {
+        given.clone()
     };
     if let Err(error) = normalise_reference(&name) {
         log::warn!(

@@ -75,10 +75,7 @@ impl ImageStore {
     /// As [`ImageStore::load`], with the lock held: a damaged index is set aside and replaced.
     pub(super) fn load_for_change(&self) -> Result<Index, ImageError> {
         let path = self.root.join(NAME);
-        let problem = match read(&path) {
-            Err(ImageError::Document { problem, .. }) => problem,
-            _ => return self.load(),
-        };
+        let Err(ImageError::Document { problem, .. }) = read(&path) else { return self.load() };
         let index = self.rebuilt()?;
         let aside = (0..u32::MAX)
             .map(|number| self.root.join(format!("index.damaged-{number}.json")))

@@ -72,7 +72,7 @@ impl Tar {
     /// A pax record for the next entry.
     pub(super) fn pax(self, key: &str, value: &[u8]) -> Self {
         let body = [b" ", key.as_bytes(), b"=", value, b"\n"].concat();
-        let length = (1..)
+        let length = (1..9)
             .map(|digits| body.len() + digits)
             .find(|length| length.to_string().len() + body.len() == *length);
         let record = [length.unwrap().to_string().as_bytes(), &body].concat();

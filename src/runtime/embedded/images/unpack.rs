@@ -167,7 +167,9 @@ pub(super) fn unpack(
 /// The limit of bytes travels through `io::Error`.
 fn over(error: TarError, limits: &UnpackLimits) -> LayerError {
     match error {
-        TarError::Read(error) if error.get_ref().is_some_and(|inner| inner.is::<TooMuch>()) => {
+        TarError::Read(error)
+            if error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<TooMuch>) =>
+        {
             LayerError::Limit { what: "bytes", limit: limits.bytes }
         }
         other => LayerError::Tar(other),
@@ -494,15 +496,18 @@ impl Unpacker<'_> {
         file.seek(SeekFrom::Start(0)).map_err(scratch)?;
         let mut times = BufReader::new(file);
         loop {
-            let mut head = [0; 16];
-            match times.read_exact(&mut head) {
+            let (mut length, mut seconds, mut nanoseconds) = ([0; 4], [0; 8], [0; 4]);
+            match times.read_exact(&mut length) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(self.written),
                 other => other.map_err(scratch)?,
             }
-            let [a, b, c, d, s @ .., e, f, g, h] = head;
-            let mut path = vec![0; usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or_default()];
+            times
+                .read_exact(&mut seconds)
+                .and_then(|()| times.read_exact(&mut nanoseconds))
+                .map_err(scratch)?;
+            let mut path = vec![0; usize::try_from(u32::from_le_bytes(length)).unwrap_or_default()];
             times.read_exact(&mut path).map_err(scratch)?;
-            let mtime = (i64::from_le_bytes(s), u32::from_le_bytes([e, f, g, h]));
+            let mtime = (i64::from_le_bytes(seconds), u32::from_le_bytes(nanoseconds));
             let path = PathBuf::from(OsString::from_vec(path));
             let set = |place: &LayerDir, name: &OsStr| {
                 if name.is_empty() || place.kind(name)? == Kind::Directory {

@@ -62,14 +62,19 @@ impl ImageStore {
         };
         paths.retain(|path| !is_unfinished(path));
         paths.sort();
-        let known = self.load()?.archives;
+        let index = self.load()?;
+        // Images that were removed stay removed; damaged ones are read again.
+        let is_damaged =
+            |id: &String| index.images.iter().any(|record| record.id == *id && self.image(record).is_err());
         broken.0.retain(|path, _| paths.contains(path));
         for path in paths {
             let Some(stamp) = stamp(&path) else { continue };
             let name = path.display().to_string();
-            let is_known = known
-                .iter()
-                .any(|archive| archive.path == name && (archive.size, archive.mtime, archive.inode) == stamp);
+            let is_known = index.archives.iter().any(|archive| {
+                archive.path == name
+                    && (archive.size, archive.mtime, archive.inode) == stamp
+                    && !archive.images.iter().any(is_damaged)
+            });
             if is_known || broken.0.get(&path) == Some(&stamp) {
                 continue;
             }

@@ -43,7 +43,10 @@ fn memberships(table: &str) -> Vec<Membership> {
         let mut fields = line.splitn(3, ':').skip(1);
         let (controllers, path) = (fields.next()?, fields.next()?);
         let controllers = controllers.split(',').filter(|name| !name.is_empty());
-        Some(Membership { controllers: controllers.map(str::to_owned).collect(), path: clean(Path::new(path)) })
+        Some(Membership {
+            controllers: controllers.map(str::to_owned).collect(),
+            path: clean(Path::new(path)),
+        })
     };
     table.lines().filter_map(line).collect()
 }

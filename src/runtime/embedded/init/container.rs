@@ -14,7 +14,7 @@ use super::error::{Doing, InitError};
 use super::process::{Destination, become_program, prepare, use_terminal};
 use super::report::Report;
 use super::rootfs::{Rootfs, Users};
-use super::{PodHandles, cgroups, devices};
+use super::{PodHandles, cgroups, devices, external};
 use crate::api::decode::decode;
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, IdMapping, Namespace, Process};
@@ -51,6 +51,9 @@ pub fn start(dir: &ContainerDir, pod: &PodHandles, report: &OwnedFd) -> Result<(
     clone::close_on_exec_from(3).doing("close", "descriptors")?;
     let path = dir.bundle();
     let bundle: Bundle = read_spec(File::open(&path).doing("open", path.display())?, &path)?;
+    if !bundle.external_runtime.is_empty() {
+        return external::create(dir, pod, &bundle, report.as_fd());
+    }
     cgroups::enter(&bundle.cgroups)?;
     let namespaces = &bundle.oci.linux.namespaces;
     join_listed(namespaces)?;
@@ -165,7 +168,8 @@ fn enter_container<'a>(
     devices::make(&rootfs, spec, users)?;
     make_working_directory(&rootfs, process, users)?;
     let filter = bundle.seccomp_filter.as_ref();
-    let filter = filter.map(|path| File::open(path).doing("open seccomp filter", path.display())).transpose()?;
+    let filter =
+        filter.map(|path| File::open(path).doing("open seccomp filter", path.display())).transpose()?;
     let prepared = prepare(process, filter, &procfs)?;
     if process.terminal {
         let console = devices::make_terminal(&rootfs)?;
@@ -190,8 +194,10 @@ fn make_working_directory(
     }
     match rootfs.root.ensure_dir(&path, 0o755) {
         Ok(made) => match users {
-            Some(users) => crate::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
-                .doing("give", path.display()),
+            Some(users) => {
+                crate::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
+                    .doing("give", path.display())
+            }
             None => Ok(()),
         },
         // Where nothing can be made, going there says what is wrong.
@@ -200,7 +206,7 @@ fn make_working_directory(
 }
 
 /// The pod's user namespace and who its root is, when the container is to be in it.
-fn pods_users<'a>(
+pub fn pods_users<'a>(
     pod: &'a PodHandles,
     namespaces: &[Namespace],
     uids: &[IdMapping],
@@ -208,7 +214,10 @@ fn pods_users<'a>(
 ) -> Result<Option<Users<'a>>, InitError> {
     let is_listed = namespaces.iter().any(|namespace| namespace.kind == "user");
     let root = |mappings: &[IdMapping]| {
-        mappings.iter().find(|mapping| mapping.container_id == 0 && mapping.size > 0).map(|mapping| mapping.host_id)
+        mappings
+            .iter()
+            .find(|mapping| mapping.container_id == 0 && mapping.size > 0)
+            .map(|mapping| mapping.host_id)
     };
     match (&pod.users, is_listed) {
         (_, false) => Ok(None),

@@ -30,7 +30,8 @@ const LINKS: [(&str, &str); 5] = [
 /// The first that cannot be made.
 pub fn make(rootfs: &Rootfs, spec: &OciSpec, users: Option<Users<'_>>) -> Result<(), InitError> {
     let is_bound = spec.mounts.iter().any(|mount| {
-        let is_bind = mount.kind == "bind" || mount.options.iter().any(|option| option == "bind" || option == "rbind");
+        let is_bind =
+            mount.kind == "bind" || mount.options.iter().any(|option| option == "bind" || option == "rbind");
         clean(Path::new(&mount.destination)) == Path::new("/dev") && is_bind
     });
     if is_bound {
@@ -38,7 +39,8 @@ pub fn make(rootfs: &Rootfs, spec: &OciSpec, users: Option<Users<'_>>) -> Result
     }
     for (name, major, minor) in NODES {
         let path = format!("/dev/{name}");
-        let is_asked_for = spec.linux.devices.iter().any(|device| clean(Path::new(&device.path)) == Path::new(&path));
+        let is_asked_for =
+            spec.linux.devices.iter().any(|device| clean(Path::new(&device.path)) == Path::new(&path));
         if !is_asked_for {
             let kind = "c".to_owned();
             let device = Device { kind, path, major, minor, file_mode: 0o666, uid: 0, gid: 0 };

@@ -10,7 +10,7 @@ use super::container::{begin, read_spec};
 use super::error::{Doing, InitError};
 use super::process::{Destination, Prepared, become_program, prepare, use_terminal};
 use super::report::Report;
-use super::{PodHandles, cgroups};
+use super::{PodHandles, cgroups, external};
 use crate::runtime::embedded::spec::{ExecSpec, Process};
 use crate::sys::clone::{self, Kind, Side};
 use crate::sys::console::make_console;
@@ -26,14 +26,19 @@ pub fn start(spec: File, target: i32, pod: &PodHandles, report: &OwnedFd) -> Res
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
     clone::close_on_exec_from(3).doing("close", "descriptors")?;
     let spec: ExecSpec = read_spec(spec, Path::new("the exec's specification"))?;
+    if !spec.external_runtime.is_empty() {
+        return external::exec(&spec, report.as_fd());
+    }
     cgroups::enter(&spec.cgroups)?;
     let procfs = Procfs::open().doing("open", "/proc")?;
     // The monitor has not reaped it, so the number means the container's first process.
     let pidfd = clone::pidfd(target).doing("find process", target)?;
     let root_uid = pods_root(target, pod)?;
     // The node's procfs stays open: files for labels are the second step's own.
-    let kinds = Namespaces { mount: true, pid: true, network: true, ipc: true, uts: true, cgroup: true, user: false };
-    let filter = spec.seccomp_filter.as_ref().map(File::open).transpose().doing("open", "the seccomp filter")?;
+    let kinds =
+        Namespaces { mount: true, pid: true, network: true, ipc: true, uts: true, cgroup: true, user: false };
+    let filter =
+        spec.seccomp_filter.as_ref().map(File::open).transpose().doing("open", "the seccomp filter")?;
     namespace::join(pidfd.as_fd(), kinds).doing("join", "the container's namespaces")?;
     let gate = clone::pipe().doing("make", "a pipe")?;
     match clone::fork(Kind { sibling: true, pid_namespace: false }).doing("start", "the program")? {
@@ -89,6 +94,8 @@ fn pods_root(target: i32, pod: &PodHandles) -> Result<Option<u32>, InitError> {
     });
     match root {
         Some(root) => Ok(Some(root)),
-        None => Err(InitError::Invalid { field: path, problem: "root of the pod has to be somebody on the node" }),
+        None => {
+            Err(InitError::Invalid { field: path, problem: "root of the pod has to be somebody on the node" })
+        }
     }
 }

@@ -20,7 +20,8 @@ const MAX_PASSWD: u64 = 1 << 20;
 /// # Errors
 /// `executable file not found in $PATH` and its kin.
 pub fn program(program: &str, path_variable: &str, directory: &Path) -> Result<PathBuf, InitError> {
-    let error = |problem: &str| InitError::Program { program: program.to_owned(), problem: problem.to_owned() };
+    let error =
+        |problem: &str| InitError::Program { program: program.to_owned(), problem: problem.to_owned() };
     let root = ContainerRoot::open(Path::new("/")).map_err(|source| error(&reason(&source)))?;
     if program.contains('/') {
         let path = PathBuf::from(program);
@@ -79,7 +80,8 @@ pub fn home(uid: u32) -> String {
 }
 
 fn home_in(passwd: &str, uid: u32) -> Option<&str> {
-    let line = passwd.lines().find(|line| line.split(':').nth(2).and_then(|id| id.parse().ok()) == Some(uid))?;
+    let line =
+        passwd.lines().find(|line| line.split(':').nth(2).and_then(|id| id.parse().ok()) == Some(uid))?;
     line.split(':').nth(5).filter(|home| home.starts_with('/') && !home.contains('\0'))
 }
 

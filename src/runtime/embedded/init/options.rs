@@ -27,7 +27,8 @@ impl Options {
     #[must_use]
     pub fn parse(options: &[String]) -> Self {
         let mut parsed = Self::default();
-        for option in options.iter().flat_map(|option| option.split(',')).filter(|option| !option.is_empty()) {
+        for option in options.iter().flat_map(|option| option.split(',')).filter(|option| !option.is_empty())
+        {
             parsed.take(option);
         }
         parsed

@@ -16,7 +16,9 @@ use crate::sys::container_root::Procfs;
 use crate::sys::credentials::{
     CapabilitySets, bound_capabilities, set_capabilities, set_no_new_privileges, set_user,
 };
-use crate::sys::mount_tree::{NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root, set_propagation};
+use crate::sys::mount_tree::{
+    NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root, set_propagation,
+};
 use crate::sys::namespace::{self, Namespaces};
 
 /// The user of the pod's init process where nobody else is asked for, as that of pause images.
@@ -77,11 +79,14 @@ fn sysctl_path(name: &str, spec: &PodSpec) -> Result<String, InitError> {
     if separated.split('/').any(|part| matches!(part, "" | "." | "..")) || separated.contains('\0') {
         return Err(invalid("not a name of a sysctl"));
     }
-    let is_ipc = ["kernel/shm", "kernel/msg", "fs/mqueue/"].iter().any(|prefix| separated.starts_with(prefix))
-        || separated == "kernel/sem";
+    let is_ipc =
+        ["kernel/shm", "kernel/msg", "fs/mqueue/"].iter().any(|prefix| separated.starts_with(prefix))
+            || separated == "kernel/sem";
     let is_network = separated.starts_with("net/");
     if !is_ipc && !is_network {
-        return Err(invalid("it is the node's: only net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* are a pod's"));
+        return Err(invalid(
+            "it is the node's: only net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* are a pod's",
+        ));
     }
     if is_network && !spec.own_network {
         return Err(invalid("the pod is in the node's network namespace"));
@@ -165,9 +170,10 @@ fn help(own: Namespaces, mut answers: File, mut go: File) -> ! {
             clone::exit(1);
         }
     };
-    tell(clone::die_with_parent().and_then(|()| {
-        namespace::unshare(Namespaces { user: true, ..Namespaces::default() })
-    }));
+    tell(
+        clone::die_with_parent()
+            .and_then(|()| namespace::unshare(Namespaces { user: true, ..Namespaces::default() })),
+    );
     let mut word = [0];
     if !matches!(go.read(&mut word), Ok(1)) {
         clone::exit(1);
@@ -196,19 +202,20 @@ fn enter_helpers(pid: i32, own: Namespaces) -> Result<(), InitError> {
 /// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the monitor.
 fn start_init() -> Result<(i32, OwnedFd), InitError> {
     let (ready, told) = clone::pipe().doing("make", "a pipe")?;
-    let pid = match clone::fork(Kind { sibling: false, pid_namespace: true }).doing("start", "the pod's init")? {
-        Side::Child => {
-            drop(ready);
-            let outcome = isolate();
-            let code = outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
-            let _ = File::from(told).write_all(&[u8::try_from(code).unwrap_or(255)]);
-            if code != 0 || clone::close_all().is_err() {
-                clone::exit(1);
+    let pid =
+        match clone::fork(Kind { sibling: false, pid_namespace: true }).doing("start", "the pod's init")? {
+            Side::Child => {
+                drop(ready);
+                let outcome = isolate();
+                let code = outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+                let _ = File::from(told).write_all(&[u8::try_from(code).unwrap_or(255)]);
+                if code != 0 || clone::close_all().is_err() {
+                    clone::exit(1);
+                }
+                clone::reap_for_ever()
             }
-            clone::reap_for_ever()
-        }
-        Side::Parent(pid) => pid,
-    };
+            Side::Parent(pid) => pid,
+        };
     drop(told);
     let mut word = [255_u8];
     let heard = File::from(ready).read(&mut word);

@@ -19,8 +19,8 @@ use crate::sys::clone;
 use crate::sys::console::{Console, set_size, take_control};
 use crate::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
 use crate::sys::credentials::{
-    bound_capabilities, bounding_capabilities, execute, keep_capabilities, load_filter, new_keyring, set_capabilities,
-    set_limit, set_no_new_privileges, set_umask, set_user,
+    bound_capabilities, bounding_capabilities, execute, keep_capabilities, load_filter, new_keyring,
+    set_capabilities, set_limit, set_no_new_privileges, set_umask, set_user,
 };
 use crate::sys::namespace::{self, Namespaces};
 
@@ -62,7 +62,8 @@ pub fn prepare(process: &Process, filter: Option<File>, procfs: &Procfs) -> Resu
         labels.push((file, format!("exec {}", process.apparmor_profile)));
     }
     if !process.selinux_label.is_empty() {
-        let file = procfs.writer("thread-self/attr/exec").doing("set SELinux label", &process.selinux_label)?;
+        let file =
+            procfs.writer("thread-self/attr/exec").doing("set SELinux label", &process.selinux_label)?;
         labels.push((file, process.selinux_label.clone()));
     }
     Ok(Prepared { filter: filter.transpose()?, labels })
@@ -117,7 +118,11 @@ pub fn become_program(process: &Process, prepared: Prepared, destination: Destin
 
 type Program = (String, Vec<CString>, Vec<CString>);
 
-fn confine(process: &Process, prepared: Prepared, destination: Destination<'_>) -> Result<Program, InitError> {
+fn confine(
+    process: &Process,
+    prepared: Prepared,
+    destination: Destination<'_>,
+) -> Result<Program, InitError> {
     for limit in &process.rlimits {
         set_limit(&limit.kind, limit.soft, limit.hard).doing("set limit", &limit.kind)?;
     }
@@ -184,7 +189,10 @@ fn words(process: &Process) -> Result<Program, InitError> {
         return Err(InitError::Invalid { field: "process.args".to_owned(), problem: "no command specified" });
     };
     let variable = |environment: &[String], name: &str| {
-        environment.iter().rev().find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+        environment
+            .iter()
+            .rev()
+            .find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
     };
     if variable(&environment, "HOME").is_none_or(|home| home.is_empty()) {
         environment.retain(|entry| !entry.starts_with("HOME="));

@@ -73,7 +73,8 @@ impl Rootfs {
     /// # Errors
     /// The first thing that cannot be.
     pub fn make(dir: &ContainerDir, bundle: &Bundle, users: Option<Users<'_>>) -> Result<Self, InitError> {
-        let planned = bundle.oci.mounts.iter().map(|mount| plan(mount, users)).collect::<Result<Vec<_>, _>>()?;
+        let planned =
+            bundle.oci.mounts.iter().map(|mount| plan(mount, users)).collect::<Result<Vec<_>, _>>()?;
         let shares = !matches!(bundle.oci.linux.rootfs_propagation.as_str(), "private" | "rprivate");
         let travel = if shares { Propagation::Slave } else { Propagation::Private };
         set_propagation(Path::new("/"), travel, true).doing("cut off", "mounts of the node")?;
@@ -235,7 +236,12 @@ impl Rootfs {
     fn find(&self, path: &str) -> Result<Option<OwnedFd>, InitError> {
         match self.root.point(&clean(Path::new(path))) {
             Ok(target) => Ok(Some(target)),
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+            {
                 Ok(None)
             }
             Err(error) => Err(error).doing("open", path),
@@ -319,26 +325,28 @@ fn new_file_system(mount: &OciMount, options: &Options) -> Result<Mount, InitErr
     new.mount(attributes).doing("make file system", kind)
 }
 
-fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) -> Result<Mount, InitError> {
+/// Mounts the layers at `target`. Attached, where nothing travels to the node from.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) -> Result<Mount, InitError> {
     std::fs::create_dir_all(target).doing("make", target.display())?;
     if overlay.lower.is_empty() {
-        return Err(InitError::Invalid { field: "overlay.lower".to_owned(), problem: "an image has a layer" });
+        return Err(InitError::Invalid {
+            field: "overlay.lower".to_owned(),
+            problem: "an image has a layer",
+        });
     }
     if let Some(users) = users {
         map_layers(overlay, users)?;
     }
-    for dir in [&overlay.upper, &overlay.work] {
+    for dir in [&overlay.upper, &overlay.work].into_iter().filter(|dir| !dir.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).doing("make", dir.display())?;
     }
     let point = point_at(target).doing("open", target.display())?;
     match overlay_by_layer(overlay) {
         Ok(mount) => mount.attach(point.as_fd()).doing("mount overlay on", target.display()).map(|()| mount),
-        Err(error) if is_unsupported(&error) => {
-            let layers = overlay.lower.iter().map(|path| point_at(path).doing("open layer", path.display()));
-            let layers = layers.collect::<Result<Vec<_>, _>>()?;
-            overlay_by_descriptor(target, overlay, &layers).doing("mount overlay on", target.display())?;
-            Mount::at(target).doing("open", target.display())
-        }
+        Err(error) if is_unsupported(&error) => mount_in_one_page(target, overlay),
         Err(error) => Err(error).doing("mount overlay on", target.display()),
     }
 }
@@ -359,17 +367,25 @@ fn overlay_by_layer(overlay: &Overlay) -> std::io::Result<Mount> {
 }
 
 /// All layers in one string of at most a page: their names are the numbers of descriptors, seen from `/proc/self/fd`.
-fn overlay_by_descriptor(target: &Path, overlay: &Overlay, layers: &[OwnedFd]) -> std::io::Result<()> {
+pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay) -> Result<Mount, InitError> {
     use std::os::fd::AsRawFd;
-    let upper = [point_at(&overlay.upper)?, point_at(&overlay.work)?];
-    let lower: Vec<String> = layers.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
-    let [upper, work] = &upper;
-    let options =
-        format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), upper.as_raw_fd(), work.as_raw_fd());
-    std::env::set_current_dir("/proc/self/fd")?;
-    let mounted = mount_overlay(target, options.as_bytes());
-    std::env::set_current_dir("/")?;
-    mounted
+    let open = |path: &PathBuf| point_at(path).doing("open layer", path.display());
+    let lower = overlay.lower.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = lower.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
+    let mut options = format!("lowerdir={}", names.join(":"));
+    let mut writable = Vec::new();
+    if !overlay.upper.as_os_str().is_empty() {
+        for (name, path) in [("upperdir", &overlay.upper), ("workdir", &overlay.work)] {
+            let fd = open(path)?;
+            options.push_str(&format!(",{name}={}", fd.as_raw_fd()));
+            writable.push(fd);
+        }
+    }
+    std::env::set_current_dir("/proc/self/fd").doing("enter", "/proc/self/fd")?;
+    let mounted = mount_overlay(target, options.as_bytes()).doing("mount overlay on", target.display());
+    std::env::set_current_dir("/").doing("enter", "/")?;
+    mounted?;
+    Mount::at(target).doing("open", target.display())
 }
 
 /// Layers belong to the node's users; in this mount namespace they are covered by copies that show the pod's.

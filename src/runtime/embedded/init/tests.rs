@@ -14,6 +14,12 @@ use crate::sys::clone::{self, Kind, Side};
 use crate::sys::parcel;
 
 mod basics;
+mod external;
+mod hostile;
+mod mounts;
+mod pods;
+mod security;
+mod timing;
 
 /// A container on disk, gone with the value.
 struct Sample {
@@ -116,7 +122,10 @@ fn own_namespaces(kinds: &[&str]) -> Vec<Namespace> {
 }
 
 fn busybox() -> &'static str {
-    ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|path| Path::new(path).exists()).expect("busybox-static")
+    ["/bin/busybox", "/usr/bin/busybox"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .expect("busybox-static")
 }
 
 impl Sample {
@@ -129,7 +138,9 @@ impl Sample {
         }
         std::fs::create_dir_all(base.join("container")).unwrap();
         std::fs::copy(busybox(), layer.join("bin/busybox")).unwrap();
-        for applet in ["sh", "cat", "ls", "id", "grep", "mount", "sleep", "readlink", "stat", "touch", "tty", "ps", "ln"] {
+        for applet in [
+            "sh", "cat", "ls", "id", "grep", "mount", "sleep", "readlink", "stat", "touch", "tty", "ps", "ln",
+        ] {
             std::os::unix::fs::symlink("busybox", layer.join("bin").join(applet)).unwrap();
         }
         let oci = OciSpec {
@@ -139,14 +150,25 @@ impl Sample {
             mounts: default_mounts(),
             linux: Linux {
                 namespaces: own_namespaces(&["pid", "ipc", "uts", "mount", "network"]),
-                masked_paths: words(&["/proc/kcore", "/proc/acpi", "/proc/keys", "/sys/firmware", "/proc/none"]),
-                readonly_paths: words(&["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]),
+                masked_paths: words(&[
+                    "/proc/kcore",
+                    "/proc/acpi",
+                    "/proc/keys",
+                    "/sys/firmware",
+                    "/proc/none",
+                ]),
+                readonly_paths: words(&[
+                    "/proc/bus",
+                    "/proc/fs",
+                    "/proc/irq",
+                    "/proc/sys",
+                    "/proc/sysrq-trigger",
+                ]),
                 ..Linux::default()
             },
             ..OciSpec::default()
         };
-        let overlay =
-            Overlay { lower: vec![layer], upper: base.join("upper"), work: base.join("work") };
+        let overlay = Overlay { lower: vec![layer], upper: base.join("upper"), work: base.join("work") };
         Self { bundle: Bundle { oci, overlay, ..Bundle::default() }, base }
     }
 
@@ -203,13 +225,33 @@ fn launch(become_it: impl FnOnce(OwnedFd)) -> Running {
     running
 }
 
-/// Runs `script` in a container that runs.
+/// Runs `work` in a process of its own, whose children have it as their parent.
+fn in_monitor(work: impl FnOnce()) {
+    let code = match clone::fork(Kind::default()).unwrap() {
+        Side::Parent(pid) => clone::wait(pid).unwrap(),
+        Side::Child => {
+            clone::adopt_orphans().unwrap();
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            clone::exit(i32::from(outcome.is_err()))
+        }
+    };
+    assert_eq!(code, 0, "see above for what failed in the monitor");
+}
+
+/// Runs a process in a container that runs, to its end.
 fn run_exec(target: &Running, pod: &PodHandles, process: Process) -> Outcome {
-    let spec = ExecSpec { process, ..ExecSpec::default() };
-    let path = std::env::temp_dir().join(format!("edge-agent-exec-{}-{}", std::process::id(), target.pid));
+    start_exec(target, pod, process).end()
+}
+
+fn start_exec(target: &Running, pod: &PodHandles, process: Process) -> Running {
+    launch_exec(&ExecSpec { process, ..ExecSpec::default() }, target.pid, pod)
+}
+
+fn launch_exec(spec: &ExecSpec, target: i32, pod: &PodHandles) -> Running {
+    let path = std::env::temp_dir().join(format!("edge-agent-exec-{}-{target}", std::process::id()));
     let mut file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
-    file.write_all(&serde_json::to_vec(&spec).unwrap()).unwrap();
+    file.write_all(&serde_json::to_vec(spec).unwrap()).unwrap();
     file.rewind().unwrap();
     std::fs::remove_file(&path).unwrap();
-    launch(|report| exec(file, target.pid, pod, report)).end()
+    launch(|report| exec(file, target, pod, report))
 }

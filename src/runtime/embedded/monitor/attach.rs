@@ -71,7 +71,8 @@ impl Monitor {
     fn pump(&mut self, at: usize) {
         let Role::Attach(attach) = &mut self.connections[at].role else { return };
         let Some(pump) = &mut attach.stdin else { return };
-        let Some(container) = self.containers.iter_mut().find(|found| found.serial == attach.container) else {
+        let Some(container) = self.containers.iter_mut().find(|found| found.serial == attach.container)
+        else {
             return;
         };
         let Some(target) = &container.stdin else {
@@ -83,7 +84,10 @@ impl Monitor {
             Pumped::WaitsForSource => true,
             Pumped::WaitsForTarget => {
                 let waited_for = container.stdin_is_full
-                    || self.epoll.add(target.as_fd(), Wanted::Write, token(Kind::Stdin, container.serial)).is_ok();
+                    || self
+                        .epoll
+                        .add(target.as_fd(), Wanted::Write, token(Kind::Stdin, container.serial))
+                        .is_ok();
                 container.stdin_is_full = waited_for;
                 // Without a place to wait for, the source's next event is the next try.
                 !waited_for
@@ -102,7 +106,8 @@ impl Monitor {
         let source = pump.source.as_fd();
         // Out of the set while the target is full: a source whose writer is gone would be told of without end.
         self.epoll.remove(source);
-        if wait_for_source && self.epoll.add(source, Wanted::Read, token(Kind::Source, pump.serial)).is_err() {
+        if wait_for_source && self.epoll.add(source, Wanted::Read, token(Kind::Source, pump.serial)).is_err()
+        {
             attach.stdin = None;
         }
     }

@@ -39,7 +39,8 @@ pub(super) fn kill_session(directories: &[PathBuf], leader: i32) {
     kill_by_id(-leader);
     let in_session = |pid: &i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let session = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(3)?.parse().ok());
+        let session =
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(3)?.parse().ok());
         session == Some(leader)
     };
     for directory in directories {

@@ -178,8 +178,9 @@ impl Monitor {
         }
         let directory = self.directory.container(id);
         let facts = Facts::read(&directory).map_err(said("read the container's facts"))?;
-        let log = Log::open(facts.log.clone())
-            .map_err(|error| format!("open the log {}: {error}", facts.log.clone().unwrap_or_default().display()))?;
+        let log = Log::open(facts.log.clone()).map_err(|error| {
+            format!("open the log {}: {error}", facts.log.clone().unwrap_or_default().display())
+        })?;
         let serial = self.serial();
         let mut container = Container {
             id: id.to_owned(),
@@ -434,10 +435,8 @@ impl Monitor {
     }
 
     pub(super) fn kill_containers(&mut self) {
-        while let Some(at) = self
-            .containers
-            .iter()
-            .position(|container| matches!(container.phase, Phase::Starting { .. }))
+        while let Some(at) =
+            self.containers.iter().position(|container| matches!(container.phase, Phase::Starting { .. }))
         {
             self.fail(at, "the pod is being ended");
         }

@@ -103,7 +103,8 @@ impl Monitor {
         let (container, target) = (self.containers[at].serial, self.containers[at].pid);
         let [stdin, stdout, stderr] = wishes.take(descriptors, 1)?;
         let spec = File::from(descriptors[0].take().ok_or("the specification is missing")?);
-        let null = File::options().read(true).write(true).open("/dev/null").map_err(said("open /dev/null"))?;
+        let null =
+            File::options().read(true).write(true).open("/dev/null").map_err(said("open /dev/null"))?;
         let (report, childs_report) = packets::pair().map_err(said("make a socket pair"))?;
         packets::set_nonblocking(report.as_fd()).map_err(said("make a socket pair"))?;
         let serial = self.serial();
@@ -152,7 +153,9 @@ impl Monitor {
                         Some(exit) => exec.exited = Some(exited(exit)),
                         None => match children::pidfd_open(pid) {
                             Ok(process) => exec.process = Some(process),
-                            Err(error) => return self.fail_exec(at, &format!("the program's process {pid}: {error}")),
+                            Err(error) => {
+                                return self.fail_exec(at, &format!("the program's process {pid}: {error}"));
+                            }
                         },
                     }
                     if self.execs[at].abandoned {
@@ -167,7 +170,9 @@ impl Monitor {
                 Ok(None) => return self.exec_runs(at),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.fail_exec(at, &format!("a report of the program's start: {error}")),
+                Err(error) => {
+                    return self.fail_exec(at, &format!("a report of the program's start: {error}"));
+                }
             }
         }
     }
@@ -210,9 +215,10 @@ impl Monitor {
 
     /// True when it was an exec's.
     pub(super) fn exec_process_ended(&mut self, exit: ChildExit) -> bool {
-        let found = self.execs.iter_mut().find(|exec| {
-            exec.helper == Some(exit.pid) || exec.pid == exit.pid && exec.exited.is_none()
-        });
+        let found = self
+            .execs
+            .iter_mut()
+            .find(|exec| exec.helper == Some(exit.pid) || exec.pid == exit.pid && exec.exited.is_none());
         let Some(exec) = found else { return false };
         if exec.pid == exit.pid {
             exec.exited = Some(exited(exit));

@@ -45,10 +45,12 @@ impl Monitor {
             let serial = self.serial();
             let connection = Connection { socket, serial, role: Role::Idle };
             if self.connections.len() >= MAX_CONNECTIONS && !self.drop_oldest_idle() {
-                connection.say(&Reply::Failed { message: "the pod's monitor has too many connections".to_owned() });
+                connection
+                    .say(&Reply::Failed { message: "the pod's monitor has too many connections".to_owned() });
                 continue;
             }
-            let added = self.epoll.add(connection.socket.as_fd(), Wanted::Read, token(Kind::Connection, serial));
+            let added =
+                self.epoll.add(connection.socket.as_fd(), Wanted::Read, token(Kind::Connection, serial));
             if added.is_ok() {
                 self.connections.push(connection);
             }
@@ -127,7 +129,9 @@ impl Monitor {
             }
             Request::Resize { container, width, height } => done(self.resize(&container, width, height)),
             Request::ReopenLog { container } => done(match self.container_named(&container) {
-                Some(at) => self.containers[at].log.reopen().map_err(|error| format!("open the log anew: {error}")),
+                Some(at) => {
+                    self.containers[at].log.reopen().map_err(|error| format!("open the log anew: {error}"))
+                }
                 None => Ok(()),
             }),
             Request::Forget { container } => done(self.forget(&container)),

@@ -59,6 +59,15 @@ fn case() -> Case {
 
 impl Case {
     fn run(&self) -> Result<Bundle, OciError> {
+        self.run_in(&SandboxDir("/run/s1".into()), 10, &json!({"defaultAction": "SCMP_ACT_ERRNO"}))
+    }
+
+    fn run_in(
+        &self,
+        sandbox_dir: &SandboxDir,
+        monitor_pid: i32,
+        profile: &Value,
+    ) -> Result<Bundle, OciError> {
         bundle(&Input {
             sandbox: &self.sandbox,
             sandbox_id: &"s1".into(),
@@ -66,17 +75,17 @@ impl Case {
             id: &"c1".into(),
             image: &self.image,
             layers: &["/l/2".into(), "/l/1".into()],
-            sandbox_dir: &SandboxDir("/run/s1".into()),
+            sandbox_dir,
             writable_layer: Path::new("/w/c1"),
             image_volumes: &self.volumes,
-            monitor_pid: 10,
+            monitor_pid,
             pod_init: self.init,
             target_pid: self.target,
             user: &self.user,
             node: &self.node,
             cgroups: &["/cg/c1".into()],
             seccomp_filter: Some(Path::new("/f")),
-            seccomp_profile: Some(&json!({"defaultAction": "SCMP_ACT_ERRNO"})),
+            seccomp_profile: Some(profile),
             external_runtime: &[],
         })
     }
@@ -352,4 +361,115 @@ fn a_bundle_is_read_back_as_it_was_written() {
     let bundle = case().run().unwrap();
     let value = serde_json::to_value(&bundle).unwrap();
     assert_eq!(serde_json::from_value::<Bundle>(value).unwrap(), bundle);
+}
+
+/// Ends a process that a test has started.
+struct Child(std::process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The promise to external runtimes, where there is one to ask: runc takes the specification and what runs is as it says.
+#[test]
+fn runc_runs_it() {
+    use std::fs;
+    use std::process::Command;
+
+    use crate::runtime::embedded::seccomp::{Arch, default_profile, to_oci};
+
+    let has = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    let (Some(arch), true) = (Arch::node(), has("runc") && Path::new("/bin/busybox").exists()) else {
+        return;
+    };
+    let home = std::env::temp_dir().join(format!("edge-agent-oci-{}", std::process::id()));
+    let sandbox_dir = SandboxDir(home.join("s1"));
+    let rootfs = sandbox_dir.container("c1").rootfs();
+    fs::create_dir_all(rootfs.join("bin")).unwrap();
+    fs::create_dir_all(sandbox_dir.shm()).unwrap();
+    fs::copy("/bin/busybox", rootfs.join("bin/busybox")).unwrap();
+    for file in [sandbox_dir.hostname(), sandbox_dir.hosts(), sandbox_dir.resolv_conf()] {
+        fs::write(file, "of the pod\n").unwrap();
+    }
+    // In the monitor's place.
+    let monitor = Child(Command::new("unshare").args(["-n", "-i", "-u", "sleep", "1000"]).spawn().unwrap());
+    let monitor_pid = i32::try_from(monitor.0.id()).unwrap();
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while fs::read_link(format!("/proc/{monitor_pid}/ns/net")).unwrap() == own {
+        assert!(std::time::Instant::now() < deadline, "no namespaces");
+        std::thread::yield_now();
+    }
+    let mut case = case();
+    case.node.cgroup_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    case.sandbox.cgroup_parent = format!("/edge-agent-oci-{}", std::process::id());
+    case.container.security.masked_paths = texts(&["/proc/kcore"]);
+    case.container.security.readonly_rootfs = true;
+    case.container.security.no_new_privs = true;
+    case.container.resources =
+        LinuxResources { memory_limit_bytes: 64 << 20, oom_score_adj: 900, ..LinuxResources::default() };
+    case.user = ResolvedUser { uid: 7, gid: 8, additional_gids: vec![8, 9], home: String::new() };
+    case.container.command = texts(&[
+        "/bin/busybox",
+        "sh",
+        "-c",
+        "cd /bin; ./busybox id -u; ./busybox id -G; ./busybox grep -E 'Seccomp:|NoNewPrivs|CapEff|CapBnd' /proc/self/status; \
+         ./busybox cat /etc/hosts /proc/self/oom_score_adj; ./busybox touch /x; ./busybox unshare -U true; echo $HOSTNAME",
+    ]);
+    let profile = to_oci(&default_profile(&[], arch));
+    let bundle = case.run_in(&sandbox_dir, monitor_pid, &profile).unwrap();
+    let json = serde_json::to_vec(&bundle.oci).unwrap();
+    fs::write(home.join("config.json"), json).unwrap();
+    let name = format!("edge-agent-oci-{}", std::process::id());
+    let outcome = Command::new("runc")
+        .args([
+            "--root".as_ref(),
+            home.join("runc").as_os_str(),
+            "run".as_ref(),
+            "--bundle".as_ref(),
+            home.as_os_str(),
+        ])
+        .arg(name)
+        .output()
+        .unwrap();
+    drop(monitor);
+    fs::remove_dir_all(&home).unwrap();
+    let config = crate::cgroup::CgroupConfig {
+        mount: "/sys/fs/cgroup".into(),
+        v2: case.node.cgroup_v2,
+        driver: CgroupDriver::Cgroupfs,
+    };
+    let _ = crate::cgroup::remove(&config, &case.sandbox.cgroup_parent);
+    let (said, complained) =
+        (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
+    let words: Vec<&str> = said.split_whitespace().collect();
+    assert_eq!(
+        words,
+        [
+            "7",
+            "8",
+            "9",
+            "CapEff:",
+            "0000000000000000",
+            "CapBnd:",
+            "00000000a80425fb",
+            "NoNewPrivs:",
+            "1",
+            "Seccomp:",
+            "2",
+            "of",
+            "the",
+            "pod",
+            "900",
+            "web",
+        ],
+        "{complained}"
+    );
+    assert!(
+        complained.contains("Read-only file system") && complained.contains("Operation not permitted"),
+        "{complained}"
+    );
 }

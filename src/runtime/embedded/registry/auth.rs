@@ -126,7 +126,10 @@ fn fetch_token(
         return Err(invalid(from.shown(), format!("names no usable token server: realm {realm:?}")));
     };
     if !url.is_encrypted() && from.is_encrypted() {
-        return Err(PullError::Redirect { url: url.shown(), problem: "a token server without TLS is not trusted" });
+        return Err(PullError::Redirect {
+            url: url.shown(),
+            problem: "a token server without TLS is not trusted",
+        });
     }
     let service = challenge.parameter("service").unwrap_or_default();
     let scope = challenge.parameter("scope").filter(|scope| !scope.is_empty()).unwrap_or(scope);
@@ -146,7 +149,8 @@ fn fetch_token(
             query.push_str(&format!("&service={}", query_escape(service)));
         }
         url.path.push_str(&query);
-        let headers: Vec<_> = basic(auth).map(|value| ("Authorization".to_owned(), value)).into_iter().collect();
+        let headers: Vec<_> =
+            basic(auth).map(|value| ("Authorization".to_owned(), value)).into_iter().collect();
         client.send(Method::Get, &url, &headers)
     };
     let mut answer = answer.map_err(|error| PullError::from_http(error, &url.authority))?;
@@ -156,7 +160,10 @@ fn fetch_token(
             let reason = super::session::words_of(&answer.reason());
             let status = answer.status;
             return Err(PullError::Denied {
-                reason: format!("failed to authorize: failed to fetch token from {}: {status}{reason}", url.shown()),
+                reason: format!(
+                    "failed to authorize: failed to fetch token from {}: {status}{reason}",
+                    url.shown()
+                ),
             });
         }
         status => {
@@ -164,7 +171,8 @@ fn fetch_token(
             return Err(PullError::Status { method: "GET", url: url.shown(), status, reason });
         }
     }
-    let body = answer.read_all(MAX_TOKEN_BYTES).map_err(|error| PullError::from_http(error, &url.authority))?;
+    let body =
+        answer.read_all(MAX_TOKEN_BYTES).map_err(|error| PullError::from_http(error, &url.authority))?;
     let bad = || invalid(url.shown(), "the token server's answer holds no token");
     let value = serde_json::from_slice(&body).map_err(|_| bad())?;
     let found = decode::<TokenAnswer>(value).map_err(|_| bad())?.object;

@@ -91,7 +91,10 @@ impl<'a> BlobReader<'a> {
     /// All of a blob that is a small document.
     pub(super) fn read_document(&mut self, limit: usize) -> Result<Vec<u8>, PullError> {
         if self.blob.size > limit as u64 {
-            return Err(invalid(&self.blob.digest, format!("{} bytes; {limit} are the most", self.blob.size)));
+            return Err(invalid(
+                &self.blob.digest,
+                format!("{} bytes; {limit} are the most", self.blob.size),
+            ));
         }
         let mut bytes = Vec::new();
         while self.fill()? > 0 {
@@ -126,7 +129,9 @@ impl<'a> BlobReader<'a> {
                     return Ok(count);
                 }
                 // A registry that goes away in the middle is given the time to come back.
-                Err(error) if error.is_transient() || (self.offset > 0 && error.is_refused()) => self.cut(error)?,
+                Err(error) if error.is_transient() || (self.offset > 0 && error.is_refused()) => {
+                    self.cut(error)?
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -215,7 +220,8 @@ impl<'a> BlobReader<'a> {
         }
         let length = answer.header("content-length").and_then(|value| value.parse::<u64>().ok());
         if let Some(length) = length.filter(|length| *length != blob.size.saturating_sub(begins)) {
-            let problem = format!("the server has {} bytes of it, the manifest names {}", length + begins, blob.size);
+            let problem =
+                format!("the server has {} bytes of it, the manifest names {}", length + begins, blob.size);
             return Err(invalid(&blob.digest, problem));
         }
         self.skip(&mut answer, offset - begins)?;
@@ -230,7 +236,10 @@ impl<'a> BlobReader<'a> {
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(chunk.len());
             let count = answer.read(&mut chunk[..most]).map_err(|error| PullError::from_http(error, ""))?;
             if count == 0 {
-                return Err(invalid(&self.blob.digest, "the server ended it before the place where it was cut before"));
+                return Err(invalid(
+                    &self.blob.digest,
+                    "the server ended it before the place where it was cut before",
+                ));
             }
             left -= count as u64;
             if self.told.elapsed() >= TELL_EVERY {

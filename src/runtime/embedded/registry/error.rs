@@ -205,7 +205,9 @@ impl PullError {
             TlsError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
             TlsError::NotTls => {
                 let url = format!("{url}: http: server gave HTTP response to HTTPS client");
-                return Self::Redirect { url, problem: "name it as http://… in hosts.toml if that is meant" };
+                return Self::Redirect {
+                    url, problem: "name it as http://… in hosts.toml if that is meant"
+                };
             }
             other => other.to_string(),
         };

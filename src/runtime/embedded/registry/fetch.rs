@@ -55,7 +55,8 @@ pub fn pull(
 
     let first = resolve_reference(&mut session, &reference).map_err(resolve)?;
     progress(Progress::Resolved { reference: name.clone(), digest: first.digest.clone() });
-    let (manifest, config, layers) = find_image(&mut session, &reference, &first, &platform).map_err(unpack)?;
+    let (manifest, config, layers) =
+        find_image(&mut session, &reference, &first, &platform).map_err(unpack)?;
     let config_bytes = fetch_config(&mut session, &config).map_err(unpack)?;
     let diff_ids = manifest::diff_ids(&config_bytes, layers.len(), &config.digest).map_err(unpack)?;
     let layers: Vec<Layer> =
@@ -140,9 +141,12 @@ fn fetch_document(
         let bytes =
             answer.read_all(MAX_MANIFEST_BYTES).map_err(|error| PullError::from_http(error, &server))?;
         let digest = digest_of(&bytes);
-        let promised = if name.contains(':') { Some(name.to_owned()) } else { answer.header("docker-content-digest") };
+        let promised =
+            if name.contains(':') { Some(name.to_owned()) } else { answer.header("docker-content-digest") };
         // Another algorithm of the header is no promise about ours.
-        if let Some(promised) = promised.filter(|promised| promised.starts_with("sha256:") && *promised != digest) {
+        if let Some(promised) =
+            promised.filter(|promised| promised.starts_with("sha256:") && *promised != digest)
+        {
             return Err(invalid(promised, format!("the content has another digest, {digest}")));
         }
         Ok(Fetched { bytes, digest, content_type: answer.header("content-type").unwrap_or_default() })
@@ -158,8 +162,11 @@ fn find_image(
     first: &Fetched,
     platform: &Platform,
 ) -> Result<Parts, PullError> {
-    let mut fetched =
-        Fetched { bytes: first.bytes.clone(), digest: first.digest.clone(), content_type: first.content_type.clone() };
+    let mut fetched = Fetched {
+        bytes: first.bytes.clone(),
+        digest: first.digest.clone(),
+        content_type: first.content_type.clone(),
+    };
     // An index of indexes is allowed, a chain of them is not.
     for _ in 0..3 {
         match manifest::parse(&fetched.bytes, &fetched.content_type, &fetched.digest)? {

@@ -4,19 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
-
-use serde::Serialize;
-use tokio::net::UnixStream;
 
 use super::error::invalid;
 use super::{LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled, pull};
 use crate::api::decode::decode;
-use crate::rt;
+use crate::rt::child::TalkingChild;
 use crate::runtime::embedded::images::ImageStore;
 use crate::sys::{background, memory};
 
@@ -72,26 +67,24 @@ pub async fn pull_in_child(
     request: &PullRequest,
     mut progress: impl FnMut(Progress),
 ) -> Result<Pulled, PullError> {
-    let (mut child, socket) = Helper::start(program, request)?;
+    let value = serde_json::to_value(request).map_err(|error| invalid("pull request", error.to_string()))?;
+    let child = TalkingChild::start(Command::new(program).arg(SUBCOMMAND), value.to_string().as_bytes())
+        .map_err(|source| PullError::System { what: "start the pull helper", source })?;
     let mut lines = Vec::new();
     let mut buffer = vec![0; 16 * 1024];
     let mut extracting = BTreeSet::new();
     let mut outcome = None;
     loop {
-        let patience =
-            if extracting.is_empty() { request.progress_deadline() } else { DISK_PATIENCE.max(request.progress_deadline()) };
-        match tokio::time::timeout(patience, socket.readable()).await {
-            Err(_) => return Err(PullError::Stuck { seconds: patience.as_secs() }),
-            Ok(Err(source)) => return Err(PullError::System { what: "hear the pull helper", source }),
-            Ok(Ok(())) => {}
+        let deadline = request.progress_deadline();
+        let patience = if extracting.is_empty() { deadline } else { DISK_PATIENCE.max(deadline) };
+        let count = tokio::time::timeout(patience, child.read(&mut buffer))
+            .await
+            .map_err(|_| PullError::Stuck { seconds: patience.as_secs() })?
+            .map_err(|source| PullError::System { what: "hear the pull helper", source })?;
+        if count == 0 {
+            break;
         }
-        match socket.try_read(&mut buffer) {
-            Ok(0) => break,
-            Ok(count) => lines.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-            // A killed child's socket may say so in this way, too.
-            Err(_) => break,
-        }
+        lines.extend_from_slice(&buffer[..count]);
         while let Some(end) = lines.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = lines.drain(..=end).collect();
             let Some(heard) = parse_line(&line) else { continue };
@@ -134,54 +127,5 @@ fn note_extracting(extracting: &mut BTreeSet<String>, heard: &Progress) {
         } else {
             extracting.remove(digest);
         }
-    }
-}
-
-/// The child; killed when dropped.
-struct Helper {
-    child: Option<Child>,
-}
-
-impl Helper {
-    fn start(program: &Path, request: &PullRequest) -> Result<(Self, UnixStream), PullError> {
-        let failed = |what| move |source| PullError::System { what, source };
-        let (ours, theirs) = StdStream::pair().map_err(failed("make a socket for the pull helper"))?;
-        let input = OwnedFd::from(theirs);
-        let output = input.try_clone().map_err(failed("make a socket for the pull helper"))?;
-        let child = Command::new(program)
-            .arg(SUBCOMMAND)
-            .stdin(Stdio::from(input))
-            .stdout(Stdio::from(output))
-            .spawn()
-            .map_err(failed("start the pull helper"))?;
-        let helper = Self { child: Some(child) };
-        let text = request
-            .serialize(serde_json::value::Serializer)
-            .map_err(|error| invalid("pull request", error.to_string()))?
-            .to_string();
-        // A socket's buffer takes far more than a request; a child that is dead already is noticed when it is heard.
-        let _ = (&ours).write_all(text.as_bytes());
-        let _ = ours.shutdown(std::net::Shutdown::Write);
-        ours.set_nonblocking(true).map_err(failed("make a socket for the pull helper"))?;
-        let socket = UnixStream::from_std(ours).map_err(failed("make a socket for the pull helper"))?;
-        Ok((helper, socket))
-    }
-
-    /// Its socket is closed: it has ended, or is about to.
-    async fn wait(&mut self) -> String {
-        let Some(mut child) = self.child.take() else { return String::new() };
-        match rt::blocking("pull-wait", move || child.wait()).await {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
-        }
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
-        let _ = child.kill();
-        // It may hang in the kernel's file system for a while: not our thread's business.
-        let _ = rt::spawn_thread("pull-reap", move || drop(child.wait()));
     }
 }

@@ -191,13 +191,14 @@ impl Part {
         } else {
             format!("{}://{server}", if is_loopback_host(server) { "http" } else { "https" })
         };
-        let mut base = Url::parse(&with_scheme).ok_or_else(|| format!("{server:?} is no http:// or https:// URL"))?;
+        let mut base =
+            Url::parse(&with_scheme).ok_or_else(|| format!("{server:?} is no http:// or https:// URL"))?;
         let path = base.path.split('?').next().unwrap_or_default().trim_end_matches('/').to_owned();
         base.path = if self.override_path || path.ends_with("/v2") { path } else { format!("{path}/v2") };
-        let capable = |name: &str| {
-            self.capabilities.as_ref().is_none_or(|given| given.iter().any(|one| one == name))
-        };
-        let itself = base.authority == registry || (registry == DOCKER_HUB.0 && base.authority == DOCKER_HUB.1);
+        let capable =
+            |name: &str| self.capabilities.as_ref().is_none_or(|given| given.iter().any(|one| one == name));
+        let itself =
+            base.authority == registry || (registry == DOCKER_HUB.0 && base.authority == DOCKER_HUB.1);
         Ok(Host {
             resolves: capable("resolve"),
             pulls: capable("pull"),
@@ -220,7 +221,10 @@ fn certificates_in(directory: &Path) -> Part {
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     let ends = |path: &PathBuf, end: &str| path.extension().is_some_and(|found| found == end);
-    let client = paths.iter().find(|path| ends(path, "cert")).map(|path| (path.clone(), Some(path.with_extension("key"))));
+    let client = paths
+        .iter()
+        .find(|path| ends(path, "cert"))
+        .map(|path| (path.clone(), Some(path.with_extension("key"))));
     Part { ca: paths.into_iter().filter(|path| ends(path, "crt")).collect(), client, ..Part::default() }
 }
 
@@ -284,7 +288,10 @@ mod tests {
         )
         .unwrap();
         let bases: Vec<String> = found.iter().map(|host| host.base.text()).collect();
-        assert_eq!(bases, ["https://z.example/v2", "http://a.example:5000/proxy", "https://registry-1.docker.io/v2"]);
+        assert_eq!(
+            bases,
+            ["https://z.example/v2", "http://a.example:5000/proxy", "https://registry-1.docker.io/v2"]
+        );
         assert!(!found[0].resolves && found[0].pulls && found[1].resolves);
         let namespaces: Vec<Option<&str>> = found.iter().map(|host| host.namespace.as_deref()).collect();
         assert_eq!(namespaces, [Some("docker.io"), Some("docker.io"), None]);

@@ -74,7 +74,8 @@ pub(super) fn name_of(hash: &[u8]) -> String {
 }
 
 fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, PullError> {
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| invalid(what, format!("not JSON: {error}")))?;
+    let value: Value =
+        serde_json::from_slice(bytes).map_err(|error| invalid(what, format!("not JSON: {error}")))?;
     if !value.is_object() {
         return Err(invalid(what, "not a JSON object"));
     }
@@ -84,7 +85,7 @@ fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, PullErr
 /// Reads an index or a manifest.
 pub(super) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Document, PullError> {
     let raw: Raw = from_json(bytes, what)?;
-    if raw.schema_version == 1 || !raw.fs_layers.is_empty() || content_type.contains("manifest.v1+") {
+    if raw.schema_version == 1 || !raw.fs_layers.is_empty() || content_type.contains("docker.distribution.manifest.v1") {
         return Err(invalid(
             what,
             "a manifest of schema 1, which Docker has given up and nobody should trust: push the image again",
@@ -96,7 +97,10 @@ pub(super) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Docu
             Ok(Document::Manifest { config, layers: raw.layers })
         }
         None if !raw.manifests.is_empty() => Ok(Document::Index(raw.manifests)),
-        _ => Err(invalid(what, format!("neither an image's manifest nor an index (content type {content_type:?})"))),
+        _ => Err(invalid(
+            what,
+            format!("neither an image's manifest nor an index (content type {content_type:?})"),
+        )),
     }
 }
 
@@ -116,7 +120,10 @@ fn check_image(config: &Descriptor, layers: &[Descriptor], what: &str) -> Result
         }
     }
     if config.size > MAX_CONFIG_BYTES as u64 {
-        return Err(invalid(&config.digest, format!("a configuration of {} bytes; 4 MiB are the most", config.size)));
+        return Err(invalid(
+            &config.digest,
+            format!("a configuration of {} bytes; 4 MiB are the most", config.size),
+        ));
     }
     Ok(())
 }
@@ -124,7 +131,8 @@ fn check_image(config: &Descriptor, layers: &[Descriptor], what: &str) -> Result
 /// The manifest for this platform. Attestations and the like name `unknown` ones and never match.
 pub(super) fn choose(offered: Vec<Descriptor>, wanted: &Platform) -> Result<Descriptor, PullError> {
     let rank = |descriptor: &Descriptor| wanted.rank(&descriptor.platform.clone().unwrap_or_default());
-    let names: Vec<String> = offered.iter().filter_map(|one| one.platform.as_ref()).map(Platform::to_string).collect();
+    let names: Vec<String> =
+        offered.iter().filter_map(|one| one.platform.as_ref()).map(Platform::to_string).collect();
     let best = offered.into_iter().filter_map(|one| Some((rank(&one)?, one))).min_by_key(|(rank, _)| *rank);
     best.map(|(_, descriptor)| descriptor)
         .ok_or_else(|| PullError::Platform { wanted: wanted.to_string(), offered: names.join(", ") })
@@ -168,7 +176,8 @@ mod tests {
 
     #[test]
     fn an_index_yields_the_image_of_the_platform() {
-        let entry = |letter, platform: Value| json!({"digest": digest(letter), "size": 1, "platform": platform});
+        let entry =
+            |letter, platform: Value| json!({"digest": digest(letter), "size": 1, "platform": platform});
         let index = json!({"schemaVersion": 2, "manifests": [
             entry("a", json!({"os": "linux", "architecture": "arm", "variant": "v6"})),
             entry("b", json!({"os": "linux", "architecture": "amd64"})),

@@ -124,7 +124,10 @@ impl Session {
                 }
                 Err(error) if mirrors.is_empty() => return Err(error),
                 Err(error) => {
-                    return Err(PullError::AfterMirrors { mirrors: mirrors.join("; "), source: Box::new(error) });
+                    return Err(PullError::AfterMirrors {
+                        mirrors: mirrors.join("; "),
+                        source: Box::new(error),
+                    });
                 }
             }
         }
@@ -227,7 +230,12 @@ impl Session {
     }
 
     /// A blob's copy elsewhere, as foreign layers name them: without any credentials.
-    pub(super) fn ask_elsewhere(&mut self, index: usize, text: &str, ask: Ask<'_>) -> Result<Answer, PullError> {
+    pub(super) fn ask_elsewhere(
+        &mut self,
+        index: usize,
+        text: &str,
+        ask: Ask<'_>,
+    ) -> Result<Answer, PullError> {
         let url = Url::parse(text).filter(Url::is_encrypted).ok_or_else(|| PullError::Redirect {
             url: text.to_owned(),
             problem: "a layer's own URL must be https://",
@@ -251,7 +259,9 @@ fn refusal(answer: &mut Answer, url: &Url, ask: Ask<'_>) -> PullError {
     let reason = if ask.method == Method::Head { String::new() } else { words_of(&answer.reason()) };
     match answer.status {
         404 => PullError::NotFound { what: ask.what.to_owned() },
-        401 | 403 => PullError::Denied { reason: format!("{} says {}{reason}", url.authority, answer.status) },
+        401 | 403 => {
+            PullError::Denied { reason: format!("{} says {}{reason}", url.authority, answer.status) }
+        }
         status => PullError::Status { method, url: url.shown(), status, reason },
     }
 }
@@ -259,7 +269,8 @@ fn refusal(answer: &mut Answer, url: &Url, ask: Ask<'_>) -> PullError {
 /// `: CODE: message` of the errors that a registry sends, or nothing.
 pub(super) fn words_of(body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
-    let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let first = value.get("errors").and_then(|errors| errors.get(0)).unwrap_or(&Value::Null);
     let (code, message) = (text(first, "code"), text(first, "message"));
     let words = match (code.is_empty(), message.is_empty()) {

@@ -17,7 +17,8 @@ fn progress_and_requests_arrive_as_they_were_sent() {
         assert_eq!(decode::<Progress>(serde_json::from_str(&line).unwrap()).unwrap().object, progress);
     }
     let auth = Auth { username: "me".into(), password: "secret".into(), ..Auth::default() };
-    let request = PullRequest { image: "a".into(), auth: Some(auth), stall_timeout_ms: 5, ..PullRequest::default() };
+    let request =
+        PullRequest { image: "a".into(), auth: Some(auth), stall_timeout_ms: 5, ..PullRequest::default() };
     let text = serde_json::to_value(&request).unwrap();
     assert_eq!(decode::<PullRequest>(text).unwrap().object, request);
     assert!(!format!("{request:?}").contains("secret"));

@@ -131,7 +131,9 @@ impl Reader<'_> {
                 let bare = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
                 let end = self.rest.find(|letter| !bare(letter)).unwrap_or(self.rest.len());
                 if end == 0 {
-                    return Err(self.error("a key is missing; keys with other than letters, digits, '_' and '-' need quotes"));
+                    return Err(self.error(
+                        "a key is missing; keys with other than letters, digits, '_' and '-' need quotes",
+                    ));
                 }
                 parts.push(self.rest[..end].to_owned());
                 self.rest = &self.rest[end..];
@@ -163,7 +165,11 @@ impl Reader<'_> {
             "false" => Value::Bool(false),
             _ => match word.replace('_', "").parse::<i64>() {
                 Ok(number) => Value::from(number),
-                Err(_) => return Err(self.error("not a string in quotes, true, false, a whole number, [...] or {...}")),
+                Err(_) => {
+                    return Err(
+                        self.error("not a string in quotes, true, false, a whole number, [...] or {...}")
+                    );
+                }
             },
         };
         self.rest = &self.rest[end..];
@@ -262,7 +268,8 @@ mod tests {
                     [host.'https://a.example'.header]\n x-key = [\"1\"]\n[host.z]\nheader = { a = \"b\", c = 1_0 }\n";
         let found = parse(text).unwrap();
         let host = |name: &str| vec!["host".to_owned(), name.to_owned()];
-        let entry = |table: Vec<String>, key: &str, value: Value| Assignment { table, key: key.into(), value };
+        let entry =
+            |table: Vec<String>, key: &str, value: Value| Assignment { table, key: key.into(), value };
         let a = host("https://a.example");
         let b = host("https://b.example/v2/x");
         assert_eq!(

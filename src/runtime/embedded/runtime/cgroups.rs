@@ -43,9 +43,11 @@ pub(super) fn enter(dirs: &[PathBuf], pid: i32) -> Result<(), Failure> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     for dir in dirs {
         let path = dir.join("cgroup.procs");
-        for process in std::iter::once(pid.to_string()).chain(children.split_whitespace().map(str::to_owned)) {
-            std::fs::write(&path, &process)
-                .map_err(|error| Failure::because(&format!("write {process} to {}", path.display()), &error))?;
+        for process in std::iter::once(pid.to_string()).chain(children.split_whitespace().map(str::to_owned))
+        {
+            std::fs::write(&path, &process).map_err(|error| {
+                Failure::because(&format!("write {process} to {}", path.display()), &error)
+            })?;
         }
     }
     Ok(())

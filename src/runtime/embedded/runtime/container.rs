@@ -11,14 +11,12 @@ use super::api::{ContainerStats, EventKind};
 use super::record::{ContainerRecord, End, SandboxStage};
 use super::state::{Container, Phase};
 use super::{
-    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, sandbox, serve, usage,
-    watch,
+    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, usage, watch,
 };
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
-use crate::observed::{ObservedContainer, ObservedMount};
 use crate::rt;
-use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, SandboxConfig, labels};
+use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, SandboxConfig};
 use crate::types::{ContainerId, SandboxId};
 
 const SIGKILL: i32 = 9;
@@ -32,40 +30,6 @@ const CLEAR_PAUSE: Duration = Duration::from_millis(20);
 /// containerd's exit code of what could not be started.
 const START_FAILED: i32 = 128;
 
-/// One container in full, for the agent.
-pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
-    let (view, record) = serve::view(shared, id)?;
-    let pod = crate::runtime::convert::pod_from_labels(&record.config.labels).unwrap_or_default();
-    let name = record.config.labels.get(labels::CONTAINER_NAME).unwrap_or(&record.config.name).as_str().into();
-    let annotations = record.config.annotations;
-    Ok(ObservedContainer {
-        id: view.id,
-        pod,
-        name,
-        sandbox: view.sandbox,
-        state: view.state,
-        attempt: record.config.attempt,
-        hash: annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
-        image: view.image,
-        image_id: view.image_ref,
-        created_at: view.created_at,
-        started_at: view.started_at,
-        finished_at: view.finished_at,
-        exit_code: view.exit_code,
-        reason: view.reason,
-        message: view.message,
-        annotations,
-        log_path: view.log_path,
-        mounts: record
-            .config
-            .mounts
-            .into_iter()
-            .map(|mount| ObservedMount { container_path: mount.container_path, host_path: mount.host_path })
-            .collect(),
-        user: view.user,
-    })
-}
-
 /// Makes a container.
 pub(super) async fn create(
     shared: Rc<Shared>,
@@ -73,7 +37,7 @@ pub(super) async fn create(
     config: ContainerConfig,
     sandbox_config: SandboxConfig,
 ) -> Result<ContainerId, Failure> {
-    let _held = sandbox::hold(&shared, &sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
+    let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
     let id = ContainerId::from(files::new_id()?);
     let created_at = shared.clock.now();
     let monitor = {
@@ -84,13 +48,14 @@ pub(super) async fn create(
             .ok_or_else(|| Failure::refused(format!("sandbox container \"{sandbox}\" is not running")))?;
         if let Some(other) = state.same_container(&sandbox, &config) {
             let pod = &sandbox_config.pod;
-            let name = format!(
-                "{}_{}_{}_{}_{}",
-                config.name, pod.name, pod.namespace, pod.uid, config.attempt
-            );
+            let name =
+                format!("{}_{}_{}_{}_{}", config.name, pod.name, pod.namespace, pod.uid, config.attempt);
             return Err(Failure::new(
                 ErrorKind::AlreadyExists,
-                format!("failed to reserve container name {name:?}: name {name:?} is reserved for {:?}", other.as_str()),
+                format!(
+                    "failed to reserve container name {name:?}: name {name:?} is reserved for {:?}",
+                    other.as_str()
+                ),
             ));
         }
         state.containers.insert(id.clone(), Container::new(&sandbox, &config, created_at));
@@ -151,7 +116,7 @@ fn set_phase(shared: &Shared, id: &ContainerId, from: Phase, to: Phase) {
 /// Starts a container that was made.
 pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
     let (sandbox, ..) = find(&shared, &id)?;
-    let _held = sandbox::hold(&shared, &sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
+    let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
     let (_, phase, _) = find(&shared, &id)?;
     if phase != Phase::Created {
         let state = shared.state.borrow().containers.get(&id).map(Container::kind).unwrap_or_default();
@@ -202,7 +167,10 @@ pub(super) async fn stop(shared: Rc<Shared>, id: ContainerId, grace: Duration) -
     if has_ended(&shared, &id, KILL_PATIENCE).await {
         return Ok(());
     }
-    Err(Failure::new(ErrorKind::Timeout, format!("an error occurs during waiting for container \"{id}\" to be killed")))
+    Err(Failure::new(
+        ErrorKind::Timeout,
+        format!("an error occurs during waiting for container \"{id}\" to be killed"),
+    ))
 }
 
 const SIGTERM: i32 = 15;
@@ -238,7 +206,7 @@ async fn has_ended(shared: &Shared, id: &ContainerId, patience: Duration) -> boo
 /// Removes a container. One that runs is killed.
 pub(super) async fn remove(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, ..)) = find(&shared, &id) else { return Ok(()) };
-    let _held = sandbox::hold(&shared, &sandbox).await;
+    let _held = shared.hold(&sandbox).await;
     remove_held(&shared, &id).await
 }
 
@@ -258,9 +226,14 @@ pub(super) async fn remove_held(shared: &Rc<Shared>, id: &ContainerId) -> Result
 }
 
 /// Takes away everything a container may consist of, whatever of it is there; its record last.
-pub(super) async fn dismantle(shared: &Rc<Shared>, sandbox: &SandboxId, id: &ContainerId) -> Result<(), Failure> {
+pub(super) async fn dismantle(
+    shared: &Rc<Shared>,
+    sandbox: &SandboxId,
+    id: &ContainerId,
+) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(sandbox);
-    let has_monitor = shared.state.borrow().sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.monitor.is_some());
+    let has_monitor =
+        shared.state.borrow().sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.monitor.is_some());
     if has_monitor && let Err(error) = monitors::handle(&dir).forget(id.as_str()).await {
         log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to forget a container");
     }
@@ -307,12 +280,16 @@ async fn clear_cgroup(dirs: Vec<std::path::PathBuf>) -> Result<(), Failure> {
 }
 
 /// Changes cgroup values of a container.
-pub(super) async fn update(shared: Rc<Shared>, id: ContainerId, resources: LinuxResources) -> Result<(), Failure> {
+pub(super) async fn update(
+    shared: Rc<Shared>,
+    id: ContainerId,
+    resources: LinuxResources,
+) -> Result<(), Failure> {
     let (sandbox, phase, dir) = find(&shared, &id)?;
     if !matches!(phase, Phase::Running(_) | Phase::Created) {
         return Err(Failure::refused(format!("container \"{id}\" is not running or created")));
     }
-    let _held = sandbox::hold(&shared, &sandbox).await;
+    let _held = shared.hold(&sandbox).await;
     let updated = rt::blocking("update container", move || {
         let failed = |error: &dyn std::error::Error| Failure::because("failed to update resources", error);
         let mut record = ContainerRecord::read(&dir).map_err(|error| failed(&error))?;
@@ -358,7 +335,8 @@ pub(super) async fn stats(shared: &Rc<Shared>, id: &ContainerId) -> Result<Conta
     let layer = shared.config.layout.writable_layer(id);
     let at = shared.clock.now();
     rt::blocking("container stats", move || {
-        let record = ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
+        let record =
+            ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
         Ok(usage::stats(at, &record, &layer))
     })
     .await

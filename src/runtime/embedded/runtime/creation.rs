@@ -75,7 +75,8 @@ impl Creation {
     fn with_handler(mut self, shared: &Shared) -> Self {
         let handler = shared.state.borrow().sandboxes.get(&self.sandbox).map(|found| found.handler.clone());
         let program = handler.and_then(|handler| shared.config.handlers.get(&*handler).cloned());
-        self.external_runtime = program.iter().flat_map(|program| program.split_whitespace()).map(str::to_owned).collect();
+        self.external_runtime =
+            program.iter().flat_map(|program| program.split_whitespace()).map(str::to_owned).collect();
         self
     }
 
@@ -94,11 +95,8 @@ impl Creation {
         remember(&record)?;
         fault::point("create:record")?;
         let user = self.user(&image)?;
-        record.user = Some(RecordedUser {
-            uid: user.uid,
-            gid: user.gid,
-            groups: user.additional_gids.clone(),
-        });
+        record.user =
+            Some(RecordedUser { uid: user.uid, gid: user.gid, groups: user.additional_gids.clone() });
         self.make_layer(&dir, &sandbox.config)?;
         fault::point("create:layer")?;
         volumes::resolve_images(&self.images, &dir, &mut self.config.mounts)?;
@@ -112,7 +110,10 @@ impl Creation {
 
     fn image(&self) -> Result<Image, Failure> {
         let reference = &self.config.image;
-        let found = self.images.resolve(reference).map_err(|error| Failure::because("failed to get image", &error))?;
+        let found = self
+            .images
+            .resolve(reference)
+            .map_err(|error| Failure::because("failed to get image", &error))?;
         found.ok_or_else(|| {
             Failure::new(ErrorKind::NotFound, format!("failed to get image {reference:?}: image not found"))
         })
@@ -123,7 +124,8 @@ impl Creation {
             ("", _) | (_, "") => PathBuf::new(),
             (directory, file) => PathBuf::from(directory).join(file),
         };
-        let named = [&self.config.user_specified_image, &self.config.image].into_iter().find(|name| !name.is_empty());
+        let named =
+            [&self.config.user_specified_image, &self.config.image].into_iter().find(|name| !name.is_empty());
         ContainerRecord {
             id: self.id.clone(),
             sandbox: self.sandbox.clone(),
@@ -172,9 +174,11 @@ impl Creation {
         user: &oci::ResolvedUser,
         record: &mut ContainerRecord,
     ) -> Result<Vec<Skipped>, Failure> {
-        let failed = |error: &dyn std::error::Error| Failure::because("failed to generate container spec", error);
+        let failed =
+            |error: &dyn std::error::Error| Failure::because("failed to generate container spec", error);
         let parent = cgroups::parent_of(&sandbox.config, &self.sandbox);
-        let leaf = cgroup::make_leaf(&self.cgroup, &parent, self.id.as_str()).map_err(|error| failed(&error))?;
+        let leaf =
+            cgroup::make_leaf(&self.cgroup, &parent, self.id.as_str()).map_err(|error| failed(&error))?;
         record.cgroups = leaf.dirs;
         fault::point("create:cgroup")?;
         let node = self.facts.for_container(self.config.security.privileged);

@@ -10,7 +10,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::super::client::{AttachSession, ExecSession, MonitorError, Streams};
 use super::super::oci;
-use super::super::spec::Bundle;
+use super::super::spec::{Bundle, ExecSpec};
 use super::record::read_json;
 use super::{Failure, Shared, container, monitors};
 use crate::runtime::{ErrorKind, ExecOutput};
@@ -61,9 +61,8 @@ pub(super) async fn sync(
         // Dropping the session kills the program.
         Some(timeout) => tokio::time::timeout(timeout, run).await.unwrap_or_else(|_| {
             let words = crate::types::go_duration(timeout);
-            let message = format!(
-                "failed to exec in container: timeout {words} exceeded: context deadline exceeded"
-            );
+            let message =
+                format!("failed to exec in container: timeout {words} exceeded: context deadline exceeded");
             Err(Failure::new(ErrorKind::Timeout, message))
         }),
     }
@@ -80,7 +79,7 @@ pub(super) async fn begin(
     let (sandbox, dir) = container::running(shared, id)?;
     let bundle: Bundle =
         read_json(&dir.bundle()).map_err(|error| Failure::because("failed to load container", &error))?;
-    let spec = oci::exec_spec(&bundle, command, tty);
+    let spec = ExecSpec { directory: dir.0, ..oci::exec_spec(&bundle, command, tty) };
     let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
     monitor.exec(id.as_str(), &spec, streams).await.map_err(|error| broken(id, &error))
 }

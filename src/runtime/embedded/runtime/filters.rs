@@ -36,13 +36,16 @@ pub(super) fn of(
         return Ok(None);
     }
     let arch = Arch::node().ok_or_else(|| {
-        Failure::refused("seccomp filters cannot be made for this machine's architecture; use the profile Unconfined")
+        Failure::refused(
+            "seccomp filters cannot be made for this machine's architecture; use the profile Unconfined",
+        )
     })?;
     let subject = Subject { capabilities, kernel: crate::sys::node::kernel_version(), arch };
     let (digest, profile): (Sha256, Box<dyn FnOnce() -> Result<Profile, Failure>>) = match choice {
-        SeccompChoice::Unconfined | SeccompChoice::RuntimeDefault => {
-            (Sha256::new().chain_update("default"), Box::new(|| Ok(seccomp::default_profile(capabilities, arch))))
-        }
+        SeccompChoice::Unconfined | SeccompChoice::RuntimeDefault => (
+            Sha256::new().chain_update("default"),
+            Box::new(|| Ok(seccomp::default_profile(capabilities, arch))),
+        ),
         SeccompChoice::Localhost(path) => {
             let text = read(Path::new(path))?;
             let digest = Sha256::new().chain_update("localhost\0").chain_update(&text);

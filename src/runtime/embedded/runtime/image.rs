@@ -4,6 +4,7 @@
 
 use std::rc::Rc;
 
+use super::super::registry::{self, Auth, PullRequest};
 use super::{Failure, Shared};
 use crate::rt;
 use crate::runtime::{ImageAuth, ImageStatus};
@@ -29,8 +30,29 @@ fn user(text: &str) -> (Option<i64>, String) {
 }
 
 /// Pulls an image in a process of its own. Returns the image's id.
-pub(super) async fn pull(_shared: &Rc<Shared>, image: &str, _auth: Option<&ImageAuth>) -> Result<String, Failure> {
-    Err(Failure::refused(format!("failed to pull {image:?}: import the image with agent image import")))
+pub(super) async fn pull(
+    shared: &Rc<Shared>,
+    image: &str,
+    auth: Option<&ImageAuth>,
+) -> Result<String, Failure> {
+    let request = PullRequest {
+        image: image.to_owned(),
+        auth: auth.map(|auth| Auth {
+            username: auth.username.clone(),
+            password: auth.password.clone(),
+            ..Auth::default()
+        }),
+        hosts_dirs: shared.config.registry_hosts_dirs.clone(),
+        store: shared.images.root().to_owned(),
+        ..PullRequest::default()
+    };
+    let program = shared.program();
+    let pulled = registry::pull_in_child(&program, &request, |progress| {
+        log::debug!(progress:? = progress; "Pulling image");
+    });
+    let pulled = pulled.await.map_err(|error| Failure::refused(crate::logging::chain(&error)))?;
+    shared.hint();
+    Ok(pulled.image_id)
 }
 
 #[cfg(test)]

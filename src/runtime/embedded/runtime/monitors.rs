@@ -23,10 +23,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the monitor of a sandbox and returns its process id when it is ready.
 pub(super) async fn spawn(shared: &Rc<Shared>, dir: &SandboxDir) -> Result<i32, Failure> {
-    let spawned = client::spawn_monitor(&shared.config.program, dir).await;
-    let spawned = spawned.map_err(|error| {
-        Failure::refused(format!("failed to start the pod's monitor: {}", chain(&error)))
-    })?;
+    let spawned = client::spawn_monitor(&shared.program(), dir).await;
+    let spawned = spawned
+        .map_err(|error| Failure::refused(format!("failed to start the pod's monitor: {}", chain(&error))))?;
     let pid = spawned.pid;
     rt::spawn("reap monitor", spawned.reap());
     Ok(pid)

@@ -184,7 +184,7 @@ async fn undo(shared: &Rc<Shared>, id: &SandboxId) {
         Ok(()) => drop(shared.state.borrow_mut().sandboxes.remove(id)),
         Err(failure) => {
             log::warn!(sandbox:% = id, err = failure.message; "Failed to undo a sandbox that an earlier agent was making");
-            sandbox::set_stage(shared, id, SandboxStage::NotReady);
+            shared.set_stage(id, SandboxStage::NotReady);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::Mutex;
 
 use super::super::layout::SandboxDir;
 use super::super::network::Attachment;
@@ -50,7 +50,7 @@ pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<San
                 // It is shown as not ready, so that whoever asked for it asks for its removal.
                 Err(left) => {
                     log::warn!(sandbox:% = id, err = left.message; "Failed to undo a sandbox that could not be made");
-                    set_stage(&shared, &id, SandboxStage::NotReady);
+                    shared.set_stage(&id, SandboxStage::NotReady);
                 }
             }
             shared.hint();
@@ -66,7 +66,10 @@ fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Ar
         let name = format!("{}_{}_{}_{}", pod.name, pod.namespace, pod.uid, config.attempt);
         return Err(Failure::new(
             ErrorKind::AlreadyExists,
-            format!("failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}", other.as_str()),
+            format!(
+                "failed to reserve sandbox name {name:?}: name {name:?} is reserved for {:?}",
+                other.as_str()
+            ),
         ));
     }
     let sandbox = Sandbox::new(config, shared.clock.now());
@@ -164,8 +167,9 @@ async fn attach(
         dns: config.dns.clone(),
     };
     let attached = rt::blocking("attach network", move || network.attach(&attachment)).await;
-    let addresses =
-        attached.map_err(|error| Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error))?;
+    let addresses = attached.map_err(|error| {
+        Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error)
+    })?;
     Ok(addresses.iter().map(ToString::to_string).collect())
 }
 
@@ -175,13 +179,17 @@ fn netns_of(pid: i32) -> String {
 
 /// Stops a sandbox and everything in it.
 pub(super) async fn stop(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
-    let Some(_held) = hold(&shared, &id).await else { return Ok(()) };
+    let Some(_held) = shared.hold(&id).await else { return Ok(()) };
     stop_held(&shared, &id).await
 }
 
 async fn stop_held(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
     if !shared.state.borrow().sandboxes.contains_key(id) {
         return Ok(());
+    }
+    let containers = shared.state.borrow().containers_of(id);
+    for container in containers {
+        container::stop(Rc::clone(shared), container, Duration::ZERO).await?;
     }
     let dir = shared.config.layout.sandbox(id);
     let netns = Process::monitor_of(&dir).filter(|monitor| monitor.is_alive());
@@ -232,7 +240,7 @@ async fn halt_monitor(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure
 
 /// Removes a sandbox with everything in it. Stops it if that was not done.
 pub(super) async fn remove(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
-    let Some(_held) = hold(&shared, &id).await else { return Ok(()) };
+    let Some(_held) = shared.hold(&id).await else { return Ok(()) };
     stop_held(&shared, &id).await?;
     let containers = shared.state.borrow().containers_of(&id);
     for container in containers {
@@ -261,27 +269,4 @@ pub(super) async fn dismantle(shared: &Rc<Shared>, id: &SandboxId) -> Result<(),
         files::remove_sandbox_dir(&dir)
     })
     .await
-}
-
-/// Waits for its turn on a sandbox. `None` when there is none.
-pub(super) async fn hold(shared: &Shared, id: &SandboxId) -> Option<OwnedMutexGuard<()>> {
-    let lock = shared.state.borrow().sandboxes.get(id).map(|sandbox| Arc::clone(&sandbox.lock))?;
-    Some(lock.lock_owned().await)
-}
-
-/// Writes how far a sandbox is, in memory and in its record.
-pub(super) fn set_stage(shared: &Shared, id: &SandboxId, stage: SandboxStage) {
-    if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
-        sandbox.stage = stage;
-    }
-    let dir = shared.config.layout.sandbox(id);
-    let written = SandboxRecord::read(&dir).and_then(|mut record| {
-        record.stage = stage;
-        record.write(&dir)
-    });
-    if let Err(error) = written
-        && !error.is_missing()
-    {
-        log::warn!(sandbox:% = id, err = chain(&error); "Failed to remember a sandbox");
-    }
 }

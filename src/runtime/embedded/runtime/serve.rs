@@ -4,7 +4,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use tokio::sync::broadcast;
 
@@ -12,13 +11,11 @@ use super::super::images::Usage;
 use super::api::{
     AttachSession, ContainerStats, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams,
 };
-use super::record::{ContainerRecord, SandboxRecord, SandboxStage};
-use super::state::Phase;
-use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_container, no_sandbox};
-use crate::observed::ContainerStateKind;
+use super::record::{SandboxRecord, SandboxStage};
+use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_sandbox, view};
 use crate::rt;
 use crate::runtime::{ErrorKind, RuntimeError};
-use crate::types::{ContainerId, SandboxId, Timestamp};
+use crate::types::{ContainerId, SandboxId};
 
 /// Events that a slow listener may be behind.
 const EVENT_QUEUE: usize = 256;
@@ -64,7 +61,7 @@ impl EmbeddedRuntime {
     /// # Errors
     /// When there is none.
     pub fn container(&self, id: &ContainerId) -> Result<ContainerView, RuntimeError> {
-        let viewed = view(&self.shared, id);
+        let viewed = view::view(&self.shared, id);
         viewed.map(|(view, _)| view).map_err(|failure| failure.of("ContainerStatus"))
     }
 
@@ -112,7 +109,11 @@ impl EmbeddedRuntime {
     ///
     /// # Errors
     /// When the sandbox is not ready or nobody listens.
-    pub async fn port_stream(&self, id: &SandboxId, port: u16) -> Result<tokio::net::TcpStream, RuntimeError> {
+    pub async fn port_stream(
+        &self,
+        id: &SandboxId,
+        port: u16,
+    ) -> Result<tokio::net::TcpStream, RuntimeError> {
         let call = "PortForward";
         let (pid, host_network) = {
             let state = self.shared.state.borrow();
@@ -167,50 +168,10 @@ impl EmbeddedRuntime {
     /// Ids of images that containers were made from, running or not.
     #[must_use]
     pub fn images_in_use(&self) -> Vec<String> {
-        let mut ids: Vec<String> = self.containers().into_iter().map(|container| container.image_id).collect();
+        let mut ids: Vec<String> =
+            self.containers().into_iter().map(|container| container.image_id).collect();
         ids.sort();
         ids.dedup();
         ids
     }
-}
-
-/// Everything of a container, from its record and what is known in memory.
-pub(super) fn view(
-    shared: &Rc<super::Shared>,
-    id: &ContainerId,
-) -> Result<(ContainerView, ContainerRecord), Failure> {
-    let state = shared.state.borrow();
-    let known = state.containers.get(id).filter(|container| container.phase != Phase::Making);
-    let known = known.ok_or_else(|| no_container(id))?;
-    let dir = shared.config.layout.sandbox(&known.sandbox).container(id.as_str());
-    let record =
-        ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
-    let started = match known.phase {
-        Phase::Running(started) => Some(started),
-        _ => super::record::started(&dir),
-    };
-    let end = record.end.clone().unwrap_or_default();
-    let view = ContainerView {
-        id: id.clone(),
-        sandbox: known.sandbox.clone(),
-        state: known.kind(),
-        created_at: known.created_at,
-        started_at: started.map(|started| started.at).unwrap_or_default(),
-        finished_at: Timestamp::from_nanos(end.at),
-        exit_code: end.code,
-        reason: end.reason,
-        message: end.message,
-        image: record.image.clone(),
-        image_ref: record.image_ref.clone(),
-        image_id: record.image_id.clone(),
-        log_path: record.log_path.display().to_string(),
-        pid: match known.phase {
-            Phase::Running(started) => started.pid,
-            _ => 0,
-        },
-        user: record.user.as_ref().map(super::record::RecordedUser::observed),
-        config: record.config.clone(),
-    };
-    debug_assert!(view.state != ContainerStateKind::Unknown, "every phase is known");
-    Ok((view, record))
 }

@@ -199,9 +199,10 @@ impl State {
     }
 
     pub(super) fn observed_containers(&self, pod: Option<&PodUid>) -> Vec<ObservedContainer> {
-        let found = self.containers.iter().filter(|(_, container)| {
-            container.is_pod && container.phase != Phase::Making
-        });
+        let found = self
+            .containers
+            .iter()
+            .filter(|(_, container)| container.is_pod && container.phase != Phase::Making);
         found
             .filter_map(|(id, container)| self.observed_container(id, container))
             .filter(|container| pod.is_none_or(|uid| container.pod.uid == *uid))

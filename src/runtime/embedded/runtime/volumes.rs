@@ -21,10 +21,14 @@ pub(super) fn resolve_images(
     let wanted = mounts.iter_mut().filter(|mount| mount.image.is_some());
     for (number, wanted) in wanted.enumerate() {
         let Some(image) = &wanted.image else { continue };
-        let failed =
-            |error: &dyn std::error::Error| Failure::because(&format!("failed to mount image {:?}", image.image), error);
+        let failed = |error: &dyn std::error::Error| {
+            Failure::because(&format!("failed to mount image {:?}", image.image), error)
+        };
         let found = images.resolve(&image.image).map_err(|error| failed(&error))?.ok_or_else(|| {
-            Failure::new(ErrorKind::NotFound, format!("failed to mount image {:?}: image not found", image.image))
+            Failure::new(
+                ErrorKind::NotFound,
+                format!("failed to mount image {:?}: image not found", image.image),
+            )
         })?;
         let root = match found.layers.as_slice() {
             [only] => only.clone(),
@@ -51,11 +55,11 @@ fn merged(dir: &ContainerDir, number: usize, layers: &[PathBuf]) -> Result<PathB
 /// A directory of an image. Links in it could lead out of the image, so none is followed; what is found is bound to a place
 /// that nobody can change.
 fn below(dir: &ContainerDir, number: usize, root: &Path, sub_path: &str) -> Result<PathBuf, Failure> {
-    let failed =
-        |error: std::io::Error| Failure::because(&format!("failed to mount sub path {sub_path:?} of the image"), &error);
-    let found = Handle::open(root)
-        .and_then(|root| root.below(Path::new(sub_path), Mounts::Cross))
-        .map_err(failed)?;
+    let failed = |error: std::io::Error| {
+        Failure::because(&format!("failed to mount sub path {sub_path:?} of the image"), &error)
+    };
+    let found =
+        Handle::open(root).and_then(|root| root.below(Path::new(sub_path), Mounts::Cross)).map_err(failed)?;
     let target = dir.0.join(format!("image-{number}-part"));
     if found.metadata().map_err(failed)?.is_dir() {
         files::make_new_dir(&target, 0o755)?;

@@ -8,10 +8,10 @@ use std::rc::Rc;
 use super::super::client::Watch;
 use super::super::protocol::{Exited, Reply, Started};
 use super::api::EventKind;
+use super::processes::Process;
 use super::record::{self, ContainerRecord, End, SandboxStage};
 use super::state::Phase;
-use super::processes::Process;
-use super::{Shared, monitors, sandbox};
+use super::{Shared, monitors};
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
 use crate::rt;
@@ -143,7 +143,7 @@ pub(super) fn monitor_gone(shared: &Shared, id: &SandboxId) {
         }
     }
     if stage == SandboxStage::Ready {
-        sandbox::set_stage(shared, id, SandboxStage::NotReady);
+        shared.set_stage(id, SandboxStage::NotReady);
         shared.announce(EventKind::Stopped, id, None);
     }
     shared.ended.notify_waiters();

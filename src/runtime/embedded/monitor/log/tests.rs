@@ -148,7 +148,8 @@ fn a_full_disk_loses_entries_and_says_so_when_there_is_room() {
         .and_then(|(_, rest)| rest.strip_suffix(" bytes of log lost")?.parse().ok())
         .unwrap_or_else(|| panic!("{note}"));
     let entry = line.len() + ENVELOPE - 1;
-    let kept = lines.iter().map(|line| line.len() + 1).sum::<usize>() - note.len() - after.len() - later.len();
+    let kept =
+        lines.iter().map(|line| line.len() + 1).sum::<usize>() - note.len() - after.len() - later.len();
     let sent = 200 * entry + lines[0].len();
     assert!(kept + lost >= sent && kept + lost < sent + 100, "{kept} + {lost} of {sent}");
 }

@@ -1,0 +1,191 @@
+//! Images and volumes that want out. `outside` stands for the node; nothing of it may change.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::sys::mount::mount_points;
+
+fn outside(sample: &Sample) -> PathBuf {
+    let outside = sample.base.join("outside");
+    std::fs::create_dir_all(&outside).unwrap();
+    outside
+}
+
+fn is_untouched(outside: &Path) {
+    assert_eq!(std::fs::read_dir(outside).unwrap().count(), 0);
+    assert!(!mount_points().unwrap().iter().any(|point| point.starts_with(outside)));
+}
+
+#[test]
+fn system_directories_that_are_links_lead_nowhere_outside() {
+    for (name, refused) in [("proc", true), ("sys", true), ("dev", false), ("data", false)] {
+        let mut sample = Sample::new(&format!("link-{name}"), "echo runs");
+        let outside = outside(&sample);
+        for target in [outside.display().to_string(), format!("../../../../../..{}", outside.display())] {
+            let link = sample.layer().join(name);
+            let _ = std::fs::remove_file(&link);
+            symlink(&target, &link).unwrap();
+            sample.bundle.oci.mounts.push(mount("tmpfs", "/data/deep", "tmpfs", &[]));
+            let outcome = sample.run();
+            is_untouched(&outside);
+            match outcome.failed {
+                Some(reason) => assert!(refused && reason.contains("ordinary directory"), "{reason}"),
+                None => assert!(!refused && outcome.output == "runs\n", "{name} {outcome:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn destinations_with_dots_and_links_stay_inside() {
+    let mut sample = Sample::new("dots", "cat /etc/passed /in/passed /gone/there/file");
+    let outside = outside(&sample);
+    let file = sample.base.join("file");
+    std::fs::write(&file, "x").unwrap();
+    let source = file.display().to_string();
+    symlink(outside.join("missing"), sample.layer().join("gone")).unwrap();
+    symlink("/etc", sample.layer().join("in")).unwrap();
+    for destination in ["/../../etc/./passed", "/gone/there/file"] {
+        sample.bundle.oci.mounts.push(mount("bind", destination, &source, &["ro"]));
+    }
+    let outcome = sample.run();
+    assert_eq!(outcome.output, "xxx", "{:?}", outcome.failed);
+    is_untouched(&outside);
+    for wrong in ["relative", "/", "/..", ""] {
+        sample.bundle.oci.mounts = vec![mount("bind", wrong, &source, &[])];
+        assert!(sample.run().failed.is_some(), "{wrong}");
+    }
+}
+
+#[test]
+fn nothing_is_mounted_into_proc_by_name_or_by_link() {
+    let sample = Sample::new("proc", "echo runs");
+    let file = sample.base.join("file");
+    std::fs::write(&file, "x").unwrap();
+    let source = file.display().to_string();
+    symlink("/proc/self/attr/exec", sample.layer().join("link")).unwrap();
+    symlink("/proc/sys/kernel", sample.layer().join("directory")).unwrap();
+    symlink("/proc/self/root/etc", sample.layer().join("magic")).unwrap();
+    for destination in [
+        "/proc/self/attr/exec",
+        "/proc/sys/kernel/core_pattern",
+        "/link",
+        "/directory/core_pattern",
+        "/magic/x",
+    ] {
+        let mut bundle = sample.bundle.clone();
+        bundle.oci.mounts.push(mount("bind", destination, &source, &[]));
+        let other = Sample { base: sample.base.clone(), bundle };
+        let outcome = other.run();
+        std::mem::forget(other);
+        assert!(outcome.failed.is_some(), "{destination} {outcome:?}");
+    }
+    // What system containers need stays possible.
+    let mut sample = Sample::new("proc-allowed", "cat /proc/uptime");
+    let file = sample.base.join("file");
+    std::fs::write(&file, "x").unwrap();
+    sample.bundle.oci.mounts.push(mount("bind", "/proc/uptime", &file.display().to_string(), &["ro"]));
+    assert_eq!(sample.run().output, "x");
+}
+
+#[test]
+fn masked_and_read_only_paths_that_are_links_lead_nowhere_outside() {
+    let mut sample = Sample::new("mask-links", "cat /secret; echo $?");
+    let outside = sample.base.join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    let file = outside.join("file");
+    std::fs::write(&file, "node").unwrap();
+    symlink(&file, sample.layer().join("secret")).unwrap();
+    symlink("/proc/self/root/etc", sample.layer().join("magic")).unwrap();
+    let path = file.display().to_string();
+    sample.bundle.oci.linux.masked_paths.extend(words(&["/secret", "/../secret", &path]));
+    sample.bundle.oci.linux.readonly_paths.extend(words(&["/secret", &path]));
+    let outcome = sample.run();
+    assert!(outcome.output.ends_with("1\n"), "{outcome:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "node");
+    assert!(!mount_points().unwrap().iter().any(|point| point.starts_with(&outside)));
+    sample.bundle.oci.linux.masked_paths = words(&["/magic/passwd"]);
+    assert!(sample.run().failed.is_some_and(|reason| reason.starts_with("open /magic/passwd")));
+}
+
+#[test]
+fn an_image_does_not_choose_what_masks_are_made_of_nor_what_devices_are() {
+    for fake in ["file", "link", "directory"] {
+        let mut sample = Sample::new(&format!("null-{fake}"), "stat -c %t:%T /dev/null /proc/keys");
+        let outside = outside(&sample);
+        let device = sample.layer().join("dev/null");
+        std::fs::create_dir(sample.layer().join("dev")).unwrap();
+        match fake {
+            "file" => std::fs::write(&device, "x").unwrap(),
+            "link" => symlink("/proc/sys/kernel/core_pattern", &device).unwrap(),
+            _ => std::fs::create_dir(&device).unwrap(),
+        }
+        // Without a tmpfs on /dev the image's directory is what there is.
+        sample.bundle.oci.mounts.retain(|mount| !mount.destination.starts_with("/dev"));
+        let outcome = sample.run();
+        is_untouched(&outside);
+        if fake == "directory" {
+            assert!(outcome.failed.is_some_and(|reason| reason.starts_with("make device /dev/null")));
+        } else {
+            assert_eq!(outcome.output, "1:3\n1:3\n", "{fake} {:?}", outcome.failed);
+        }
+    }
+}
+
+#[test]
+fn a_working_directory_is_not_left_through_descriptors() {
+    let marker = File::open("/").unwrap();
+    let leaked = clone::leak(marker.as_fd());
+    for (name, cwd) in [
+        ("fd", format!("/proc/self/fd/{leaked}")),
+        ("parent", format!("/proc/1/fd/{leaked}/../..")),
+        ("cwd", "/proc/self/cwd".to_owned()),
+        ("link", "/link".to_owned()),
+    ] {
+        let mut sample = Sample::new(&format!("cwd-{name}"), "pwd; ls -a");
+        symlink(format!("/proc/self/fd/{leaked}"), sample.layer().join("link")).unwrap();
+        sample.bundle.oci.process.cwd = cwd;
+        let outcome = sample.run();
+        assert!(outcome.failed.is_some_and(|reason| reason.starts_with("change directory to")), "{name}");
+        assert_eq!(outcome.output, "");
+    }
+}
+
+/// A volume's directory is changed between directory and link while containers mount below it.
+#[test]
+fn a_volume_that_changes_while_it_is_mounted_into_leads_nowhere_outside() {
+    let mut sample = Sample::new("swap", "echo runs");
+    let outside = outside(&sample);
+    let volume = sample.base.join("volume");
+    std::fs::create_dir_all(volume.join("directory")).unwrap();
+    symlink(&outside, volume.join("link")).unwrap();
+    let file = sample.base.join("file");
+    std::fs::write(&file, "x").unwrap();
+    let source = |path: &Path| path.display().to_string();
+    sample.bundle.oci.mounts.push(mount("bind", "/volume", &source(&volume), &["rbind"]));
+    sample.bundle.oci.mounts.push(mount("bind", "/volume/place/deep/file", &source(&file), &[]));
+    sample.bundle.oci.mounts.push(mount("tmpfs", "/volume/place/deeper", "tmpfs", &[]));
+    let swapper = match clone::fork(Kind::default()).unwrap() {
+        Side::Parent(pid) => pid,
+        Side::Child => {
+            clone::die_with_parent().unwrap();
+            let (place, directory, link) =
+                (volume.join("place"), volume.join("directory"), volume.join("link"));
+            loop {
+                let _ = std::fs::rename(&directory, &place);
+                let _ = std::fs::rename(&place, &directory);
+                let _ = std::fs::rename(&link, &place);
+                let _ = std::fs::rename(&place, &link);
+            }
+        }
+    };
+    let mut ran = 0;
+    for _ in 0..60 {
+        let outcome = sample.run();
+        ran += usize::from(outcome.failed.is_none());
+        is_untouched(&outside);
+    }
+    crate::sys::kill::kill_process(swapper).unwrap();
+    clone::wait(swapper).unwrap();
+    println!("{ran} of 60 started");
+}

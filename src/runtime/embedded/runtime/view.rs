@@ -1,0 +1,87 @@
+//! One container in full: its record, what the monitor has written beside it, and what is known in memory.
+//!
+//! Owns nothing.
+
+use std::rc::Rc;
+
+use super::api::ContainerView;
+use super::record::{ContainerRecord, RecordedUser, started};
+use super::state::Phase;
+use super::{Failure, Shared, no_container};
+use crate::observed::{ObservedContainer, ObservedMount};
+use crate::runtime::labels;
+use crate::types::{ContainerId, Timestamp};
+
+/// One container in full, for the agent.
+pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
+    let (view, record) = view(shared, id)?;
+    let pod = crate::runtime::convert::pod_from_labels(&record.config.labels).unwrap_or_default();
+    let name =
+        record.config.labels.get(labels::CONTAINER_NAME).unwrap_or(&record.config.name).as_str().into();
+    let annotations = record.config.annotations;
+    Ok(ObservedContainer {
+        id: view.id,
+        pod,
+        name,
+        sandbox: view.sandbox,
+        state: view.state,
+        attempt: record.config.attempt,
+        hash: annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+        image: view.image,
+        image_id: view.image_ref,
+        created_at: view.created_at,
+        started_at: view.started_at,
+        finished_at: view.finished_at,
+        exit_code: view.exit_code,
+        reason: view.reason,
+        message: view.message,
+        annotations,
+        log_path: view.log_path,
+        mounts: record
+            .config
+            .mounts
+            .into_iter()
+            .map(|mount| ObservedMount { container_path: mount.container_path, host_path: mount.host_path })
+            .collect(),
+        user: view.user,
+    })
+}
+
+/// Everything of a container, from its record and what is known in memory.
+pub(super) fn view(
+    shared: &Rc<Shared>,
+    id: &ContainerId,
+) -> Result<(ContainerView, ContainerRecord), Failure> {
+    let state = shared.state.borrow();
+    let known = state.containers.get(id).filter(|container| container.phase != Phase::Making);
+    let known = known.ok_or_else(|| no_container(id))?;
+    let dir = shared.config.layout.sandbox(&known.sandbox).container(id.as_str());
+    let record = ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
+    let started = match known.phase {
+        Phase::Running(started) => Some(started),
+        _ => started(&dir),
+    };
+    let end = record.end.clone().unwrap_or_default();
+    let view = ContainerView {
+        id: id.clone(),
+        sandbox: known.sandbox.clone(),
+        state: known.kind(),
+        created_at: known.created_at,
+        started_at: started.map(|started| started.at).unwrap_or_default(),
+        finished_at: Timestamp::from_nanos(end.at),
+        exit_code: end.code,
+        reason: end.reason,
+        message: end.message,
+        image: record.image.clone(),
+        image_ref: record.image_ref.clone(),
+        image_id: record.image_id.clone(),
+        log_path: record.log_path.display().to_string(),
+        pid: match known.phase {
+            Phase::Running(started) => started.pid,
+            _ => 0,
+        },
+        user: record.user.as_ref().map(RecordedUser::observed),
+        config: record.config.clone(),
+    };
+    Ok((view, record))
+}

@@ -1,0 +1,96 @@
+//! Processes that die, and machines.
+
+use super::*;
+
+#[test]
+fn a_killed_agent_leaves_pods_alone_and_the_next_one_takes_them_over() {
+    let mut node = Node::new();
+    node.apply(&pod("quiet"));
+    node.agent.start();
+    node.agent.wait_for_phase("quiet", "Running");
+    let before = node.one_running_other_than("");
+    node.agent.kill9();
+    stays("the container", Duration::from_millis(500), || {
+        if node.running() == [before.clone()] { Ok(()) } else { Err(format!("{:?}", node.running())) }
+    });
+    node.agent.start();
+    let pod = node.agent.wait_for_phase("quiet", "Running");
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
+    assert_eq!(node.running(), [before]);
+    node.agent.remove_manifest("quiet.yaml");
+    node.nothing_is_left();
+    node.agent.assert_alive();
+}
+
+#[test]
+fn a_killed_monitor_takes_its_containers_along_and_the_pod_is_made_anew() {
+    let mut node = Node::new();
+    node.apply(&pod("orphan"));
+    node.agent.start();
+    node.agent.wait_for_phase("orphan", "Running");
+    let (before, sandbox) = (node.one_running_other_than(""), node.sandbox());
+    kill9(sandbox.pid.expect("it runs"));
+    let first = i32::try_from(before.pid.expect("it runs")).expect("process ids are small");
+    wait_for("the container to die with its monitor", PATIENCE, || {
+        if is_gone(first) { Ok(()) } else { Err(format!("process {first} runs")) }
+    });
+    let after = node.one_running_other_than(&before.id);
+    assert_ne!(node.sandbox().id, sandbox.id);
+    let status = node.agent.wait_for_pod("orphan", "restarted", |pod| {
+        let status = &pod["status"]["containerStatuses"][0];
+        (status["restartCount"] == 1 && status["state"]["running"].is_object()).then(|| status.clone())
+    });
+    let last = &status["lastState"]["terminated"];
+    assert_eq!((&last["exitCode"], &last["reason"]), (&json!(137), &json!("Error")), "{status}");
+    assert!(last["message"].as_str().unwrap_or_default().contains("monitor"), "{status}");
+    assert_ne!(after.id, before.id);
+    node.agent.remove_manifest("orphan.yaml");
+    node.nothing_is_left();
+}
+
+#[test]
+fn a_monitor_that_dies_while_there_is_no_agent_is_noticed_by_the_next_one() {
+    let mut node = Node::new();
+    node.apply(&pod("unseen"));
+    node.agent.start();
+    node.agent.wait_for_phase("unseen", "Running");
+    let (before, sandbox) = (node.one_running_other_than(""), node.sandbox());
+    node.agent.kill9();
+    kill9(sandbox.pid.expect("it runs"));
+    node.agent.start();
+    node.one_running_other_than(&before.id);
+    node.agent.remove_manifest("unseen.yaml");
+    node.nothing_is_left();
+}
+
+#[test]
+fn after_a_start_of_the_machine_pods_are_made_anew_and_the_old_files_go() {
+    let mut node = Node::new();
+    node.apply(&pod("again"));
+    node.agent.start();
+    node.agent.wait_for_phase("again", "Running");
+    let before = node.one_running_other_than("");
+    node.agent.kill9();
+    // As a power cut: all processes are gone, and with them everything that is in memory.
+    let first = i32::try_from(before.pid.expect("it runs")).expect("process ids are small");
+    for monitor in monitors_of(&node.runtime.state_dir()) {
+        kill(Pid::from_raw(monitor), Signal::SIGKILL).expect("kill a monitor");
+    }
+    wait_for("the container to die", PATIENCE, || if is_gone(first) { Ok(()) } else { Err(String::new()) });
+    for point in mounts_below(&node.runtime.state_dir()) {
+        umount2(&point, MntFlags::MNT_DETACH).expect("unmount");
+    }
+    fs::remove_dir_all(node.runtime.state_dir()).expect("forget the state");
+    let bridge = node.runtime.scratch().bridge();
+    let deleted = std::process::Command::new("ip").args(["link", "delete", &bridge]).status();
+    assert!(deleted.expect("run ip").success());
+    assert!(node.layers().join(&before.id).is_dir());
+    node.agent.start();
+    let after = node.one_running_other_than(&before.id);
+    wait_for("the old writable layer to go", PATIENCE, || {
+        let layers = entries(&node.layers());
+        if layers == [node.layers().join(&after.id)] { Ok(()) } else { Err(format!("{layers:?}")) }
+    });
+    node.agent.remove_manifest("again.yaml");
+    node.nothing_is_left();
+}

@@ -1,0 +1,87 @@
+//! The agent dies between any two effects of making a pod and of taking it away: the next one puts it right.
+
+use super::*;
+
+/// Between effects of making a pod.
+const MAKING: [&str; 14] = [
+    "sandbox:record",
+    "sandbox:shm",
+    "sandbox:files",
+    "sandbox:leaf",
+    "sandbox:monitor",
+    "sandbox:cgroup",
+    "sandbox:network",
+    "sandbox:ready",
+    "create:record",
+    "create:layer",
+    "create:cgroup",
+    "create:bundle",
+    "start:before",
+    "start:after",
+];
+/// Between effects of taking one away.
+const REMOVING: [&str; 7] = [
+    "stop:network",
+    "stop:monitor",
+    "forget",
+    "remove:cgroup",
+    "remove:layer",
+    "remove:containers",
+    "remove:cgroups",
+];
+
+/// Programs for production have no such places.
+fn has_faults() -> bool {
+    std::env::var_os("AGENT_BIN").is_none() && binary().exists()
+}
+
+#[test]
+fn an_agent_that_dies_anywhere_while_making_a_pod_is_followed_by_one_that_makes_it_once() {
+    if !has_faults() {
+        return;
+    }
+    let mut node = Node::new();
+    for place in MAKING {
+        node.apply(&pod("half"));
+        die_at(&mut node, place);
+        node.agent.start();
+        let made = node.one_running_other_than("");
+        node.agent.wait_for_phase("half", "Running");
+        let live = node.runtime.instances().into_iter().filter(|instance| instance.pid.is_some()).count();
+        assert_eq!(live, 2, "{place}: one sandbox and one container: {:?}", node.runtime.instances());
+        assert_eq!(node.running(), [made], "{place}");
+        assert_eq!(monitors_of(&node.runtime.state_dir()).len(), 1, "{place}");
+        node.agent.remove_manifest("half.yaml");
+        node.nothing_is_left();
+        node.agent.terminate();
+    }
+}
+
+#[test]
+fn an_agent_that_dies_anywhere_while_removing_a_pod_is_followed_by_one_that_leaves_nothing() {
+    if !has_faults() {
+        return;
+    }
+    let mut node = Node::new();
+    for place in REMOVING {
+        node.agent.variable("AGENT_FAULT", "");
+        node.apply(&pod("going"));
+        node.agent.start();
+        node.agent.wait_for_phase("going", "Running");
+        node.agent.terminate();
+        node.agent.remove_manifest("going.yaml");
+        die_at(&mut node, place);
+        node.agent.start();
+        node.nothing_is_left();
+        node.agent.terminate();
+    }
+}
+
+/// Starts an agent that dies at `place`, and takes the fault away again.
+fn die_at(node: &mut Node, place: &str) {
+    node.agent.variable("AGENT_FAULT", place);
+    node.agent.start();
+    let status = node.agent.wait_for_end();
+    assert!(!status.success() && status.code().is_none(), "{place}: {status}: {}", node.agent.log_tail());
+    node.agent.variable("AGENT_FAULT", "");
+}
