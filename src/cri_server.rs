@@ -43,7 +43,7 @@ const MAX_CALLS: u32 = 256;
 /// `accept` fails when descriptors run out; it would fail again at once.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 /// Connections over which nothing comes are asked whether they live.
-const KEEP_ALIVE: Duration = Duration::from_mins(5);
+const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
 
 /// The calls and what they need.
 #[derive(Clone)]

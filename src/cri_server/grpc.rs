@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::fmt::Write;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -146,7 +147,8 @@ fn percent_encoded(text: &str) -> String {
         if (b' '..=b'~').contains(&byte) && byte != b'%' {
             encoded.push(char::from(byte));
         } else {
-            encoded.push_str(&format!("%{byte:02X}"));
+            // Writing into text cannot fail.
+            let _ = write!(encoded, "%{byte:02X}");
         }
     }
     encoded

@@ -205,6 +205,7 @@ pub fn image_info(image: &Image) -> BTreeMap<String, String> {
 
 /// `UInt64Value`.
 #[must_use]
+#[expect(clippy::unnecessary_wraps, reason = "fields of messages are optional")]
 pub fn number(value: u64) -> Option<cri::UInt64Value> {
     Some(cri::UInt64Value { value })
 }

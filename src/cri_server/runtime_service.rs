@@ -2,9 +2,12 @@
 //!
 //! Owns the meaning of the calls: which object is meant, what counts as done. Must not know the wire.
 
+#![expect(clippy::unused_async, reason = "the table of calls wants all of them alike")]
+
 mod events;
 mod lists;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
@@ -47,6 +50,7 @@ fn forgive_missing<T>(found: Result<T, Status>) -> Result<Option<T>, Status> {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn asked(error: convert::RequestError) -> Status {
     invalid(error.to_string())
 }
@@ -219,7 +223,7 @@ impl CriServer {
         let view = self.sandbox(&request.pod_sandbox_id)?;
         Ok(cri::PodSandboxStatusResponse {
             status: Some(messages::sandbox_status(&view)),
-            info: if request.verbose { messages::sandbox_info(&view) } else { Default::default() },
+            info: if request.verbose { messages::sandbox_info(&view) } else { BTreeMap::new() },
             // Only those who follow events use these two, and they get them with the events.
             containers_statuses: Vec::new(),
             timestamp: 0,
@@ -283,7 +287,7 @@ impl CriServer {
         let view = self.container(&request.container_id)?;
         Ok(cri::ContainerStatusResponse {
             status: Some(messages::container_status(&view)),
-            info: if request.verbose { messages::container_info(&view) } else { Default::default() },
+            info: if request.verbose { messages::container_info(&view) } else { BTreeMap::new() },
         })
     }
 

@@ -72,7 +72,7 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     std::fs::create_dir_all(root).map_err(|source| CriError::Directory { path: root.clone(), source })?;
     // The socket first: whoever lives there owns the pods, too.
     let listener = cri_server::listen(&socket).await?;
-    let runtime = embedded::open(resolved, subnets, Clock::System).await?;
+    let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
     let images = embedded::import_images(resolved, &runtime).await;
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());

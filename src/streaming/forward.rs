@@ -54,7 +54,9 @@ pub async fn over_spdy(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, 
             },
             () = overdue => {
                 let now = Instant::now();
-                for (_, half) in halves.extract_if(.., |_, half| half.until <= now) {
+                let late: Vec<String> =
+                    halves.iter().filter(|(_, half)| half.until <= now).map(|(id, _)| id.clone()).collect();
+                for half in late.iter().filter_map(|id| halves.remove(id)).collect::<Vec<_>>() {
                     connection.refuse(half.stream).await;
                 }
             }

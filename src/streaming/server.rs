@@ -172,19 +172,19 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, permit: Owned
 
 fn route(
     request: Request<Incoming>,
-    announcer: &Announcer,
+    from: &Announcer,
     permit: Rc<OwnedSemaphorePermit>,
 ) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "GET or POST is wanted".to_owned());
     }
     let path = request.uri().path().trim_matches('/');
-    let announced = path.split_once('/').and_then(|(kind, token)| {
-        let announced = announcer.tokens.borrow_mut().take(token)?;
-        (announced.kind.path() == kind).then_some(announced)
+    let found = path.split_once('/').and_then(|(kind, token)| {
+        let waiting = from.tokens.borrow_mut().take(token)?;
+        (waiting.kind.path() == kind).then_some(waiting)
     });
-    match announced {
-        Some(announced) => respond(request, (announced.begin)(), permit),
+    match found {
+        Some(waiting) => respond(request, (waiting.begin)(), permit),
         None => text(
             StatusCode::NOT_FOUND,
             "no stream is announced here: its URL works once, for a minute".to_owned(),

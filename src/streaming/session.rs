@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// A client that asked for streams opens them within this, upstream's default.
 pub const CREATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// A connection over which nothing goes is closed after this, upstream's default.
-pub const IDLE_TIMEOUT: Duration = Duration::from_hours(4);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 60 * 60);
 /// A port of a WebSocket takes two of its channels; 255 has another meaning.
 pub const MAX_PORTS: usize = 127;
 

@@ -327,7 +327,7 @@ async fn ports_are_forwarded_over_spdy_many_at_a_time() {
         }
         // Both pairs work at a time.
         client.send(data[0], b"first ", false).await;
-        client.send(data[1], &[b'x'; 100_000], false).await;
+        client.send(data[1], &vec![b'x'; 100_000], false).await;
         client.until(|client| client.data.get(&data[1]).map_or(0, Vec::len) == 100_000).await;
         client.send(data[0], b"still", true).await;
         client.until(|client| client.finished.contains(&data[0])).await;

@@ -9,7 +9,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
 
 /// Upstream's: longer than any client takes from the answer to its connection.
-pub const LIFETIME: Duration = Duration::from_mins(1);
+pub const LIFETIME: Duration = Duration::from_secs(60);
 /// Upstream's: more than any client announces within [`LIFETIME`].
 pub const MAX_WAITING: usize = 1000;
 const TOKEN_BYTES: usize = 16;
@@ -52,7 +52,7 @@ impl<T> Tokens<T> {
         }
         let mut random = [0_u8; TOKEN_BYTES];
         SystemRandom::new().fill(&mut random).map_err(|_| TokenError::Random)?;
-        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token = format!("{:032x}", u128::from_be_bytes(random));
         self.ages.push_back((Instant::now(), token.clone()));
         self.waiting.insert(token.clone(), request);
         Ok(token)

@@ -53,7 +53,10 @@ async fn a_pod_lives_through_a_restart_of_the_server_and_is_taken_down() {
     let status = answer.status.expect("a status");
     assert_eq!((status.id.as_str(), status.state()), (sandbox.as_str(), cri::PodSandboxState::SandboxReady));
     let metadata = status.metadata.expect("metadata");
-    assert_eq!((metadata.uid.as_str(), metadata.namespace.as_str(), metadata.attempt), ("uid-web", "default", 1));
+    assert_eq!(
+        (metadata.uid.as_str(), metadata.namespace.as_str(), metadata.attempt),
+        ("uid-web", "default", 1)
+    );
     assert_eq!((&status.labels, &status.annotations), (&label("app", "web"), &label("note", "kept")));
     assert!(status.network.expect("a network").ip.starts_with("10.214."));
     let info: serde_json::Value = serde_json::from_str(&answer.info["info"]).expect("JSON");
@@ -97,7 +100,12 @@ async fn a_pod_lives_through_a_restart_of_the_server_and_is_taken_down() {
         cmd: ["sh", "-c", script].map(str::to_owned).into(),
         timeout,
     };
-    let said = served.runtime.exec_sync(exec("echo out; echo err >&2; exit 3", 20)).await.expect("it runs").into_inner();
+    let said = served
+        .runtime
+        .exec_sync(exec("echo out; echo err >&2; exit 3", 20))
+        .await
+        .expect("it runs")
+        .into_inner();
     assert_eq!((&said.stdout[..], &said.stderr[..], said.exit_code), (&b"out\n"[..], &b"err\n"[..], 3));
     let late = served.runtime.exec_sync(exec("sleep 100", 1)).await.expect_err("it is cut off");
     assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");

@@ -9,9 +9,11 @@ use crate::support::image::BUSYBOX;
 #[tokio::test]
 async fn the_runtime_and_its_images_are_described() {
     let mut served = Served::start().await;
-    let version = served.runtime.version(cri::VersionRequest::default()).await.expect("it answers").into_inner();
+    let version =
+        served.runtime.version(cri::VersionRequest::default()).await.expect("it answers").into_inner();
     assert_eq!((version.runtime_name.as_str(), version.runtime_api_version.as_str()), ("agent", "v1"));
-    let status = served.runtime.status(cri::StatusRequest { verbose: true }).await.expect("it answers").into_inner();
+    let status =
+        served.runtime.status(cri::StatusRequest { verbose: true }).await.expect("it answers").into_inner();
     let conditions = status.status.expect("a status").conditions;
     let ready: Vec<_> =
         conditions.iter().map(|condition| (condition.r#type.as_str(), condition.status)).collect();
@@ -40,7 +42,8 @@ async fn the_runtime_and_its_images_are_described() {
     }
     let request = cri::ImageStatusRequest { image: spec("busybox:none"), verbose: false };
     assert_eq!(served.images.image_status(request).await.expect("it answers").into_inner().image, None);
-    let usage = served.images.image_fs_info(cri::ImageFsInfoRequest {}).await.expect("it answers").into_inner();
+    let usage =
+        served.images.image_fs_info(cri::ImageFsInfoRequest {}).await.expect("it answers").into_inner();
     let used = usage.image_filesystems[0].used_bytes.expect("a number").value;
     assert!(used > 0 && usage.container_filesystems.len() == 1);
     let request = cri::RemoveImageRequest { image: spec(&busybox.id) };

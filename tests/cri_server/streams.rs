@@ -90,13 +90,8 @@ async fn a_containers_own_terminal_is_attached_to() {
             config.tty = true;
         })
         .await;
-    let request = cri::AttachRequest {
-        container_id: container,
-        stdin: true,
-        tty: true,
-        stdout: true,
-        stderr: false,
-    };
+    let request =
+        cri::AttachRequest { container_id: container, stdin: true, tty: true, stdout: true, stderr: false };
     let url = served.runtime.attach(request).await.expect("it is announced").into_inner().url;
     let mut client = connect(&url).await;
     let ids = open(&mut client, &["error", "stdin", "stdout", "resize"]).await;

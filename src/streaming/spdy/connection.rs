@@ -161,7 +161,7 @@ impl Table {
 
     async fn open(&mut self, id: u32, fin: bool, headers: Headers) {
         // Clients' numbers are odd and grow.
-        if id % 2 == 0 || id <= self.last {
+        if id.is_multiple_of(2) || id <= self.last {
             return self.send(frame::reset(id, RESET_PROTOCOL_ERROR)).await;
         }
         self.last = id;

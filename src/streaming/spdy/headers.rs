@@ -57,8 +57,7 @@ impl HeaderReader {
                 Err(error) if error.needs_dictionary() == Some(CHECKSUM) => {
                     self.stream.set_dictionary(&dictionary()).map_err(|_| SpdyError::Compression)?;
                 }
-                Err(_) => return Err(SpdyError::Compression),
-                Ok(Status::StreamEnd) => return Err(SpdyError::Compression),
+                Err(_) | Ok(Status::StreamEnd) => return Err(SpdyError::Compression),
                 // All of the input is in, and what it means is out.
                 Ok(_) if made < piece.len() && input.is_empty() => return Ok(plain),
                 Ok(_) if taken == 0 && made == 0 => return Err(SpdyError::Compression),

@@ -53,7 +53,9 @@ impl Spdy {
     pub async fn connect(url: &str, protocols: &[&str], dictionary: &[u8]) -> Result<Self, (u16, String)> {
         let mut headers = "Upgrade: SPDY/3.1\r\n".to_owned();
         for protocol in protocols {
-            headers += &format!("X-Stream-Protocol-Version: {protocol}\r\n");
+            headers.push_str("X-Stream-Protocol-Version: ");
+            headers.push_str(protocol);
+            headers.push_str("\r\n");
         }
         match request(url, &headers).await {
             (io, 101, head) => Ok(Self::over(io, head, dictionary)),
@@ -213,11 +215,11 @@ impl WebSocket {
         match u16::try_from(bytes.len()) {
             Ok(short @ ..126) => frame.push(0x80 | u8::try_from(short).expect("short")),
             Ok(middle) => {
-                frame.push(0x80 | 126);
+                frame.push(0xfe);
                 frame.extend(middle.to_be_bytes());
             }
             Err(_) => {
-                frame.push(0x80 | 127);
+                frame.push(0xff);
                 frame.extend((bytes.len() as u64).to_be_bytes());
             }
         }

@@ -11,9 +11,9 @@ pub fn encode(bytes: &[u8]) -> String {
     for chunk in bytes.chunks(3) {
         let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
         let word = at(0) << 16 | at(1) << 8 | at(2);
-        for place in 0..4 {
+        for place in 0..4_usize {
             let digit = usize::try_from(word >> (18 - 6 * place) & 63).unwrap_or(0);
-            text.push(if place as usize > chunk.len() { '=' } else { char::from(ALPHABET[digit]) });
+            text.push(if place > chunk.len() { '=' } else { char::from(ALPHABET[digit]) });
         }
     }
     text

@@ -8,7 +8,7 @@ use super::*;
 fn masked(kind: u8, fin: bool, bytes: &[u8], mask: [u8; 4]) -> Vec<u8> {
     let mut frame = encode(kind, &[], bytes);
     let header = frame.len() - bytes.len();
-    frame[0] = kind | u8::from(fin) * FIN;
+    frame[0] = kind | (u8::from(fin) * FIN);
     frame[1] |= 0x80;
     for (index, byte) in frame[header..].iter_mut().enumerate() {
         *byte ^= mask[index % 4];
