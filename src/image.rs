@@ -47,7 +47,13 @@ pub struct ImageConfig {
 
 impl Default for ImageConfig {
     fn default() -> Self {
-        Self { serialize: true, max_parallel: None, qps: 5, burst: 10, credentials: CredentialsConfig::default() }
+        Self {
+            serialize: true,
+            max_parallel: None,
+            qps: 5,
+            burst: 10,
+            credentials: CredentialsConfig::default(),
+        }
     }
 }
 

@@ -41,7 +41,8 @@ pub(super) struct Credentials {
 
 impl Credentials {
     pub(super) fn new(config: CredentialsConfig, clock: Clock) -> Self {
-        let providers = Providers::new(config.provider_config.clone(), config.provider_bin_dir.clone(), clock);
+        let providers =
+            Providers::new(config.provider_config.clone(), config.provider_bin_dir.clone(), clock);
         Self { config, providers }
     }
 
@@ -120,8 +121,11 @@ mod tests {
     fn secrets_come_first_then_the_nodes_files_and_a_broken_one_is_left_out() {
         let root = std::env::temp_dir().join(format!("edge-agent-credentials-{}", std::process::id()));
         std::fs::create_dir_all(&root).unwrap();
-        std::fs::write(root.join("config.json"), r#"{"auths":{"r.example":{"username":"node","password":"n"}}}"#)
-            .unwrap();
+        std::fs::write(
+            root.join("config.json"),
+            r#"{"auths":{"r.example":{"username":"node","password":"n"}}}"#,
+        )
+        .unwrap();
         let secret = |key: &str, text: &str| ObjectData::from([(key.to_owned(), text.as_bytes().to_vec())]);
         let secrets = [
             secret(CONFIG_JSON_KEY, "broken"),

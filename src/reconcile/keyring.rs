@@ -105,7 +105,8 @@ impl Keyring {
 
     fn add_entries(&mut self, entries: BTreeMap<String, Entry>) -> Result<(), String> {
         for (key, entry) in entries {
-            let login = login_of(entry).ok_or_else(|| format!("auths[{key:?}].auth is not base64 of user:password"))?;
+            let login = login_of(entry)
+                .ok_or_else(|| format!("auths[{key:?}].auth is not base64 of user:password"))?;
             self.add(&key, login);
         }
         Ok(())
@@ -130,10 +131,12 @@ impl Keyring {
 }
 
 fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
-    let value: Value =
-        serde_json::from_slice(bytes).map_err(|error| format!("not JSON: line {}, column {}", error.line(), error.column()))?;
+    let value: Value = serde_json::from_slice(bytes)
+        .map_err(|error| format!("not JSON: line {}, column {}", error.line(), error.column()))?;
     // A type error's text quotes the value, which may be a password: its path says enough.
-    decode(value).map(|decoded| decoded.object).map_err(|error| format!("{}: not of the expected type", error.path))
+    decode(value)
+        .map(|decoded| decoded.object)
+        .map_err(|error| format!("{}: not of the expected type", error.path))
 }
 
 /// `auth` wins over user and password, as upstream.
@@ -167,7 +170,8 @@ pub fn matches(pattern: &str, repository: &str) -> bool {
     let (pattern_host, pattern_path) = split_host(pattern);
     let (host, path) = split_host(repository);
     let ((pattern_name, pattern_port), (name, port)) = (split_port(pattern_host), split_port(host));
-    let (globs, labels): (Vec<&str>, Vec<&str>) = (pattern_name.split('.').collect(), name.split('.').collect());
+    let (globs, labels): (Vec<&str>, Vec<&str>) =
+        (pattern_name.split('.').collect(), name.split('.').collect());
     pattern_port == port
         && globs.len() == labels.len()
         && path.starts_with(pattern_path)
@@ -215,7 +219,11 @@ mod tests {
     use super::*;
 
     fn users(keyring: &Keyring, image: &str) -> Vec<String> {
-        keyring.lookup(image).into_iter().map(|login| format!("{}:{}", login.username, login.password)).collect()
+        keyring
+            .lookup(image)
+            .into_iter()
+            .map(|login| format!("{}:{}", login.username, login.password))
+            .collect()
     }
 
     /// Keys as upstream's table of globs, with images that match and that do not.

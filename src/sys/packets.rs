@@ -2,6 +2,14 @@
 //!
 //! Owns the layout of ancillary data. Must not know what the messages say.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_ptr_alignment,
+    clippy::unnecessary_cast,
+    reason = "fields of the C library's headers differ in width between platforms; descriptors are written unaligned"
+)]
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;

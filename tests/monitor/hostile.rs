@@ -47,7 +47,7 @@ fn garbage_is_refused_and_leaves_nothing() {
                     terminal: false,
                 }
                 .encode(),
-                _ => vec![VERSION; 6000],
+                _ => [vec![VERSION, 99], vec![0; 6000]].concat(),
             };
             // Some bring descriptors nobody has asked for, or too few.
             let fds = [file.as_fd(); packets::MAX_DESCRIPTORS];

@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use edge_agent::runtime::embedded::client::{Monitor, MonitorError, write_bundle};
 use edge_agent::runtime::embedded::protocol::{Exited, Reply, Started};
-use edge_agent::sys::own_program::read_only_exe;
-use edge_agent::sys::{children, open};
+use edge_agent::runtime::embedded::spec::PodSpec;
+use edge_agent::sys::children;
+use edge_agent::sys::own_program::read_only;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -188,15 +190,18 @@ fn a_monitor_that_hangs_costs_a_caller_its_patience_only() {
 #[test]
 fn the_program_of_a_monitor_cannot_be_written_through_proc() {
     run(async {
-        let program = read_only_exe().expect("this kernel can");
+        let program = read_only(&binary()).expect("this kernel can");
         let path = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
-        // The test's own program cannot be a monitor: only that it is what runs is seen here.
-        let output = std::process::Command::new(&path).arg("--list").output().unwrap();
-        assert!(output.status.success());
-
-        let mut pod = Pod::with(&edge_agent::runtime::embedded::spec::PodSpec::default(), &binary()).await;
-        assert!(open::open_without_waiting(&PathBuf::from(format!("/proc/{}/exe", pod.pid))).is_ok());
+        let mut pod = Pod::with(&PodSpec::default(), &path).await;
+        let exe = format!("/proc/{}/exe", pod.pid);
+        let kept = fs::File::options().read(true).custom_flags(nix::libc::O_PATH).open(&exe).unwrap();
+        let refused = |path: &str| {
+            let error = fs::File::options().write(true).open(path).unwrap_err().raw_os_error();
+            assert!([nix::libc::ETXTBSY, nix::libc::EROFS].map(Some).contains(&error), "{error:?}");
+        };
+        refused(&exe);
         pod.monitor.shutdown().await.unwrap();
         pod.spawned.take().unwrap().reap().await;
+        refused(&format!("/proc/self/fd/{}", kept.as_raw_fd()));
     });
 }

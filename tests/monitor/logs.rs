@@ -87,7 +87,6 @@ fn a_full_disk_stops_no_container() {
         let mut bundle =
             pod.bundle("one", "seq 1 100000; while [ ! -e /go ]; do sleep 0.05; done; echo after");
         bundle.log_path = small.join("0.log");
-        let upper = bundle.overlay.upper.clone();
         fs::write(small.join("filler"), vec![0; 32 * 1024]).unwrap();
         let pid = pod.start_bundle("one", &bundle).await;
         // It gets to its loop though its log is full.
@@ -99,9 +98,12 @@ fn a_full_disk_stops_no_container() {
             })
         })
         .await;
+        // Each answer comes after one more piece of what the pipe held: then nothing is on its way any more.
+        for _ in 0..20 {
+            pod.monitor.forget("nobody").await.unwrap();
+        }
         fs::remove_file(small.join("filler")).unwrap();
         // Through the running container's own root: layers below a mounted overlay are not to be written.
-        let _ = upper;
         fs::write(format!("/proc/{pid}/root/go"), "").unwrap();
         assert_eq!(pod.exited("one").await.code, 0);
         let log = entries(&small.join("0.log"));

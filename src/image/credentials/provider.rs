@@ -172,7 +172,8 @@ impl Providers {
 }
 
 async fn talk(command: &mut Command, request: &[u8]) -> Result<Vec<u8>, String> {
-    let child = TalkingChild::start(command, request).map_err(|error| format!("cannot be started: {error}"))?;
+    let child =
+        TalkingChild::start(command, request).map_err(|error| format!("cannot be started: {error}"))?;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 4096];
     loop {
@@ -304,7 +305,10 @@ mod tests {
         let providers = Providers::new(Some(config.clone()), root.clone(), Clock::System);
         let users = |image: &'static str| {
             let found = rt::run(providers.lookup(image)).unwrap();
-            found.into_iter().map(|login| format!("{}:{}", login.username, login.password)).collect::<Vec<_>>()
+            found
+                .into_iter()
+                .map(|login| format!("{}:{}", login.username, login.password))
+                .collect::<Vec<_>>()
         };
         assert_eq!(users("r.example/a:v1"), ["me:hush"]);
         assert_eq!(users("r.example/b:v2"), ["me:hush"]);
@@ -324,7 +328,9 @@ mod tests {
 
     #[test]
     fn durations_are_those_of_go() {
-        for (text, millis) in [("12h0m0s", 43_200_000), ("1h30m", 5_400_000), ("500ms", 500), ("0s", 0), ("0", 0)] {
+        for (text, millis) in
+            [("12h0m0s", 43_200_000), ("1h30m", 5_400_000), ("500ms", 500), ("0s", 0), ("0", 0)]
+        {
             assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "5", "x", "1d", "-1s", "99999999999999999999h"] {

@@ -129,7 +129,7 @@ impl Monitor {
     pub async fn start(&self, container: &str) -> Result<Started, MonitorError> {
         let directory = self.directory.container(container);
         if !directory.facts().exists() {
-            self.write_facts(&directory)?;
+            Self::write_facts(&directory)?;
         }
         let request = Request::Start { container: container.to_owned() };
         within(self.socket(), START_PATIENCE, async {
@@ -142,7 +142,7 @@ impl Monitor {
     }
 
     /// For a bundle that [`write_bundle`] did not write.
-    fn write_facts(&self, directory: &ContainerDir) -> Result<(), MonitorError> {
+    fn write_facts(directory: &ContainerDir) -> Result<(), MonitorError> {
         let path = directory.bundle();
         let io = |source| MonitorError::Io { action: "read", path: path.clone(), source };
         let text = std::fs::read(&path).map_err(io)?;

@@ -98,6 +98,8 @@ struct Monitor {
     input: Vec<u8>,
     entries: Entries,
     stopping: bool,
+    /// Since it rested last; its own start is one, too.
+    was_starting: bool,
 }
 
 /// `agent monitor DIR`: the process. Says on standard output whether it is ready, and then nothing any more.
@@ -117,7 +119,6 @@ pub fn main(arguments: &[OsString]) -> u8 {
     if let Err(error) = close_stdout() {
         complain(&format_args!("close standard output: {error}"));
     }
-    memory::give_back();
     match monitor.run() {
         Ok(()) => 0,
         Err(error) => {
@@ -139,7 +140,7 @@ fn complain(what: &dyn std::fmt::Display) {
 
 impl Monitor {
     fn set_up(directory: &OsString) -> Result<Self, String> {
-        fn said<'a>(doing: &'a str) -> impl Fn(io::Error) -> String + 'a {
+        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
         children::close_all_above_stderr();
@@ -150,7 +151,7 @@ impl Monitor {
         if let Err(error) = node::set_oom_score_adj(spec.oom_score_adj) {
             complain(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
         }
-        let pod = init::make_pod(&spec).map_err(|error| crate::logging::chain(&error).to_string())?;
+        let pod = init::make_pod(&spec).map_err(|error| crate::logging::chain(&error))?;
         let epoll = Epoll::new().map_err(said("make an epoll instance"))?;
         let listener = packets::listen(&directory.socket(), BACKLOG).map_err(said("listen"))?;
         for (fd, kind) in [(signals.as_fd(), Kind::Signals), (listener.as_fd(), Kind::Listener)] {
@@ -175,6 +176,7 @@ impl Monitor {
             input: vec![0; CHUNK],
             entries: Entries::new(),
             stopping: false,
+            was_starting: true,
         })
     }
 
@@ -182,6 +184,7 @@ impl Monitor {
         let mut batch = Batch::default();
         while !self.is_over() {
             let now = Instant::now();
+            self.rest();
             let timeout = self.next_deadline(now).map(|deadline| deadline.saturating_duration_since(now));
             let count = self.epoll.wait(&mut batch, timeout)?;
             for ready in &batch[..count] {
@@ -197,6 +200,15 @@ impl Monitor {
         // Who connects from now on sees at once that nobody is there.
         let _ = fs::remove_file(self.directory.socket());
         Ok(())
+    }
+
+    /// Lets memory go once nothing is being started any more.
+    fn rest(&mut self) {
+        let starting = self.somebody_starts();
+        if self.was_starting && !starting {
+            memory::rest();
+        }
+        self.was_starting = starting;
     }
 
     fn is_over(&self) -> bool {

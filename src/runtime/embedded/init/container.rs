@@ -222,13 +222,13 @@ pub fn pods_users<'a>(
     match (&pod.users, is_listed) {
         (_, false) => Ok(None),
         (Some(users), true) => {
-            let (Some(root_uid), Some(root_gid)) = (root(uids), root(gids)) else {
+            let (Some(user), Some(group)) = (root(uids), root(gids)) else {
                 return Err(InitError::Invalid {
                     field: "linux.uidMappings, linux.gidMappings".to_owned(),
                     problem: "root of the pod has to be somebody on the node",
                 });
             };
-            Ok(Some(Users { namespace: users.as_fd(), root_uid, root_gid }))
+            Ok(Some(Users { namespace: users.as_fd(), root_uid: user, root_gid: group }))
         }
         (None, true) => Err(InitError::Invalid {
             field: "linux.namespaces: user".to_owned(),

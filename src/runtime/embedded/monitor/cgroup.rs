@@ -64,3 +64,43 @@ fn processes(directory: &std::path::Path) -> Vec<i32> {
     // 0 stands for a process of another PID namespace, which is not ours to kill.
     text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    /// In a hierarchy of either version: where there is a file that kills all, and where there is none.
+    #[test]
+    fn everything_in_a_cgroup_is_killed_and_nothing_else() {
+        let hierarchies = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"];
+        let mut tried = 0;
+        for hierarchy in hierarchies.map(Path::new) {
+            if !hierarchy.join("cgroup.procs").exists() {
+                continue;
+            }
+            let directory = hierarchy.join(format!("edge-agent-kill-{}", std::process::id()));
+            fs::create_dir(&directory).unwrap();
+            let spawn = || Command::new("sleep").arg("1000").spawn().unwrap();
+            let mut inside = [spawn(), spawn()];
+            let mut outside = spawn();
+            for child in &inside {
+                fs::write(directory.join("cgroup.procs"), child.id().to_string()).unwrap();
+            }
+            kill_all(std::slice::from_ref(&directory));
+            for child in &mut inside {
+                assert!(!child.wait().unwrap().success(), "{}", directory.display());
+            }
+            assert!(!kill_all(std::slice::from_ref(&directory)));
+            assert!(outside.try_wait().unwrap().is_none());
+            outside.kill().unwrap();
+            outside.wait().unwrap();
+            fs::remove_dir(&directory).unwrap();
+            tried += 1;
+        }
+        assert!(tried > 0, "there are cgroups on this machine");
+        assert!(!kill_all(&["/sys/fs/cgroup/nothing-here".into()]));
+    }
+}

@@ -163,7 +163,7 @@ impl Monitor {
     /// # Errors
     /// Why not; nothing is left behind then.
     pub(super) fn begin(&mut self, id: &str) -> Result<u32, String> {
-        fn said<'a>(doing: &'a str) -> impl Fn(io::Error) -> String + 'a {
+        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
         if self.stopping {
@@ -413,6 +413,12 @@ impl Monitor {
         let serial = container.serial;
         let reply =
             Reply::Exited { container: container.id.clone(), exited: container.exited.unwrap_or_default() };
+        if container.facts.external {
+            let directory = container.directory.clone();
+            if let Err(error) = children::fork(move || init::delete_external(&directory)) {
+                complain(&format_args!("tell the runtime of {}: {error}", container.id));
+            }
+        }
         self.connections.retain(|connection| match &connection.role {
             // A watcher that does not take it must come again and look.
             Role::Watch => connection.say(&reply),

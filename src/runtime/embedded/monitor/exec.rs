@@ -92,7 +92,7 @@ impl Monitor {
         wishes: Wishes,
         descriptors: &mut Descriptors,
     ) -> Result<u32, String> {
-        fn said<'a>(doing: &'a str) -> impl Fn(io::Error) -> String + 'a {
+        fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
         let found = self.container_named(id).filter(|at| self.containers[*at].is_running());
@@ -184,11 +184,11 @@ impl Monitor {
     }
 
     /// Tells whoever waits for the program; a connection that does not listen, or is not needed any more, goes.
-    fn answer_exec(&mut self, serial: u32, reply: &Reply, terminal: Option<OwnedFd>, last: bool) -> bool {
+    fn answer_exec(&mut self, serial: u32, reply: &Reply, terminal: Option<&OwnedFd>, last: bool) -> bool {
         let mut heard = false;
         self.connections.retain(|connection| match connection.role {
             Role::Exec(exec) if exec == serial => {
-                let fds: Vec<_> = terminal.iter().map(AsFd::as_fd).collect();
+                let fds: Vec<_> = terminal.into_iter().map(AsFd::as_fd).collect();
                 heard = connection.say_with(reply, &fds);
                 heard && !last
             }
@@ -207,7 +207,7 @@ impl Monitor {
             super::complain(&format_args!("make a terminal non-blocking: {error}"));
         }
         let reply = Reply::Running { container: String::new(), started };
-        if !self.answer_exec(serial, &reply, terminal, false) {
+        if !self.answer_exec(serial, &reply, terminal.as_ref(), false) {
             self.abandon_exec(serial);
         }
         self.exec_ended(serial);

@@ -85,7 +85,10 @@ fn from_json<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, PullErr
 /// Reads an index or a manifest.
 pub(super) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Document, PullError> {
     let raw: Raw = from_json(bytes, what)?;
-    if raw.schema_version == 1 || !raw.fs_layers.is_empty() || content_type.contains("docker.distribution.manifest.v1") {
+    if raw.schema_version == 1
+        || !raw.fs_layers.is_empty()
+        || content_type.contains("docker.distribution.manifest.v1")
+    {
         return Err(invalid(
             what,
             "a manifest of schema 1, which Docker has given up and nobody should trust: push the image again",

@@ -1,5 +1,4 @@
-//! How long a start takes, beside runc: `cargo nextest run --run-ignored only -E 'test(timing)' --no-capture`, best of a
-//! release build.
+//! How long a start takes, beside runc: `cargo nextest run --lib --run-ignored only -E 'test(timing_of)' --no-capture`.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
