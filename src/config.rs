@@ -5,6 +5,7 @@
 //! know what any setting does.
 
 mod args;
+mod cri;
 mod duration;
 mod error;
 mod explain;
@@ -29,6 +30,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
+pub use cri::CriFlags;
 pub use duration::{DurationError, GoDuration};
 pub use error::{ConfigError, FileError, Finding, Findings, FlagError, RunOnceError};
 pub use gates::FeatureGates;
@@ -80,6 +82,13 @@ pub enum Invocation {
     Status {
         /// Unparsed.
         args: Vec<OsString>,
+    },
+    /// `agent cri`: the embedded runtime, served as CRI.
+    Cri {
+        /// Its own flags.
+        flags: CriFlags,
+        /// All others.
+        resolved: Box<Resolved>,
     },
     /// `agent describe`, with the arguments that are not its name.
     Describe {
@@ -170,7 +179,7 @@ impl Resolved {
 }
 
 /// The commands of this version.
-const COMMANDS: [&str; 7] = ["config", "describe", "get", "help", "image", "status", "version"];
+const COMMANDS: [&str; 8] = ["config", "cri", "describe", "get", "help", "image", "status", "version"];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -193,6 +202,14 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
         "get" => Ok(Invocation::Get { args: joined(before, rest) }),
         "image" => Ok(Invocation::Image { args: joined(before, rest) }),
+        "cri" => {
+            let (flags, others) = cri::own_flags(joined(before, rest))?;
+            let args = scan(&others, false)?;
+            if let Some(extra) = &args.command {
+                return Err(unknown_command(&extra.name, extra.after_bool.as_deref()));
+            }
+            run(&args, environment, |resolved| Invocation::Cri { flags, resolved: Box::new(resolved) })
+        }
         "config" => {
             before.extend(rest);
             let args = scan(&before, true)?;

@@ -29,6 +29,7 @@ pub mod http;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod admission;
+pub mod cri_server;
 pub mod events;
 pub mod executor;
 pub mod handler;
@@ -42,6 +43,7 @@ pub mod prober;
 pub mod server;
 pub mod source;
 pub mod status;
+pub mod streaming;
 pub mod volume;
 // Rank 7: the shell.
 pub mod cli;

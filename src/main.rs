@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use edge_agent::cli;
 use edge_agent::clock::Clock;
-use edge_agent::config::{self, Environment, Invocation, Resolved, VersionKind};
+use edge_agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
+use edge_agent::kubelet;
 use edge_agent::kubelet::run_once::RunOnceOutcome;
 use edge_agent::kubelet::setup::{self, DaemonEnvironment, Finished};
 use edge_agent::logging::{self, LogConfig, LogFormat};
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
 fn run(invocation: Invocation) -> u8 {
     match invocation {
         Invocation::Run(resolved) => run_kubelet(&resolved),
+        Invocation::Cri { flags, resolved } => run_cri(&flags, &resolved),
         Invocation::Help(text) => print(&text),
         Invocation::Version(kind) => print(&version(kind)),
         Invocation::Config { explain, resolved } => {
@@ -87,6 +89,25 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
     match rt::run(setup::run(resolved, &environment)) {
         Ok(Ok(Finished::Stopped)) => 0,
         Ok(Ok(Finished::RunOnce(outcome))) => report_run_once(&outcome),
+        Ok(Err(error)) => {
+            say_error(&error);
+            FAILED
+        }
+        Err(error) => {
+            say_error(&error);
+            FAILED
+        }
+    }
+}
+
+fn run_cri(flags: &CriFlags, resolved: &Resolved) -> u8 {
+    logging::init(&log_config(resolved));
+    for line in &resolved.warnings {
+        log::warn!("{line}");
+    }
+    let notify_socket = std::env::var("NOTIFY_SOCKET").ok();
+    match rt::run(kubelet::cri::run(resolved, flags, notify_socket.as_deref())) {
+        Ok(Ok(())) => 0,
         Ok(Err(error)) => {
             say_error(&error);
             FAILED

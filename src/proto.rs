@@ -1,6 +1,6 @@
 //! Messages and calls generated from `proto/`.
 //!
-//! Owns nothing but the include. `runtime/convert`, `runtime/cri` and `handler/grpc` are its users; nobody else may know these
+//! Owns nothing but the include. `runtime/convert`, `runtime/cri`, `handler/grpc` and `cri_server` are its users; nobody else may know these
 //! types.
 
 /// CRI v1 of Kubernetes 1.36.

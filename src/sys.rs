@@ -29,3 +29,4 @@ pub mod parcel;
 pub mod reactor;
 pub mod seccomp;
 pub mod streams;
+pub mod terminal;

@@ -4,10 +4,11 @@ mod support;
 
 mod budget;
 mod cri;
-mod embedded;
+mod cri_server;
 mod fuzz;
-mod monitor;
 mod pods;
+mod monitor;
+mod embedded;
 mod process;
 mod registry;
 mod sim;

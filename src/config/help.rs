@@ -21,6 +21,8 @@ Usage:
   agent get                         pods as a table
   agent describe                    everything about a pod
   agent image                       images of the embedded runtime: list, import, remove
+  agent cri [flags]                 the embedded runtime served as CRI; --listen (unix:///run/agent/cri.sock) and
+                                    --stream-address (127.0.0.1:0) say where
   agent version                     the version
 ";
 

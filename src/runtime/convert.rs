@@ -14,6 +14,7 @@ use crate::runtime::{
 use crate::types::PodUid;
 
 mod observed;
+mod requested;
 mod security;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ pub use observed::{
     cgroup_driver_from_message, container_from_list, container_from_status, image_from_message,
     pod_from_labels, sandbox_from_list, sandbox_from_status, status_from_message,
 };
+pub use requested::{RequestError, requested_container, requested_resources, requested_sandbox};
 
 /// `PodSandboxConfig`.
 #[must_use]

@@ -1,0 +1,318 @@
+//! Exec and attach: a client's streams coupled with those of a program.
+//!
+//! Owns the coupling and the words about how it ended. Must not know where the program runs.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::pipe::{Activity, Gone, Inlet, Outlet};
+use super::session::{CREATION_TIMEOUT, Pending, Reader, Session, Streams, TerminalSize};
+use super::spdy::connection::{Connection as SpdyConnection, Stream};
+use super::websocket::connection::{Connection as WebSocketConnection, Messages};
+
+/// A client that has asked for streams opens them within [`CREATION_TIMEOUT`]; these are their channels in WebSocket.
+const STDIN: u8 = 0;
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const ERROR: u8 = 3;
+const RESIZE: u8 = 4;
+
+/// What is read from a program at a time.
+const READ: usize = 8 * 1024;
+/// When a program has ended, something it left running may hold its streams open for ever: what is in them is sent, and when
+/// nothing comes for so long, that was it.
+const QUIET: Duration = Duration::from_secs(2);
+/// A size takes 30 bytes.
+const MAX_SIZE: usize = 1024;
+
+/// The dialects of `channel.k8s.io`, as far as they differ for the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// How it ended is told as a `Status` (v4 on).
+    pub structured: bool,
+    /// There is a stream for the terminal's size (v3 on).
+    pub resizes: bool,
+}
+
+/// What a client has opened.
+struct Client {
+    stdin: Option<Inlet>,
+    resize: Option<Inlet>,
+    stdout: Option<Outlet>,
+    stderr: Option<Outlet>,
+    error: Outlet,
+}
+
+/// Serves a client that speaks SPDY, until it or the program is done.
+pub async fn over_spdy(
+    io: impl AsyncRead + AsyncWrite + 'static,
+    dialect: Dialect,
+    wanted: Streams,
+    open: Pending<Result<Session, String>>,
+    activity: Rc<Activity>,
+) {
+    let mut connection = SpdyConnection::start(io, &activity);
+    let opened = tokio::time::timeout(CREATION_TIMEOUT, collect(&mut connection, dialect, wanted)).await;
+    let Ok(Some(client)) = opened else {
+        log::debug!("Streaming client did not open its streams in time");
+        return;
+    };
+    tokio::select! {
+        biased;
+        () = run(client, dialect, open) => {}
+        () = refuse_more(&mut connection) => return,
+    }
+    connection.close().await;
+}
+
+/// Waits for the streams that a client opens; `None` when it is gone before.
+async fn collect(connection: &mut SpdyConnection, dialect: Dialect, wanted: Streams) -> Option<Client> {
+    let wants_resize = wanted.tty && dialect.resizes;
+    let mut missing: BTreeMap<&str, bool> = BTreeMap::from([
+        ("stdin", wanted.stdin),
+        ("stdout", wanted.stdout),
+        ("stderr", wanted.stderr),
+        ("resize", wants_resize),
+        ("error", true),
+    ]);
+    let mut found: BTreeMap<String, Stream> = BTreeMap::new();
+    while missing.values().any(|missing| *missing) {
+        let stream = connection.next().await?;
+        let kind = stream.headers.get("streamtype").cloned().unwrap_or_default();
+        match missing.get_mut(kind.as_str()) {
+            Some(missing) if *missing => {
+                *missing = false;
+                found.insert(kind, stream);
+            }
+            _ => connection.refuse(stream).await,
+        }
+    }
+    let error = found.remove("error")?.outlet;
+    Some(Client {
+        stdin: found.remove("stdin").map(|stream| stream.inlet),
+        resize: found.remove("resize").map(|stream| stream.inlet),
+        stdout: found.remove("stdout").map(|stream| stream.outlet),
+        stderr: found.remove("stderr").map(|stream| stream.outlet),
+        error,
+    })
+}
+
+async fn refuse_more(connection: &mut SpdyConnection) {
+    while let Some(stream) = connection.next().await {
+        connection.refuse(stream).await;
+    }
+}
+
+/// Serves a client that speaks WebSocket, until it or the program is done.
+pub async fn over_websocket(
+    io: impl AsyncRead + AsyncWrite + 'static,
+    messages: Messages,
+    dialect: Dialect,
+    wanted: Streams,
+    open: Pending<Result<Session, String>>,
+    activity: Rc<Activity>,
+) {
+    let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &[STDIN, RESIZE], &activity);
+    let mut client = Client {
+        stdin: inlets.remove(&STDIN).filter(|_| wanted.stdin),
+        resize: inlets.remove(&RESIZE).filter(|_| wanted.tty),
+        stdout: wanted.stdout.then(|| connection.outlet(STDOUT)),
+        stderr: wanted.stderr.then(|| connection.outlet(STDERR)),
+        error: connection.outlet(ERROR),
+    };
+    // An empty message says that the server is there, as upstream does.
+    let first = client.stdout.as_mut().or(client.stderr.as_mut()).unwrap_or(&mut client.error);
+    if first.send(&[]).await.is_err() {
+        return;
+    }
+    tokio::select! {
+        biased;
+        () = run(client, dialect, open) => {}
+        () = connection.gone() => return,
+    }
+    connection.close().await;
+}
+
+async fn run(mut client: Client, dialect: Dialect, open: Pending<Result<Session, String>>) {
+    let ended = match open.await {
+        Ok(session) => couple(&mut client, session).await,
+        Err(message) => Ok(Err(message)),
+    };
+    let Ok(ended) = ended else { return };
+    let report = report(&ended, dialect.structured);
+    if client.error.write(report.as_bytes()).await.is_ok() {
+        client.error.finish().await;
+    }
+}
+
+/// Until the program has ended and everything it said is sent.
+async fn couple(client: &mut Client, session: Session) -> Result<Result<i32, String>, Gone> {
+    let Session { stdin, stdout, stderr, resize, exit } = session;
+    let ended = (Notify::new(), Notify::new());
+    let input = async {
+        let write = async {
+            if let (Some(inlet), Some(mut stdin)) = (client.stdin.take(), stdin) {
+                copy_in(inlet, &mut stdin).await;
+                // The program sees the end when its stdin is dropped here.
+                let _ = stdin.shutdown().await;
+            }
+        };
+        let sizes = async {
+            if let (Some(inlet), Some(resize)) = (client.resize.take(), resize) {
+                follow_sizes(inlet, &*resize).await;
+            }
+        };
+        tokio::join!(write, sizes);
+        std::future::pending::<()>().await;
+    };
+    let (out, err) = (client.stdout.take(), client.stderr.take());
+    let output = async {
+        let exit = async {
+            let exit = exit.await;
+            ended.0.notify_one();
+            ended.1.notify_one();
+            Ok(exit)
+        };
+        let ((), (), exit) =
+            tokio::try_join!(copy_out(stdout, out, &ended.0), copy_out(stderr, err, &ended.1), exit)?;
+        Ok(exit)
+    };
+    tokio::select! {
+        biased;
+        exit = output => exit,
+        () = input => Err(Gone),
+    }
+}
+
+async fn copy_in(mut inlet: Inlet, stdin: &mut (impl AsyncWrite + Unpin)) {
+    while let Some(piece) = inlet.next().await {
+        // A program that does not read its stdin is no error.
+        if stdin.write_all(&piece).await.is_err() || stdin.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn copy_out(reader: Option<Reader>, outlet: Option<Outlet>, ended: &Notify) -> Result<(), Gone> {
+    let (Some(mut reader), Some(mut outlet)) = (reader, outlet) else { return Ok(()) };
+    let mut block = vec![0_u8; READ];
+    let mut has_ended = false;
+    loop {
+        let quiet = async {
+            if !has_ended {
+                ended.notified().await;
+            }
+            has_ended = true;
+            tokio::time::sleep(QUIET).await;
+        };
+        // A terminal whose other side is closed reads as an error: that is its end.
+        let count = tokio::select! {
+            biased;
+            read = reader.read(&mut block) => read.unwrap_or(0),
+            () = quiet => 0,
+        };
+        if count == 0 {
+            outlet.finish().await;
+            return Ok(());
+        }
+        outlet.write(&block[..count]).await?;
+    }
+}
+
+/// Sizes come as JSON objects, one after the other, cut anywhere.
+async fn follow_sizes(mut inlet: Inlet, resize: &dyn Fn(TerminalSize)) {
+    let mut text = Vec::new();
+    while let Some(piece) = inlet.next().await {
+        text.extend(piece);
+        while let Some(end) = text.iter().position(|byte| *byte == b'}') {
+            let object: Vec<u8> = text.drain(..=end).collect();
+            match size(&object) {
+                Some(size) => resize(size),
+                None => return,
+            }
+        }
+        if text.len() > MAX_SIZE {
+            return;
+        }
+    }
+}
+
+fn size(object: &[u8]) -> Option<TerminalSize> {
+    let object: Value = serde_json::from_slice(object).ok()?;
+    let number = |name: &str| u16::try_from(object.get(name)?.as_u64()?).ok();
+    Some(TerminalSize { width: number("Width")?, height: number("Height")? })
+}
+
+/// What goes over the error stream: a `Status` from v4 on; before that text, and nothing for success.
+fn report(ended: &Result<i32, String>, structured: bool) -> String {
+    let code_text = |code: i32| format!("command terminated with non-zero exit code: exit status {code}");
+    if !structured {
+        return match ended {
+            Ok(0) => String::new(),
+            Ok(code) => code_text(*code),
+            Err(message) => format!("error executing command in container: {message}"),
+        };
+    }
+    let status = match ended {
+        Ok(0) => json!({"metadata": {}, "status": "Success"}),
+        Ok(code) => json!({
+            "metadata": {}, "status": "Failure", "reason": "NonZeroExitCode", "message": code_text(*code),
+            "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
+        }),
+        Err(message) => {
+            let message = format!("error executing command in container: {message}");
+            json!({
+                "metadata": {}, "status": "Failure", "reason": "InternalError", "code": 500,
+                "message": format!("Internal error occurred: {message}"),
+                "details": {"causes": [{"message": message}]},
+            })
+        }
+    };
+    status.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_it_ended_is_told_in_the_clients_dialect() {
+        assert_eq!(report(&Ok(0), true), r#"{"metadata":{},"status":"Success"}"#);
+        assert_eq!(report(&Ok(0), false), "");
+        let failed: Value = serde_json::from_str(&report(&Ok(3), true)).expect("it is JSON");
+        assert_eq!(failed["reason"], "NonZeroExitCode");
+        assert_eq!(failed["details"]["causes"][0], json!({"reason": "ExitCode", "message": "3"}));
+        let refused: Value =
+            serde_json::from_str(&report(&Err("no such file".to_owned()), true)).expect("JSON");
+        assert_eq!(
+            refused["message"],
+            "Internal error occurred: error executing command in container: no such file"
+        );
+        assert_eq!(
+            report(&Err("no such file".to_owned()), false),
+            "error executing command in container: no such file"
+        );
+    }
+
+    #[tokio::test]
+    async fn sizes_are_read_however_they_are_cut_and_nonsense_ends_them() {
+        let seen = std::cell::RefCell::new(Vec::new());
+        let (pieces, inlet) = Inlet::new(None);
+        let feed = async {
+            for piece in
+                [r#"{"Width":80,"Hei"#, "ght\":24}\n{\"Width\":1,\"Height\":2}", r#"{"Width":-1,"Height":2}"#]
+            {
+                let _ = pieces.send(piece.as_bytes().to_vec()).await;
+            }
+            drop(pieces);
+        };
+        let resize = |size: TerminalSize| seen.borrow_mut().push((size.width, size.height));
+        tokio::join!(feed, follow_sizes(inlet, &resize));
+        assert_eq!(*seen.borrow(), [(80, 24), (1, 2)]);
+    }
+}

@@ -1,0 +1,323 @@
+//! The two directions of one stream of a client, whatever protocol carries it, and the clock of its connection.
+//!
+//! Owns queues and their bounds. Must not know what a stream is for.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::spdy::frame;
+use super::websocket;
+
+/// Pieces of at most 8 KiB that wait for whoever reads a stream; then the client waits.
+const PIECES: usize = 4;
+/// Frames that wait for the connection; then whoever writes waits.
+const FRAMES: usize = 8;
+/// A client's window is topped up when it owes so much.
+const CREDIT: usize = 16 * 1024;
+/// A client that does not close its end after ours was closed is cut off.
+pub const LINGER: Duration = Duration::from_secs(5);
+
+/// The client is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the client is gone")]
+pub struct Gone;
+
+/// When something last went over a connection.
+#[derive(Debug)]
+pub struct Activity(Cell<Instant>);
+
+impl Activity {
+    /// Now.
+    #[must_use]
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self(Cell::new(Instant::now())))
+    }
+
+    /// Something went over it.
+    pub fn note(&self) {
+        self.0.set(Instant::now());
+    }
+
+    /// Waits until nothing has for `limit`.
+    pub async fn idle(&self, limit: Duration) {
+        loop {
+            let until = self.0.get() + limit;
+            tokio::time::sleep_until(until).await;
+            if self.0.get() + limit <= until {
+                return;
+            }
+        }
+    }
+}
+
+/// What goes out.
+pub enum Outgoing {
+    /// A frame, whole.
+    Frame(Vec<u8>),
+    /// The last: the connection is closed for writing.
+    Close,
+}
+
+/// Where frames go out.
+pub type Frames = mpsc::Sender<Outgoing>;
+
+/// A queue of frames.
+#[must_use]
+pub fn frames() -> (Frames, mpsc::Receiver<Outgoing>) {
+    mpsc::channel(FRAMES)
+}
+
+/// Writes frames until [`Outgoing::Close`], an error, or nobody is left to send any.
+pub async fn write_frames(
+    mut io: impl AsyncWrite + Unpin,
+    mut frames: mpsc::Receiver<Outgoing>,
+    activity: Rc<Activity>,
+) {
+    while let Some(Outgoing::Frame(frame)) = frames.recv().await {
+        let written = async {
+            io.write_all(&frame).await?;
+            io.flush().await
+        };
+        if written.await.is_err() {
+            return;
+        }
+        activity.note();
+    }
+    // The connection ends either way.
+    let _ = io.shutdown().await;
+}
+
+/// How much a client wants to be sent on a stream.
+///
+/// The library behind Kubernetes' clients never says and never waits, so a window is kept to only when the client has shown
+/// that it keeps one: by a WINDOW_UPDATE or by its settings.
+#[derive(Debug)]
+pub struct Window {
+    kept: Cell<bool>,
+    open: Cell<i64>,
+    changed: Notify,
+    cut: Cell<bool>,
+    was_cut: Notify,
+}
+
+impl Window {
+    /// Of `size` bytes; `kept` when the client has announced it.
+    #[must_use]
+    pub fn new(size: i64, kept: bool) -> Rc<Self> {
+        Rc::new(Self {
+            kept: Cell::new(kept),
+            open: Cell::new(size),
+            changed: Notify::new(),
+            cut: Cell::new(false),
+            was_cut: Notify::new(),
+        })
+    }
+
+    /// The client has room for so much more (less, when it made its windows smaller).
+    pub fn widen(&self, delta: i64) {
+        self.kept.set(true);
+        self.open.set(self.open.get().saturating_add(delta));
+        self.changed.notify_one();
+    }
+
+    /// The client wants nothing more of the stream.
+    pub fn cut(&self) {
+        self.cut.set(true);
+        self.was_cut.notify_one();
+    }
+
+    /// Room for up to `wanted` bytes, when there is some.
+    async fn take(&self, wanted: usize) -> usize {
+        loop {
+            let open = usize::try_from(self.open.get()).unwrap_or(0);
+            let size = if self.kept.get() { wanted.min(open) } else { wanted };
+            if size > 0 || wanted == 0 {
+                self.open.set(self.open.get().saturating_sub(i64::try_from(size).unwrap_or(i64::MAX)));
+                return size;
+            }
+            self.changed.notified().await;
+        }
+    }
+}
+
+/// Where pieces from the client go in.
+pub type Pieces = mpsc::Sender<Vec<u8>>;
+
+/// What a client sends on a stream.
+pub struct Inlet {
+    pieces: mpsc::Receiver<Vec<u8>>,
+    /// For SPDY: the stream, and where its window is topped up.
+    credit: Option<(u32, Frames)>,
+    owed: usize,
+}
+
+impl Inlet {
+    /// With the end that the connection fills.
+    #[must_use]
+    pub fn new(credit: Option<(u32, Frames)>) -> (Pieces, Self) {
+        let (sender, pieces) = mpsc::channel(PIECES);
+        (sender, Self { pieces, credit, owed: 0 })
+    }
+
+    /// The next piece; `None` when the client has closed its side or is gone. May be dropped while waiting.
+    pub async fn next(&mut self) -> Option<Vec<u8>> {
+        if let Some((stream, frames)) = &self.credit
+            && self.owed >= CREDIT
+            && let Ok(permit) = frames.reserve().await
+        {
+            let delta = u32::try_from(std::mem::take(&mut self.owed)).unwrap_or(u32::MAX);
+            permit.send(Outgoing::Frame(frame::window_update(*stream, delta)));
+        }
+        let piece = self.pieces.recv().await?;
+        self.owed += piece.len();
+        Some(piece)
+    }
+}
+
+/// How bytes become frames.
+pub enum Framing {
+    /// Data frames of a stream.
+    Spdy {
+        /// Which.
+        stream: u32,
+        /// How much may be sent.
+        window: Rc<Window>,
+    },
+    /// Messages that begin with a channel.
+    WebSocket {
+        /// Which.
+        channel: u8,
+        /// Text instead of bytes.
+        base64: bool,
+    },
+    /// Messages of bytes: a tunnel.
+    Raw,
+}
+
+/// What a client is sent on a stream.
+pub struct Outlet {
+    frames: Frames,
+    framing: Framing,
+}
+
+impl Outlet {
+    /// Over `frames`.
+    #[must_use]
+    pub fn new(frames: Frames, framing: Framing) -> Self {
+        Self { frames, framing }
+    }
+
+    /// Waits until the client wants nothing more of this stream, or is gone. May be dropped while waiting.
+    pub async fn cut(&self) {
+        let cut = async {
+            match &self.framing {
+                Framing::Spdy { window, .. } if !window.cut.get() => window.was_cut.notified().await,
+                Framing::Spdy { .. } => {}
+                Framing::WebSocket { .. } | Framing::Raw => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = cut => {}
+            () = self.frames.closed() => {}
+        }
+    }
+
+    /// Sends bytes; waits for as long as the client does not take them.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
+        while !bytes.is_empty() {
+            let mut size = bytes.len().min(frame::MAX_PIECE);
+            if let Framing::Spdy { window, .. } = &self.framing {
+                tokio::select! {
+                    biased;
+                    granted = window.take(size) => size = granted,
+                    () = self.cut() => return Err(Gone),
+                }
+            }
+            let (now, later) = bytes.split_at(size);
+            self.send(now).await?;
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    /// One frame, which may be empty.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+        let frame = match &self.framing {
+            Framing::Spdy { stream, .. } => frame::data(*stream, bytes, false),
+            Framing::WebSocket { channel, base64 } => websocket::frame::message(*channel, *base64, bytes),
+            Framing::Raw => websocket::frame::binary(&[], bytes),
+        };
+        self.frames.send(Outgoing::Frame(frame)).await.map_err(|_| Gone)
+    }
+
+    /// Nothing more will be sent on it. WebSocket has no word for that: v5's is for clients alone, and they complain about it.
+    pub async fn finish(self) {
+        if let Framing::Spdy { stream, .. } = self.framing {
+            // A client that is gone needs no end.
+            let _ = self.frames.send(Outgoing::Frame(frame::data(stream, &[], true))).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_when_nothing_went_over_it_for_long_enough() {
+        let activity = Activity::new();
+        let begin = Instant::now();
+        let note = async {
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            activity.note();
+        };
+        tokio::join!(activity.idle(Duration::from_secs(60)), note);
+        assert_eq!(begin.elapsed().as_secs(), 90);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_window_holds_once_the_client_has_shown_that_it_keeps_one() {
+        let window = Window::new(10, false);
+        assert_eq!(window.take(100).await, 100, "nobody counts");
+        window.widen(95);
+        assert_eq!(window.take(100).await, 5);
+        let take = tokio::time::timeout(Duration::from_secs(1), window.take(100));
+        assert!(take.await.is_err(), "the window is shut");
+        window.widen(3);
+        assert_eq!(window.take(100).await, 3);
+    }
+
+    #[tokio::test]
+    async fn the_client_gets_its_window_back_when_a_stream_was_read() {
+        let (frames, mut sent) = frames();
+        let (pieces, mut inlet) = Inlet::new(Some((5, frames)));
+        let feed = async {
+            for _ in 0..3 {
+                pieces.send(vec![0; 8192]).await.expect("the inlet is there");
+            }
+            drop(pieces);
+        };
+        let read = async {
+            let mut total = 0;
+            while let Some(piece) = inlet.next().await {
+                total += piece.len();
+            }
+            total
+        };
+        let ((), total) = tokio::join!(feed, read);
+        assert_eq!(total, 3 * 8192);
+        let Some(Outgoing::Frame(update)) = sent.recv().await else { panic!("there is an update") };
+        assert_eq!(update, frame::window_update(5, 2 * 8192));
+    }
+}

@@ -1,0 +1,31 @@
+//! SPDY/3.1 as Kubernetes' clients speak it, the server's side.
+//!
+//! Owns frames, header blocks and a connection's streams. Must not know what the streams carry.
+
+pub mod connection;
+pub mod dictionary;
+pub mod frame;
+pub mod headers;
+
+/// A client that does not speak SPDY/3.1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpdyError {
+    /// Another version.
+    #[error("SPDY version {0}, not 3")]
+    Version(u16),
+    /// A control frame that is too long to be honest.
+    #[error("a control frame of {0} bytes")]
+    FrameTooLarge(usize),
+    /// A control frame that ends too early.
+    #[error("a control frame of type {0} ends too early")]
+    Short(u16),
+    /// A header block that cannot be decompressed.
+    #[error("headers that cannot be decompressed")]
+    Compression,
+    /// A header block that is too long to be honest.
+    #[error("headers that are too long")]
+    HeadersTooLarge,
+    /// A header block that is not one.
+    #[error("headers that are none")]
+    Headers,
+}

@@ -1,0 +1,35 @@
+//! WebSocket as Kubernetes' clients speak it, the server's side: channels within messages, or a tunnel for SPDY.
+//!
+//! Owns the handshake and a connection. Must not know what channels carry. A codec of our own: a few hundred lines, where a crate
+//! would bring its own SHA-1, base64, random numbers and a client.
+
+pub mod base64;
+pub mod connection;
+pub mod frame;
+pub mod handshake;
+
+/// The channel on which v5 says that another one is closed.
+pub const CLOSE_CHANNEL: u8 = 255;
+
+/// A client that does not speak WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WebSocketError {
+    /// Reserved bits.
+    #[error("a frame with reserved bits")]
+    Reserved,
+    /// Clients mask what they send.
+    #[error("a frame that is not masked")]
+    Unmasked,
+    /// An unknown kind of frame.
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    /// A ping, pong or close that is long or in parts.
+    #[error("a control frame that is too long or in parts")]
+    Control,
+    /// A part of no message, or a message within another.
+    #[error("a message that is out of order")]
+    Order,
+    /// Base64 that is none.
+    #[error("text that is not base64")]
+    Base64,
+}
