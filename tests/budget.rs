@@ -126,6 +126,7 @@ fn probes_are_cheap_and_punctual() {
 }
 
 /// Prints the table, or fails with it.
+#[expect(clippy::print_stdout, reason = "the table is what this is for")]
 fn finish(table: &Table) {
     let text = table.text();
     let failures = table.failures();

@@ -37,7 +37,7 @@ pub(super) async fn open(
     subnets: Vec<Subnet>,
     clock: Clock,
 ) -> Result<EmbeddedRuntime, OpenError> {
-    EmbeddedRuntime::open(config(resolved, subnets), clock).await
+    Box::pin(EmbeddedRuntime::open(config(resolved, subnets), clock)).await
 }
 
 fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {

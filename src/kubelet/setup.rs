@@ -155,7 +155,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
-        let runtime = embedded::open(resolved, subnets, Clock::System).await?;
+        let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
         let images = embedded::import_images(resolved, &runtime).await;
         let finished = run_with(resolved, Rc::new(runtime), watched).await;
         images.abort();

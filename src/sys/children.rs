@@ -223,7 +223,7 @@ mod tests {
 
         let pid = fork(|| {
             loop {
-                std::thread::park()
+                std::thread::park();
             }
         })
         .unwrap();

@@ -65,16 +65,18 @@ pub enum FileSystem {
     Other,
 }
 
+/// The kernel's type differs in width between machines; the number does not.
+const DEVPTS_SUPER_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x1cd1);
+
 /// On which file system something is.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
-    const DEVPTS_SUPER_MAGIC: i64 = 0x1cd1;
     let kind = nix::sys::statfs::fstatfs(fd)?.filesystem_type();
     Ok(if kind == nix::sys::statfs::PROC_SUPER_MAGIC {
         FileSystem::Proc
-    } else if i64::from(kind.0) == DEVPTS_SUPER_MAGIC {
+    } else if kind == DEVPTS_SUPER_MAGIC {
         FileSystem::DevPts
     } else {
         FileSystem::Other
@@ -192,7 +194,7 @@ impl ContainerRoot {
                     // One level below a directory that is open: a name, so nothing is followed.
                     match mkdirat(&current, name, Mode::from_bits_truncate(mode)) {
                         Ok(()) => self.resolve(&sofar, flags, Mode::empty())?,
-                        Err(Errno::EEXIST) => match self.dangling(&current, name, &above, links)? {
+                        Err(Errno::EEXIST) => match Self::dangling(&current, name, &above, links)? {
                             Some(target) => self.ensure_dir_through(&target, mode, links - 1)?,
                             None => self.resolve(&sofar, flags, Mode::empty())?,
                         },
@@ -223,7 +225,7 @@ impl ContainerRoot {
             Ok(()) => self.point(path),
             Err(Errno::EEXIST) => {
                 let above = path.parent().unwrap_or(Path::new("/"));
-                match self.dangling(&parent, name, above, links)? {
+                match Self::dangling(&parent, name, above, links)? {
                     Some(target) => self.ensure_file_through(&target, links - 1),
                     None => self.point(path),
                 }
@@ -233,13 +235,7 @@ impl ContainerRoot {
     }
 
     /// Where the link `name` in `parent` (which `above` leads to) says, as a clean path in this root; `None` if it is none.
-    fn dangling(
-        &self,
-        parent: &OwnedFd,
-        name: &OsStr,
-        above: &Path,
-        links: usize,
-    ) -> io::Result<Option<PathBuf>> {
+    fn dangling(parent: &OwnedFd, name: &OsStr, above: &Path, links: usize) -> io::Result<Option<PathBuf>> {
         match nix::fcntl::readlinkat(parent, name) {
             Ok(_) if links == 0 => Err(Errno::ELOOP.into()),
             Ok(target) => Ok(Some(clean(&above.join(target)))),

@@ -50,8 +50,10 @@ fn prctl(option: i32, second: libc::c_ulong, third: libc::c_ulong) -> io::Result
 #[must_use]
 pub fn last_capability() -> u32 {
     // The kernel refuses numbers beyond its last; the sets have 64 bits.
-    (0..64).take_while(|number| prctl(libc::PR_CAPBSET_READ, *number, 0).is_ok()).count().saturating_sub(1)
-        as u32
+    (0..64_u32)
+        .take_while(|number| prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0).is_ok())
+        .last()
+        .unwrap_or_default()
 }
 
 /// What can ever be had by this process and its children.
@@ -174,7 +176,7 @@ pub fn load_filter(program: &[u8]) -> io::Result<()> {
         })
         .collect();
     let length = u16::try_from(instructions.len()).map_err(|_| io::Error::from(Errno::EINVAL))?;
-    if program.is_empty() || program.len() % 8 != 0 {
+    if program.is_empty() || !program.len().is_multiple_of(8) {
         return Err(Errno::EINVAL.into());
     }
     let program = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };

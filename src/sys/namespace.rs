@@ -111,10 +111,10 @@ pub fn loopback_up() -> io::Result<()> {
 /// # Errors
 /// The kernel's answer, or that it is another file.
 pub fn open(path: &std::path::Path) -> io::Result<OwnedFd> {
-    const NSFS_MAGIC: i64 = 0x6e73_6673;
+    const NSFS_MAGIC: nix::sys::statfs::FsType = nix::sys::statfs::FsType(0x6e73_6673);
     let file = File::open(path)?;
     let kind = nix::sys::statfs::fstatfs(&file)?.filesystem_type();
-    if i64::from(kind.0) != NSFS_MAGIC {
+    if kind != NSFS_MAGIC {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a namespace"));
     }
     Ok(file.into())

@@ -172,8 +172,9 @@ pub fn entries(log: &Path) -> Vec<(String, String, Vec<u8>)> {
 pub fn shell(script: &str) -> Process {
     // Programs of busybox by their names, without links for them in the image.
     let applets = ["sleep", "cat", "dd", "tr", "stty", "seq", "mkdir", "ps", "sync"];
-    let functions: String =
+    let functions: Vec<String> =
         applets.iter().map(|name| format!("{name}() {{ /bin/busybox {name} \"$@\"; }}; ")).collect();
+    let functions = functions.concat();
     let capabilities = vec!["CAP_KILL".to_owned(), "CAP_CHOWN".to_owned(), "CAP_DAC_OVERRIDE".to_owned()];
     Process {
         args: vec!["/bin/busybox".into(), "sh".into(), "-c".into(), format!("{functions}{script}")],

@@ -148,7 +148,7 @@ fn content_that_is_not_the_promised_one_is_refused() {
     says(&message, "the manifest names");
 
     // Right by its own digest, and not what the configuration says.
-    let lie = TestImage::with(image.layers.clone(), &[image.config.digest.clone()], "amd64");
+    let lie = TestImage::with(image.layers.clone(), std::slice::from_ref(&image.config.digest), "amd64");
     says(&fails(&lie, |_, _| false), "unpack layer sha256:");
     let short = TestImage::with(image.layers.clone(), &[], "amd64");
     says(&fails(&short, |_, _| false), "names 0 layers, the manifest 1");

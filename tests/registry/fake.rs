@@ -8,9 +8,8 @@ use std::sync::mpsc;
 
 use super::image::{Blob, INDEX, MANIFEST, TestImage};
 
-/// A request: method, path with query, and the head in lower case.
+/// A request: path with query, and the head in lower case.
 pub struct Asked {
-    pub method: String,
     pub path: String,
     pub head: String,
     /// How many came before it.
@@ -103,9 +102,8 @@ fn exchange(
 ) {
     let Some(head) = read_head(&mut stream) else { return };
     let mut words = head.split(' ');
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let path = words.nth(1).unwrap_or_default();
     let asked = Asked {
-        method: method.to_owned(),
         path: path.to_owned(),
         head: head.replace("\r\n", "\n").to_ascii_lowercase(),
         number: count.fetch_add(1, Ordering::SeqCst),

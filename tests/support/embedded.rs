@@ -97,7 +97,7 @@ impl Embedded {
     }
 
     /// Runs a command in a container's namespaces and root and returns what it prints.
-    pub fn exec(&self, instance: &Instance, command: &[&str]) -> String {
+    pub fn exec(instance: &Instance, command: &[&str]) -> String {
         let pid = instance.pid.expect("it runs").to_string();
         let output = Command::new("nsenter")
             .args(["--target", &pid, "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd", "--"])

@@ -117,7 +117,7 @@ impl TestRuntime {
     pub fn exec(&self, instance: &Instance, command: &[&str]) -> String {
         match self {
             Self::Containerd(containerd) => containerd.exec(instance, command),
-            Self::Embedded(embedded) => embedded.exec(instance, command),
+            Self::Embedded(_) => Embedded::exec(instance, command),
         }
     }
 }

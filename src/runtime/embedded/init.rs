@@ -58,12 +58,20 @@ pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
     pod::make(spec)
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the child owns its end of the report; nobody gets it back"
+)]
 /// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal they are
 /// `/dev/null`, and the terminal's master is sent.
 pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
     finish(container::start(dir, pod, &report), &report)
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the child owns its end of the report; nobody gets it back"
+)]
 /// In a forked child: becomes another program in the container whose first process is `target`. `spec` has an
 /// [`super::spec::ExecSpec`] in JSON.
 pub fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {

@@ -102,13 +102,13 @@ struct Helper {
     pid: i32,
     users: OwnedFd,
     /// Its end is the helper's.
-    _hold: OwnedFd,
+    hold: OwnedFd,
 }
 
 impl Helper {
     fn finish(self) -> Result<OwnedFd, InitError> {
-        let Self { pid, users, _hold } = self;
-        drop(_hold);
+        let Self { pid, users, hold } = self;
+        drop(hold);
         clone::wait(pid).doing("wait for", "the helper")?;
         Ok(users)
     }
@@ -151,7 +151,7 @@ fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
         namespace::open(Path::new(&path)).doing("open namespace", &path)
     })();
     match made {
-        Ok(users) => Ok(Helper { pid, users, _hold: hold.into() }),
+        Ok(users) => Ok(Helper { pid, users, hold: hold.into() }),
         Err(error) => {
             drop(hold);
             // It ends by itself now that nobody holds the other end.

@@ -129,7 +129,7 @@ fn confine(
     new_keyring().doing("join", "a new keyring")?;
     let sets = capabilities::sets(&process.capabilities, bounding_capabilities())?;
     if let Some(users) = destination.users {
-        let only = |user: bool, mount: bool| Namespaces { user, mount, ..Namespaces::default() };
+        let only = |user: bool, mount: bool| Namespaces { mount, user, ..Namespaces::default() };
         namespace::join(users, only(true, false)).doing("join", "the pod's user namespace")?;
         if destination.own_mounts {
             // A copy that the pod's users own, in which nothing that was mounted for them can be taken apart.

@@ -30,7 +30,8 @@ impl Report {
             Self::Pid(pid) => parcel::send(socket, format!("P{pid}").as_bytes(), None),
             Self::Terminal(master) => parcel::send(socket, b"T", Some(master.as_fd())),
             Self::Failed(text) => {
-                let end = text.floor_char_boundary(MAX_TEXT.min(text.len()));
+                let fits = |end: &usize| text.is_char_boundary(*end);
+                let end = (0..=MAX_TEXT.min(text.len())).rev().find(fits).unwrap_or_default();
                 parcel::send(socket, format!("E{}", &text[..end]).as_bytes(), None)
             }
         };

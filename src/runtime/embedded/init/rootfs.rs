@@ -9,6 +9,7 @@
 //!
 //! Owns mounts of the container. Must not know what runs in it.
 
+use std::fmt::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -98,12 +99,12 @@ impl Rootfs {
                 self.root.ensure_file(&destination)
             };
             let target = target.doing("make mount point", &shown)?;
-            self.refuse_procfs(&target, &destination)?;
-            return self.attach_bind(&source, &target, &options, &shown);
+            Self::refuse_procfs(&target, &destination)?;
+            return Self::attach_bind(&source, &target, &options, &shown);
         }
         if mount.kind == "cgroup" || mount.kind == "cgroup2" {
             let target = self.root.ensure_dir(&destination, 0o755).doing("make mount point", &shown)?;
-            self.refuse_procfs(&target, &destination)?;
+            Self::refuse_procfs(&target, &destination)?;
             return cgroups::mount(&target, options.attributes).map(|later| self.later.extend(later));
         }
         let existing = self.root.point_unfollowed(&destination).ok();
@@ -120,10 +121,10 @@ impl Rootfs {
             // A link further up may have led to the procfs mounted before; over its own root a second one may go.
             let at = facts(target.as_fd()).doing("look at", &shown)?;
             if at.inode != 1 {
-                self.refuse_procfs(&target, &destination)?;
+                Self::refuse_procfs(&target, &destination)?;
             }
         } else {
-            self.refuse_procfs(&target, &destination)?;
+            Self::refuse_procfs(&target, &destination)?;
         }
         if mount.kind == "tmpfs" {
             if let Some(facts) = existing.filter(|facts| facts.is_directory && !options.has("mode")) {
@@ -148,7 +149,6 @@ impl Rootfs {
     }
 
     fn attach_bind(
-        &mut self,
         source: &Mount,
         target: &OwnedFd,
         options: &Options,
@@ -175,7 +175,7 @@ impl Rootfs {
     }
 
     /// A volume or a link in it must not cover or fill in what procfs says: masks and labels depend on it.
-    fn refuse_procfs(&self, target: &OwnedFd, destination: &Path) -> Result<(), InitError> {
+    fn refuse_procfs(target: &OwnedFd, destination: &Path) -> Result<(), InitError> {
         let shown = destination.display().to_string();
         let is_proc = file_system(target.as_fd()).doing("look at", &shown)? == FileSystem::Proc;
         if !is_proc || COVERABLE.iter().any(|path| Path::new(path) == destination) {
@@ -377,7 +377,7 @@ pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay) -> Result<Moun
     if !overlay.upper.as_os_str().is_empty() {
         for (name, path) in [("upperdir", &overlay.upper), ("workdir", &overlay.work)] {
             let fd = open(path)?;
-            options.push_str(&format!(",{name}={}", fd.as_raw_fd()));
+            let _ = write!(options, ",{name}={}", fd.as_raw_fd());
             writable.push(fd);
         }
     }

@@ -146,7 +146,8 @@ fn fetch_token(
         let glue = if url.path.contains('?') { '&' } else { '?' };
         let mut query = format!("{glue}scope={}", query_escape(scope));
         if !service.is_empty() {
-            query.push_str(&format!("&service={}", query_escape(service)));
+            query.push_str("&service=");
+            query.push_str(&query_escape(service));
         }
         url.path.push_str(&query);
         let headers: Vec<_> =

@@ -130,7 +130,7 @@ impl<'a> BlobReader<'a> {
                 }
                 // A registry that goes away in the middle is given the time to come back.
                 Err(error) if error.is_transient() || (self.offset > 0 && error.is_refused()) => {
-                    self.cut(error)?
+                    self.cut(error)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -262,12 +262,12 @@ impl Read for BlobReader<'_> {
         if buffer.is_empty() {
             return Ok(0);
         }
-        if self.ready.is_empty() {
-            if let Err(error) = self.fill() {
-                let told = io::Error::other(crate::logging::chain(&error));
-                *self.fault.0.borrow_mut() = Some(error);
-                return Err(told);
-            }
+        if self.ready.is_empty()
+            && let Err(error) = self.fill()
+        {
+            let told = io::Error::other(crate::logging::chain(&error));
+            *self.fault.0.borrow_mut() = Some(error);
+            return Err(told);
         }
         let count = buffer.len().min(self.ready.len());
         let from = self.ready.start;

@@ -109,13 +109,11 @@ fn hosts_from(
             ["header"] => root.header(key, value)?,
             ["host"] if key.is_empty() => {}
             ["host", name, rest @ ..] => {
-                let at = match mirrors.iter().position(|(known, _)| known == name) {
-                    Some(at) => at,
-                    None => {
-                        mirrors.push(((*name).to_owned(), Part::default()));
-                        mirrors.len() - 1
-                    }
-                };
+                let known = mirrors.iter().position(|(known, _)| known == name);
+                let at = known.unwrap_or_else(|| {
+                    mirrors.push(((*name).to_owned(), Part::default()));
+                    mirrors.len() - 1
+                });
                 match rest {
                     [] => mirrors[at].1.set(key, value, directory)?,
                     ["header"] => mirrors[at].1.header(key, value)?,

@@ -143,7 +143,8 @@ impl Session {
         let mut url = host.base.clone();
         url.path = format!("{}/{}/{}", url.path, self.repository, ask.path);
         if let Some(namespace) = &host.namespace {
-            url.path.push_str(&format!("?ns={}", query_escape(namespace)));
+            url.path.push_str("?ns=");
+            url.path.push_str(&query_escape(namespace));
         }
         let mut authorised = 0;
         let mut failures = 0;

@@ -2,6 +2,7 @@
 //!
 //! Owns files and mounts below the state directory, and writable layers. Everything here blocks.
 
+use std::fmt::Write as _;
 use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -113,13 +114,13 @@ fn copy_of(path: &Path) -> Vec<u8> {
 fn resolv_conf(dns: &DnsConfig) -> Option<String> {
     let mut text = String::new();
     if !dns.searches.is_empty() {
-        text += &format!("search {}\n", dns.searches.join(" "));
+        let _ = writeln!(text, "search {}", dns.searches.join(" "));
     }
     for server in &dns.servers {
-        text += &format!("nameserver {server}\n");
+        let _ = writeln!(text, "nameserver {server}");
     }
     if !dns.options.is_empty() {
-        text += &format!("options {}\n", dns.options.join(" "));
+        let _ = writeln!(text, "options {}", dns.options.join(" "));
     }
     (!text.is_empty()).then_some(text)
 }

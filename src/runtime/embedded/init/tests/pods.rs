@@ -222,9 +222,9 @@ fn a_pods_own_users_are_nobody_on_the_node() {
         running.end();
         assert!(seen.starts_with("0\n         0     231072      65536\n"), "{}", seen);
         for file in ["0:/bin/busybox", "0:/", "0:/dev/null", "0:/dev", "0:/tmp2"] {
-            assert!(seen.contains(&format!("\n{file}\n")), "{file}: {}", seen);
+            assert!(seen.contains(&format!("\n{file}\n")), "{file}: {seen}");
         }
-        assert_eq!(seen.matches("umount: can't unmount").count(), 2, "{}", seen);
+        assert_eq!(seen.matches("umount: can't unmount").count(), 2, "{seen}");
         assert!(seen.contains("\nweb-0\nwritable\n"), "{}", seen);
         let owner = std::fs::metadata(sample.base.join("upper/made")).unwrap().uid();
         assert_eq!((owner, node_uid), (range.host, range.host));
