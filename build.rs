@@ -19,6 +19,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     // would be most of its memory (docs/adr/0017).
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         println!("cargo:rustc-link-arg-bins=-no-pie");
+        // It aborts when it panics: tables for unwinding would be an eighth of it (docs/adr/0018).
+        let script =
+            std::path::Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("packaging/no-unwind.ld");
+        println!("cargo:rerun-if-changed={}", script.display());
+        println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
+        println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
     }
     for file in FILES {
         println!("cargo:rerun-if-changed={file}");

@@ -213,8 +213,6 @@ const ALWAYS: &str = "this is no longer optional";
 #[rustfmt::skip]
 pub(super) static REMOVED: &[Removed] = &[
     gone("network-plugin", RUNTIME_OWNS_NETWORK),
-    gone("cni-conf-dir", RUNTIME_OWNS_NETWORK),
-    gone("cni-bin-dir", RUNTIME_OWNS_NETWORK),
     gone("cni-cache-dir", RUNTIME_OWNS_NETWORK),
     gone("network-plugin-mtu", RUNTIME_OWNS_NETWORK),
     gone("pod-infra-container-image", "the container runtime owns the sandbox image; set it there"),

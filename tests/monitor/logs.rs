@@ -104,7 +104,7 @@ fn a_full_disk_stops_no_container() {
         }
         fs::remove_file(small.join("filler")).unwrap();
         // Through the running container's own root: layers below a mounted overlay are not to be written.
-        fs::write(format!("/proc/{pid}/root/go"), "").unwrap();
+        fs::write(std::path::Path::new(&format!("/proc/{pid}/root")).join("go"), "").unwrap();
         assert_eq!(pod.exited("one").await.code, 0);
         let log = entries(&small.join("0.log"));
         let lost = log.iter().filter(|(_, _, text)| text.ends_with(b"bytes of log lost")).count();

@@ -188,12 +188,12 @@ fn left_behind(node: &Node) -> Result<(), String> {
     if left.is_empty() { Ok(()) } else { Err(format!("{left:#?}; agent: {}", node.agent.log_tail())) }
 }
 
-/// What is in a directory; host-local's own two files are no leases.
+/// What is in a directory; files that name nobody's lease (host-local's two, the network's two hidden ones) do not count.
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let found = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     found.filter(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        name != "lock" && !name.starts_with("last_reserved_ip")
+        name != "lock" && !name.starts_with("last_reserved_ip") && !name.starts_with('.')
     })
 }
 

@@ -90,17 +90,6 @@ fn a_runtime_that_hangs_is_shown_and_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn without_an_endpoint_the_error_says_which_flag_to_give() {
-    let mut node = Node::new();
-    node.agent.argument("--container-runtime-endpoint=embedded");
-    node.agent.start();
-    assert_eq!(node.agent.wait_for_end().code(), Some(1));
-    let log = node.agent.log();
-    let error = log.lines().find(|line| line.starts_with("error: ")).expect("an error");
-    assert!(error.contains("--container-runtime-endpoint unix:///run/containerd/containerd.sock"), "{error}");
-}
-
-#[test]
 fn an_endpoint_that_makes_no_sense_is_refused_at_start() {
     for endpoint in ["tcp://127.0.0.1:1", "http://x"] {
         let mut node = Node::new();

@@ -261,8 +261,9 @@ fn a_pull_in_which_nothing_moves_is_given_up_and_the_child_is_gone() {
     assert_eq!(error.to_string(), "nothing came for 1 s; given up");
     let own = std::process::id();
     wait_for("the child to be gone", Duration::from_secs(5), || {
-        let children =
-            std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+        let threads = std::fs::read_dir(format!("/proc/{own}/task")).unwrap().flatten();
+        let of_thread = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
+        let children = threads.filter_map(|thread| of_thread(thread).ok()).collect::<Vec<_>>().join(" ");
         if children.trim().is_empty() { Ok(()) } else { Err(children) }
     });
     assert_eq!(left_in(&store), Vec::<PathBuf>::new());
@@ -284,8 +285,9 @@ fn a_big_image_is_pulled_within_a_few_megabytes() {
     let mut peak = 0_u64;
     let began = std::time::Instant::now();
     in_child(&request(&registry.reference(), &store), |_| {
-        let children =
-            std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+        let threads = std::fs::read_dir(format!("/proc/{own}/task")).unwrap().flatten();
+        let of_thread = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
+        let children = threads.filter_map(|thread| of_thread(thread).ok()).collect::<Vec<_>>().join(" ");
         for pid in children.split_whitespace() {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let field = |name: &str| {

@@ -40,7 +40,7 @@ register-node register-with-taints \
 manifest-dir manifest-url-ca-file runonce-timeout runonce-wait images-dir agent-socket \
      runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir runtime-handlers";
 
-const REMOVED: &str = "network-plugin cni-conf-dir cni-bin-dir cni-cache-dir network-plugin-mtu \
+const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \
 pod-infra-container-image container-runtime docker-endpoint image-pull-progress-deadline dynamic-config-dir \
 experimental-dockershim experimental-dockershim-root-directory cloud-config keep-terminated-pod-volumes \
 non-masquerade-cidr register-schedulable allow-privileged cadvisor-port \
@@ -115,7 +115,7 @@ fn mistyped_flags_and_commands_get_the_nearest_name() {
     );
     assert_eq!(refusal(&["--zzz"]), "failed to parse kubelet flag: unknown flag: --zzz");
     assert_eq!(refusal(&["staus"]), "unknown command staus, did you mean status?");
-    for missing in ["join", "preflight", "image", "cri", "kubeconfig"] {
+    for missing in ["join", "preflight", "kubeconfig"] {
         assert_eq!(refusal(&[missing]), format!("unknown command {missing}"));
     }
     assert!(refusal(&["config", "extra"]).starts_with("unknown command extra"));

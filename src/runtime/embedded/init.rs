@@ -26,6 +26,7 @@ mod devices;
 mod error;
 mod exec;
 mod external;
+mod input;
 mod lookup;
 mod options;
 mod pod;

@@ -6,8 +6,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::container::{begin, read_spec};
+use super::container::begin;
 use super::error::{Doing, InitError};
+use super::input::read_spec;
 use super::process::{Destination, Prepared, become_program, prepare, use_terminal};
 use super::report::Report;
 use super::{PodHandles, cgroups, external};

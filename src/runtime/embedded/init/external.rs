@@ -16,8 +16,8 @@ use std::path::Path;
 use std::process::Command;
 
 use super::PodHandles;
-use super::container::{pods_users, read_spec};
 use super::error::{Doing, InitError};
+use super::input::{pods_users, read_spec};
 use super::report::Report;
 use super::rootfs::mount_root;
 use crate::runtime::embedded::layout::ContainerDir;

@@ -179,19 +179,30 @@ impl Log {
             if written == note.len() {
                 (self.lost, self.torn) = (0, false);
             } else {
-                if written > 0 {
-                    self.torn = note[written - 1] != b'\n';
-                }
+                self.keep_whole(&note, written);
                 self.lost += bytes.len() as u64;
                 return bytes.clear();
             }
         }
         let written = write_most(file, bytes);
         if written < bytes.len() {
-            self.lost += (bytes.len() - written) as u64;
-            self.torn = written > 0 && bytes[written - 1] != b'\n';
+            let kept = self.keep_whole(bytes, written);
+            self.lost += (bytes.len() - kept) as u64;
         }
         bytes.clear();
+    }
+
+    /// Of `bytes` the first `written` are in the file. Takes the beginning of an entry that has no end back, so that readers see
+    /// entries only; says how many bytes are left there.
+    fn keep_whole(&mut self, bytes: &[u8], written: usize) -> usize {
+        let whole = bytes[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let fragment = (written - whole) as u64;
+        let taken_back = |file: &File| file.set_len(file.metadata()?.len().saturating_sub(fragment));
+        if fragment > 0 && self.file.as_ref().is_some_and(|file| taken_back(file).is_err()) {
+            self.torn = true;
+            return written;
+        }
+        whole
     }
 }
 

@@ -120,11 +120,18 @@ pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
 pub(super) fn resources(input: &Input<'_>) -> Resources {
     Resources {
         devices: device_rules(input.container.security.privileged),
-        others: others(&input.container.resources),
+        others: others(&input.container.resources, has_huge_pages(input)),
     }
 }
 
-fn others(resources: &LinuxResources) -> BTreeMap<String, Value> {
+/// Whether an external runtime can limit huge pages: it looks for the controller in a hierarchy of the node's own version, and fails
+/// the container without one.
+fn has_huge_pages(input: &Input<'_>) -> bool {
+    let is_theirs = |part: std::path::Component<'_>| part.as_os_str() == "hugetlb";
+    input.node.cgroup_v2 || input.cgroups.iter().any(|directory| directory.components().any(is_theirs))
+}
+
+fn others(resources: &LinuxResources, huge_pages: bool) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let mut put = |name: &str, fields: Vec<(&str, Value)>| {
         if !fields.is_empty() {
@@ -150,7 +157,7 @@ fn others(resources: &LinuxResources) -> BTreeMap<String, Value> {
     let memory = [number("limit", resources.memory_limit_bytes), number("swap", swap)];
     put("memory", memory.into_iter().flatten().collect());
     put("unified", resources.unified.iter().map(|(file, value)| (file.as_str(), json!(value))).collect());
-    if !resources.hugepage_limits.is_empty() {
+    if huge_pages && !resources.hugepage_limits.is_empty() {
         let limit = |(size, bytes): &(String, u64)| json!({"pageSize": size, "limit": bytes});
         all.insert("hugepageLimits".to_owned(), resources.hugepage_limits.iter().map(limit).collect());
     }

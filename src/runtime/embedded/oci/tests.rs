@@ -346,6 +346,10 @@ fn resources_have_the_specifications_form() {
     };
     case.node = case.node.with_driver(CgroupDriver::Systemd);
     case.sandbox.cgroup_parent = "/kubepods.slice/kubepods-podu1.slice".into();
+    case.node.cgroup_v2 = false;
+    let without = serde_json::to_value(&case.run().unwrap().oci.linux.resources).unwrap();
+    assert_eq!(without["hugepageLimits"], json!(null), "there is no such hierarchy");
+    case.node.cgroup_v2 = true;
     let bundle = case.run().unwrap();
     let value = serde_json::to_value(&bundle.oci.linux.resources).unwrap();
     assert_eq!(value["cpu"], json!({"shares": 512}));

@@ -65,7 +65,7 @@ fn nothing_is_mounted_into_proc_by_name_or_by_link() {
     let source = file.display().to_string();
     symlink("/proc/self/attr/exec", sample.layer().join("link")).unwrap();
     symlink("/proc/sys/kernel", sample.layer().join("directory")).unwrap();
-    symlink("/proc/self/root/etc", sample.layer().join("magic")).unwrap();
+    symlink(std::path::Path::new("/proc/self/root").join("etc"), sample.layer().join("magic")).unwrap();
     for destination in [
         "/proc/self/attr/exec",
         "/proc/sys/kernel/core_pattern",
@@ -96,7 +96,7 @@ fn masked_and_read_only_paths_that_are_links_lead_nowhere_outside() {
     let file = outside.join("file");
     std::fs::write(&file, "node").unwrap();
     symlink(&file, sample.layer().join("secret")).unwrap();
-    symlink("/proc/self/root/etc", sample.layer().join("magic")).unwrap();
+    symlink(std::path::Path::new("/proc/self/root").join("etc"), sample.layer().join("magic")).unwrap();
     let path = file.display().to_string();
     sample.bundle.oci.linux.masked_paths.extend(words(&["/secret", "/../secret", &path]));
     sample.bundle.oci.linux.readonly_paths.extend(words(&["/secret", &path]));
