@@ -114,7 +114,7 @@ async fn a_containers_own_terminal_is_attached_to() {
 async fn a_pods_port_is_forwarded() {
     let mut served = Served::start().await;
     let sandbox = served.sandbox("port").await;
-    let serve = "while :; do echo from inside | nc -l -p 8080 -s 127.0.0.1; done";
+    let serve = "while :; do echo from inside | nc -l -p 8080; done";
     served.container("port", &sandbox, &["sh", "-c", serve], |_| {}).await;
     let deadline = tokio::time::Instant::now() + super::served::PATIENCE;
     loop {

@@ -158,7 +158,7 @@ fn fetch_token(
     match answer.status {
         200 => {}
         400 | 401 | 403 => {
-            let reason = super::session::words_of(&answer.reason());
+            let reason = super::error::words_of(&answer.reason());
             let status = answer.status;
             return Err(PullError::Denied {
                 reason: format!(
@@ -168,7 +168,7 @@ fn fetch_token(
             });
         }
         status => {
-            let reason = super::session::words_of(&answer.reason());
+            let reason = super::error::words_of(&answer.reason());
             return Err(PullError::Status { method: "GET", url: url.shown(), status, reason });
         }
     }

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::http::{HttpError, TlsError};
 use crate::runtime::embedded::images::ImageError;
@@ -238,4 +239,26 @@ impl PullError {
 /// A document that is not what it should be.
 pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> PullError {
     PullError::Invalid { what: what.into(), problem: problem.into() }
+}
+
+/// Longer words of a server are cut.
+const MAX_WORDS: usize = 300;
+
+/// `: CODE: message` of the errors that a registry sends, or nothing.
+pub(super) fn words_of(body: &[u8]) -> String {
+    let value: Value = serde_json::from_slice(body).unwrap_or_default();
+    let text =
+        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let first = value.get("errors").and_then(|errors| errors.get(0)).unwrap_or(&Value::Null);
+    let (code, message) = (text(first, "code"), text(first, "message"));
+    let words = match (code.is_empty(), message.is_empty()) {
+        (false, false) => format!(": {code}: {message}"),
+        (false, true) => format!(": {code}"),
+        (true, false) => format!(": {message}"),
+        (true, true) => match text(&value, "details") {
+            details if details.is_empty() => return String::new(),
+            details => format!(": {details}"),
+        },
+    };
+    words.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(MAX_WORDS).collect()
 }

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::auth::{authorization, challenges};
+use super::error::words_of;
 use super::hosts::Host;
 use super::{Auth, PullError};
 use crate::http::stream::{Answer, Method, StreamClient};
@@ -22,8 +21,6 @@ const ATTEMPTS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// A server that asks for more patience than this is asked again by the kubelet's own back-off.
 const LONGEST_PAUSE: Duration = Duration::from_secs(20);
-/// Longer words of a server are cut.
-const MAX_WORDS: usize = 300;
 
 /// A pull's cancellation, shared by its threads.
 #[derive(Clone, Debug, Default)]
@@ -265,23 +262,4 @@ fn refusal(answer: &mut Answer, url: &Url, ask: Ask<'_>) -> PullError {
         }
         status => PullError::Status { method, url: url.shown(), status, reason },
     }
-}
-
-/// `: CODE: message` of the errors that a registry sends, or nothing.
-pub(super) fn words_of(body: &[u8]) -> String {
-    let value: Value = serde_json::from_slice(body).unwrap_or_default();
-    let text =
-        |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let first = value.get("errors").and_then(|errors| errors.get(0)).unwrap_or(&Value::Null);
-    let (code, message) = (text(first, "code"), text(first, "message"));
-    let words = match (code.is_empty(), message.is_empty()) {
-        (false, false) => format!(": {code}: {message}"),
-        (false, true) => format!(": {code}"),
-        (true, false) => format!(": {message}"),
-        (true, true) => match text(&value, "details") {
-            details if details.is_empty() => return String::new(),
-            details => format!(": {details}"),
-        },
-    };
-    words.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(MAX_WORDS).collect()
 }
