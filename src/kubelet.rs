@@ -122,7 +122,7 @@ impl<R: Runtime> Kubelet<R> {
                 Event::Watchdog => self.notifier.alive(),
                 Event::Quiet => {
                     quiet_at = None;
-                    memory::give_back();
+                    memory::rest();
                 }
             }
             // Once: a look is old as soon as a pod it shows has been taken down.

@@ -45,7 +45,7 @@ pub fn rest() {
 }
 
 /// Below the frames in use: calls of the C library and what the kernel may put there.
-const STACK_IN_USE: usize = 32 * 1024;
+const STACK_IN_USE: usize = 8 * 1024;
 
 /// From and to.
 type Range = (usize, usize);
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(reloadable("garbage"), None);
         assert_eq!(
             unused_stack("7ffc00000000-7ffc00100000 rw-p 0 0 0 [stack]", 0x7ffc_000f_0010),
-            Some((0x7ffc_0000_0000, 0x7ffc_000e_8000))
+            Some((0x7ffc_0000_0000, 0x7ffc_000e_e000))
         );
         assert_eq!(unused_stack("7ffc00000000-7ffc00100000 rw-p 0 0 0 [heap]", 0x7ffc_000f_0010), None);
     }

@@ -48,6 +48,8 @@ const BACKLOG: i32 = 64;
 const MAX_STRAYS: usize = 64;
 /// Output is read in pieces of this size.
 const CHUNK: usize = 16 * 1024;
+/// After so long without anything to do it lets go of memory that it can have again.
+const QUIET: Duration = Duration::from_secs(2);
 
 /// Whose event it is: the low byte of a token. The rest is a serial number, which is never used twice, so that an event for
 /// what is gone finds nothing.
@@ -98,8 +100,8 @@ struct Monitor {
     input: Vec<u8>,
     entries: Entries,
     stopping: bool,
-    /// Since it rested last; its own start is one, too.
-    was_starting: bool,
+    /// When to let memory go, unless something happens before.
+    rest_at: Option<Instant>,
 }
 
 /// `agent monitor DIR`: the process. Says on standard output whether it is ready, and then nothing any more.
@@ -176,7 +178,7 @@ impl Monitor {
             input: vec![0; CHUNK],
             entries: Entries::new(),
             stopping: false,
-            was_starting: true,
+            rest_at: Some(Instant::now() + QUIET),
         })
     }
 
@@ -184,9 +186,11 @@ impl Monitor {
         let mut batch = Batch::default();
         while !self.is_over() {
             let now = Instant::now();
-            self.rest();
             let timeout = self.next_deadline(now).map(|deadline| deadline.saturating_duration_since(now));
             let count = self.epoll.wait(&mut batch, timeout)?;
+            if count > 0 {
+                self.rest_at = Some(Instant::now() + QUIET);
+            }
             for ready in &batch[..count] {
                 self.handle(*ready);
             }
@@ -200,15 +204,6 @@ impl Monitor {
         // Who connects from now on sees at once that nobody is there.
         let _ = fs::remove_file(self.directory.socket());
         Ok(())
-    }
-
-    /// Lets memory go once nothing is being started any more.
-    fn rest(&mut self) {
-        let starting = self.somebody_starts();
-        if self.was_starting && !starting {
-            memory::rest();
-        }
-        self.was_starting = starting;
     }
 
     fn is_over(&self) -> bool {
@@ -275,7 +270,7 @@ impl Monitor {
         let containers = self.containers.iter().filter_map(Container::deadline);
         let execs = self.execs.iter().filter_map(Exec::deadline);
         let killing = self.stopping.then(|| now + KILL_EVERY);
-        containers.chain(execs).chain(self.paused_until).chain(killing).min()
+        containers.chain(execs).chain(self.paused_until).chain(self.rest_at).chain(killing).min()
     }
 
     fn keep_deadlines(&mut self, now: Instant) {
@@ -285,6 +280,10 @@ impl Monitor {
             if added.is_err() {
                 self.paused_until = Some(now + PAUSE);
             }
+        }
+        if self.rest_at.is_some_and(|at| at <= now) {
+            self.rest_at = None;
+            memory::rest();
         }
         self.container_deadlines(now);
         self.exec_deadlines(now);

@@ -162,32 +162,34 @@ impl Log {
         }
     }
 
-    /// Writes `bytes`, whole entries, and empties it. What cannot be written is counted, and said once there is room.
+    /// Writes `bytes`, whole entries, and empties it. What cannot be written is counted, and said together with the next entries
+    /// for which there is room: a disk that is full does not fill up with complaints.
     fn write(&mut self, bytes: &mut Vec<u8>, time: &[u8; 30]) {
         let Some(file) = &mut self.file else { return bytes.clear() };
-        if self.lost > 0 || self.torn {
-            let mut note = Vec::with_capacity(ENVELOPE + 64);
-            if self.torn {
-                note.push(b'\n');
+        if self.lost == 0 && !self.torn {
+            let written = write_most(file, bytes);
+            if written < bytes.len() {
+                let kept = self.keep_whole(bytes, written);
+                self.lost += (bytes.len() - kept) as u64;
             }
-            if self.lost > 0 {
-                note.extend_from_slice(time);
-                note.extend_from_slice(b" stderr F ");
-                let _ = writeln!(note, "[agent] {} bytes of log lost", self.lost);
-            }
-            let written = write_most(file, &note);
-            if written == note.len() {
-                (self.lost, self.torn) = (0, false);
-            } else {
-                self.keep_whole(&note, written);
-                self.lost += bytes.len() as u64;
-                return bytes.clear();
-            }
+            return bytes.clear();
         }
-        let written = write_most(file, bytes);
-        if written < bytes.len() {
-            let kept = self.keep_whole(bytes, written);
-            self.lost += (bytes.len() - kept) as u64;
+        let mut all = Vec::with_capacity(ENVELOPE + 64 + bytes.len());
+        if self.torn {
+            all.push(b'\n');
+        }
+        if self.lost > 0 {
+            all.extend_from_slice(time);
+            all.extend_from_slice(b" stderr F ");
+            let _ = writeln!(all, "[agent] {} bytes of log lost", self.lost);
+        }
+        all.extend_from_slice(bytes);
+        let written = write_most(file, &all);
+        if written == all.len() {
+            (self.lost, self.torn) = (0, false);
+        } else {
+            self.lost += bytes.len() as u64;
+            self.take_back(written);
         }
         bytes.clear();
     }
@@ -196,13 +198,15 @@ impl Log {
     /// entries only; says how many bytes are left there.
     fn keep_whole(&mut self, bytes: &[u8], written: usize) -> usize {
         let whole = bytes[..written].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let fragment = (written - whole) as u64;
-        let taken_back = |file: &File| file.set_len(file.metadata()?.len().saturating_sub(fragment));
-        if fragment > 0 && self.file.as_ref().is_some_and(|file| taken_back(file).is_err()) {
-            self.torn = true;
-            return written;
-        }
-        whole
+        if self.take_back(written - whole) { whole } else { written }
+    }
+
+    /// Takes the last bytes of the file away; where that is not possible the file ends inside a line.
+    fn take_back(&mut self, count: usize) -> bool {
+        let Some(file) = self.file.as_ref().filter(|_| count > 0) else { return true };
+        let shortened = file.metadata().and_then(|now| file.set_len(now.len().saturating_sub(count as u64)));
+        self.torn |= shortened.is_err();
+        shortened.is_ok()
     }
 }
 

@@ -147,6 +147,7 @@ fn a_full_disk_loses_entries_and_says_so_when_there_is_room() {
         .split_once("stderr F [agent] ")
         .and_then(|(_, rest)| rest.strip_suffix(" bytes of log lost")?.parse().ok())
         .unwrap_or_else(|| panic!("{note}"));
+    assert_eq!(text.matches("bytes of log lost").count(), 1, "it is said once");
     let entry = line.len() + ENVELOPE - 1;
     let kept =
         lines.iter().map(|line| line.len() + 1).sum::<usize>() - note.len() - after.len() - later.len();
