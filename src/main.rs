@@ -20,15 +20,20 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     // The agent's own helpers, started by it alone: nothing of a command line is read for them.
     match arguments.first().and_then(|argument| argument.to_str()) {
-        Some("monitor") => return ExitCode::from(embedded::monitor::main(&arguments[1..])),
-        Some("pull-helper") => return ExitCode::from(embedded::registry::helper_main()),
-        _ => {}
+        Some("monitor") => ExitCode::from(embedded::monitor::main(&arguments[1..])),
+        Some("pull-helper") => ExitCode::from(embedded::registry::helper_main()),
+        _ => ExitCode::from(program(&arguments)),
     }
-    match config::parse(&arguments, &Environment::from_host()) {
-        Ok(invocation) => ExitCode::from(run(invocation)),
+}
+
+/// Not part of `main`, whose frame lies at the bottom of every monitor's stack for as long as its pod lives.
+#[inline(never)]
+fn program(arguments: &[OsString]) -> u8 {
+    match config::parse(arguments, &Environment::from_host()) {
+        Ok(invocation) => run(invocation),
         Err(error) => {
             say_error(&error);
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
     }
 }

@@ -141,6 +141,8 @@ fn complain(what: &dyn std::fmt::Display) {
 }
 
 impl Monitor {
+    /// Its frame must not become a part of those that stay.
+    #[inline(never)]
     fn set_up(directory: &OsString) -> Result<Self, String> {
         fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
