@@ -15,7 +15,6 @@ use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
@@ -24,9 +23,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
+use crate::rt::connections;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, RuntimeError};
 use crate::server::bind::{BindError, bind};
@@ -40,8 +38,6 @@ const SOCKET_MODE: u32 = 0o660;
 const MAX_CONNECTIONS: usize = 64;
 /// Calls under way in one connection; a kubelet with 110 pods stays below.
 const MAX_CALLS: u32 = 256;
-/// `accept` fails when descriptors run out; it would fail again at once.
-const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 /// Connections over which nothing comes are asked whether they live.
 const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
 
@@ -61,31 +57,15 @@ impl CriServer {
 
     /// Serves until the future is dropped, and ends all connections then. Needs a `LocalSet`.
     pub async fn serve(self, listener: UnixListener) {
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut connections = JoinSet::new();
-        let mut accept_failing = false;
-        loop {
-            // Never closed, so this only waits. Beyond the limit clients wait in the kernel's queue.
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            while connections.try_join_next().is_some() {}
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    accept_failing = false;
-                    let server = self.clone();
-                    connections.spawn_local(async move {
-                        server.serve_connection(stream).await;
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    if !accept_failing {
-                        log::warn!(err:% = error; "Failed to accept a connection on the CRI socket");
-                    }
-                    accept_failing = true;
-                    tokio::time::sleep(ACCEPT_RETRY).await;
-                }
+        let accept = async || listener.accept().await.map(|(stream, _)| stream);
+        connections::serve("the CRI socket", MAX_CONNECTIONS, accept, |stream, place| {
+            let server = self.clone();
+            async move {
+                server.serve_connection(stream).await;
+                drop(place);
             }
-        }
+        })
+        .await;
     }
 
     async fn serve_connection(self, stream: UnixStream) {

@@ -3,6 +3,7 @@
 //! Owns how things run. Must not know what runs. Timers and sleeps come from tokio, so that a simulation can pause time.
 
 pub mod child;
+pub mod connections;
 pub mod notify;
 pub mod shutdown;
 

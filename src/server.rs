@@ -7,7 +7,6 @@ pub mod report;
 
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -19,8 +18,8 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+
+use crate::rt::connections::{self, Place};
 
 pub use bind::{BindError, bind};
 pub use report::AgentReport;
@@ -38,42 +37,20 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 const BUFFER_BYTES: usize = 8192;
 /// Our own client sends one.
 const MAX_HEADERS: usize = 32;
-/// `accept` fails when descriptors run out; it would fail again at once.
-const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
 /// Makes a report when somebody asks.
 pub type Reporter = Rc<dyn Fn() -> AgentReport>;
 
 /// Serves until the future is dropped, and ends all connections then. Needs a `LocalSet`.
 pub async fn serve(listener: UnixListener, reporter: Reporter) {
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    let mut accept_failing = false;
-    loop {
-        // Never closed, so this only waits. Beyond the limit clients wait in the kernel's queue.
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        while connections.try_join_next().is_some() {}
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                accept_failing = false;
-                let reporter = Rc::clone(&reporter);
-                connections.spawn_local(async move {
-                    serve_connection(stream, reporter).await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                if !accept_failing {
-                    log::warn!(err:% = error; "Failed to accept a connection on the local socket");
-                }
-                accept_failing = true;
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            }
-        }
-    }
+    let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    connections::serve("the local socket", MAX_CONNECTIONS, accept, |stream, place| {
+        serve_connection(stream, Rc::clone(&reporter), place)
+    })
+    .await;
 }
 
-async fn serve_connection(stream: UnixStream, reporter: Reporter) {
+async fn serve_connection(stream: UnixStream, reporter: Reporter, _place: Place) {
     let service = service_fn(move |request: Request<Incoming>| {
         let response = respond(&request, &reporter);
         async move { Ok::<_, Infallible>(response) }

@@ -25,7 +25,6 @@ pub mod node;
 pub mod open;
 pub mod own_program;
 pub mod packets;
-pub mod parcel;
 pub mod reactor;
 pub mod seccomp;
 pub mod streams;

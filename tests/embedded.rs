@@ -29,8 +29,12 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
+        Self::of(&binary())
+    }
+
+    fn of(program: &Path) -> Self {
         let runtime = Embedded::new();
-        let mut agent = AgentProcess::new(runtime.scratch().path(), "embedded");
+        let mut agent = AgentProcess::new(runtime.scratch().path(), "embedded").with_program(program);
         runtime.configure(&mut agent);
         Self { agent, runtime }
     }

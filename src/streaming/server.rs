@@ -6,7 +6,6 @@ use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -16,8 +15,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+
+use crate::rt::connections::{self, Place};
 
 use super::tokens::{TokenError, Tokens};
 use super::{Action, respond, text};
@@ -30,8 +29,6 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const BUFFER_BYTES: usize = 8192;
 /// Proxies and browsers add some.
 const MAX_HEADERS: usize = 64;
-/// `accept` fails when descriptors run out; it would fail again at once.
-const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 const BACKLOG: u32 = 64;
 
 /// Cannot listen.
@@ -124,36 +121,20 @@ impl Server {
 
     /// Serves until the future is dropped. Needs a `LocalSet`.
     pub async fn serve(self) {
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut connections = JoinSet::new();
-        let mut accept_failing = false;
-        loop {
-            // Never closed, so this only waits. Beyond the limit clients wait in the kernel's queue.
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-            while connections.try_join_next().is_some() {}
-            match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    accept_failing = false;
-                    connections.spawn_local(serve_connection(stream, self.announcer.clone(), permit));
-                }
-                Err(error) => {
-                    if !accept_failing {
-                        log::warn!(err:% = error; "Failed to accept a connection for streams");
-                    }
-                    accept_failing = true;
-                    tokio::time::sleep(ACCEPT_RETRY).await;
-                }
-            }
-        }
+        let accept = async || self.listener.accept().await.map(|(stream, _)| stream);
+        connections::serve("the streams' address", MAX_CONNECTIONS, accept, |stream, place| {
+            serve_connection(stream, self.announcer.clone(), place)
+        })
+        .await;
     }
 }
 
-async fn serve_connection(stream: TcpStream, announcer: Announcer, permit: OwnedSemaphorePermit) {
+async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place) {
     // A terminal's letters go out one by one; without it they are a bit late.
     let _ = stream.set_nodelay(true);
-    let permit = Rc::new(permit);
+    let place = Rc::new(place);
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = route(request, &announcer, Rc::clone(&permit));
+        let response = route(request, &announcer, Rc::clone(&place));
         async move { Ok::<_, Infallible>(response) }
     });
     let connection = http1::Builder::new()
@@ -173,7 +154,7 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, permit: Owned
 fn route(
     request: Request<Incoming>,
     from: &Announcer,
-    permit: Rc<OwnedSemaphorePermit>,
+    place: Rc<Place>,
 ) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "GET or POST is wanted".to_owned());
@@ -184,7 +165,7 @@ fn route(
         (waiting.kind.path() == kind).then_some(waiting)
     });
     match found {
-        Some(waiting) => respond(request, (waiting.begin)(), permit),
+        Some(waiting) => respond(request, (waiting.begin)(), place),
         None => text(
             StatusCode::NOT_FOUND,
             "no stream is announced here: its URL works once, for a minute".to_owned(),

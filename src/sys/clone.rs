@@ -4,7 +4,7 @@
 //! children are for.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -112,21 +112,6 @@ pub fn new_session() -> io::Result<()> {
 #[must_use]
 pub fn process_id() -> i32 {
     nix::unistd::getpid().as_raw()
-}
-
-/// A handle of a process that means the same one even when its number is used again.
-///
-/// # Errors
-/// The kernel's answer; `ESRCH` when there is none.
-pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: two numbers; the answer is a new descriptor or -1.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let fd = i32::try_from(fd).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    // SAFETY: the kernel made it a moment ago for this call, nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// A pipe whose ends no program inherits: what is read, what is written.

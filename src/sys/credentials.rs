@@ -160,32 +160,6 @@ pub fn new_keyring() -> io::Result<()> {
     }
 }
 
-/// Loads a filter: an array of `sock_filter`.
-///
-/// # Errors
-/// The kernel's answer; `EINVAL` for a program it does not accept or an odd length.
-pub fn load_filter(program: &[u8]) -> io::Result<()> {
-    const SECCOMP_SET_MODE_FILTER: libc::c_uint = 1;
-    let instructions: Vec<libc::sock_filter> = program
-        .chunks_exact(8)
-        .map(|bytes| libc::sock_filter {
-            code: u16::from_ne_bytes([bytes[0], bytes[1]]),
-            jt: bytes[2],
-            jf: bytes[3],
-            k: u32::from_ne_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-        })
-        .collect();
-    let length = u16::try_from(instructions.len()).map_err(|_| io::Error::from(Errno::EINVAL))?;
-    if program.is_empty() || !program.len().is_multiple_of(8) {
-        return Err(Errno::EINVAL.into());
-    }
-    let program = libc::sock_fprog { len: length, filter: instructions.as_ptr().cast_mut() };
-    // SAFETY: the kernel reads `length` instructions, which the vector has and which outlive the call.
-    let answer =
-        unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, std::ptr::from_ref(&program)) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// Sets a limit by the name of the OCI runtime specification. What the kernel refuses to raise is left at its ceiling.
 ///
 /// # Errors
@@ -288,13 +262,6 @@ mod tests {
             }
         };
         assert_eq!(code, 0);
-    }
-
-    #[test]
-    fn a_program_that_is_no_filter_is_refused() {
-        for broken in [&[][..], &[0; 7]] {
-            assert_eq!(load_filter(broken).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-        }
     }
 
     #[test]

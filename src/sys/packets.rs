@@ -1,4 +1,4 @@
-//! `SOCK_SEQPACKET` sockets in the file system: whole messages, with descriptors beside them. Nothing here blocks.
+//! `SOCK_SEQPACKET` sockets in the file system: whole messages, with descriptors beside them. Nothing here blocks but [`wait`].
 //!
 //! Owns the layout of ancillary data. Must not know what the messages say.
 
@@ -200,6 +200,24 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
         libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Waits until there is a message, or the end.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let mut wanted = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one entry, which is ours.
+        if unsafe { libc::poll(&raw mut wanted, 1, -1) } >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
 }
 
 /// Receives one message, and never waits: its length, 0 at the end. What does not fit into `bytes` is lost.

@@ -97,3 +97,15 @@ pub mod testing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_no_program_is_refused() {
+        for broken in [&[][..], &[0; 7]] {
+            assert_eq!(super::load(broken).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+        }
+        // Of whole instructions, but with no end: the kernel's own check.
+        assert_eq!(super::load(&[0; 8]).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,53 +1,8 @@
 //! Names of capabilities to bits. Pure.
 
 use super::error::InitError;
-use crate::runtime::embedded::spec::Capabilities;
+use crate::runtime::embedded::spec::{CAPABILITY_NAMES, Capabilities};
 use crate::sys::credentials::CapabilitySets;
-
-/// In the kernel's order.
-const NAMES: [&str; 41] = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "DAC_READ_SEARCH",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "LINUX_IMMUTABLE",
-    "NET_BIND_SERVICE",
-    "NET_BROADCAST",
-    "NET_ADMIN",
-    "NET_RAW",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "SYS_MODULE",
-    "SYS_RAWIO",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-    "SYS_PACCT",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_NICE",
-    "SYS_RESOURCE",
-    "SYS_TIME",
-    "SYS_TTY_CONFIG",
-    "MKNOD",
-    "LEASE",
-    "AUDIT_WRITE",
-    "AUDIT_CONTROL",
-    "SETFCAP",
-    "MAC_OVERRIDE",
-    "MAC_ADMIN",
-    "SYSLOG",
-    "WAKE_ALARM",
-    "BLOCK_SUSPEND",
-    "AUDIT_READ",
-    "PERFMON",
-    "BPF",
-    "CHECKPOINT_RESTORE",
-];
 
 /// The sets as bits, as far as `available` (what the kernel has and this process may hand on) goes.
 ///
@@ -57,7 +12,7 @@ pub fn sets(capabilities: &Capabilities, available: u64) -> Result<CapabilitySet
     let bits = |names: &[String]| {
         names.iter().try_fold(0_u64, |bits, name| {
             let short = name.strip_prefix("CAP_").unwrap_or(name);
-            match NAMES.iter().position(|known| *known == short) {
+            match CAPABILITY_NAMES.iter().position(|known| *known == short) {
                 Some(number) => Ok(bits | 1 << number),
                 None => Err(InitError::Invalid {
                     field: format!("process.capabilities: {name}"),

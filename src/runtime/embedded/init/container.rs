@@ -39,19 +39,27 @@ pub fn start(dir: &ContainerDir, pod: &PodHandles, report: &OwnedFd) -> Result<(
     let namespaces = &bundle.oci.linux.namespaces;
     join_listed(namespaces)?;
     let is_first = enter_pids(namespaces, pod)?;
-    let gate = clone::pipe().doing("make", "a pipe")?;
-    match clone::fork(Kind { sibling: true, pid_namespace: is_first }).doing("start", "the container")? {
-        Side::Parent(pid) => {
-            Report::Pid(pid).send(report.as_fd());
-            Ok(())
-        }
+    match second_step(is_first, "the container", report.as_fd())? {
+        Side::Parent(_) => Ok(()),
+        Side::Child => Err(become_container(dir, pod, &bundle, report.as_fd())),
+    }
+}
+
+/// Makes the second step, a child of the monitor's, and tells who it is. Returns in both.
+///
+/// # Errors
+/// No more processes; in the second step, that the monitor is gone.
+pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> Result<Side, InitError> {
+    let (passed, held) = clone::pipe().doing("make", "a pipe")?;
+    let side = clone::fork(Kind { sibling: true, pid_namespace }).doing("start", what)?;
+    match side {
+        Side::Parent(pid) => Report::Pid(pid).send(report),
         Side::Child => {
-            let (passed, held) = gate;
             drop(held);
-            begin(report.as_fd(), passed)?;
-            Err(become_container(dir, pod, &bundle, report.as_fd()))
+            begin(report, passed)?;
         }
     }
+    Ok(side)
 }
 
 /// The beginning of every second step: tied to the monitor, and not before the first has told who it is.

@@ -6,14 +6,15 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::container::begin;
+use super::container::second_step;
 use super::error::{Doing, InitError};
 use super::input::read_spec;
 use super::process::{Destination, Prepared, become_program, prepare, use_terminal};
 use super::report::Report;
 use super::{PodHandles, cgroups, external};
 use crate::runtime::embedded::spec::{ExecSpec, Process};
-use crate::sys::clone::{self, Kind, Side};
+use crate::sys::children;
+use crate::sys::clone::{self, Side};
 use crate::sys::console::make_console;
 use crate::sys::container_root::{ContainerRoot, Procfs};
 use crate::sys::namespace::{self, Namespaces};
@@ -33,7 +34,7 @@ pub fn start(spec: File, target: i32, pod: &PodHandles, report: &OwnedFd) -> Res
     cgroups::enter(&spec.cgroups)?;
     let procfs = Procfs::open().doing("open", "/proc")?;
     // The monitor has not reaped it, so the number means the container's first process.
-    let pidfd = clone::pidfd(target).doing("find process", target)?;
+    let pidfd = children::pidfd_open(target).doing("find process", target)?;
     let root_uid = pods_root(target, pod)?;
     // The node's procfs stays open: files for labels are the second step's own.
     let kinds =
@@ -41,16 +42,9 @@ pub fn start(spec: File, target: i32, pod: &PodHandles, report: &OwnedFd) -> Res
     let filter =
         spec.seccomp_filter.as_ref().map(File::open).transpose().doing("open", "the seccomp filter")?;
     namespace::join(pidfd.as_fd(), kinds).doing("join", "the container's namespaces")?;
-    let gate = clone::pipe().doing("make", "a pipe")?;
-    match clone::fork(Kind { sibling: true, pid_namespace: false }).doing("start", "the program")? {
-        Side::Parent(pid) => {
-            Report::Pid(pid).send(report.as_fd());
-            Ok(())
-        }
+    match second_step(false, "the program", report.as_fd())? {
+        Side::Parent(_) => Ok(()),
         Side::Child => {
-            let (passed, held) = gate;
-            drop(held);
-            begin(report.as_fd(), passed)?;
             let users = pod.users.as_ref().filter(|_| root_uid.is_some()).map(AsFd::as_fd);
             let owner = root_uid.unwrap_or(0).saturating_add(spec.process.user.uid);
             let prepared = ready(&spec.process, filter, &procfs, owner, report.as_fd())?;

@@ -25,7 +25,7 @@ use crate::runtime::embedded::spec::{Bundle, ExecSpec, Process};
 use crate::sys::container_root::set_owner;
 use crate::sys::mount_tree::{Propagation, set_propagation};
 use crate::sys::namespace::{self, Namespaces};
-use crate::sys::{clone, parcel};
+use crate::sys::{clone, packets};
 
 const CONFIG: &str = "config.json";
 const CONSOLE: &str = "console.sock";
@@ -126,9 +126,9 @@ fn leave_process(
     Report::Pid(read_pid(pid)?).send(report);
     if let Some(listener) = listener {
         let (connection, _) = listener.accept().doing("take", "the terminal")?;
-        connection.set_nonblocking(true).doing("take", "the terminal")?;
-        let (_, master) = parcel::receive(connection.as_fd(), &mut [0; 256]).doing("take", "the terminal")?;
-        if let Some(master) = master {
+        let mut sent = packets::Descriptors::default();
+        packets::receive(connection.as_fd(), &mut [0; 256], &mut sent).doing("take", "the terminal")?;
+        if let [Some(master), ..] = sent {
             Report::Terminal(master).send(report);
         }
         remove(console)?;

@@ -19,10 +19,11 @@ use crate::sys::clone;
 use crate::sys::console::{Console, set_size, take_control};
 use crate::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
 use crate::sys::credentials::{
-    bound_capabilities, bounding_capabilities, execute, keep_capabilities, load_filter, new_keyring,
+    bound_capabilities, bounding_capabilities, execute, keep_capabilities, new_keyring,
     set_capabilities, set_limit, set_no_new_privileges, set_umask, set_user,
 };
 use crate::sys::namespace::{self, Namespaces};
+use crate::sys::seccomp;
 
 /// The kernel takes 4096 instructions of eight bytes.
 const MAX_FILTER: u64 = 4096 * 8;
@@ -144,7 +145,7 @@ fn confine(
         file.write_all(label.as_bytes()).doing("set label", label)?;
     }
     let load = |filter: &Option<Vec<u8>>| match filter {
-        Some(filter) => load_filter(filter).doing("load", "the seccomp filter"),
+        Some(filter) => seccomp::load(filter).doing("load", "the seccomp filter"),
         None => Ok(()),
     };
     if process.no_new_privileges {

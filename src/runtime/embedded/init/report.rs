@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::sys::parcel;
+use crate::sys::packets;
 
 /// Longer reasons are cut.
 const MAX_TEXT: usize = 3072;
@@ -27,23 +27,25 @@ impl Report {
     pub fn send(self, socket: BorrowedFd<'_>) {
         // The kernel kills the child with its monitor; an error here can only mean that it is about to.
         let _ = match &self {
-            Self::Pid(pid) => parcel::send(socket, format!("P{pid}").as_bytes(), None),
-            Self::Terminal(master) => parcel::send(socket, b"T", Some(master.as_fd())),
+            Self::Pid(pid) => packets::send(socket, format!("P{pid}").as_bytes(), &[]),
+            Self::Terminal(master) => packets::send(socket, b"T", &[master.as_fd()]),
             Self::Failed(text) => {
                 let fits = |end: &usize| text.is_char_boundary(*end);
                 let end = (0..=MAX_TEXT.min(text.len())).rev().find(fits).unwrap_or_default();
-                parcel::send(socket, format!("E{}", &text[..end]).as_bytes(), None)
+                packets::send(socket, format!("E{}", &text[..end]).as_bytes(), &[])
             }
         };
     }
 
-    /// Takes the next; `None` at the end.
+    /// Takes the next and never waits; `None` at the end.
     ///
     /// # Errors
-    /// The kernel's answer; `InvalidData` for a packet that is none of these.
+    /// `WouldBlock` when there is none yet; the kernel's answer; `InvalidData` for a packet that is none of these.
     pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let mut buffer = [0; MAX_TEXT + 1];
-        let (length, fd) = parcel::receive(socket, &mut buffer)?;
+        let mut descriptors = packets::Descriptors::default();
+        let length = packets::receive(socket, &mut buffer, &mut descriptors)?;
+        let [fd, ..] = descriptors;
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
         let Some((kind, text)) = buffer[..length].split_first() else { return Ok(None) };
         let text = String::from_utf8_lossy(text);
@@ -62,7 +64,7 @@ mod tests {
 
     #[test]
     fn reports_arrive_as_they_were_sent_and_long_ones_are_cut_between_letters() {
-        let (here, there) = parcel::pair().unwrap();
+        let (here, there) = packets::pair().unwrap();
         Report::Pid(4711).send(here.as_fd());
         Report::Terminal(here.try_clone().unwrap()).send(here.as_fd());
         Report::Failed(format!("x{}", "ä".repeat(MAX_TEXT))).send(here.as_fd());
@@ -77,9 +79,9 @@ mod tests {
 
     #[test]
     fn packets_that_are_none_of_ours_are_refused() {
-        let (here, there) = parcel::pair().unwrap();
+        let (here, there) = packets::pair().unwrap();
         for packet in [&b"P12x"[..], b"T", b"Q"] {
-            parcel::send(here.as_fd(), packet, None).unwrap();
+            packets::send(here.as_fd(), packet, &[]).unwrap();
             assert!(Report::receive(there.as_fd()).is_err());
         }
     }

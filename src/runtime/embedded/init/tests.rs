@@ -11,7 +11,7 @@ use crate::runtime::embedded::spec::{
     Bundle, Capabilities, ExecSpec, Linux, Namespace, OciMount, OciSpec, Overlay, Process, Root,
 };
 use crate::sys::clone::{self, Kind, Side};
-use crate::sys::parcel;
+use crate::sys::packets;
 
 mod basics;
 mod external;
@@ -200,7 +200,7 @@ impl Drop for Sample {
 /// As the monitor does it: streams, a report, a fork.
 fn launch(become_it: impl FnOnce(OwnedFd)) -> Running {
     let (output, written) = clone::pipe().unwrap();
-    let (here, there) = parcel::pair().unwrap();
+    let (here, there) = packets::pair().unwrap();
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     let step = match clone::fork(Kind::default()).unwrap() {
         Side::Parent(pid) => pid,
@@ -214,7 +214,9 @@ fn launch(become_it: impl FnOnce(OwnedFd)) -> Running {
     };
     drop((written, there));
     let mut running = Running { pid: 0, report: here, output: output.into(), failed: None, terminal: None };
-    while let Some(report) = Report::receive(running.report.as_fd()).unwrap() {
+    loop {
+        packets::wait(running.report.as_fd()).unwrap();
+        let Some(report) = Report::receive(running.report.as_fd()).unwrap() else { break };
         match report {
             Report::Pid(pid) => running.pid = pid,
             Report::Terminal(master) => running.terminal = Some(master),

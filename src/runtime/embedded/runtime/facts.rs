@@ -6,54 +6,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::super::oci::NodeFacts;
-use super::super::spec::Device;
+use super::super::spec::{CAPABILITY_NAMES, Device};
 use crate::cgroup::CgroupConfig;
 use crate::sys::node;
 
-/// Capabilities by number.
-const CAPABILITIES: [&str; 41] = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "DAC_READ_SEARCH",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "LINUX_IMMUTABLE",
-    "NET_BIND_SERVICE",
-    "NET_BROADCAST",
-    "NET_ADMIN",
-    "NET_RAW",
-    "IPC_LOCK",
-    "IPC_OWNER",
-    "SYS_MODULE",
-    "SYS_RAWIO",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-    "SYS_PACCT",
-    "SYS_ADMIN",
-    "SYS_BOOT",
-    "SYS_NICE",
-    "SYS_RESOURCE",
-    "SYS_TIME",
-    "SYS_TTY_CONFIG",
-    "MKNOD",
-    "LEASE",
-    "AUDIT_WRITE",
-    "AUDIT_CONTROL",
-    "SETFCAP",
-    "MAC_OVERRIDE",
-    "MAC_ADMIN",
-    "SYSLOG",
-    "WAKE_ALARM",
-    "BLOCK_SUSPEND",
-    "AUDIT_READ",
-    "PERFMON",
-    "BPF",
-    "CHECKPOINT_RESTORE",
-];
 /// Directories of `/dev` that every container has of its own.
 const OWN: [&str; 5] = ["pts", "shm", "mqueue", "fd", ".lxc"];
 /// How deep devices are looked for.
@@ -116,7 +72,7 @@ fn own_capabilities() -> Vec<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
     let bits = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
-    let named = CAPABILITIES.iter().enumerate().filter(|(number, _)| bits & (1 << number) != 0);
+    let named = CAPABILITY_NAMES.iter().enumerate().filter(|(number, _)| bits & (1 << number) != 0);
     named.map(|(_, name)| format!("CAP_{name}")).collect()
 }
 
@@ -185,6 +141,6 @@ mod tests {
     fn capabilities_are_those_of_the_process_by_their_names() {
         let names = own_capabilities();
         assert!(names.contains(&"CAP_CHOWN".to_owned()), "{names:?}");
-        assert!(names.len() <= CAPABILITIES.len());
+        assert!(names.len() <= CAPABILITY_NAMES.len());
     }
 }
