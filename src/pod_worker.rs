@@ -102,6 +102,7 @@ impl<R: Runtime> PodWorkers<R> {
 
     /// This pod is wanted: starts a worker, or tells the one it has about the new version.
     pub fn desire(&self, pod: Rc<Pod>) {
+        self.shared.deps.statuses.expect(&pod);
         self.mailbox_of(&pod).desire(pod);
     }
 
@@ -129,8 +130,7 @@ impl<R: Runtime> PodWorkers<R> {
         let deps = &self.shared.deps;
         let mut pod = Rc::clone(pod);
         Rc::make_mut(&mut pod).metadata.deletion_timestamp.get_or_insert(deps.clock.now());
-        let unseen = || PodStatus { phase: "Pending".to_owned(), ..PodStatus::default() };
-        let status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(unseen);
+        let status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
         deps.statuses.set(&pod, status);
     }
 

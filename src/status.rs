@@ -4,6 +4,7 @@
 //! run-once report and the local API. Must not know how a status is computed.
 
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -23,6 +24,8 @@ struct Entry {
 pub struct StatusManager {
     store: StoreHandle,
     entries: RefCell<BTreeMap<PodUid, Entry>>,
+    /// Pods that are wanted, and whose workers have said nothing yet.
+    expected: RefCell<BTreeMap<PodUid, Rc<Pod>>>,
     remembered: RefCell<BTreeMap<PodUid, PodStatus>>,
     version: watch::Sender<u64>,
 }
@@ -34,6 +37,7 @@ impl StatusManager {
         Self {
             store,
             entries: RefCell::default(),
+            expected: RefCell::default(),
             remembered: RefCell::new(remembered),
             version: watch::Sender::new(0),
         }
@@ -46,6 +50,14 @@ impl StatusManager {
         current.or_else(|| self.remembered.borrow().get(uid).cloned())
     }
 
+    /// A pod is wanted from now on. Until its worker has had a turn, [`Self::everybody`] has it with its remembered status.
+    pub fn expect(&self, pod: &Rc<Pod>) {
+        let uid = &pod.metadata.uid;
+        if !self.entries.borrow().contains_key(uid) {
+            self.expected.borrow_mut().insert(uid.clone(), Rc::clone(pod));
+        }
+    }
+
     /// Publishes a status. Writes to the store only what means something new.
     pub fn set(&self, pod: &Rc<Pod>, status: PodStatus) {
         let uid = &pod.metadata.uid;
@@ -54,6 +66,7 @@ impl StatusManager {
         if news {
             self.store.put_status(uid, &entry.status);
         }
+        self.expected.borrow_mut().remove(uid);
         self.remembered.borrow_mut().remove(uid);
         let replaced = self.entries.borrow_mut().insert(uid.clone(), entry);
         if news || replaced.is_none() {
@@ -63,29 +76,87 @@ impl StatusManager {
 
     /// Forgets a pod that is gone.
     pub fn remove(&self, uid: &PodUid) {
+        self.expected.borrow_mut().remove(uid);
         self.remembered.borrow_mut().remove(uid);
         if self.entries.borrow_mut().remove(uid).is_some() {
             self.version.send_modify(|version| *version += 1);
         }
     }
 
-    /// Every known pod with its status filled in, by namespace and name.
+    /// The pods whose workers have published a status, with it, by namespace and name.
     #[must_use]
     pub fn snapshot(&self) -> Vec<Pod> {
-        let entries = self.entries.borrow();
-        let mut pods: Vec<Pod> = entries
-            .values()
-            .map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) })
-            .collect();
-        pods.sort_by(|a, b| {
-            (&a.metadata.namespace, &a.metadata.name).cmp(&(&b.metadata.namespace, &b.metadata.name))
-        });
+        let mut pods = self.published();
+        pods.sort_by(by_name);
         pods
+    }
+
+    /// As [`Self::snapshot`], and the wanted pods nobody has looked at yet, with what is remembered of them: a client that saw a
+    /// pod before a restart of the agent sees it right after.
+    #[must_use]
+    pub fn everybody(&self) -> Vec<Pod> {
+        let mut pods = self.published();
+        for (uid, pod) in &*self.expected.borrow() {
+            let status = self.last(uid).unwrap_or_else(PodStatus::pending);
+            pods.push(Pod { status, ..Pod::clone(pod) });
+        }
+        pods.sort_by(by_name);
+        pods
+    }
+
+    fn published(&self) -> Vec<Pod> {
+        let entries = self.entries.borrow();
+        entries.values().map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) }).collect()
     }
 
     /// Changes whenever any status does.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
+    }
+}
+
+fn by_name(a: &Pod, b: &Pod) -> Ordering {
+    (&a.metadata.namespace, &a.metadata.name).cmp(&(&b.metadata.namespace, &b.metadata.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Mode, OpenOptions};
+
+    fn pod(name: &str) -> Rc<Pod> {
+        let mut pod = Pod::default();
+        name.clone_into(&mut pod.metadata.name);
+        pod.metadata.uid = PodUid::from(name);
+        Rc::new(pod)
+    }
+
+    fn running() -> PodStatus {
+        PodStatus { phase: "Running".to_owned(), ..PodStatus::default() }
+    }
+
+    fn shown(pods: &[Pod]) -> Vec<(&str, &str)> {
+        pods.iter().map(|pod| (pod.metadata.name.as_str(), pod.status.phase.as_str())).collect()
+    }
+
+    /// Between the start of the agent and the first turn of its workers there must be no moment without the pods.
+    #[test]
+    fn a_wanted_pod_is_seen_before_anybody_has_looked_at_it_but_is_not_waited_for() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let remembered = BTreeMap::from([(PodUid::from("b"), running())]);
+        let statuses = StatusManager::new(store.unwrap(), remembered);
+        assert_eq!(shown(&statuses.everybody()), [], "nobody wants it yet");
+        for name in ["b", "a", "c"] {
+            statuses.expect(&pod(name));
+        }
+        assert_eq!(shown(&statuses.everybody()), [("a", "Pending"), ("b", "Running"), ("c", "Pending")]);
+        assert_eq!(shown(&statuses.snapshot()), []);
+
+        statuses.set(&pod("a"), running());
+        statuses.remove(&PodUid::from("c"));
+        statuses.expect(&pod("a"));
+        assert_eq!(shown(&statuses.everybody()), [("a", "Running"), ("b", "Running")]);
+        assert_eq!(shown(&statuses.snapshot()), [("a", "Running")]);
     }
 }

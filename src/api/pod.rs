@@ -682,3 +682,11 @@ impl Pod {
         self.spec.termination_grace_period_seconds.unwrap_or(30)
     }
 }
+
+impl PodStatus {
+    /// Of a pod that nobody has looked at yet.
+    #[must_use]
+    pub fn pending() -> Self {
+        Self { phase: "Pending".to_owned(), ..Self::default() }
+    }
+}

@@ -170,7 +170,7 @@ impl View {
             mode: AgentMode::Running,
             runtime: state.runtime.clone(),
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
-            pods: statuses.snapshot(),
+            pods: statuses.everybody(),
             events: events.recent().into_iter().map(EventReport::from).collect(),
             store: StoreReport {
                 path: identity.store_path.clone(),

@@ -151,11 +151,7 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place)
     }
 }
 
-fn route(
-    request: Request<Incoming>,
-    from: &Announcer,
-    place: Rc<Place>,
-) -> Response<Full<Bytes>> {
+fn route(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "GET or POST is wanted".to_owned());
     }

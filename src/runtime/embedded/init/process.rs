@@ -19,8 +19,8 @@ use crate::sys::clone;
 use crate::sys::console::{Console, set_size, take_control};
 use crate::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
 use crate::sys::credentials::{
-    bound_capabilities, bounding_capabilities, execute, keep_capabilities, new_keyring,
-    set_capabilities, set_limit, set_no_new_privileges, set_umask, set_user,
+    bound_capabilities, bounding_capabilities, execute, keep_capabilities, new_keyring, set_capabilities,
+    set_limit, set_no_new_privileges, set_umask, set_user,
 };
 use crate::sys::namespace::{self, Namespaces};
 use crate::sys::seccomp;
