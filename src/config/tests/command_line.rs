@@ -38,7 +38,7 @@ eviction-minimum-reclaim eviction-pressure-transition-period eviction-max-pod-gr
 reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved-cgroup enforce-node-allocatable \
 register-node register-with-taints \
 manifest-dir manifest-url-ca-file runonce-timeout runonce-wait images-dir agent-socket \
-     runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir runtime-handlers";
+     runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir image-policy runtime-handlers";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \
 pod-infra-container-image container-runtime docker-endpoint image-pull-progress-deadline dynamic-config-dir \
