@@ -23,6 +23,7 @@ mod lifecycle;
 mod manifests;
 mod network;
 mod probes;
+mod registries;
 mod resources;
 mod restarts;
 mod runonce;
