@@ -61,6 +61,7 @@ fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
         cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2, driver },
         handlers: handlers(&agent.runtime_handlers),
         registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
+        image_policy: agent.image_policy.clone(),
     }
 }
 
