@@ -73,6 +73,11 @@ pub(super) enum ImageCommandError {
     /// Containers would lose their layers.
     #[error("image {image:?} is used by a container: remove its pod first, or give --force")]
     InUse { image: String },
+    /// A damaged record: its container may use any image.
+    #[error(
+        "the record {path:?} cannot be read, so its container may use any image: start the agent, which removes what is damaged{}", if *can_force { ", or give --force" } else { "" }
+    )]
+    Unreadable { path: PathBuf, can_force: bool },
     /// Nobody can say what is used.
     #[error("find out which images are used: read {path:?}")]
     Records {
@@ -347,8 +352,14 @@ fn remove(store: &ImageStore, options: &Options, word: &str) -> Result<String, I
         store.untag(&name)?;
         return Ok(format!("Untagged {name}\n"));
     }
-    if !options.force && in_use(&options.layout())?.contains(&image.id) {
-        return Err(ImageCommandError::InUse { image: word.to_owned() });
+    if !options.force {
+        let used = in_use(&options.layout())?;
+        if used.ids.contains(&image.id) {
+            return Err(ImageCommandError::InUse { image: word.to_owned() });
+        }
+        if let Some(path) = used.unreadable {
+            return Err(ImageCommandError::Unreadable { path, can_force: true });
+        }
     }
     store.remove(&image.id)?;
     Ok(format!("Removed {}\n", image.id))
@@ -359,7 +370,10 @@ fn prune(options: &Options, environment: &mut Environment<'_>) -> Result<u8, Cli
         return Err(CliError::Usage(UsageError::Unexpected { given: given.clone() }));
     }
     let used = in_use(&options.layout())?;
-    let pruned = options.open()?.prune(&used).map_err(ImageCommandError::Store)?;
+    if let Some(path) = used.unreadable {
+        return Err(ImageCommandError::Unreadable { path, can_force: false }.into());
+    }
+    let pruned = options.open()?.prune(&used.ids).map_err(ImageCommandError::Store)?;
     let mut said: String = pruned.images.iter().flat_map(|id| ["Removed ", id, "\n"]).collect();
     let _ = writeln!(
         said,
@@ -389,15 +403,24 @@ fn inspect(options: &Options, environment: &mut Environment<'_>) -> Result<u8, C
     Ok(code)
 }
 
-/// Ids of the images that containers have, by the agent's records of them.
-fn in_use(layout: &Layout) -> Result<Vec<String>, ImageCommandError> {
+/// What containers have.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Used {
+    /// Ids of images.
+    ids: Vec<String>,
+    /// A record that does not say.
+    unreadable: Option<PathBuf>,
+}
+
+/// What containers have, by the agent's records of them.
+fn in_use(layout: &Layout) -> Result<Used, ImageCommandError> {
     let list = |path: &Path| match std::fs::read_dir(path) {
         Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>()),
         // No pods, or the agent has never run since the start of the machine.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(ImageCommandError::Records { path: path.to_owned(), source }),
     };
-    let mut ids = Vec::new();
+    let mut used = Used::default();
     for sandbox in list(&layout.sandboxes())? {
         for container in list(&sandbox.join("containers"))? {
             let path = container.join("container.json");
@@ -408,10 +431,13 @@ fn in_use(layout: &Layout) -> Result<Vec<String>, ImageCommandError> {
             let record: Option<Value> =
                 (bytes.len() <= MAX_RECORD).then(|| serde_json::from_slice(&bytes).ok()).flatten();
             let id = record.and_then(|record| Some(record.get("image_id")?.as_str()?.to_owned()));
-            ids.extend(id);
+            match id {
+                Some(id) => used.ids.push(id),
+                None => used.unreadable = Some(path),
+            }
         }
     }
-    Ok(ids)
+    Ok(used)
 }
 
 #[cfg(test)]
@@ -433,15 +459,23 @@ mod tests {
     }
 
     #[test]
-    fn images_of_containers_are_in_use_and_no_records_mean_none() {
+    fn images_of_containers_are_in_use_and_a_record_that_cannot_be_read_may_mean_any() {
         let root = std::env::temp_dir().join(format!("agent-cli-image-{}", std::process::id()));
         let layout = Layout::new(&root, &root.join("state"));
-        assert!(in_use(&layout).unwrap().is_empty());
+        assert_eq!(in_use(&layout).unwrap(), Used::default());
         let container = root.join("state/sandboxes/s/containers/c");
         std::fs::create_dir_all(&container).unwrap();
-        assert!(in_use(&layout).unwrap().is_empty());
+        assert_eq!(in_use(&layout).unwrap(), Used::default());
         std::fs::write(container.join("container.json"), "{\"image_id\": \"sha256:1\"}").unwrap();
-        assert_eq!(in_use(&layout).unwrap(), ["sha256:1"]);
+        let known = Used { ids: vec!["sha256:1".to_owned()], unreadable: None };
+        assert_eq!(in_use(&layout).unwrap(), known);
+        for damaged in ["", "{", "{}", "[]", "{\"image_id\": 1}"] {
+            let other = root.join("state/sandboxes/s/containers/d");
+            std::fs::create_dir_all(&other).unwrap();
+            std::fs::write(other.join("container.json"), damaged).unwrap();
+            let used = in_use(&layout).unwrap();
+            assert_eq!(used.unreadable, Some(other.join("container.json")), "{damaged}");
+        }
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::fake::FakeRegistry;
 use super::image::{Blob, INDEX, MANIFEST, TestImage, failure, left_in, noise, pull_here, request, tar_of};
+use crate::support::agent::binary;
 use crate::support::scratch::Scratch;
 use crate::support::wait::{pause, wait_for, wait_until};
 
@@ -222,7 +223,7 @@ fn tls_trusts_the_authority_that_hosts_toml_names() {
 
 /// The program.
 pub fn agent() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_agent"))
+    binary()
 }
 
 fn in_child(request: &PullRequest, progress: impl FnMut(Progress)) -> Result<Pulled, PullError> {

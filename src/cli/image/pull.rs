@@ -168,8 +168,7 @@ fn pull_once(
     // A reader that has gone away is no reason to give the pull up: what it says at the end is what counts.
     let mut write = |text: &str| drop(print(environment, text));
     let pulled = rt::run(async {
-        let (trigger, interrupted) = shutdown::channel();
-        rt::spawn("signals", shutdown::watch_signals(trigger)?);
+        let interrupted = shutdown::first_signal()?;
         let progress = |news| {
             let line = view.hear(&news, began.elapsed());
             let text =
@@ -178,7 +177,7 @@ fn pull_once(
                 write(&text);
             }
         };
-        Ok(pull_until(Path::new(OWN_PROGRAM), request, progress, interrupted.asked()).await)
+        Ok(pull_until(Path::new(OWN_PROGRAM), request, progress, interrupted).await)
     });
     if draws {
         write(&view.end());

@@ -17,6 +17,7 @@
 mod archive;
 mod change;
 pub mod compression;
+mod copy;
 pub mod documents;
 mod import;
 mod index;

@@ -21,6 +21,8 @@ const SUBCOMMAND: &str = "pull-helper";
 const MAX_REQUEST_BYTES: u64 = 1024 * 1024;
 /// A line of progress holds a few names; an error message may be long.
 const MAX_LINE_BYTES: usize = 256 * 1024;
+/// A killed process is gone in no time, but for what the kernel still does for it.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 /// A slow card may need minutes until a big layer is really on it, and nothing is told meanwhile.
 const DISK_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -70,7 +72,8 @@ pub async fn pull_in_child(
     pull_until(program, request, progress, std::future::pending()).await
 }
 
-/// As [`pull_in_child`], given up as soon as `stop` is there: when the answer comes the child is gone.
+/// As [`pull_in_child`], given up as soon as `stop` is there: when the answer comes the child is gone, but for
+/// one that cannot be killed.
 ///
 /// # Errors
 /// As [`pull_in_child`], and [`PullError::Interrupted`].
@@ -94,7 +97,8 @@ pub async fn pull_until(
         let heard = tokio::select! {
             biased;
             () = &mut stop => {
-                child.end().await;
+                // One that hangs in the kernel's file system ends later by itself.
+                let _ = tokio::time::timeout(END_PATIENCE, child.end()).await;
                 return Err(PullError::Interrupted);
             }
             // What is read is read: nothing is lost with the other arm.

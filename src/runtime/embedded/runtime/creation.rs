@@ -188,7 +188,7 @@ impl Creation {
         let mut node = self.facts.for_container(self.config.security.privileged);
         let mut skipped = self.apparmor(&mut node)?;
         let layer = self.layout.writable_layer(&self.id);
-        let image_volumes = self.image_volumes(image)?;
+        let image_volumes = self.image_volumes(image, &sandbox.config)?;
         let mut input = oci::Input {
             sandbox: &sandbox.config,
             sandbox_id: &self.sandbox,
@@ -249,8 +249,13 @@ impl Creation {
         Ok(Vec::new())
     }
 
-    /// Directories for the image's volumes where the root itself cannot be written to.
-    fn image_volumes(&self, image: &Image) -> Result<Vec<(String, PathBuf)>, Failure> {
+    /// Directories for the image's volumes where the root itself cannot be written to, with what the image has there. Where it can,
+    /// that is to be seen in its place already.
+    fn image_volumes(
+        &self,
+        image: &Image,
+        sandbox: &SandboxConfig,
+    ) -> Result<Vec<(String, PathBuf)>, Failure> {
         if !self.config.security.readonly_rootfs || image.defaults.volumes.is_empty() {
             return Ok(Vec::new());
         }
@@ -261,6 +266,10 @@ impl Creation {
             .map(|(number, destination)| {
                 let path = root.join(number.to_string());
                 files::make_new_dir(&path, 0o755)?;
+                let first_id = sandbox.user_namespace.map_or(0, |users| users.host);
+                self.images.copy_directory(image, destination, &path, first_id).map_err(|error| {
+                    Failure::because(&format!("failed to fill the image's volume {destination:?}"), &error)
+                })?;
                 Ok((destination.clone(), path))
             })
             .collect()

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::super::layout::SandboxDir;
-use super::super::network::Attachment;
 use super::super::oci;
 use super::api::EventKind;
+use super::networking::{attach, detach, netns_of};
 use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
@@ -145,32 +145,6 @@ fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> 
     Ok(fault::point("sandbox:files")?)
 }
 
-async fn attach(
-    shared: &Shared,
-    id: &SandboxId,
-    config: &SandboxConfig,
-    pid: i32,
-) -> Result<Vec<String>, Failure> {
-    let network = Arc::clone(&shared.network);
-    let attachment = Attachment {
-        sandbox: id.clone(),
-        pod: config.pod.clone(),
-        netns: netns_of(pid),
-        ports: config.port_mappings.clone(),
-        annotations: config.annotations.clone(),
-        dns: config.dns.clone(),
-    };
-    let attached = rt::blocking("attach network", move || network.attach(&attachment)).await;
-    let addresses = attached.map_err(|error| {
-        Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error)
-    })?;
-    Ok(addresses.iter().map(ToString::to_string).collect())
-}
-
-fn netns_of(pid: i32) -> String {
-    format!("/proc/{pid}/ns/net")
-}
-
 /// Stops a sandbox and everything in it.
 pub(super) async fn stop(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
     let Some(_held) = shared.hold(&id).await else { return Ok(()) };
@@ -194,17 +168,6 @@ async fn stop_held(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
     fault::point("stop:monitor")?;
     watch::monitor_gone(shared, id);
     Ok(())
-}
-
-async fn detach(shared: &Shared, id: &SandboxId, netns: Option<String>) -> Result<(), Failure> {
-    let host_network = shared.state.borrow().sandboxes.get(id).is_some_and(|sandbox| sandbox.host_network);
-    if host_network {
-        return Ok(());
-    }
-    let (network, sandbox) = (Arc::clone(&shared.network), id.clone());
-    rt::blocking("detach network", move || network.detach(&sandbox, netns.as_deref()))
-        .await
-        .map_err(|error| Failure::because(&format!("failed to destroy network for sandbox \"{id}\""), &error))
 }
 
 /// Ends the monitor with everything it runs: by asking, else by force. Returns when it is gone.
