@@ -155,6 +155,10 @@ impl Rootfs {
         shown: &str,
     ) -> Result<(), InitError> {
         source.attach(target.as_fd()).doing("mount", shown)?;
+        if options.propagation.is_empty() {
+            // A copy shares with the node what its source shares: what is mounted inside of it next would appear there, too.
+            source.set_propagation(Propagation::Slave, true).doing("set propagation of", shown)?;
+        }
         source.set_attributes(options.attributes, false).doing("set options of", shown)?;
         source.set_attributes(options.recursive, true).doing("set recursive options of", shown)?;
         for (propagation, recursive) in &options.propagation {

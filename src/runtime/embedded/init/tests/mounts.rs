@@ -80,6 +80,27 @@ fn a_tmpfs_has_its_size_and_the_mode_of_what_it_covers() {
 }
 
 #[test]
+fn what_is_mounted_inside_a_volume_does_not_travel_to_a_node_whose_mounts_are_shared() {
+    let mut sample = Sample::new("inside", "mount | grep -c ' /volume'");
+    let volume = directory(&sample, "volume");
+    let inside = directory(&sample, "volume/inside");
+    ensure_shared(Path::new(&volume)).unwrap();
+    sample.bundle.oci.mounts.extend([
+        mount("bind", "/volume", &volume, &["rbind"]),
+        mount("tmpfs", "/volume/inside", "tmpfs", &[]),
+    ]);
+    let outcome = sample.run();
+    let travelled = is_mount_point(Path::new(&inside)).unwrap();
+    for point in [Path::new(&inside), Path::new(&volume)] {
+        while is_mount_point(point).unwrap() {
+            unmount(point).unwrap();
+        }
+    }
+    assert_eq!((outcome.failed, outcome.output.trim()), (None, "2"));
+    assert!(!travelled, "the container's own mount is on the node's directory");
+}
+
+#[test]
 fn mounts_travel_as_they_are_told_to() {
     let mut sample = Sample::new(
         "travel",
