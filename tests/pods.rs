@@ -15,6 +15,7 @@ use crate::support::wait::wait_for;
 
 mod cgroups;
 mod client;
+mod disk;
 mod fixture;
 mod hooks;
 mod inside;
@@ -22,6 +23,7 @@ mod lifecycle;
 mod manifests;
 mod network;
 mod probes;
+mod registries;
 mod resources;
 mod restarts;
 mod runonce;

@@ -2,6 +2,9 @@
 //!
 //! Owns the command's words and output. Must not know how images are kept.
 
+mod progress;
+mod pull;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +16,7 @@ use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, print, table, to_json, 
 use crate::logging::chain;
 use crate::runtime::embedded::images::{Image, ImageError, ImageStore, normalise_reference};
 use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::registry::PullError;
 
 /// Where the embedded runtime keeps its records unless told otherwise.
 const DEFAULT_STATE_DIR: &str = "/run/agent/runtime";
@@ -24,6 +28,7 @@ Images of the embedded runtime. Works with and without the agent running.
 
 Usage:
   agent image ls [NAME...] [options]       list images
+  agent image pull IMAGE... [options]      pull images from their registries
   agent image import FILE... [options]     import archives (docker save, OCI layout; plain, gzip or zstd) or OCI layout directories
   agent image rm IMAGE... [options]        remove images, or one of an image's names
   agent image prune [options]              remove all images that no container uses and that were not imported
@@ -34,9 +39,20 @@ Options:
   -q, --quiet                   ids only
       --no-trunc                whole ids
   -f, --force                   rm: also if containers use the image
+      --creds USER[:PASSWORD]   pull: whom to be; without a password its line is read from standard input
+      --creds-file FILE         pull: the same, from the first line of a file that others cannot read
+      --platform OS/ARCH[/VARIANT]
+                                pull: an image for another machine than this (linux/arm/v7)
+      --registry-hosts-dir DIRS pull: mirrors and certificates, as containerd's hosts.toml
+                                (default /etc/agent/certs.d:/etc/containerd/certs.d)
       --root-dir DIR            Where the agent keeps its data (default /var/lib/kubelet)
       --runtime-state-dir DIR   Where the embedded runtime keeps its records (default /run/agent/runtime)
+      --image-policy FILE       pull: which images may be pulled, and with whose signature
+                                (default /etc/agent/image-policy.json if it is there)
   -h, --help                    This text
+
+Without --creds a pull tries what the node's Docker configuration has for the image (<root-dir>/config.json,
+$HOME/.docker/config.json, /.docker/config.json), else it asks without credentials.
 
 Exit status: 0, 1 if something did not work, 2 for bad usage.
 ";
@@ -69,6 +85,19 @@ pub(super) enum ImageCommandError {
         #[source]
         source: std::io::Error,
     },
+    /// A pull.
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    /// Where the user's name and password should be.
+    #[error("read credentials from {path:?}")]
+    Credentials {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// No event loop, or no handlers of signals.
+    #[error("start a pull")]
+    Start(#[source] std::io::Error),
 }
 
 struct Options {
@@ -79,6 +108,7 @@ struct Options {
     whole: bool,
     force: bool,
     help: bool,
+    pull: pull::PullOptions,
     words: Vec<String>,
 }
 
@@ -92,6 +122,7 @@ impl Options {
             whole: false,
             force: false,
             help: false,
+            pull: pull::PullOptions::default(),
             words: Vec::new(),
         };
         let mut parser = lexopt::Parser::from_args(arguments);
@@ -115,8 +146,15 @@ impl Options {
                 // As `docker` and `crictl` have it for those who connect to them; there is nobody to connect to here.
                 Arg::Long("socket") => drop(value(&mut parser)?),
                 Arg::Value(word) => options.words.push(text(word)),
+                Arg::Long(name) if pull::OPTIONS.contains(&name) => {
+                    let name = name.to_owned();
+                    options.pull.set(&name, &mut parser)?;
+                }
                 other => return Err(bad_option(&other.unexpected())),
             }
+        }
+        if options.words.first().is_some_and(|action| action != "pull") {
+            options.pull.check_unused()?;
         }
         Ok(options)
     }
@@ -138,7 +176,8 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         return Ok(EXIT_OK);
     }
     let action = options.words.remove(0);
-    let needs_names = matches!(action.as_str(), "import" | "load" | "rm" | "rmi" | "remove" | "inspect");
+    let needs_names =
+        matches!(action.as_str(), "import" | "load" | "pull" | "rm" | "rmi" | "remove" | "inspect");
     if needs_names && options.words.is_empty() {
         let message = format!("say which: agent image {action} NAME...");
         return Err(CliError::Usage(UsageError::Option { message }));
@@ -146,6 +185,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     match action.as_str() {
         "ls" | "list" => list(&options, environment),
         "import" | "load" => import(&options, environment),
+        "pull" => pull::run(&options, environment),
         "rm" | "rmi" | "remove" => each(&options, environment, remove),
         "prune" => prune(&options, environment),
         "inspect" => inspect(&options, environment),

@@ -6,6 +6,7 @@
 use super::fields::{FIELDS, Field};
 use super::value::Kind;
 use super::value::Kind::{Bool, Duration, Int32, Map, Text, Version};
+use crate::runtime::embedded::registry::DEFAULT_HOSTS_DIRS;
 
 /// Who defined a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,6 +162,10 @@ pub(super) static FLAGS: &[Flag] = &[
     kubelet("version", Version, "false", true, "print the version and exit; =raw prints all of it, =vX.Y.Z sets what is reported"),
     kubelet("help", Bool, "false", true, "print this text and exit"),
     ours("manifest-url-ca-file", Text, "", "PEM file of the authorities trusted for --manifest-url; empty means the system's"),
+    ours("manifest-url-client-cert-file", Text, "", "PEM file of the certificate shown to the server of --manifest-url"),
+    ours("manifest-url-client-key-file", Text, "", "PEM file of its key; empty means that it is in the certificate's file"),
+    ours("manifest-url-token-file", Text, "", "file of a bearer token sent to the server of --manifest-url; read each time"),
+    ours("manifest-url-verify-key-file", Text, "", "minisign public key: what the URL serves must have a good signature at the URL with .minisig added"),
     ours("runonce-timeout", Duration, "5m", "how long --runonce waits for the pods"),
     ours("runonce-wait", Text, "running", "what --runonce waits for: running or completed"),
     ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)"),
@@ -169,7 +174,8 @@ pub(super) static FLAGS: &[Flag] = &[
     ours("bridge-name", Text, "agent0", "embedded runtime: the bridge of pods; also names its nftables table"),
     ours("cni-conf-dir", Text, "/etc/cni/net.d", "embedded runtime: a CNI configuration in here replaces the built-in network"),
     ours("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni", "embedded runtime: where CNI plugins are, several separated by colons"),
-    ours("registry-hosts-dir", Text, "/etc/agent/certs.d:/etc/containerd/certs.d", "embedded runtime: mirrors and certificates per registry, as containerd's hosts.toml"),
+    ours("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS, "embedded runtime: mirrors and certificates per registry, as containerd's hosts.toml"),
+    ours("image-policy", Text, "", "embedded runtime: which images may be pulled, and with whose signature (JSON; /etc/agent/image-policy.json if it is there)"),
     ours("runtime-handlers", Map, "", "embedded runtime: OCI runtimes by runtimeClassName, for example crun=/usr/bin/crun"),
     cadvisor("housekeeping-interval", Duration, "10s"),
     cadvisor("max-housekeeping-interval", Duration, "15s"),

@@ -231,13 +231,11 @@ impl Network {
     /// What failed. Nothing is left then.
     pub fn attach(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
         self.detach(&attachment.sandbox, None)?;
-        match cni::load(&self.config.cni_conf_dir)? {
-            Some(list) => self.attach_by_plugins(attachment, list),
-            None => {
-                let _lock = self.records.lock()?;
-                self.attach_to_bridge(attachment)
-            }
+        if let Some(list) = cni::load(&self.config.cni_conf_dir)? {
+            return self.attach_by_plugins(attachment, list);
         }
+        let _lock = self.records.lock()?;
+        self.attach_to_bridge(attachment)
     }
 
     /// Disconnects a pod; fine when it is, or when its namespace is gone.

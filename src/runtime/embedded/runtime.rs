@@ -92,6 +92,8 @@ pub struct EmbeddedConfig {
     pub handlers: BTreeMap<String, String>,
     /// Directories of `<host>/hosts.toml`.
     pub registry_hosts_dirs: Vec<PathBuf>,
+    /// Which images may be pulled, and with whose signature; `None` for the usual file, if there is one.
+    pub image_policy: Option<PathBuf>,
 }
 
 /// The runtime cannot be opened.

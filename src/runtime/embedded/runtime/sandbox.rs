@@ -86,18 +86,10 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
         config: config.clone(),
         ..SandboxRecord::default()
     };
-    let cgroup = shared.config.cgroup.clone();
-    let (mut record, skipped) = {
+    let mut record = {
         let dir = dir.clone();
-        rt::blocking("prepare sandbox", move || {
-            let skipped = prepare(&dir, &mut record, &cgroup)?;
-            Ok::<_, Failure>((record, skipped))
-        })
-        .await?
+        rt::blocking("prepare sandbox", move || prepare(&dir, &mut record).map(|()| record)).await?
     };
-    for left_out in skipped {
-        shared.say_once(&left_out.what, &left_out.why);
-    }
     let pid = monitors::spawn(shared, &dir).await?;
     if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
         sandbox.monitor = Some(pid);
@@ -106,7 +98,22 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
     if config.namespaces.pid == NamespaceMode::Pod {
         record.pod_init = processes::first_child(pid).unwrap_or(0);
     }
-    cgroups::enter(&record.cgroups, pid)?;
+    let cgroup = shared.config.cgroup.clone();
+    let (mut record, skipped) = {
+        let dir = dir.clone();
+        rt::blocking("place monitor", move || {
+            let remember = |record: &SandboxRecord| {
+                record.write(&dir).map_err(|error| Failure::because("remember sandbox", &error))?;
+                Ok(fault::point("sandbox:leaf")?)
+            };
+            let skipped = cgroups::place(&cgroup, &mut record, pid, remember)?;
+            Ok::<_, Failure>((record, skipped))
+        })
+        .await?
+    };
+    for left_out in skipped {
+        shared.say_once(&left_out.what, &left_out.why);
+    }
     fault::point("sandbox:cgroup")?;
     if config.namespaces.network != NamespaceMode::Node {
         record.ips = attach(shared, id, config, pid).await?;
@@ -125,16 +132,9 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
 }
 
 /// Everything that is made before there is a process.
-fn prepare(
-    dir: &SandboxDir,
-    record: &mut SandboxRecord,
-    cgroup: &crate::cgroup::CgroupConfig,
-) -> Result<Vec<crate::cgroup::Skipped>, Failure> {
+fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> {
     files::make_new_dir(&dir.0, 0o711)?;
-    let remember = |record: &SandboxRecord| {
-        record.write(dir).map_err(|error| Failure::because("remember sandbox", &error))
-    };
-    remember(record)?;
+    record.write(dir).map_err(|error| Failure::because("remember sandbox", &error))?;
     fault::point("sandbox:record")?;
     files::make_new_dir(&dir.containers(), 0o711)?;
     files::mount_shm(dir, &record.config)?;
@@ -142,13 +142,7 @@ fn prepare(
     files::write_etc(dir, &record.config)?;
     write_json(&dir.pod_spec(), &oci::pod_spec(&record.config))
         .map_err(|error| Failure::because("write the pod's specification", &error))?;
-    fault::point("sandbox:files")?;
-    let parent = cgroups::parent_of(&record.config, &record.id);
-    let leaf = cgroups::make_leaf(cgroup, &parent, &record.id)?;
-    record.cgroups = leaf.dirs;
-    remember(record)?;
-    fault::point("sandbox:leaf")?;
-    Ok(leaf.skipped)
+    Ok(fault::point("sandbox:files")?)
 }
 
 /// Stops a sandbox and everything in it.
@@ -224,7 +218,7 @@ pub(super) async fn dismantle(shared: &Rc<Shared>, id: &SandboxId) -> Result<(),
     let (cgroup, id) = (shared.config.cgroup.clone(), id.clone());
     rt::blocking("remove sandbox", move || {
         match SandboxRecord::read(&dir) {
-            Ok(record) => cgroups::remove_sandbox(&cgroup, &record, &id)?,
+            Ok(record) => cgroups::remove_sandbox(&cgroup, &record)?,
             Err(error) if error.is_missing() => {}
             Err(error) => log::warn!(sandbox:% = id, err = chain(&error); "A sandbox's record is damaged"),
         }
