@@ -158,7 +158,8 @@ impl Round<'_> {
         count("addresses", records.filter(|path| path.extension().is_some_and(|end| end == "json")).count());
         count("writable layers", entries(&self.node.layers()).len());
         count("links", entries(&Path::new("/sys/class/net").join(&bridge).join("brif")).len());
-        let rules = std::process::Command::new("nft").args(["list", "ruleset"]).output().expect("run nft");
+        let rules = std::process::Command::new("nft").args(["list", "table", "ip", &bridge]).output();
+        let rules = rules.expect("run nft");
         if String::from_utf8_lossy(&rules.stdout).contains(&format!(" {} ", self.port)) {
             left.push(format!("rules of port {}", self.port));
         }
