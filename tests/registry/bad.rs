@@ -385,6 +385,9 @@ fn a_cleanup_in_the_middle_of_a_pull_takes_nothing_of_it() {
     assert_eq!(content.as_deref(), Some(&b"hello, edge\n"[..]));
     assert!(whole.layers.iter().all(|layer| layer.is_dir()), "{:?}", whole.layers);
     // What a container has stays, and goes when it has it no more.
-    assert_eq!(store.prune(std::slice::from_ref(&pulled.image_id)).expect("clean up").images, Vec::<String>::new());
+    assert_eq!(
+        store.prune(std::slice::from_ref(&pulled.image_id)).expect("clean up").images,
+        Vec::<String>::new()
+    );
     assert_eq!(store.prune(&[]).expect("clean up").layers, 2);
 }
