@@ -30,6 +30,10 @@ pods *names:
 storm pods="100" rounds="300":
     AGENT_STORM_PODS={{pods}} AGENT_STORM_ROUNDS={{rounds}} cargo test --locked --test it whole_storm
 
+# Deaths of agent and monitors at random places and moments, so many in a row. As root.
+faults rounds="500" seed="1":
+    AGENT_FAULT_ROUNDS={{rounds}} AGENT_FAULT_SEED={{seed}} cargo test --locked --test it whatever_dies -- --nocapture
+
 # The release binary's figures. As root; AGENT_BUDGET_STRICT=1 fails on times, too.
 budget:
     cargo build --locked --release --bin agent

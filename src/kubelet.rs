@@ -5,6 +5,7 @@
 //! desired set and a fresh look at the runtime; there is no special recovery path.
 
 pub mod cri;
+mod earlier;
 mod embedded;
 pub mod node_facts;
 pub mod report;

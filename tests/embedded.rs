@@ -15,10 +15,12 @@ use crate::support::containerd::Instance;
 use crate::support::embedded::Embedded;
 use crate::support::image::BUSYBOX;
 use crate::support::scratch::is_gone;
-use crate::support::wait::{stays, wait_for};
+use crate::support::wait::{pause, stays, wait_for};
 
+mod changes;
 mod deaths;
 mod faults;
+mod rounds;
 
 /// An agent without any other runtime.
 struct Node {

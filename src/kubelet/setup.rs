@@ -23,7 +23,7 @@ use crate::kubelet::node_facts::node_facts;
 use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
-use crate::kubelet::{Kubelet, embedded};
+use crate::kubelet::{Kubelet, earlier, embedded};
 use crate::objects::NoObjects;
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::PodConfig;
@@ -483,18 +483,11 @@ async fn open_store(path: &Path, clock: &Clock) -> Result<(StoreHandle, Loaded),
     Ok((store, loaded))
 }
 
-/// Small facts of this run, for the next one to compare with.
+/// Small facts of this run, for the next one to compare with; what another runtime than last time means.
 async fn remember_node(resolved: &Resolved, store: &StoreHandle, loaded: &Loaded) {
-    let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
-    if let Some(earlier) = loaded.meta.get(meta::RUNTIME_ENDPOINT)
-        && earlier != endpoint
-    {
-        log::warn!(earlier = earlier, now = endpoint; "The runtime endpoint has changed; pods of the earlier runtime are not managed any more");
-    }
-    for (key, value) in [(meta::RUNTIME_ENDPOINT, endpoint), (meta::NODE_NAME, resolved.node_name.as_str())] {
-        if let Err(error) = store.put_meta(key, Some(value)).await {
-            log::warn!(key = key, err:% = error; "Failed to write to the store");
-        }
+    Box::pin(earlier::settle(resolved, store, &loaded.meta)).await;
+    if let Err(error) = store.put_meta(meta::NODE_NAME, Some(&resolved.node_name)).await {
+        log::warn!(key = meta::NODE_NAME, err:% = error; "Failed to write to the store");
     }
 }
 

@@ -32,6 +32,8 @@ pub struct Loaded {
 pub mod meta {
     /// The runtime endpoint that holds the pods.
     pub const RUNTIME_ENDPOINT: &str = "runtime-endpoint";
+    /// Endpoints, separated by spaces, of runtimes that held pods before and have not been cleared yet.
+    pub const EARLIER_RUNTIMES: &str = "earlier-runtimes";
     /// The node's name, which is part of every static pod's name.
     pub const NODE_NAME: &str = "node-name";
     /// `/proc/sys/kernel/random/boot_id` of the last run.

@@ -216,8 +216,10 @@ impl Drop for Served {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let table = ["delete", "table", "inet", &self.scratch.bridge()];
-        let _ = Command::new("nft").args(table).stderr(Stdio::null()).status();
+        for family in ["ip", "ip6"] {
+            let table = ["delete", "table", family, &self.scratch.bridge()];
+            let _ = Command::new("nft").args(table).stderr(Stdio::null()).status();
+        }
     }
 }
 

@@ -94,3 +94,36 @@ fn after_a_start_of_the_machine_pods_are_made_anew_and_the_old_files_go() {
     node.agent.remove_manifest("again.yaml");
     node.nothing_is_left();
 }
+
+#[test]
+fn a_container_of_another_oci_runtime_ends_soon_after_its_monitor() {
+    // The kernel does not tie it to the monitor, as it does with our own: the agent has to see it.
+    const SOON: Duration = Duration::from_secs(5);
+    let mut node = Node::new();
+    let mut manifest = pod("foreign");
+    manifest["spec"]["runtimeClassName"] = json!("second");
+    node.apply(&manifest);
+    node.agent.start();
+    node.agent.wait_for_phase("foreign", "Running");
+    let (before, sandbox) = (node.one_running_other_than(""), node.sandbox());
+    let first = i32::try_from(before.pid.expect("it runs")).expect("process ids are small");
+    kill9(sandbox.pid.expect("it runs"));
+    let began = std::time::Instant::now();
+    wait_for("the container to be killed", SOON, || {
+        if is_gone(first) { Ok(()) } else { Err(format!("process {first} runs")) }
+    });
+    println!("it ended {:?} after its monitor", began.elapsed());
+    let after = node.one_running_other_than(&before.id);
+
+    // Without an agent it goes on, until there is one again.
+    let second = i32::try_from(after.pid.expect("it runs")).expect("process ids are small");
+    let sandbox = node.sandbox();
+    node.agent.kill9();
+    kill9(sandbox.pid.expect("it runs"));
+    node.agent.start();
+    wait_for("the container to be killed", PATIENCE, || {
+        if is_gone(second) { Ok(()) } else { Err(format!("process {second} runs")) }
+    });
+    node.agent.remove_manifest("foreign.yaml");
+    node.nothing_is_left();
+}

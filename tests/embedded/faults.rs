@@ -3,7 +3,7 @@
 use super::*;
 
 /// Between effects of making a pod.
-const MAKING: [&str; 14] = [
+pub const MAKING: [&str; 14] = [
     "sandbox:record",
     "sandbox:shm",
     "sandbox:files",
@@ -20,7 +20,7 @@ const MAKING: [&str; 14] = [
     "start:after",
 ];
 /// Between effects of taking one away.
-const REMOVING: [&str; 7] = [
+pub const REMOVING: [&str; 7] = [
     "stop:network",
     "stop:monitor",
     "forget",
@@ -31,7 +31,7 @@ const REMOVING: [&str; 7] = [
 ];
 
 /// A program for production has no such places: the one that was built with the tests, whatever `AGENT_BIN` says.
-fn node() -> Node {
+pub fn node() -> Node {
     Node::of(Path::new(env!("CARGO_BIN_EXE_agent")))
 }
 
@@ -74,7 +74,7 @@ fn an_agent_that_dies_anywhere_while_removing_a_pod_is_followed_by_one_that_leav
 }
 
 /// Starts an agent that dies at `place`, and takes the fault away again.
-fn die_at(node: &mut Node, place: &str) {
+pub fn die_at(node: &mut Node, place: &str) {
     node.agent.variable("AGENT_FAULT", place);
     node.agent.start();
     let status = node.agent.wait_for_end();

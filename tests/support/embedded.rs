@@ -115,8 +115,10 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         // The bridge goes with the scratch directory; the table of the same name has nobody else.
         if self.configured.get() {
-            let table = ["delete", "table", "inet", &self.scratch.bridge()];
-            let _ = Command::new("nft").args(table).stderr(Stdio::null()).status();
+            for family in ["ip", "ip6"] {
+                let table = ["delete", "table", family, &self.scratch.bridge()];
+                let _ = Command::new("nft").args(table).stderr(Stdio::null()).status();
+            }
         }
     }
 }

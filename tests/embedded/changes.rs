@@ -1,0 +1,88 @@
+//! Another runtime than last time.
+
+use super::*;
+use crate::support::agent::pod_name;
+use crate::support::containerd::Containerd;
+
+/// The same agent (directories, pods) with another runtime.
+fn agent_with(containerd: &Containerd, runtime: &Embedded, endpoint: &str) -> AgentProcess {
+    let mut agent = AgentProcess::new(containerd.scratch().path(), endpoint);
+    runtime.configure(&mut agent);
+    agent
+}
+
+#[test]
+fn after_a_change_of_runtime_the_pods_of_the_earlier_one_are_stopped_there_first() {
+    let (containerd, runtime) = (Containerd::start(), Embedded::new());
+    let on_embedded = || {
+        let all = runtime.instances().into_iter();
+        all.filter(|instance| instance.pid.is_some()).count()
+    };
+    let endpoint = containerd.endpoint();
+    for (kind, endpoint) in
+        [("embedded", "embedded"), ("containerd", endpoint.as_str()), ("embedded", "embedded")]
+    {
+        let mut agent = agent_with(&containerd, &runtime, endpoint);
+        agent.write_manifest("moving.yaml", &pod("moving").to_string());
+        agent.start();
+        // Until the change is carried out the pod may still be seen on the other one.
+        wait_for("the pod to run here and nowhere else", PATIENCE, || {
+            let seen = (on_embedded(), containerd.running(&pod_name("moving")).len());
+            let wanted = if kind == "embedded" { (2, 0) } else { (0, 1) };
+            if seen == wanted { Ok(()) } else { Err(format!("{kind}: {seen:?}: {}", agent.log_tail())) }
+        });
+        agent.wait_for_phase("moving", "Running");
+        assert!(kind == "containerd" || containerd.instances().is_empty(), "{:?}", containerd.instances());
+        assert!(kind == "embedded" || runtime.instances().is_empty(), "{:?}", runtime.instances());
+        agent.terminate();
+    }
+}
+
+#[test]
+fn pods_of_a_runtime_that_cannot_be_reached_are_not_forgotten() {
+    let (containerd, runtime) = (Containerd::start(), Embedded::new());
+    let mut agent = agent_with(&containerd, &runtime, &containerd.endpoint());
+    agent.write_manifest("left.yaml", &pod("left").to_string());
+    agent.start();
+    agent.wait_for_phase("left", "Running");
+    agent.terminate();
+    containerd.stop_daemon();
+    let mut agent = agent_with(&containerd, &runtime, "embedded");
+    agent.start();
+    wait_for("the agent to say so", PATIENCE, || {
+        let log = agent.log();
+        if log.contains("the next start of the agent tries again") { Ok(()) } else { Err(agent.log_tail()) }
+    });
+    agent.wait_for_phase("left", "Running");
+    agent.terminate();
+    containerd.start_daemon();
+    assert_eq!(containerd.running(&pod_name("left")).len(), 1);
+    agent.start();
+    wait_for("the pod to be stopped there", PATIENCE, || {
+        let left = containerd.instances();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}: {}", agent.log_tail())) }
+    });
+    agent.wait_for_phase("left", "Running");
+}
+
+#[test]
+fn two_agents_cannot_have_the_same_directories() {
+    let mut node = Node::new();
+    node.apply(&pod("mine"));
+    node.agent.start();
+    node.agent.wait_for_phase("mine", "Running");
+    let before = node.one_running_other_than("");
+    let socket = node.runtime.scratch().path().join("cri.sock");
+    let output = std::process::Command::new(binary())
+        .arg("cri")
+        .arg(format!("--listen=unix://{}", socket.display()))
+        .arg(format!("--root-dir={}", node.agent.root_dir().display()))
+        .arg(format!("--runtime-state-dir={}", node.runtime.state_dir().display()))
+        .output()
+        .expect("start the other one");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("another agent works with"), "{said}");
+    assert!(said.contains("state.lock") && !socket.exists(), "{said}");
+    assert_eq!(node.running(), [before]);
+    node.agent.assert_alive();
+}
