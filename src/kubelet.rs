@@ -6,6 +6,7 @@
 
 pub mod cri;
 mod embedded;
+mod memory;
 pub mod node_facts;
 pub mod report;
 mod resources;
@@ -33,7 +34,7 @@ use crate::rt;
 use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
 use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
-use crate::sys::memory;
+use crate::sys;
 use crate::types::PodUid;
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
@@ -122,7 +123,7 @@ impl<R: Runtime> Kubelet<R> {
                 Event::Watchdog => self.notifier.alive(),
                 Event::Quiet => {
                     quiet_at = None;
-                    memory::rest();
+                    sys::memory::rest();
                 }
             }
             // Once: a look is old as soon as a pod it shows has been taken down.

@@ -12,6 +12,7 @@ pub mod hooks;
 pub mod images;
 pub mod keyring;
 pub mod lifecycle;
+pub mod local_objects;
 pub mod merge;
 pub mod mounts;
 pub mod network;

@@ -243,14 +243,14 @@ fn without_agent_and_without_store_the_error_names_both() {
 fn fill(directory: &Directory) {
     let source_pod =
         |value: Value| SourcePod { pod: Rc::new(decode(value).unwrap().object), origin: "/m/x.yaml".into() };
-    let options = OpenOptions { mode: Mode::Inline, now: NOW };
+    let options = OpenOptions { mode: Mode::Inline, now: NOW, ..OpenOptions::default() };
     let (store, _) = StoreHandle::open(&directory.0.join("agent.db"), options).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let web = source_pod(running_pod("default", "web"));
         let old = source_pod(running_pod("default", "old"));
-        store.commit_source(PodSource::File, &[web.clone(), old], None).await.unwrap();
-        store.commit_source(PodSource::File, std::slice::from_ref(&web), None).await.unwrap();
+        store.commit_source(PodSource::File, &[web.clone(), old], &[], None).await.unwrap();
+        store.commit_source(PodSource::File, std::slice::from_ref(&web), &[], None).await.unwrap();
         store.put_status(&web.pod.metadata.uid, &web.pod.status);
         store.put_event(StoredEvent::default());
         let problem = SourceProblem {

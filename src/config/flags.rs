@@ -161,6 +161,7 @@ pub(super) static FLAGS: &[Flag] = &[
     kubelet("version", Version, "false", true, "print the version and exit; =raw prints all of it, =vX.Y.Z sets what is reported"),
     kubelet("help", Bool, "false", true, "print this text and exit"),
     ours("manifest-url-ca-file", Text, "", "PEM file of the authorities trusted for --manifest-url; empty means the system's"),
+    ours("store-key-file", Text, "", "key (32 bytes as base64 or hex) that encrypts Secrets in agent.db; empty means the systemd credential agent-store-key, if there is one"),
     ours("runonce-timeout", Duration, "5m", "how long --runonce waits for the pods"),
     ours("runonce-wait", Text, "running", "what --runonce waits for: running or completed"),
     ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)"),

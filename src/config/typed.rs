@@ -71,6 +71,8 @@ pub struct AgentFlags {
     pub images_dir: PathBuf,
     /// Authorities trusted for `--manifest-url`; `None` means the system's.
     pub manifest_url_ca_file: Option<PathBuf>,
+    /// Holds the key for Secrets in the store.
+    pub store_key_file: Option<PathBuf>,
     /// The socket of `agent status`.
     pub agent_socket: PathBuf,
     /// Records of the embedded runtime.
@@ -167,6 +169,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         run_once_wait,
         images_dir: path("images-dir").unwrap_or_else(|| root_dir.join("images")),
         manifest_url_ca_file: path("manifest-url-ca-file"),
+        store_key_file: path("store-key-file"),
         agent_socket: PathBuf::from(values.text("agent-socket")),
         runtime_state_dir: PathBuf::from(values.text("runtime-state-dir")),
         bridge_name: values.text("bridge-name"),

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use tokio::sync::watch;
 
 use crate::events::EventRecorder;
+use crate::kubelet::memory::ObjectTrouble;
 use crate::pod_config::SourceView;
 use crate::runtime::{RuntimeError, RuntimeVersion};
 use crate::server::report::{
@@ -30,6 +31,8 @@ pub struct Identity {
     pub store_path: String,
     /// Where each source reads.
     pub origins: BTreeMap<PodSource, String>,
+    /// Trouble with the objects in the store.
+    pub object_trouble: ObjectTrouble,
 }
 
 #[derive(Default)]
@@ -162,6 +165,10 @@ impl View {
     pub fn report(&self, statuses: &StatusManager, events: &EventRecorder) -> AgentReport {
         let state = self.state.borrow();
         let identity = &self.identity;
+        let objects = &identity.object_trouble;
+        // What was lost is known again or not wanted any more once all have spoken.
+        let lost = objects.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
+        let trouble = state.store_trouble.as_ref().or(objects.key.as_ref()).or(lost);
         AgentReport {
             version: identity.version.clone(),
             pid: std::process::id(),
@@ -174,8 +181,8 @@ impl View {
             events: events.recent().into_iter().map(EventReport::from).collect(),
             store: StoreReport {
                 path: identity.store_path.clone(),
-                ok: state.store_trouble.is_none(),
-                message: state.store_trouble.clone().unwrap_or_default(),
+                ok: trouble.is_none(),
+                message: trouble.cloned().unwrap_or_default(),
             },
         }
     }

@@ -89,7 +89,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("lexopt", &["config", "cli", "main"]),
     ("nix", &["sys"]),
     ("prost", &["proto", "runtime::cri", "runtime::convert", "cri_server"]),
-    ("ring", &["streaming"]),
+    ("ring", &["store", "streaming"]),
     ("rusqlite", &["store"]),
     ("rustls", &["http", "handler", "server"]),
     ("serde_saphyr", &["source::manifest"]),

@@ -37,7 +37,7 @@ kube-api-burst serialize-image-pulls eviction-hard eviction-soft eviction-soft-g
 eviction-minimum-reclaim eviction-pressure-transition-period eviction-max-pod-grace-period protect-kernel-defaults \
 reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved-cgroup enforce-node-allocatable \
 register-node register-with-taints \
-manifest-dir manifest-url-ca-file runonce-timeout runonce-wait images-dir agent-socket \
+manifest-dir manifest-url-ca-file store-key-file runonce-timeout runonce-wait images-dir agent-socket \
      runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir runtime-handlers";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \
