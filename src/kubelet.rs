@@ -236,6 +236,7 @@ impl<R: Runtime> Kubelet<R> {
     }
 
     fn publish_sources(&self) {
+        self.view.set_objects(self.pod_config.objects().cloned().collect());
         self.view.set_sources(self.pod_config.views());
         self.view.set_store_trouble(self.pod_config.store_trouble());
     }

@@ -20,6 +20,9 @@ pub type ObjectData = BTreeMap<String, Vec<u8>>;
 /// The type of a Secret that says nothing.
 pub const OPAQUE: &str = "Opaque";
 
+/// Below the agent's root directory: `<namespace>/<name>` of each claim.
+pub const VOLUMES_DIR: &str = "volumes";
+
 /// Kinds of objects, in the order they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ObjectKind {

@@ -98,6 +98,11 @@ impl PodConfig {
         self.desired.pods().map(|(_, pod)| pod)
     }
 
+    /// Every object that counts, by kind, namespace and name.
+    pub fn objects(&self) -> impl Iterator<Item = &SourceObject> {
+        self.object_sets.winners().into_values()
+    }
+
     /// True when every registered source has given a valid answer since start.
     #[must_use]
     pub fn all_seen(&self) -> bool {

@@ -28,7 +28,6 @@ pub mod status;
 pub mod target;
 pub mod termination;
 pub mod termination_message;
-pub mod unsupported;
 pub mod users;
 pub mod validation;
 pub mod volumes;

@@ -21,6 +21,7 @@ mod inside;
 mod lifecycle;
 mod manifests;
 mod network;
+mod objects;
 mod probes;
 mod resources;
 mod restarts;

@@ -25,7 +25,7 @@ use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::{Kubelet, embedded};
-use crate::objects::LocalObjects;
+use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::PodConfig;
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
@@ -47,7 +47,7 @@ use crate::source::url::{UrlConfig, UrlSource};
 use crate::status::StatusManager;
 use crate::store::{Loaded, StoreError, StoreHandle, StoreKey, StoredSource};
 use crate::sys::inotify::InotifyError;
-use crate::sys::{lock, memory, node};
+use crate::sys::{clone, lock, memory, node};
 use crate::types::PodSource;
 use crate::volume::{VolumeConfig, share_mounts_below};
 
@@ -55,8 +55,6 @@ use crate::volume::{VolumeConfig, share_mounts_below};
 const SOURCE_QUEUE: usize = 2;
 /// Looks at the runtime that nobody has taken in yet.
 const PLEG_QUEUE: usize = 4;
-/// Below the root directory: `<namespace>/<name>` of each claim.
-const VOLUMES_DIR: &str = "volumes";
 /// Upstream's shortest first delay of a crash-looping container.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
 
@@ -269,6 +267,10 @@ fn limit_process(resolved: &Resolved) {
     if !node::is_root() {
         log::error!("The agent should be run as root");
     }
+    // Secrets are in this process's memory: none of it goes into a core dump. What it starts is not affected.
+    if let Err(error) = clone::hide() {
+        log::warn!(err:% = error; "Failed to keep memory out of core dumps, going on without");
+    }
     if let Err(error) = node::set_oom_score_adj(resolved.kubelet.oom_score_adj) {
         log::warn!(value = resolved.kubelet.oom_score_adj, err:% = error; "Failed to set own oom_score_adj, going on without");
     }
@@ -328,6 +330,7 @@ impl<R: Runtime> House<R> {
             endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
             store_path: path.display().to_string(),
             origins: origins(resolved),
+            volumes_dir: root.join(VOLUMES_DIR),
             object_trouble: object_trouble(&key, &loaded),
         };
         let registered: Vec<PodSource> = identity.origins.keys().copied().collect();
@@ -411,7 +414,7 @@ impl<R: Runtime> House<R> {
         let (view, statuses, events) =
             (Rc::clone(&self.view), Rc::clone(&self.statuses), self.events.clone());
         let begun = Rc::clone(&self.view);
-        let reporter: server::Reporter = Rc::new(move || view.report(&statuses, &events));
+        let reporter: server::Reporter = Rc::new(move |detail| view.report(&statuses, &events, detail));
         Ok(Some(rt::spawn("local API", async move {
             // Whoever asks earlier waits in the socket's queue.
             begun.begun().await;

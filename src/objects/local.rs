@@ -36,24 +36,6 @@ impl LocalObjects {
         }
     }
 
-    /// Every object, ordered by kind, namespace and name.
-    #[must_use]
-    pub fn all(&self) -> Vec<Rc<LocalObject>> {
-        self.objects.borrow().values().cloned().collect()
-    }
-
-    /// How many there are of a kind.
-    #[must_use]
-    pub fn count(&self, kind: ObjectKind) -> usize {
-        self.objects.borrow().keys().filter(|key| key.kind == kind).count()
-    }
-
-    /// The directory of a claim.
-    #[must_use]
-    pub fn claim_dir(&self, namespace: &str, name: &str) -> PathBuf {
-        self.volumes_dir.join(namespace).join(name)
-    }
-
     fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<Rc<LocalObject>> {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         self.objects.borrow().get(&key).cloned()
@@ -77,7 +59,7 @@ impl ObjectLookup for LocalObjects {
 
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
         let claim = self.get(ObjectKind::PersistentVolumeClaim, namespace, name)?;
-        let path = self.claim_dir(namespace, name).to_string_lossy().into_owned();
+        let path = self.volumes_dir.join(namespace).join(name).to_string_lossy().into_owned();
         Some(ClaimedVolume {
             name: wire::volume_name(&claim.key),
             source: ClaimedSource::Directory { path },
@@ -156,7 +138,7 @@ mod tests {
         let objects = LocalObjects::default();
         let data = ObjectData::from([("key".to_owned(), b"hunter2".to_vec())]);
         objects.set_secret("ns", "s", Some(data));
-        let text = format!("{:?}", objects.all());
+        let text = format!("{:?}", objects.objects.borrow());
         let bytes = format!("{:?}", b"hunter2");
         assert!(text.contains("key") && !text.contains("hunter2") && !text.contains(&bytes), "{text}");
     }

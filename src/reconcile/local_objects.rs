@@ -159,11 +159,18 @@ impl ObjectSets {
     /// The objects that count. Of two sources that define the same one, the first in the order `file`, `http`, `api`.
     #[must_use]
     pub fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
-        let mut effective = BTreeMap::new();
+        let shared = |(key, object): (&ObjectKey, &SourceObject)| (key.clone(), Rc::clone(&object.object));
+        self.winners().into_iter().map(shared).collect()
+    }
+
+    /// The same with their origins.
+    #[must_use]
+    pub fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
+        let mut winners = BTreeMap::new();
         for (key, object) in self.sources.values().flatten() {
-            effective.entry(key.clone()).or_insert_with(|| Rc::clone(&object.object));
+            winners.entry(key).or_insert(object);
         }
-        effective
+        winners
     }
 
     /// Everything that is wrong now, the whole list each time.

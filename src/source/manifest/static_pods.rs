@@ -7,7 +7,6 @@ use crate::api::pod::Pod;
 use crate::objects::LocalObject;
 use crate::reconcile::local_objects;
 use crate::reconcile::static_pod::{StaticOrigin, prepare};
-use crate::reconcile::unsupported::ignored_fields;
 
 /// What one manifest gives.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,10 +55,7 @@ pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) ->
     for decoded in manifest.pods {
         let who = subject(&decoded.place, "pod", &decoded.pod.metadata.name);
         match prepare(decoded.pod, origin, node_name) {
-            Ok(pod) => {
-                read.warnings.extend(ignored_fields(&pod).into_iter().map(|line| format!("{who}{line}")));
-                read.pods.push(pod);
-            }
+            Ok(pod) => read.pods.push(pod),
             Err(error) => read.problems.push(format!("{who}{error}")),
         }
     }
