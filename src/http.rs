@@ -20,7 +20,8 @@ use ureq::config::{AutoHeaderValue, RedirectAuthHeaders};
 use ureq::http::{HeaderMap, Uri};
 
 pub use error::{HttpError, TlsError, shown_url};
-use tls::Roots;
+pub use tls::ClientFiles;
+use tls::Trust;
 
 /// Requests waiting for the thread; each caller waits for its own answer, so more means that something is stuck.
 const QUEUE: usize = 16;
@@ -44,6 +45,8 @@ pub struct Request {
     pub max_body: usize,
     /// Trust these authorities instead of the system's.
     pub ca_file: Option<PathBuf>,
+    /// Who we are, for servers that ask.
+    pub client: Option<ClientFiles>,
     /// An ETag: answer 304 while it stands.
     pub if_none_match: Option<String>,
     /// A Last-Modified: answer 304 while it stands.
@@ -60,6 +63,7 @@ impl Request {
             timeout_total: Duration::from_secs(10),
             max_body: 10 * 1024 * 1024,
             ca_file: None,
+            client: None,
             if_none_match: None,
             if_modified_since: None,
         }
@@ -129,10 +133,10 @@ fn serve(mut queue: mpsc::Receiver<Job>) {
     }
 }
 
-/// The last agent and the roots it was made with: certificates are parsed again only when their file changes.
+/// The last agent and the trust it was made with: certificates are parsed again only when their file changes.
 #[derive(Default)]
 struct Fetcher {
-    agent: Option<(Agent, Roots)>,
+    agent: Option<(Agent, Trust)>,
     /// A plain `http` URL once led to an `https` one, so that roots are needed from the start.
     redirected_to_tls: bool,
 }
@@ -142,7 +146,7 @@ impl Fetcher {
         let scheme = request.url.split("://").next().unwrap_or_default().to_ascii_lowercase();
         let encrypted = match scheme.as_str() {
             "https" => true,
-            "http" => self.redirected_to_tls || request.ca_file.is_some(),
+            "http" => self.redirected_to_tls || request.ca_file.is_some() || request.client.is_some(),
             _ => return Err(HttpError::Scheme { url: shown_url(&request.url) }),
         };
         let answer = self.fetch_once(request, encrypted);
@@ -187,14 +191,14 @@ impl Fetcher {
     }
 
     fn agent_for(&mut self, request: &Request, encrypted: bool) -> Result<Agent, HttpError> {
-        let roots = Roots::find(encrypted, request.ca_file.as_deref())?;
+        let trust = Trust::find(encrypted, request.ca_file.as_deref(), request.client.as_ref())?;
         if let Some((agent, known)) = &self.agent
-            && *known == roots
+            && *known == trust
         {
             return Ok(agent.clone());
         }
         let config = Agent::config_builder()
-            .tls_config(roots.load()?)
+            .tls_config(trust.load()?)
             .http_status_as_error(false)
             .max_redirects(MAX_REDIRECTS)
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
@@ -205,7 +209,7 @@ impl Fetcher {
             .max_idle_connections_per_host(0)
             .build();
         let agent = Agent::new_with_config(config);
-        self.agent = Some((agent.clone(), roots));
+        self.agent = Some((agent.clone(), trust));
         Ok(agent)
     }
 }

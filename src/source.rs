@@ -6,6 +6,7 @@
 pub mod file;
 pub mod manifest;
 pub mod parser;
+pub mod signature;
 #[cfg(test)]
 mod testing;
 pub mod url;
@@ -25,6 +26,8 @@ use crate::types::{PodFullName, PodSource, Timestamp};
 pub const REASON_INVALID_MANIFEST: &str = "FailedValidation";
 /// The reason of a source that gives no answer: a missing directory, an unreachable server.
 pub const REASON_UNAVAILABLE: &str = "SourceUnavailable";
+/// The reason of an answer that is not signed as it must be.
+pub const REASON_UNTRUSTED: &str = "SignatureInvalid";
 /// Upstream's bound on one manifest file or one answer of a URL.
 pub const MAX_MANIFEST_BYTES: usize = 10 * 1024 * 1024;
 

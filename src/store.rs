@@ -20,8 +20,9 @@ mod rows;
 mod schema;
 mod seal;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -80,6 +81,18 @@ pub struct OpenOptions {
     pub key: StoreKey,
 }
 
+/// The two moments of a write at which a simulated agent may die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteMoment {
+    /// Nothing of it is on the disk.
+    Before,
+    /// All of it is, and whoever asked has not been told.
+    After,
+}
+
+/// Asked at both moments of each write; false: the agent is dead, and whoever waits for the write waits for good.
+pub type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
+
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
 
 /// Client side of the store. Clones share it.
@@ -95,6 +108,8 @@ struct Shared {
     work: Notify,
     /// The last error of each kind of write; a success of the same kind clears it.
     troubles: RefCell<BTreeMap<&'static str, String>>,
+    /// Of a simulation.
+    gate: OnceCell<WriteGate>,
 }
 
 enum Owner {
@@ -127,9 +142,25 @@ impl StoreHandle {
             Mode::Inline => Owner::Inline(RefCell::new(db)),
             Mode::Threaded => Owner::Thread(spawn_owner(db)?),
         };
-        let shared =
-            Shared { owner, pending: RefCell::default(), work: Notify::new(), troubles: RefCell::default() };
+        let shared = Shared {
+            owner,
+            pending: RefCell::default(),
+            work: Notify::new(),
+            troubles: RefCell::default(),
+            gate: OnceCell::new(),
+        };
         Ok(Self { shared: Rc::new(shared) })
+    }
+
+    /// For simulations of crashes: `gate` is asked from now on. The first one stays.
+    pub fn set_write_gate(&self, gate: WriteGate) {
+        let _ = self.shared.gate.set(gate);
+    }
+
+    async fn pass(&self, moment: WriteMoment) {
+        if self.shared.gate.get().is_some_and(|gate| !gate(moment)) {
+            pending::<()>().await;
+        }
     }
 
     /// Everything remembered. Rows that do not decode are listed and skipped.
@@ -245,12 +276,14 @@ impl StoreHandle {
     /// Nothing was changed on the disk.
     pub async fn flush(&self) -> Result<(), StoreError> {
         let Some(batch) = self.shared.pending.borrow_mut().take() else { return Ok(()) };
+        self.pass(WriteMoment::Before).await;
         let (result, batch) = self
             .run(move |db| {
                 let result = db.write_batch(&batch);
                 (result, batch)
             })
             .await?;
+        self.pass(WriteMoment::After).await;
         self.note("statuses and events", &result);
         let mut pending = self.shared.pending.borrow_mut();
         match result {
@@ -307,7 +340,9 @@ impl StoreHandle {
         kind: &'static str,
         job: impl FnOnce(&mut Db) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.pass(WriteMoment::Before).await;
         let result = self.run(job).await?;
+        self.pass(WriteMoment::After).await;
         self.note(kind, &result);
         result
     }

@@ -15,6 +15,7 @@ use crate::support::image::STAMP;
 use crate::support::runtime::{Kind as RuntimeKind, TestRuntime, on};
 use crate::support::wait::{pause, wait_for};
 
+mod flash;
 mod monitors;
 mod own_share;
 mod probes;
@@ -116,6 +117,15 @@ fn pods_on_containerd_keep_their_budgets() {
 #[test]
 fn pods_on_the_embedded_runtime_keep_their_budgets() {
     on(RuntimeKind::Embedded, || with_pods("embedded", [Some(60.0), Some(2000.0)]));
+}
+
+#[test]
+fn little_is_written_to_flash_and_nothing_while_idle() {
+    on(RuntimeKind::Embedded, || {
+        let mut table = Table::default();
+        flash::measure(&mut table);
+        finish(&table);
+    });
 }
 
 #[test]

@@ -15,6 +15,7 @@ use crate::support::wait::wait_for;
 
 mod cgroups;
 mod client;
+mod disk;
 mod fixture;
 mod hooks;
 mod inside;

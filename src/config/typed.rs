@@ -18,6 +18,7 @@ use super::resolve::{Layered, Origin, layer};
 use super::schema::KubeletConfiguration;
 use super::{Environment, Resolved, explain, tree, validate};
 use crate::api::decode::decode;
+use crate::http::ClientFiles;
 
 /// The kubelet's flags that are no fields of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,12 @@ pub struct AgentFlags {
     pub images_dir: PathBuf,
     /// Authorities trusted for `--manifest-url`; `None` means the system's.
     pub manifest_url_ca_file: Option<PathBuf>,
+    /// Certificate and key shown to the server of `--manifest-url`.
+    pub manifest_url_client: Option<ClientFiles>,
+    /// A file with the bearer token for `--manifest-url`.
+    pub manifest_url_token_file: Option<PathBuf>,
+    /// A file with the public key that manifests from `--manifest-url` must be signed with.
+    pub manifest_url_verify_key_file: Option<PathBuf>,
     /// Holds the key for Secrets in the store.
     pub store_key_file: Option<PathBuf>,
     /// The socket of `agent status`.
@@ -163,12 +170,23 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
     if run_once_timeout.is_zero() || run_once_timeout.is_negative() {
         return Err(ConfigError::RunOnce(RunOnceError::Timeout));
     }
+    let certificate = path("manifest-url-client-cert-file");
+    let key = path("manifest-url-client-key-file");
+    if certificate.is_none() && key.is_some() {
+        let mut findings = Findings::default();
+        findings.add("--manifest-url-client-key-file", "needs --manifest-url-client-cert-file beside it");
+        return Err(ConfigError::Flags(findings));
+    }
+    let manifest_url_client = certificate.map(|certificate| ClientFiles { certificate, key });
     Ok(AgentFlags {
         run_once,
         run_once_timeout,
         run_once_wait,
         images_dir: path("images-dir").unwrap_or_else(|| root_dir.join("images")),
         manifest_url_ca_file: path("manifest-url-ca-file"),
+        manifest_url_client,
+        manifest_url_token_file: path("manifest-url-token-file"),
+        manifest_url_verify_key_file: path("manifest-url-verify-key-file"),
         store_key_file: path("store-key-file"),
         agent_socket: PathBuf::from(values.text("agent-socket")),
         runtime_state_dir: PathBuf::from(values.text("runtime-state-dir")),
@@ -178,6 +196,22 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         registry_hosts_dirs: paths(&values.text("registry-hosts-dir")),
         runtime_handlers: values.map("runtime-handlers"),
     })
+}
+
+/// A request has one Authorization header.
+fn check_authorization(agent: &AgentFlags, kubelet: &KubeletConfiguration) -> Result<(), ConfigError> {
+    let mut names = kubelet.static_pod_url_header.keys();
+    if agent.manifest_url_token_file.is_none()
+        || !names.any(|name| name.eq_ignore_ascii_case("authorization"))
+    {
+        return Ok(());
+    }
+    let mut findings = Findings::default();
+    findings.add(
+        "--manifest-url-token-file",
+        "staticPodURLHeader (--manifest-url-header) has an Authorization already; remove one of them",
+    );
+    Err(ConfigError::Flags(findings))
 }
 
 /// Everything between the parsed arguments and a configuration one can start with.
@@ -207,6 +241,7 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     })?;
     let kubelet = kubelet.object;
     validate::configuration(&kubelet, &feature_gates).map_err(ConfigError::Configuration)?;
+    check_authorization(&agent, &kubelet)?;
 
     warnings.append(&mut layered.warnings);
     warnings.extend(gates::warnings(&given_gates));

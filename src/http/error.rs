@@ -5,8 +5,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use rustls::CertificateError;
 use rustls::pki_types::pem;
+use rustls::{AlertDescription, CertificateError};
 
 use super::Request;
 
@@ -59,6 +59,15 @@ pub enum HttpError {
     EmptyAuthorities {
         /// The file.
         path: PathBuf,
+    },
+    /// The certificate or key that shows who we are cannot be read.
+    #[error("read the client certificate or key {}", path.display())]
+    ReadKey {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
     },
     /// A file without a usable private key.
     #[error("{} holds no PEM private key", path.display())]
@@ -182,6 +191,9 @@ pub enum TlsError {
     /// Any other fault of the certificate.
     #[error("the server's certificate is not acceptable: {0:?}")]
     Certificate(CertificateError),
+    /// The server wants to know who we are.
+    #[error("the server does not take our client certificate, or wants one and none is configured: {0:?}")]
+    ClientRefused(AlertDescription),
     /// The other side does not speak TLS.
     #[error("the server does not speak TLS on this port; is it an http:// URL?")]
     NotTls,
@@ -259,6 +271,17 @@ fn explain_tls(error: rustls::Error) -> TlsError {
             other if format!("{other:?}").contains("CaUsedAsEndEntity") => TlsError::Authority,
             other => TlsError::Certificate(other),
         },
+        // The server's words; what it may refuse in a handshake, but for versions and ciphers, is our certificate.
+        rustls::Error::AlertReceived(
+            alert @ (AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied),
+        ) => TlsError::ClientRefused(alert),
         rustls::Error::InvalidMessage(_) => TlsError::NotTls,
         other => TlsError::Handshake(other.to_string()),
     }

@@ -4,15 +4,15 @@
 //! caller knows which secrets may travel on.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ureq::config::AutoHeaderValue;
 use ureq::http::HeaderMap;
-use ureq::tls::{ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
+use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
 use ureq::{Agent, Proxy};
 
-use super::tls::{Roots, read_certificates, tls_provider};
+use super::tls::{ClientFiles, Roots, read_certificates, tls_provider};
 use super::url::Url;
 use super::{CHUNK_BYTES, HttpError, Request, error, header};
 
@@ -26,8 +26,8 @@ const MAX_REASON_BYTES: usize = 16 * 1024;
 pub struct StreamOptions {
     /// Trusted beside the system's authorities.
     pub ca_files: Vec<PathBuf>,
-    /// A certificate of ours and its key (in the same file when `None`).
-    pub client: Option<(PathBuf, Option<PathBuf>)>,
+    /// Who we are.
+    pub client: Option<ClientFiles>,
     /// Trust whoever answers.
     pub skip_verify: bool,
     /// For look-up and connecting.
@@ -198,8 +198,7 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
     let mut authorities = Vec::new();
     if encrypted && !options.skip_verify {
         match Roots::find(true, None) {
-            Ok(Roots::File { path, .. }) => authorities = read_certificates(&path)?,
-            Ok(Roots::None) => {}
+            Ok(roots) => authorities = roots.path().map(read_certificates).transpose()?.unwrap_or_default(),
             // Authorities of one's own are enough.
             Err(_) if !options.ca_files.is_empty() => {}
             Err(error) => return Err(error),
@@ -208,13 +207,7 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
             authorities.extend(read_certificates(path)?);
         }
     }
-    let client = match &options.client {
-        Some((certificate, key)) if encrypted => {
-            let chain = read_certificates(certificate)?;
-            Some(ClientCert::new_with_certs(&chain, read_key(key.as_deref().unwrap_or(certificate))?))
-        }
-        _ => None,
-    };
+    let client = options.client.as_ref().filter(|_| encrypted).map(ClientFiles::load).transpose()?;
     Ok(TlsConfig::builder()
         .provider(TlsProvider::Rustls)
         .root_certs(RootCerts::new_with_certs(&authorities))
@@ -222,12 +215,6 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
         .disable_verification(options.skip_verify)
         .unversioned_rustls_crypto_provider(tls_provider())
         .build())
-}
-
-fn read_key(path: &Path) -> Result<PrivateKey<'static>, HttpError> {
-    let pem =
-        std::fs::read(path).map_err(|source| HttpError::ReadAuthorities { path: path.to_owned(), source })?;
-    PrivateKey::from_pem(&pem).map_err(|_| HttpError::Key { path: path.to_owned() })
 }
 
 /// The proxy of the environment for this URL, as curl and Go choose it.

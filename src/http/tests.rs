@@ -4,10 +4,12 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Instant;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 
 use super::testing::{Server, answer, pause};
 use super::*;
@@ -150,6 +152,11 @@ const VALID: &str = "-startdate 20200101000000Z -enddate 20990101000000Z";
 
 /// A server whose certificate has this subject alternative name and validity, signed by `ca.pem` in the directory.
 fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
+    tls_server_for(directory, name, validity, false)
+}
+
+/// As [`tls_server`]; it may serve only those whose certificate is signed by `ca.pem`, too.
+fn tls_server_for(directory: &Path, name: &str, validity: &str, asks_for_client: bool) -> Server {
     std::fs::create_dir_all(directory).unwrap();
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(directory, &format!("req -x509 {key} -subj /CN=ca -days 10 -keyout ca.key -out ca.pem"));
@@ -166,12 +173,19 @@ fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
     openssl(directory, &format!("{sign} -in csr -out cert.pem {validity}"));
     let certificate = CertificateDer::from_pem_file(directory.join("cert.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_file(directory.join("key.pem")).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(tls::tls_provider())
+    let builder = rustls::ServerConfig::builder_with_provider(tls::tls_provider())
         .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
         .unwrap();
+    let builder = if asks_for_client {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(directory.join("ca.pem")).unwrap()).unwrap();
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls::tls_provider()).build();
+        builder.with_client_cert_verifier(verifier.unwrap())
+    } else {
+        builder.with_no_client_auth()
+    };
+    let config = builder.with_single_cert(vec![certificate], key).unwrap();
     Server::tls(config, answer("200 OK", &[], "over tls"))
 }
 
@@ -190,13 +204,13 @@ fn https_trusts_the_given_authority_and_no_other() {
     let to = format!("Location: {url}");
     let plain = Server::answers(vec![answer("307 Temporary Redirect", &[&to], "")]);
     assert_eq!(get(Request { ca_file, ..Request::get(plain.url("/")) }).unwrap().body, b"over tls");
-    if Roots::find(true, None).is_ok() {
+    if Trust::find(true, None, None).is_ok() {
         for start in [url, plain.url("/")] {
             let mut fetcher = Fetcher::default();
             let error = fetcher.fetch(&Request::get(start)).unwrap_err();
             assert!(matches!(error, HttpError::Tls { reason: TlsError::UnknownIssuer, .. }), "{error}");
-            let (_, roots) = fetcher.agent.unwrap();
-            assert!(matches!(roots, Roots::File { .. }), "the system's authorities were asked");
+            let (_, trust) = fetcher.agent.unwrap();
+            assert_eq!(trust, Trust::find(true, None, None).unwrap(), "the system's authorities were asked");
         }
     }
     std::fs::remove_dir_all(directory).unwrap();
@@ -223,6 +237,41 @@ fn a_certificate_that_is_expired_too_young_or_for_another_host_is_named() {
         assert!(matches!(&error, HttpError::Tls { reason, .. } if *reason == wanted), "{case}: {error}");
         std::fs::remove_dir_all(directory).unwrap();
     }
+}
+
+#[test]
+fn a_server_that_asks_who_we_are_is_shown_the_certificate_as_it_is_now() {
+    let directory = tls_directory("client");
+    let file = |name: &str| directory.join(name);
+    let server = tls_server_for(&directory, "IP:127.0.0.1", VALID, true);
+    let request = Request {
+        ca_file: Some(file("ca.pem")),
+        ..Request::get(format!("https://127.0.0.1:{}/", server.port()))
+    };
+    let mut fetcher = Fetcher::default();
+    let error = fetcher.fetch(&request).unwrap_err();
+    assert!(matches!(error, HttpError::Tls { reason: TlsError::ClientRefused(_), .. }), "{error:?}");
+
+    let client = ClientFiles { certificate: file("client.pem"), key: None };
+    let request = Request { client: Some(client), ..request };
+    let error = fetcher.fetch(&request).unwrap_err().to_string();
+    assert_eq!(error, format!("read the client certificate or key {}", file("client.pem").display()));
+    // Somebody else's, then the one that is trusted: a renewed file counts at once.
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(
+        &directory,
+        &format!("req -x509 {key} -subj /CN=other -days 10 -keyout other.key -out other.pem"),
+    );
+    let both = |names: [&str; 2]| names.map(|name| std::fs::read_to_string(file(name)).unwrap()).concat();
+    std::fs::write(file("client.pem"), std::fs::read(file("other.pem")).unwrap()).unwrap();
+    let error = fetcher.fetch(&request).unwrap_err().to_string();
+    assert_eq!(error, format!("{} holds no PEM private key", file("client.pem").display()));
+    std::fs::write(file("client.pem"), both(["other.pem", "other.key"])).unwrap();
+    let error = fetcher.fetch(&request).unwrap_err();
+    assert!(matches!(error, HttpError::Tls { reason: TlsError::ClientRefused(_), .. }), "{error:?}");
+    std::fs::write(file("client.pem"), both(["cert.pem", "key.pem"])).unwrap();
+    assert_eq!(fetcher.fetch(&request).unwrap().body, b"over tls");
+    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]

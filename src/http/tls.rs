@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use ureq::tls::{Certificate, RootCerts, TlsConfig, TlsProvider};
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider};
 
 use super::HttpError;
 
@@ -38,12 +38,94 @@ pub enum Roots {
     /// No TLS expected.
     None,
     /// The authorities of a PEM file.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Device, inode, size, mtime: a renewed bundle is read again.
-        identity: (u64, u64, u64, i64, i64),
-    },
+    File(FileVersion),
+}
+
+/// A file as it is now; equal as long as it is neither replaced nor written to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileVersion {
+    path: PathBuf,
+    /// Device, inode, size, mtime.
+    identity: (u64, u64, u64, i64, i64),
+}
+
+impl FileVersion {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::metadata(path)?;
+        if !found.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        if found.len() > MAX_BUNDLE_BYTES {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 8 MiB"));
+        }
+        let identity = (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
+        Ok(Self { path: path.to_owned(), identity })
+    }
+}
+
+/// The files that show a server who we are: a certificate and its key, which may be in the same file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// PEM, the certificate first, then its intermediates.
+    pub certificate: PathBuf,
+    /// PEM; `None`: with the certificate.
+    pub key: Option<PathBuf>,
+}
+
+impl ClientFiles {
+    fn key(&self) -> &Path {
+        self.key.as_deref().unwrap_or(&self.certificate)
+    }
+
+    /// Reads both.
+    pub(super) fn load(&self) -> Result<ClientCert, HttpError> {
+        let chain = read_certificates(&self.certificate)?;
+        let path = self.key();
+        let pem = fs::read(path).map_err(|source| HttpError::ReadKey { path: path.to_owned(), source })?;
+        let key = PrivateKey::from_pem(&pem).map_err(|_| HttpError::Key { path: path.to_owned() })?;
+        Ok(ClientCert::new_with_certs(&chain, key))
+    }
+}
+
+/// Both sides of trust, as their files are now: a renewed one makes it another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trust {
+    roots: Roots,
+    client: Option<(ClientFiles, [FileVersion; 2])>,
+}
+
+impl Trust {
+    /// What a request needs; nothing of it when it is not encrypted.
+    pub fn find(
+        encrypted: bool,
+        ca_file: Option<&Path>,
+        client: Option<&ClientFiles>,
+    ) -> Result<Self, HttpError> {
+        let roots = Roots::find(encrypted, ca_file)?;
+        let version = |path: &Path| {
+            FileVersion::of(path).map_err(|source| HttpError::ReadKey { path: path.to_owned(), source })
+        };
+        let client = match client.filter(|_| encrypted) {
+            Some(files) => Some((files.clone(), [version(&files.certificate)?, version(files.key())?])),
+            None => None,
+        };
+        Ok(Self { roots, client })
+    }
+
+    /// Reads the files.
+    pub fn load(&self) -> Result<TlsConfig, HttpError> {
+        let certificates = match &self.roots {
+            Roots::None => Vec::new(),
+            Roots::File(file) => read_certificates(&file.path)?,
+        };
+        let client = self.client.as_ref().map(|(files, _)| files.load()).transpose()?;
+        Ok(TlsConfig::builder()
+            .provider(TlsProvider::Rustls)
+            .root_certs(RootCerts::new_with_certs(&certificates))
+            .client_cert(client)
+            .unversioned_rustls_crypto_provider(tls_provider())
+            .build())
+    }
 }
 
 impl Roots {
@@ -53,41 +135,27 @@ impl Roots {
             return Ok(Self::None);
         }
         if let Some(path) = ca_file {
-            return Self::of_file(path)
+            return FileVersion::of(path)
+                .map(Self::File)
                 .map_err(|source| HttpError::ReadAuthorities { path: path.to_owned(), source });
         }
         if let Some(path) = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from) {
-            return Self::of_file(&path).map_err(|source| HttpError::ReadAuthorities { path, source });
+            return FileVersion::of(&path)
+                .map(Self::File)
+                .map_err(|source| HttpError::ReadAuthorities { path, source });
         }
         SYSTEM_BUNDLES
             .iter()
-            .find_map(|path| Self::of_file(Path::new(path)).ok())
+            .find_map(|path| FileVersion::of(Path::new(path)).ok().map(Self::File))
             .ok_or(HttpError::NoAuthorities)
     }
 
-    fn of_file(path: &Path) -> io::Result<Self> {
-        let found = fs::metadata(path)?;
-        if !found.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    /// Where the authorities are read from.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::None => None,
+            Self::File(file) => Some(&file.path),
         }
-        if found.len() > MAX_BUNDLE_BYTES {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "larger than 8 MiB"));
-        }
-        let identity = (found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec());
-        Ok(Self::File { path: path.to_owned(), identity })
-    }
-
-    /// Reads the certificates.
-    pub fn load(&self) -> Result<TlsConfig, HttpError> {
-        let certificates = match self {
-            Self::None => Vec::new(),
-            Self::File { path, .. } => read_certificates(path)?,
-        };
-        Ok(TlsConfig::builder()
-            .provider(TlsProvider::Rustls)
-            .root_certs(RootCerts::new_with_certs(&certificates))
-            .unversioned_rustls_crypto_provider(tls_provider())
-            .build())
     }
 }
 

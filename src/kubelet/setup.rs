@@ -392,6 +392,9 @@ impl<R: Runtime> House<R> {
                     .collect(),
                 check_frequency: kubelet.http_check_frequency.to_std(),
                 ca_file: resolved.agent.manifest_url_ca_file.clone(),
+                client: resolved.agent.manifest_url_client.clone(),
+                token_file: resolved.agent.manifest_url_token_file.clone(),
+                verify_key_file: resolved.agent.manifest_url_verify_key_file.clone(),
             };
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;

@@ -135,6 +135,17 @@ impl FakeRuntime {
         self.incarnation.crash.set(Some(point));
     }
 
+    /// This incarnation dies now.
+    pub fn die(&self) {
+        self.incarnation.die();
+    }
+
+    /// It gets no answers any more.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.incarnation.dead.get()
+    }
+
     /// Waits for this incarnation to die.
     pub async fn crashed(&self) {
         let died = self.incarnation.died.notified();

@@ -12,18 +12,21 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::file::read::{ReadError, read_manifest_file};
+use super::signature::{SignatureError, VerifyKey};
 use super::{
     LastGood, MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE,
-    SHORTEST_PERIOD, SourceAnswer, SourceProblem, SourceUpdate, carry_since, keep_last_good,
-    keep_last_good_objects, parse_manifest,
+    REASON_UNTRUSTED, SHORTEST_PERIOD, SourceAnswer, SourceProblem, SourceUpdate, carry_since,
+    keep_last_good, keep_last_good_objects, parse_manifest,
 };
 use crate::clock::Clock;
-use crate::http::{HttpClient, HttpError, Request, Response, shown_url};
+use crate::http::{ClientFiles, HttpClient, HttpError, Request, Response, shown_url};
 use crate::logging::chain;
 use crate::types::PodSource;
 
 /// Upstream's limit for one request, body included.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Servers refuse longer headers.
+const MAX_TOKEN_BYTES: usize = 8 * 1024;
 
 /// What a URL source needs to know.
 #[derive(Clone, Debug)]
@@ -36,6 +39,12 @@ pub struct UrlConfig {
     pub check_frequency: Duration,
     /// Trust these authorities instead of the system's.
     pub ca_file: Option<PathBuf>,
+    /// Who we are, for servers that ask.
+    pub client: Option<ClientFiles>,
+    /// A file with a bearer token, read for each request: it may be renewed at any time.
+    pub token_file: Option<PathBuf>,
+    /// A file with a public key: what is not signed with it is no answer.
+    pub verify_key_file: Option<PathBuf>,
 }
 
 /// The source `http`.
@@ -70,6 +79,9 @@ struct Validator {
     url: String,
     etag: Option<String>,
     last_modified: Option<String>,
+    /// Of the key that the body was verified with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
 }
 
 /// One request without pods.
@@ -85,6 +97,29 @@ enum PollError {
     Unasked { location: String },
     #[error("{location}: only file:///absolute/path is understood")]
     FileUrl { location: String },
+    #[error("read the bearer token in {}", path.display())]
+    ReadToken { path: PathBuf, source: ReadError },
+    #[error("{}: a bearer token is one line of visible ASCII characters", path.display())]
+    Token { path: PathBuf },
+    #[error("read the key for signatures in {}", path.display())]
+    ReadKey { path: PathBuf, source: ReadError },
+    #[error("{}", path.display())]
+    Key { path: PathBuf, source: SignatureError },
+    #[error("{location}: no signature beside it, at {signature}")]
+    Unsigned { location: String, signature: String, source: Box<PollError> },
+    #[error("{location}")]
+    Signature { location: String, source: SignatureError },
+}
+
+impl PollError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::ReadKey { .. } | Self::Key { .. } | Self::Unsigned { .. } | Self::Signature { .. } => {
+                REASON_UNTRUSTED
+            }
+            _ => REASON_UNAVAILABLE,
+        }
+    }
 }
 
 /// What a good request brought.
@@ -153,14 +188,29 @@ impl<P: ManifestParser> UrlSource<P> {
                 let message = chain(&error);
                 // Told once where problems are shown; here each time, for whoever looks closely.
                 log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid answer from the static pod URL");
-                self.tell(false, vec![(REASON_UNAVAILABLE, message)], false)
+                self.tell(false, vec![(error.reason(), message)], false)
             }
         }
     }
 
     async fn fetch(&self) -> Result<Body, PollError> {
-        let location = || self.location.clone();
-        if let Some(path) = self.config.url.strip_prefix("file://") {
+        let key = self.verify_key()?;
+        let fingerprint = key.as_ref().map(|key| key.fingerprint().to_owned());
+        // What was good without a key, or with another one, has to be shown again.
+        let known = self.validator.clone().filter(|known| known.key == fingerprint).unwrap_or_default();
+        let mut body = self.get(&self.config.url, known).await?;
+        if let (Some(key), Body::New { bytes, validator, .. }) = (&key, &mut body) {
+            self.verify(key, bytes).await?;
+            if let Some(validator) = validator {
+                validator.key = fingerprint;
+            }
+        }
+        Ok(body)
+    }
+
+    async fn get(&self, url: &str, known: Validator) -> Result<Body, PollError> {
+        let location = || shown_url(url);
+        if let Some(path) = url.strip_prefix("file://") {
             if !path.starts_with('/') {
                 return Err(PollError::FileUrl { location: location() });
             }
@@ -168,14 +218,16 @@ impl<P: ManifestParser> UrlSource<P> {
                 .map_err(|source| PollError::File { location: location(), source })?;
             return Ok(Body::New { bytes, content_type: None, validator: None });
         }
-        let known = self.validator.clone().unwrap_or_default();
         let conditional = known.etag.is_some() || known.last_modified.is_some();
+        let mut headers = self.config.headers.clone();
+        headers.extend(self.authorization()?);
         let request = Request {
-            url: self.config.url.clone(),
-            headers: self.config.headers.clone(),
+            url: url.to_owned(),
+            headers,
             timeout_total: TIMEOUT,
             max_body: MAX_MANIFEST_BYTES,
             ca_file: self.config.ca_file.clone(),
+            client: self.config.client.clone(),
             if_none_match: known.etag,
             if_modified_since: known.last_modified,
         };
@@ -188,10 +240,47 @@ impl<P: ManifestParser> UrlSource<P> {
         }
     }
 
+    fn authorization(&self) -> Result<Option<(String, String)>, PollError> {
+        let Some(path) = &self.config.token_file else { return Ok(None) };
+        let (bytes, _) =
+            read_manifest_file(path).map_err(|source| PollError::ReadToken { path: path.clone(), source })?;
+        let token = bytes.trim_ascii();
+        let good =
+            !token.is_empty() && token.len() <= MAX_TOKEN_BYTES && token.iter().all(u8::is_ascii_graphic);
+        if !good {
+            return Err(PollError::Token { path: path.clone() });
+        }
+        Ok(Some(("Authorization".to_owned(), format!("Bearer {}", String::from_utf8_lossy(token)))))
+    }
+
+    fn verify_key(&self) -> Result<Option<VerifyKey>, PollError> {
+        let Some(path) = &self.config.verify_key_file else { return Ok(None) };
+        let (bytes, _) =
+            read_manifest_file(path).map_err(|source| PollError::ReadKey { path: path.clone(), source })?;
+        let key = VerifyKey::parse(&String::from_utf8_lossy(&bytes))
+            .map_err(|source| PollError::Key { path: path.clone(), source })?;
+        Ok(Some(key))
+    }
+
+    async fn verify(&self, key: &VerifyKey, body: &[u8]) -> Result<(), PollError> {
+        let url = signature_url(&self.config.url);
+        let location = || self.location.clone();
+        let found = self.get(&url, Validator::default()).await.map_err(|error| PollError::Unsigned {
+            location: location(),
+            signature: shown_url(&url),
+            source: Box::new(error),
+        })?;
+        let Body::New { bytes: signature, .. } = found else {
+            return Err(PollError::Unasked { location: shown_url(&url) });
+        };
+        key.verify(body, &signature).map_err(|source| PollError::Signature { location: location(), source })
+    }
+
     fn new_body(&self, response: Response) -> Body {
         let Response { etag, last_modified, content_type, body, .. } = response;
         let named = etag.is_some() || last_modified.is_some();
-        let validator = named.then(|| Validator { url: self.location.clone(), etag, last_modified });
+        let validator =
+            named.then(|| Validator { url: self.location.clone(), etag, last_modified, key: None });
         Body::New { bytes: body, content_type, validator }
     }
 
@@ -264,6 +353,13 @@ impl<P: ManifestParser> UrlSource<P> {
             validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
         })
     }
+}
+
+/// Where the signature of what is served at `url` is: beside it, before any query.
+fn signature_url(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (path, query) = url.split_at(end);
+    format!("{path}{}{query}", VerifyKey::EXTENSION)
 }
 
 #[cfg(test)]

@@ -15,7 +15,8 @@ const SPEC_ALLOW: libc::c_ulong = 4;
 /// # Errors
 /// The kernel's answer; `InvalidInput` when the program is none.
 pub fn load(filter: &[u8]) -> io::Result<()> {
-    let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
+    // As the kernel says it.
+    let wrong = || io::Error::from_raw_os_error(libc::EINVAL);
     if filter.is_empty() || !filter.len().is_multiple_of(8) {
         return Err(wrong());
     }

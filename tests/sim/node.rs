@@ -2,7 +2,7 @@
 //!
 //! Must not know scripts or what is expected.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ use edge_agent::runtime::CgroupDriver;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
 use edge_agent::status::StatusManager;
-use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle};
+use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
 use edge_agent::types::{PodSource, Timestamp};
 use edge_agent::volume::VolumeConfig;
 use tokio::sync::mpsc;
@@ -59,12 +59,44 @@ pub struct Node {
     pub defined: BTreeMap<PodSource, Vec<SourceObject>>,
     /// Emptied when dropped.
     disk: Disk,
+    /// Writes of the store, and the one that an agent dies of.
+    pub writes: Rc<Writes>,
     /// The sources the agent is configured with.
     pub sources: Vec<PodSource>,
     /// What it offers to pods.
     pub facts: NodeFacts,
     /// While it runs.
     pub agent: Option<Agent>,
+}
+
+/// Counts what the store writes.
+#[derive(Default)]
+pub struct Writes {
+    count: Cell<u64>,
+    deadly: Cell<Option<(u64, WriteMoment)>>,
+}
+
+impl Writes {
+    /// The agent dies of the `number`th write from now on, the first being 1.
+    pub fn crash_at(&self, number: u64, moment: WriteMoment) {
+        self.deadly.set(Some((self.count.get() + number, moment)));
+    }
+
+    /// It does not, after all.
+    pub fn spare(&self) {
+        self.deadly.set(None);
+    }
+
+    fn is_deadly(&self, moment: WriteMoment) -> bool {
+        if moment == WriteMoment::Before {
+            self.count.set(self.count.get() + 1);
+        }
+        let is_deadly = self.deadly.get() == Some((self.count.get(), moment));
+        if is_deadly {
+            self.spare();
+        }
+        is_deadly
+    }
 }
 
 /// One life of the agent. Dropping it is a crash: nothing is flushed, no call is answered.
@@ -121,8 +153,16 @@ impl Node {
         let fake = FakeRuntime::new(clock.clone(), seed);
         let defined = BTreeMap::new();
         let facts = NodeFacts { name: "node1".to_owned(), ..NodeFacts::default() };
-        let node =
-            Self { fake, clock, defined, disk: Disk::new(), sources: sources.to_vec(), facts, agent: None };
+        let node = Self {
+            fake,
+            clock,
+            defined,
+            disk: Disk::new(),
+            writes: Rc::default(),
+            sources: sources.to_vec(),
+            facts,
+            agent: None,
+        };
         // A cgroup file system without controllers.
         std::fs::create_dir(node.path("cgroup")).expect("make the node's cgroup file system");
         node
@@ -142,6 +182,7 @@ impl Node {
     pub async fn start(&mut self) {
         assert!(self.agent.is_none(), "the agent runs already");
         self.fake = self.fake.reincarnate();
+        self.writes.spare();
         let tasks = LocalSet::new();
         let parts = tasks.run_until(self.wire()).await;
         self.agent = Some(Agent {
@@ -164,6 +205,7 @@ impl Node {
     /// The agent is asked to end and does; its pods keep running.
     pub async fn stop(&mut self) {
         let Some(agent) = self.agent.take() else { return };
+        self.writes.spare();
         agent.trigger.ask();
         let (kubelet, store) = (agent.kubelet, agent.store);
         agent
@@ -231,6 +273,14 @@ impl Node {
         let (store, report) =
             StoreHandle::open(&self.store_path(), self.store_options()).expect("open the store");
         assert!(report.damaged.is_none(), "the store is damaged: {report:?}");
+        let (fake, writes) = (self.fake.clone(), Rc::clone(&self.writes));
+        store.set_write_gate(Box::new(move |moment| {
+            // What is under way in other tasks of the dead leaves no trace either.
+            if !fake.is_dead() && writes.is_deadly(moment) {
+                fake.die();
+            }
+            !fake.is_dead()
+        }));
         let loaded = store.load().await.expect("read the store");
         assert!(loaded.unreadable.is_empty(), "unreadable rows: {:?}", loaded.unreadable);
         let earlier = store.events().await.expect("read events");

@@ -8,6 +8,7 @@ use std::time::Duration;
 use edge_agent::observed::ContainerStateKind;
 use edge_agent::runtime::fake::{CallRecord, CrashPoint, FakeFaults};
 use edge_agent::source::SourceAnswer;
+use edge_agent::store::WriteMoment;
 use edge_agent::types::{PodSource, Timestamp};
 
 use super::dice::Dice;
@@ -118,6 +119,7 @@ impl Simulation {
         } else {
             // A death that has not happened by now does not happen.
             self.node.fake.crash_at(CrashPoint { call: 0, after_effect: false });
+            self.node.writes.spare();
         }
         let now = self.node.clock.now();
         for source in self.node.sources.clone() {
@@ -355,6 +357,13 @@ impl Simulation {
     }
 
     fn plan_crash(&mut self) {
+        if self.dice.one_in(2) {
+            let number = 1 + self.dice.below(10);
+            let moment = if self.dice.one_in(2) { WriteMoment::Before } else { WriteMoment::After };
+            self.tell(&format!("will crash at write {number} of the store from now on: {moment:?}"));
+            self.node.writes.crash_at(number, moment);
+            return;
+        }
         let call = self.node.fake.call_count() + 1 + self.dice.below(40);
         let after_effect = self.dice.one_in(2);
         self.tell(&format!("will crash at call {call}, after its effect: {after_effect}"));

@@ -87,6 +87,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("hyper", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
     ("hyper_util", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
     ("lexopt", &["config", "cli", "main"]),
+    ("minisign_verify", &["source::signature"]),
     ("nix", &["sys"]),
     ("prost", &["proto", "runtime::cri", "runtime::convert", "cri_server"]),
     ("ring", &["store", "streaming"]),

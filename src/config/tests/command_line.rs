@@ -37,7 +37,8 @@ kube-api-burst serialize-image-pulls eviction-hard eviction-soft eviction-soft-g
 eviction-minimum-reclaim eviction-pressure-transition-period eviction-max-pod-grace-period protect-kernel-defaults \
 reserved-cpus system-reserved kube-reserved system-reserved-cgroup kube-reserved-cgroup enforce-node-allocatable \
 register-node register-with-taints \
-manifest-dir manifest-url-ca-file store-key-file runonce-timeout runonce-wait images-dir agent-socket \
+manifest-dir manifest-url-ca-file manifest-url-client-cert-file manifest-url-client-key-file manifest-url-token-file \
+     manifest-url-verify-key-file store-key-file runonce-timeout runonce-wait images-dir agent-socket \
      runtime-state-dir bridge-name cni-conf-dir cni-bin-dir registry-hosts-dir runtime-handlers";
 
 const REMOVED: &str = "network-plugin cni-cache-dir network-plugin-mtu \
@@ -246,6 +247,21 @@ fn values_that_do_not_fit_name_flag_value_and_form() {
     }
     let secret = refusal(&["--manifest-url-header=hunter2"]);
     assert!(!secret.contains("hunter2"), "{secret}");
+}
+
+#[test]
+fn a_manifest_url_has_one_authorization_and_a_key_belongs_to_a_certificate() {
+    let both = ["--manifest-url-token-file=/t", "--manifest-url-header=authorization:hunter2"];
+    let text = refusal(&both);
+    assert!(
+        text.contains("--manifest-url-token-file: staticPodURLHeader") && !text.contains("hunter2"),
+        "{text}"
+    );
+    let text = refusal(&["--manifest-url-client-key-file=/k"]);
+    assert!(text.contains("needs --manifest-url-client-cert-file"), "{text}");
+    let agent = resolved(&["--manifest-url-client-cert-file=/c", "--manifest-url-client-key-file=/k"]).agent;
+    let client = agent.manifest_url_client.unwrap();
+    assert_eq!((client.certificate, client.key), ("/c".into(), Some("/k".into())));
 }
 
 #[test]

@@ -6,15 +6,26 @@ use std::io::Write;
 use super::*;
 use crate::http::testing::{Server, answer};
 use crate::source::SourcePod;
+use crate::source::signature::testing::{BODY, KEY, OTHER_KEY, SIGNATURE};
 use crate::source::testing::{Lines, TempDir, shown, stored};
 
-fn source(url: &str, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
-    let config = UrlConfig {
+fn config(url: &str) -> UrlConfig {
+    UrlConfig {
         url: url.to_owned(),
         headers: vec![("X-Node".into(), "a".into()), ("X-Node".into(), "b".into())],
         check_frequency: Duration::from_millis(20),
         ca_file: None,
-    };
+        client: None,
+        token_file: None,
+        verify_key_file: None,
+    }
+}
+
+fn source(url: &str, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
+    source_with(config(url), stored, validator)
+}
+
+fn source_with(config: UrlConfig, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
     let stored = LastGood { pods: stored, ..LastGood::default() };
     UrlSource::new(config, Lines::default(), stored, validator, HttpClient::start().unwrap(), Clock::System)
 }
@@ -189,4 +200,84 @@ async fn the_running_source_asks_at_once_and_then_again_and_ends_with_its_listen
         drop(updates);
     };
     tokio::time::timeout(Duration::from_secs(5), async { tokio::join!(running, listen) }).await.unwrap();
+}
+
+/// A server of a body and, beside it, a signature; both may change.
+fn signed_server(directory: &TempDir) -> Server {
+    let directory = directory.path().to_owned();
+    Server::start(move |head, stream| {
+        let path = head.split(' ').nth(1).unwrap().split('?').next().unwrap().to_owned();
+        let text = fs::read_to_string(directory.join(path.trim_start_matches('/'))).ok();
+        let etag = format!("ETag: \"{}\"", text.as_deref().unwrap_or_default().len());
+        let text = match text {
+            Some(_) if path == "/pods" && head.to_lowercase().contains("if-none-match") => {
+                answer("304 Not Modified", &[etag.as_str()], "")
+            }
+            Some(text) => answer("200 OK", &[etag.as_str()], &text),
+            None => answer("404 Not Found", &[], ""),
+        };
+        stream.write_all(text.as_bytes()).unwrap();
+    })
+}
+
+#[tokio::test]
+async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
+    let directory = TempDir::new();
+    let file = |name: &str| directory.path().join(name);
+    let server = signed_server(&directory);
+    let url = server.url("/pods?node=a");
+    let verify_key_file = Some(file("key"));
+    let mut source = source_with(UrlConfig { verify_key_file, ..config(&url) }, Vec::new(), None);
+    fs::write(file("pods"), BODY).unwrap();
+
+    let told = polls(&mut source, 1).await.remove(0);
+    assert!(told.starts_with("unknown | read the key for signatures in "), "{told}");
+    fs::write(file("key"), OTHER_KEY).unwrap();
+    let told = polls(&mut source, 2).await;
+    let signature = server.url("/pods.minisig?node=a");
+    assert!(told[0].starts_with(&format!("unknown | no signature beside it, at {signature}")), "{told:?}");
+    assert_eq!(told[1], "-", "told once");
+    fs::write(file("pods.minisig"), SIGNATURE).unwrap();
+    let told = polls(&mut source, 1).await;
+    assert_eq!(told, ["unknown | signed with another key than the configured one"]);
+    fs::write(file("key"), KEY).unwrap();
+    assert_eq!(polls(&mut source, 2).await, ["a=1", "-"]);
+
+    // Somebody changes what is served: the good version stays.
+    fs::write(file("pods"), "a=2").unwrap();
+    let validator = source.validator.take();
+    let update = source.poll().await.unwrap();
+    assert_eq!(update.problems[0].reason, REASON_UNTRUSTED);
+    assert!(update.problems[0].message.contains("does not fit the body"), "{:?}", update.problems);
+    assert_eq!(shown(&update), "unknown");
+
+    // An unchanged answer is taken for good only under the key that it was verified with.
+    source.validator = validator;
+    assert_eq!(polls(&mut source, 1).await, ["a=1"]);
+    fs::write(file("key"), OTHER_KEY).unwrap();
+    let told = polls(&mut source, 1).await;
+    assert_eq!(told, ["unknown | signed with another key than the configured one"]);
+}
+
+#[tokio::test]
+async fn a_token_is_read_for_each_request_and_a_broken_one_is_never_sent() {
+    let directory = TempDir::new();
+    let token_file = directory.path().join("token");
+    let server = Server::answers(vec![ok("a=1")]);
+    let configured = UrlConfig { token_file: Some(token_file.clone()), ..config(&server.url("/")) };
+    let mut source = source_with(configured, Vec::new(), None);
+    let told = polls(&mut source, 1).await.remove(0);
+    assert!(told.starts_with("unknown | read the bearer token in "), "{told}");
+    for broken in ["two words", "a\r\nX-Evil: 1", "\u{e4}"] {
+        fs::write(&token_file, broken).unwrap();
+        let told = source.poll().await.map(|update| update.problems[0].message.clone());
+        // The same problem is told once.
+        assert!(told.is_none_or(|told| told.contains("one line of visible ASCII")), "{broken:?}");
+    }
+    for token in ["first", "second\n"] {
+        fs::write(&token_file, token).unwrap();
+        source.poll().await;
+        let head = server.request();
+        assert!(head.contains(&format!("authorization: bearer {}\r\n", token.trim())), "{head}");
+    }
 }

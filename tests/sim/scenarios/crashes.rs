@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use edge_agent::runtime::fake::{CrashPoint, FakeFaults};
+use edge_agent::store::WriteMoment;
 use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, files, is_empty, node, running, status};
 use crate::sim::finish;
-use crate::sim::node::simulate;
+use crate::sim::node::{Node, simulate};
 use crate::sim::pods::{Act, Manifest};
 
 /// Init container, sidecar, and containers that run, end and fail at first.
@@ -20,8 +21,26 @@ fn rich() -> Manifest {
     }
 }
 
-/// Dies at the `call`th call of starting a pod, or of removing it. False when there are not so many.
-fn survives(call: u64, after_effect: bool, in_removal: bool) -> bool {
+/// What an agent dies of: the nth of them from some moment on.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    Call { number: u64, after_effect: bool },
+    Write { number: u64, moment: WriteMoment },
+}
+
+impl Death {
+    fn plan(self, node: &Node) {
+        match self {
+            Self::Call { number, after_effect } => {
+                node.fake.crash_at(CrashPoint { call: node.fake.call_count() + number, after_effect });
+            }
+            Self::Write { number, moment } => node.writes.crash_at(number, moment),
+        }
+    }
+}
+
+/// Dies while it starts a pod, or removes it. False when it does not come that far.
+fn survives(death: Death, in_removal: bool) -> bool {
     simulate(async {
         let mut node = node().await;
         let manifest = rich();
@@ -33,19 +52,16 @@ fn survives(call: u64, after_effect: bool, in_removal: bool) -> bool {
         } else {
             node.want(PodSource::File, &wanted);
         }
-        node.fake.crash_at(CrashPoint { call: node.fake.call_count() + call, after_effect });
+        death.plan(&node);
         node.wait(MINUTE).await;
         if node.agent.is_some() {
             return false;
         }
         node.start().await;
         if in_removal {
+            node.want(PodSource::File, &[]);
             node.wait(MINUTE).await;
-            assert!(
-                is_empty(&node),
-                "call {call}, after its effect: {after_effect}\n{}",
-                node.fake.world().describe()
-            );
+            assert!(is_empty(&node), "{death:?}\n{}", node.fake.world().describe());
             node.stop().await;
             finish::check_store(&node, &BTreeMap::new()).await;
         } else {
@@ -59,10 +75,14 @@ fn survives(call: u64, after_effect: bool, in_removal: bool) -> bool {
     })
 }
 
+fn deaths(of: impl Fn(u64) -> Death, in_removal: bool) -> usize {
+    (1..1000).take_while(|number| survives(of(*number), in_removal)).count()
+}
+
 #[test]
 fn a_crash_at_any_call_of_a_start_changes_nothing_in_the_end() {
     for after_effect in [false, true] {
-        let calls = (1..1000).take_while(|call| survives(*call, after_effect, false)).count();
+        let calls = deaths(|number| Death::Call { number, after_effect }, false);
         assert!(calls > 30, "{calls} calls only");
     }
 }
@@ -70,8 +90,18 @@ fn a_crash_at_any_call_of_a_start_changes_nothing_in_the_end() {
 #[test]
 fn a_crash_at_any_call_of_a_removal_changes_nothing_in_the_end() {
     for after_effect in [false, true] {
-        let calls = (1..1000).take_while(|call| survives(*call, after_effect, true)).count();
+        let calls = deaths(|number| Death::Call { number, after_effect }, true);
         assert!(calls > 15, "{calls} calls only");
+    }
+}
+
+#[test]
+fn a_crash_at_any_write_of_the_store_changes_nothing_in_the_end() {
+    for moment in [WriteMoment::Before, WriteMoment::After] {
+        for (in_removal, least) in [(false, 5), (true, 2)] {
+            let writes = deaths(|number| Death::Write { number, moment }, in_removal);
+            assert!(writes > least, "{writes} writes only, in removal: {in_removal}");
+        }
     }
 }
 

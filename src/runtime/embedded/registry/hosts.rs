@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::toml::{self, Assignment};
 use super::{PullError, STALL_TIMEOUT};
+use crate::http::ClientFiles;
 use crate::http::stream::StreamOptions;
 use crate::http::url::{Url, is_loopback_host};
 
@@ -85,7 +86,7 @@ fn directory_of(root: &Path, registry: &str) -> Option<PathBuf> {
 struct Part {
     capabilities: Option<Vec<String>>,
     ca: Vec<PathBuf>,
-    client: Option<(PathBuf, Option<PathBuf>)>,
+    client: Option<ClientFiles>,
     skip_verify: bool,
     override_path: bool,
     headers: Vec<(String, String)>,
@@ -158,7 +159,10 @@ impl Part {
                 let pair = texts(key, first)?;
                 let Some(certificate) = pair.first() else { return Ok(()) };
                 let key_file = pair.get(1).filter(|name| !name.is_empty());
-                self.client = Some((path(certificate), key_file.map(|name| path(name))));
+                self.client = Some(ClientFiles {
+                    certificate: path(certificate),
+                    key: key_file.map(|name| path(name)),
+                });
             }
             "skip_verify" => self.skip_verify = flag(key, value)?,
             "override_path" => self.override_path = flag(key, value)?,
@@ -222,7 +226,7 @@ fn certificates_in(directory: &Path) -> Part {
     let client = paths
         .iter()
         .find(|path| ends(path, "cert"))
-        .map(|path| (path.clone(), Some(path.with_extension("key"))));
+        .map(|path| ClientFiles { certificate: path.clone(), key: Some(path.with_extension("key")) });
     Part { ca: paths.into_iter().filter(|path| ends(path, "crt")).collect(), client, ..Part::default() }
 }
 
@@ -294,7 +298,7 @@ mod tests {
         let namespaces: Vec<Option<&str>> = found.iter().map(|host| host.namespace.as_deref()).collect();
         assert_eq!(namespaces, [Some("docker.io"), Some("docker.io"), None]);
         assert!(found[1].options.skip_verify && !found[0].options.skip_verify);
-        let client = Some((PathBuf::from("/c/c.pem"), Some(PathBuf::from("/k.pem"))));
+        let client = Some(ClientFiles { certificate: "/c/c.pem".into(), key: Some("/k.pem".into()) });
         assert_eq!(found[1].options.client, client);
         assert_eq!(found[1].options.connect_timeout, Duration::from_secs(3));
         assert_eq!(found[1].headers, [("x-a".into(), "1".into()), ("x-a".into(), "2".into())]);

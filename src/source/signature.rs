@@ -1,0 +1,115 @@
+//! Detached signatures over manifests.
+//!
+//! Owns the formats of keys and signatures. Must not know where either comes from.
+
+use minisign_verify::{PublicKey, Signature};
+use sha2::{Digest, Sha256};
+
+/// A key file that cannot be used, or a signature that is not good.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SignatureError {
+    /// The key file is not a public key.
+    #[error("not a minisign public key; give the .pub file that minisign -G wrote")]
+    Key,
+    /// The signature file is not a signature.
+    #[error("not a minisign signature; sign the body with minisign -S")]
+    Format,
+    /// It is by somebody else.
+    #[error("signed with another key than the configured one")]
+    OtherKey,
+    /// It is for something else.
+    #[error("the signature does not fit the body; sign again what is served")]
+    Mismatch,
+}
+
+/// Whose signature a manifest must have.
+pub struct VerifyKey {
+    key: PublicKey,
+    fingerprint: String,
+}
+
+impl VerifyKey {
+    /// What is added to a manifest's path for that of its signature.
+    pub const EXTENSION: &'static str = ".minisig";
+
+    /// Reads a minisign public key: the whole file, or its second line alone.
+    ///
+    /// # Errors
+    /// [`SignatureError::Key`].
+    pub fn parse(text: &str) -> Result<Self, SignatureError> {
+        let text = text.trim();
+        let key = PublicKey::decode(text).or_else(|_| PublicKey::from_base64(text));
+        let key = key.map_err(|_| SignatureError::Key)?;
+        let digest = Sha256::digest(text.lines().last().unwrap_or_default().trim());
+        let fingerprint = digest.iter().take(8).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        Ok(Self { key, fingerprint })
+    }
+
+    /// Tells keys apart.
+    #[must_use]
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Nothing when `signature`, a file that minisign wrote, is this key's over `body`. Its trusted comment is checked too.
+    ///
+    /// # Errors
+    /// Why it is not good.
+    pub fn verify(&self, body: &[u8], signature: &[u8]) -> Result<(), SignatureError> {
+        let text = std::str::from_utf8(signature).map_err(|_| SignatureError::Format)?;
+        let signature = Signature::decode(text.trim_end()).map_err(|_| SignatureError::Format)?;
+        // Old minisign signed the body itself and not its hash: just as good.
+        self.key.verify(body, &signature, true).map_err(|error| match error {
+            minisign_verify::Error::UnexpectedKeyId => SignatureError::OtherKey,
+            _ => SignatureError::Mismatch,
+        })
+    }
+}
+
+#[cfg(test)]
+pub mod testing;
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{BODY, KEY, LEGACY, OTHER_KEY, SIGNATURE};
+    use super::*;
+
+    #[test]
+    fn a_signature_is_good_for_its_key_and_body_alone() {
+        let key = VerifyKey::parse(KEY).unwrap();
+        for signature in [SIGNATURE, LEGACY] {
+            assert_eq!(key.verify(BODY, signature.as_bytes()), Ok(()));
+            assert_eq!(key.verify(b"a=2", signature.as_bytes()), Err(SignatureError::Mismatch));
+            let other = VerifyKey::parse(OTHER_KEY).unwrap();
+            assert_eq!(other.verify(BODY, signature.as_bytes()), Err(SignatureError::OtherKey));
+        }
+    }
+
+    #[test]
+    fn a_trusted_comment_that_was_changed_is_refused() {
+        let forged = SIGNATURE.replace("trusted comment: fleet", "trusted comment: flees");
+        assert_ne!(forged, SIGNATURE);
+        let key = VerifyKey::parse(KEY).unwrap();
+        assert_eq!(key.verify(BODY, forged.as_bytes()), Err(SignatureError::Mismatch));
+    }
+
+    #[test]
+    fn what_is_no_signature_is_said_to_be_none() {
+        let key = VerifyKey::parse(KEY).unwrap();
+        let cut = &SIGNATURE[..SIGNATURE.len() / 2];
+        for broken in [&b""[..], b"\xff", b"<html>404</html>", cut.as_bytes(), KEY.as_bytes()] {
+            assert_eq!(key.verify(BODY, broken), Err(SignatureError::Format));
+        }
+    }
+
+    #[test]
+    fn a_key_is_read_with_and_without_its_comment_and_is_the_same() {
+        let bare = KEY.lines().nth(1).unwrap();
+        let (whole, bare) = (VerifyKey::parse(KEY).unwrap(), VerifyKey::parse(bare).unwrap());
+        assert_eq!(whole.fingerprint(), bare.fingerprint());
+        assert_ne!(whole.fingerprint(), VerifyKey::parse(OTHER_KEY).unwrap().fingerprint());
+        for broken in ["", "untrusted comment: x\n", "hello", "-----BEGIN PUBLIC KEY-----\n"] {
+            assert_eq!(VerifyKey::parse(broken).err(), Some(SignatureError::Key), "{broken:?}");
+        }
+    }
+}
