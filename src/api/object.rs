@@ -80,7 +80,7 @@ pub enum AnyObject {
     /// A Secret.
     Secret(Secret),
     /// A claim.
-    Claim(PersistentVolumeClaim),
+    Claim(Box<PersistentVolumeClaim>),
 }
 
 impl AnyObject {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::Clock;
 use crate::config::Resolved;
+use crate::logging::chain;
 use crate::store::{BadKey, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta};
 
 /// The systemd credential that holds the key.
@@ -85,6 +86,9 @@ pub(super) async fn open_store(
     let (store, report) = StoreHandle::open(path, options)?;
     if let Some(damaged) = report.damaged {
         log::error!(keptAs:% = damaged.kept_as.display(), reason = damaged.reason; "The store was damaged and has been set aside, starting from sources and the runtime");
+    }
+    if let Some(error) = report.unsealed {
+        log::error!(err:% = chain(&error); "Secrets in the store are not encrypted yet, the next start tries again");
     }
     let loaded = store.load().await?;
     for row in &loaded.unreadable {

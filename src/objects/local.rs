@@ -95,7 +95,7 @@ impl LocalObjects {
         let mut objects = self.objects.borrow().clone();
         match content {
             Some(content) => {
-                let (labels, annotations) = Default::default();
+                let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
                 let created = crate::types::Timestamp::default();
                 let object = LocalObject { key: key.clone(), labels, annotations, created, content };
                 objects.insert(key, Rc::new(object));

@@ -3,6 +3,7 @@
 //! Owns the translation: base64, `stringData`, what a claim's status says. Must not know what is valid.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -175,8 +176,13 @@ pub fn volume_name(claim: &ObjectKey) -> String {
 #[must_use]
 pub fn uid(key: &ObjectKey) -> String {
     let digest = Sha256::digest(format!("{}\0{}\0{}", key.kind.as_str(), key.namespace, key.name));
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    [&digest[..4], &digest[4..6], &digest[6..8], &digest[8..10], &digest[10..16]].map(hex).join("-")
+    let mut uid = String::with_capacity(36);
+    for (position, byte) in digest[..16].iter().enumerate() {
+        let dash = if matches!(position, 4 | 6 | 8 | 10) { "-" } else { "" };
+        // Writing to a String cannot fail.
+        let _ = write!(uid, "{dash}{byte:02x}");
+    }
+    uid
 }
 
 fn object(kind: ObjectKind, metadata: ObjectMeta, content: ObjectContent) -> LocalObject {
@@ -185,7 +191,7 @@ fn object(kind: ObjectKind, metadata: ObjectMeta, content: ObjectContent) -> Loc
         key: ObjectKey { kind, namespace, name: metadata.name },
         labels: metadata.labels,
         annotations: metadata.annotations,
-        created: metadata.creation_timestamp.unwrap_or_else(Timestamp::default),
+        created: metadata.creation_timestamp.unwrap_or_default(),
         content,
     }
 }

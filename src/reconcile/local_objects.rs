@@ -54,7 +54,7 @@ pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), Invalid
     let (object, bad) = match decoded {
         AnyObject::ConfigMap(map) => wire::config_map(map),
         AnyObject::Secret(secret) => wire::secret(secret),
-        AnyObject::Claim(claim) => (wire::claim(claim), Vec::new()),
+        AnyObject::Claim(claim) => (wire::claim(*claim), Vec::new()),
     };
     let object = LocalObject { created: Timestamp::default(), ..object };
     let errors = validate_object(&written, &object, &bad);

@@ -301,7 +301,7 @@ fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<Strin
         }
         ObjectKind::PersistentVolumeClaim => {
             let decoded = decode(value)?;
-            (AnyObject::Claim(decoded.object), decoded.unknown_fields)
+            (AnyObject::Claim(Box::new(decoded.object)), decoded.unknown_fields)
         }
     })
 }

@@ -25,6 +25,9 @@ pub const MAX_EVENTS: u32 = 1000;
 /// Events not seen for this long go. The API server keeps them for an hour; a box somebody visits on Monday needs longer.
 pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
 
+/// The fact that bytes of values which have been encrypted since may still be in the files.
+const REWRITE: &str = "rewrite-after-encryption";
+
 /// How long a write may be lost for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Durability {
@@ -91,21 +94,31 @@ impl Db {
         Self { connection: Some(connection), durability: None, key, lock }
     }
 
-    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files.
+    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files. What an earlier
+    /// run could not finish is finished.
     pub(crate) fn seal_values(&mut self) -> Result<(), StoreError> {
         if !matches!(self.key, StoreKey::Sealed(_)) {
             return Ok(());
         }
         let key = self.key.clone();
-        let sealed =
-            self.write(Durability::Full, "encrypt values", |transaction| seal_plain(transaction, &key))?;
-        if sealed > 0 {
-            // Pages that were split or moved may hold old bytes in their gaps, and the log holds old pages.
-            self.connection()?
-                .execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")
-                .doing("rewrite the store after encrypting values")?;
+        let is_due = self.write(Durability::Full, "encrypt values", |transaction| {
+            if seal_plain(transaction, &key)? > 0 {
+                execute(transaction, "INSERT OR REPLACE INTO meta VALUES (?1, 'due')", [REWRITE])?;
+            }
+            let due = collect(transaction, "SELECT 1 FROM meta WHERE key = ?1", [REWRITE], |_| Ok(()))?;
+            Ok(!due.is_empty())
+        })?;
+        if !is_due {
+            return Ok(());
         }
-        Ok(())
+        // Pages that were split or moved may hold old bytes in their gaps, and the log holds old pages.
+        let connection = self.connection()?;
+        connection.execute_batch("VACUUM").doing("rewrite the store after encrypting values")?;
+        let busy: i64 = connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .doing("empty the log after encrypting values")?;
+        // A reader in the way: the next start tries again.
+        if busy == 0 { self.put_meta(REWRITE, None) } else { Ok(()) }
     }
 
     /// Checkpoints and closes. Later calls answer [`StoreError::Closed`].

@@ -34,12 +34,14 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const WAL_PAGES: u32 = 256;
 
 /// What opening found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct OpenReport {
     /// There was no store.
     pub created: bool,
     /// The damaged file, under its new name, and what was wrong with it.
     pub damaged: Option<DamagedFile>,
+    /// Why values that are stored in the clear could not be encrypted, all of them, without a trace.
+    pub unsealed: Option<StoreError>,
 }
 
 /// A damaged file that was set aside.
@@ -78,7 +80,7 @@ pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, Op
         },
     };
     let mut db = Db::new(connection, Some(lock), key);
-    db.seal_values()?;
+    report.unsealed = db.seal_values().err();
     Ok((db, report))
 }
 

@@ -5,6 +5,8 @@
 //! Guarantees: every sealing takes a fresh random nonce, so the same value never looks the same twice; a value is bound to
 //! its Secret and key, so a row cannot be moved to another one. Nothing in here prints a key or a value.
 
+use std::fmt::Write as _;
+
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
@@ -74,7 +76,11 @@ impl SealingKey {
         let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).map_err(|_| BadKey)?;
         // Tells keys apart and says nothing about them.
         let digest = Sha256::new().chain_update(b"agent store key").chain_update(bytes).finalize();
-        let id = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut id = String::with_capacity(16);
+        for byte in &digest[..8] {
+            // Writing to a String cannot fail.
+            let _ = write!(id, "{byte:02x}");
+        }
         Ok(Self { key: LessSafeKey::new(key), id })
     }
 }
@@ -168,7 +174,7 @@ mod tests {
     #[test]
     fn a_key_is_read_in_every_usual_form_and_has_one_name() {
         let bytes: Vec<u8> = (0..32).collect();
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
         let base64 = base64::encode(&bytes);
         let ids: Vec<String> = [&bytes[..], hex.as_bytes(), format!("{base64}\n").as_bytes()]
             .map(|content| SealingKey::parse(content).unwrap().id)

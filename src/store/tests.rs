@@ -421,7 +421,7 @@ fn every_older_version_is_brought_up_to_date() {
         connection.execute_batch(&format!("PRAGMA journal_mode=WAL; PRAGMA user_version={version}")).unwrap();
         drop(connection);
         let (store, report) = open_inline(&directory.db());
-        assert_eq!(report, OpenReport::default(), "version {version}");
+        assert!(!report.created && report.damaged.is_none(), "version {version}: {report:?}");
         run(store.commit_source(PodSource::File, &[pod("a", "1")], &[], None)).unwrap();
     }
 }
@@ -545,7 +545,7 @@ fn a_torn_log_costs_its_last_transactions_and_nothing_older() {
         assert!(length > 0);
         overwrite(&wal, tear.start..tear.end.min(length), 0x5a);
         let (store, report) = open_inline(&after.db());
-        assert_eq!(report, OpenReport::default(), "{tear:?}");
+        assert!(!report.created && report.damaged.is_none(), "{tear:?}: {report:?}");
         let loaded = run(store.load()).unwrap();
         assert_eq!(names(&loaded, PodSource::File), ["old"], "{tear:?}");
     }

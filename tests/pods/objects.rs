@@ -28,7 +28,7 @@ fn claim(name: &str) -> Value {
 
 /// Puts several documents into one file.
 fn write(node: &Node, file: &str, documents: &[&Value]) {
-    let text = documents.iter().map(|document| document.to_string()).collect::<Vec<_>>().join("\n---\n");
+    let text = documents.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n---\n");
     node.agent.write_manifest(file, &text);
 }
 

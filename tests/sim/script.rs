@@ -211,12 +211,12 @@ impl Simulation {
             let config =
                 self.configs.get(&source).map(|value| config_map(CONFIG, &value.to_string(), source));
             let before = self.node.defined.insert(source, config.into_iter().collect());
-            if !self.node.say(source, SourceAnswer::Pods(pods)) {
-                self.node.defined.insert(source, before.unwrap_or_default());
-            } else {
+            if self.node.say(source, SourceAnswer::Pods(pods)) {
                 self.tell(&format!("{source} has spoken"));
                 self.unsaid.remove(&source);
                 self.watcher.sent(source, wanted);
+            } else {
+                self.node.defined.insert(source, before.unwrap_or_default());
             }
         }
     }

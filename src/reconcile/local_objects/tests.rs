@@ -100,7 +100,7 @@ fn a_storage_class_is_accepted_and_said_to_mean_nothing() {
     let claim = |class: &str| {
         let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}});
         let wire = json!({"metadata": {"name": "c"}, "spec": spec});
-        prepare(AnyObject::Claim(decode(wire).unwrap().object)).unwrap().1
+        prepare(AnyObject::Claim(Box::new(decode(wire).unwrap().object))).unwrap().1
     };
     assert!(claim("").is_empty());
     assert_eq!(

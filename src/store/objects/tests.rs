@@ -155,6 +155,26 @@ fn turning_encryption_on_encrypts_what_was_in_the_clear_and_leaves_no_trace() {
 }
 
 #[test]
+fn a_rewrite_that_was_cut_short_is_done_by_the_next_start() {
+    let directory = Directory::new("cut");
+    drop(directory.open(&key(1)));
+    let store = directory.open(&StoreKey::None);
+    put(&store, &[secret("s", VALUE)]);
+    // A reader in the middle of its work: the log cannot be emptied.
+    let reader = rusqlite::Connection::open(directory.db()).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM secret_value").unwrap();
+    drop(store);
+    let store = directory.open(&key(1));
+    assert!(load(&store).meta.contains_key("rewrite-after-encryption"));
+    drop(store);
+    drop(reader);
+    let store = directory.open(&key(1));
+    assert!(!load(&store).meta.contains_key("rewrite-after-encryption"));
+    assert!(!directory.holds(VALUE));
+    assert_eq!(password(&objects(&load(&store))[0].object), VALUE);
+}
+
+#[test]
 fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
     let directory = Directory::new("wrong");
     put(&directory.open(&key(1)), &everything());

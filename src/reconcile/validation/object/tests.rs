@@ -23,7 +23,7 @@ fn errors_of(kind: &str, mut value: Value) -> Vec<String> {
         }
         _ => {
             let decoded: crate::api::object::PersistentVolumeClaim = decode(value).unwrap().object;
-            (AnyObject::Claim(decoded.clone()), wire::claim(decoded), Vec::new())
+            (AnyObject::Claim(Box::new(decoded.clone())), wire::claim(decoded), Vec::new())
         }
     };
     validate_object(&written, &object, &bad).iter().map(ToString::to_string).collect()
