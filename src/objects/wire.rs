@@ -15,7 +15,6 @@ use crate::api::base64;
 use crate::api::decode::decode;
 use crate::api::object::{ConfigMap, Encoded, PersistentVolumeClaim, Secret};
 use crate::api::pod::ObjectMeta;
-use crate::types::Timestamp;
 
 /// `resources.requests` of a claim.
 pub const STORAGE: &str = "storage";
