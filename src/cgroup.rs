@@ -141,6 +141,12 @@ pub fn update(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Resul
     Ok(skipped)
 }
 
+/// Whether a process is in a cgroup or below it, in any hierarchy.
+#[must_use]
+pub fn is_populated(config: &CgroupConfig, path: &str) -> bool {
+    tree::Relative::new(path).is_ok_and(|path| tree::is_populated(config, &path))
+}
+
 /// Whether a cgroup is in any hierarchy.
 #[must_use]
 pub fn exists(config: &CgroupConfig, path: &str) -> bool {
@@ -153,7 +159,8 @@ pub fn kill_all(config: &CgroupConfig, path: &str) -> usize {
     tree::Relative::new(path).map_or(0, |path| tree::kill_all(config, &path))
 }
 
-/// Removes a cgroup from every hierarchy, empty children included. Fine when it is gone.
+/// Removes a cgroup from every hierarchy, empty children included. Fine when it is gone. With systemd, what runs in it is ended:
+/// stopping a slice stops the scopes in it.
 ///
 /// # Errors
 /// One per hierarchy that still has it; the others are done all the same.
@@ -161,7 +168,7 @@ pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
     let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
     if config.driver == CgroupDriver::Systemd && tree::exists(config, &path) {
         // Whatever systemd says, the directories decide: it may be away, or not know slices a runtime has made.
-        if let Err(error) = systemd::stop_slice(&path) {
+        if let Err(error) = systemd::stop(&path.name()) {
             log::debug!(cgroup:% = path, err:% = crate::logging::chain(&error); "systemd did not stop a slice");
         }
     }

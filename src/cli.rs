@@ -34,7 +34,7 @@ use crate::types::Timestamp;
 pub const COMMANDS: &[(&str, &str)] = &[
     ("describe", "Show everything about a pod, ConfigMap, Secret or claim, as kubectl does"),
     ("get", "Show pods, ConfigMaps, Secrets and claims, as kubectl does"),
-    ("image", "List, import and remove images of the embedded runtime"),
+    ("image", "List, pull, import and remove images of the embedded runtime"),
     ("status", "Show what runs, what is wrong, and why"),
 ];
 

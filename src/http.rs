@@ -4,10 +4,10 @@
 //! fetched: a status that is not 200 is an answer here.
 
 pub mod error;
+mod proxy;
+pub mod stream;
 pub mod tls;
 pub mod url;
-
-pub mod stream;
 
 use std::io::Read;
 use std::net::IpAddr;

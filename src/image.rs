@@ -20,7 +20,7 @@ use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
 use crate::types::{PodRef, PodUid, Timestamp, go_duration};
 use credentials::Credentials;
 
-pub use credentials::CredentialsConfig;
+pub use credentials::{CredentialsConfig, node_logins};
 
 /// Pulls at the same time when nothing bounds them: enough to keep a slow link busy, few enough for a small box.
 const DEFAULT_PARALLEL_PULLS: usize = 10;
@@ -88,7 +88,24 @@ pub struct StartFailure {
 struct PullBackOff {
     delay: Duration,
     failed_at: Timestamp,
+    /// Reason and message.
     last_error: String,
+}
+
+/// Failures that a runtime names by the beginning of its message, with upstream's words for them (`evalCRIPullErr`).
+const NAMED_FAILURES: [(&str, &str); 2] = [
+    ("RegistryUnavailable", "because the registry is unavailable"),
+    ("SignatureValidationFailed", "because the signature validation failed"),
+];
+
+/// The reason and the message of a status for what a runtime says of a pull.
+fn explain_failure(image: &str, message: String) -> (&'static str, String) {
+    for (reason, words) in NAMED_FAILURES {
+        if let Some(rest) = message.strip_prefix(reason) {
+            return (reason, format!("image pull failed for {image} {words}{rest}"));
+        }
+    }
+    ("ErrImagePull", message)
 }
 
 /// Tokens refill with time; a pull takes one.
@@ -258,7 +275,7 @@ impl<R: Runtime> ImagePuller<R> {
         self.event(request, EventType::Normal, "BackOff", &text);
         Err(StartFailure {
             reason: "ImagePullBackOff",
-            message: format!("{text}: ErrImagePull: {last_error}"),
+            message: format!("{text}: {last_error}"),
             retry_after: Some(left),
         })
     }
@@ -269,6 +286,7 @@ impl<R: Runtime> ImagePuller<R> {
         key: (PodUid, String),
         message: String,
     ) -> StartFailure {
+        let (reason, message) = explain_failure(request.image, message);
         self.event(
             request,
             EventType::Warning,
@@ -280,10 +298,11 @@ impl<R: Runtime> ImagePuller<R> {
             Some(entry) => (entry.delay * 2).min(self.limits.max),
             None => self.limits.initial,
         };
-        let entry = PullBackOff { delay, failed_at: self.clock.now(), last_error: message.clone() };
+        let entry =
+            PullBackOff { delay, failed_at: self.clock.now(), last_error: format!("{reason}: {message}") };
         back_off.insert(key, entry);
         // Soon again: the next look finds the back-off and the status says ImagePullBackOff, as users know it.
-        StartFailure { reason: "ErrImagePull", message, retry_after: Some(TELL_BACK_OFF_AFTER) }
+        StartFailure { reason, message, retry_after: Some(TELL_BACK_OFF_AFTER) }
     }
 
     fn take_token(&self) -> bool {
@@ -310,4 +329,22 @@ impl<R: Runtime> ImagePuller<R> {
 /// Pull times are told in milliseconds.
 fn to_millis(duration: Duration) -> Duration {
     Duration::from_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_failures_are_told_in_upstreams_words() {
+        let told = |message: &str| explain_failure("a:v1", message.to_owned());
+        assert_eq!(told("no route"), ("ErrImagePull", "no route".to_owned()));
+        let signature = "image pull failed for a:v1 because the signature validation failed: who?";
+        assert_eq!(
+            told("SignatureValidationFailed: who?"),
+            ("SignatureValidationFailed", signature.to_owned())
+        );
+        let registry = "image pull failed for a:v1 because the registry is unavailable";
+        assert_eq!(told("RegistryUnavailable"), ("RegistryUnavailable", registry.to_owned()));
+    }
 }

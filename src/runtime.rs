@@ -151,12 +151,18 @@ impl RuntimeError {
 }
 
 /// Registry credentials for one pull.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct ImageAuth {
     /// User.
     pub username: String,
     /// Password or token.
     pub password: String,
+    /// The only server they are for, a URL or `host[:port]`; empty for every server that stands for the registry.
+    pub server_address: String,
+    /// A refresh token for the registry's token server, when there is no user.
+    pub identity_token: String,
+    /// A bearer token to send as it is.
+    pub registry_token: String,
 }
 
 /// Never prints the password.

@@ -11,6 +11,8 @@
 )]
 
 mod client;
+mod clients;
+mod plugins;
 mod pods;
 mod runtime;
 mod served;

@@ -24,6 +24,7 @@ mod manifests;
 mod network;
 mod objects;
 mod probes;
+mod registries;
 mod resources;
 mod restarts;
 mod runonce;

@@ -2,7 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says where it stands by its line")]
 
+mod again;
 mod bad;
-mod docker;
+mod command;
+mod credentials;
+pub mod docker;
 mod fake;
-mod image;
+pub mod image;
+mod signed;
+mod slow;

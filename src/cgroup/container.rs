@@ -1,14 +1,16 @@
 //! Containers' cgroups, below their pod's: made, limited, emptied and removed by us where no other runtime does it.
 //!
-//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes accounting. Must not
-//! know what runs in them. Everything here blocks: for the pool of `rt::blocking`.
+//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes accounting, and, where
+//! systemd rules the tree, the scope they are in: systemd takes controllers away from what it does not know below a slice, and
+//! leaves a delegated scope to whoever asked for it. Must not know what runs in them. Everything here blocks: for the pool of
+//! `rt::blocking`.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::devices::{self, DeviceRule};
 use super::file::{ValueFile, write_file};
-use super::tree::{self, Relative};
+use super::tree::{self, Above, Relative};
 use super::{CgroupConfig, CgroupError, Skipped, systemd, v2};
 use crate::runtime_config::{CgroupDriver, LinuxResources};
 use crate::sys::kill::kill_process;
@@ -27,8 +29,6 @@ const DEFAULT_PERIOD: i64 = 100_000;
 
 /// Makes a container's cgroup in every hierarchy, with its limits and its device rules. Fine when it is there.
 ///
-/// With systemd the directory is [`systemd_scope`]'s to make, before this; where there is no such scope, it is made here.
-///
 /// # Errors
 /// The first thing that went wrong other than a missing permission or controller. Device rules are never left out where
 /// there are device cgroups.
@@ -40,13 +40,16 @@ pub fn make_container(
     rules: &[DeviceRule],
 ) -> Result<ContainerCgroup, CgroupError> {
     let mut cgroup = make_leaf(config, parent, name)?;
+    if config.v2 {
+        cgroup.skipped.extend(tree::give_controllers(config, &leaf(config, parent, name)?));
+    }
     cgroup.skipped.extend(update(&cgroup.dirs, resources)?);
     cgroup.skipped.extend(devices::allow(&cgroup.dirs, config.v2, rules)?);
     Ok(cgroup)
 }
 
 /// Makes a cgroup without limits below a pod's: a place for the pod's monitor, for with version 2 a cgroup whose children
-/// have controllers must not hold processes itself.
+/// have controllers must not hold processes itself. It is given none, for its own processes may still be in the one above.
 ///
 /// # Errors
 /// As [`make_container`].
@@ -54,7 +57,7 @@ pub fn make_leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Cont
     let path = leaf(config, parent, name)?;
     let mut cgroup = ContainerCgroup::default();
     for hierarchy in tree::hierarchies(config) {
-        match tree::make_in(config, &hierarchy, &path) {
+        match tree::make_in(config, &hierarchy, &path, Above::AsItIs) {
             Ok(skipped) => {
                 cgroup.skipped.extend(skipped);
                 cgroup.dirs.push(path.below(&hierarchy.root));
@@ -86,11 +89,7 @@ fn leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Relative, Cgr
     if name.is_empty() || name.contains('/') {
         return Err(CgroupError::Path { path: name.to_owned() });
     }
-    let parent = match config.driver {
-        CgroupDriver::Cgroupfs => parent.to_owned(),
-        CgroupDriver::Systemd => expand_slice(parent),
-    };
-    Relative::new(&format!("{}/{name}", parent.trim_end_matches('/')))
+    Relative::new(&format!("{}/{name}", place(config, parent).trim_end_matches('/')))
 }
 
 /// Where systemd has a slice: `kubepods-burstable.slice` is `kubepods.slice/kubepods-burstable.slice`. Whole paths stay.
@@ -102,21 +101,51 @@ fn expand_slice(parent: &str) -> String {
     ends.fold(String::new(), |path, end| format!("{path}/{}.slice", &name[..end]))
 }
 
-/// The name of a container's scope.
+/// Where cgroups below this one are: with systemd a slice's name becomes its path.
 #[must_use]
-pub fn scope_name(id: &str) -> String {
-    format!("cri-agent-{id}.scope")
+pub fn place(config: &CgroupConfig, parent: &str) -> String {
+    match config.driver {
+        CgroupDriver::Cgroupfs => parent.to_owned(),
+        CgroupDriver::Systemd => expand_slice(parent),
+    }
 }
 
-/// Has systemd make the scope of a container below the pod's slice, with this process as its first. Its directories are
-/// then those of [`find`] with [`scope_name`]; [`make_container`] makes those that systemd has no hierarchy for.
+/// Where the scope of this name is in a slice, whether or not it is there.
+#[must_use]
+pub fn scope_place(slice: &str, scope: &str) -> String {
+    format!("{}/{scope}", expand_slice(slice).trim_end_matches('/'))
+}
+
+/// Has systemd make a scope in a slice, with these processes as its first. Everything below it is ours: systemd turns on all
+/// controllers it has for it and then leaves it alone, until the last process is gone. `false` when systemd does not answer.
 ///
 /// # Errors
-/// systemd's answer; unlike a slice, a scope has nobody else who could make it.
-pub fn systemd_scope(parent: &str, id: &str, pid: u32) -> Result<(), CgroupError> {
-    let unit = scope_name(id);
-    let slice = parent.rsplit('/').next().unwrap_or(parent);
-    systemd::start_scope(&unit, slice, pid).map_err(|source| CgroupError::Systemd { unit, source })
+/// systemd's answer.
+pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, CgroupError> {
+    let slice = slice.rsplit('/').next().unwrap_or(slice);
+    match systemd::start_scope(scope, slice, processes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_silence() => {
+            log::debug!(scope = scope, err = crate::logging::chain(&error); "systemd was not there to make a scope");
+            Ok(false)
+        }
+        Err(source) => Err(CgroupError::Systemd { unit: scope.to_owned(), source }),
+    }
+}
+
+/// Ends a scope that nothing is left in, and removes what is left of it. Fine when it is gone, as it usually is: systemd takes
+/// it away with its last process.
+///
+/// # Errors
+/// One per hierarchy that still has it.
+pub fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
+    let Ok(path) = Relative::new(place) else { return Vec::new() };
+    if tree::exists(config, &path)
+        && let Err(error) = systemd::stop(&path.name())
+    {
+        log::debug!(scope = place, err = crate::logging::chain(&error); "systemd did not stop a scope");
+    }
+    tree::remove(config, &path)
 }
 
 /// Writes the limits of a container that is there. Zero, `None` and empty texts leave a value alone.

@@ -1,6 +1,6 @@
-//! Slices: cgroups that systemd makes and removes for us, so that it does not think of them as strangers.
+//! Slices and scopes: cgroups that systemd makes and removes for us, so that it does not think of them as strangers.
 //!
-//! Owns the calls to systemd's manager and what they say of a slice. What systemd has no property for, and what a v1
+//! Owns the calls to systemd's manager and what they say of a unit. What systemd has no property for, and what a v1
 //! hierarchy of its does not hold, is written to files afterwards, as libcontainer does.
 
 use std::path::Path;
@@ -48,28 +48,33 @@ pub(super) fn ensure_slice(
     }
 }
 
-/// Stops the slice; fine when systemd does not know it.
-pub(super) fn stop_slice(path: &Relative) -> Result<(), DbusError> {
+/// Stops a slice or scope, with everything in it; fine when systemd does not know it.
+pub(super) fn stop(unit: &str) -> Result<(), DbusError> {
     let mut systemd = connect()?;
-    let body = Body::default().text(&path.name()).text("replace");
+    let body = Body::default().text(unit).text("replace");
     match run_job(&mut systemd, "StopUnit", &body) {
         Err(DbusError::Answer { name, .. }) if name == NO_SUCH_UNIT => Ok(()),
         other => other,
     }
 }
 
-/// Makes a container's scope, with its first process in it. What is in it then is its owner's to divide.
-pub(super) fn start_scope(unit: &str, slice: &str, pid: u32) -> Result<(), DbusError> {
-    let body = Body::default().text(unit).text("replace").properties(&scope(unit, slice, pid)).no_units();
+/// Makes a scope with its first processes in it. What is in it then is its owner's to divide.
+pub(super) fn start_scope(unit: &str, slice: &str, processes: &[u32]) -> Result<(), DbusError> {
+    let body =
+        Body::default().text(unit).text("replace").properties(&scope(unit, slice, processes)).no_units();
     run_job(&mut connect()?, "StartTransientUnit", &body)
 }
 
-fn scope(unit: &str, slice: &str, pid: u32) -> Vec<(&'static str, Value)> {
+fn scope(unit: &str, slice: &str, processes: &[u32]) -> Vec<(&'static str, Value)> {
     let mut all = vec![
-        ("Description", Value::Text(format!("container, {unit}"))),
+        ("Description", Value::Text(format!("pod, {unit}"))),
         ("Slice", Value::Text(slice.to_owned())),
-        ("PIDs", Value::Numbers32(vec![pid])),
+        ("PIDs", Value::Numbers32(processes.to_vec())),
         ("Delegate", Value::Flag(true)),
+        // systemd's own default is a share of the machine; how many a pod may have is its slice's to say.
+        ("TasksMax", Value::Number(u64::MAX)),
+        // One that failed is not kept for somebody to look at.
+        ("CollectMode", Value::Text("inactive-or-failed".to_owned())),
     ];
     for accounting in ["MemoryAccounting", "CPUAccounting", "TasksAccounting"] {
         all.push((accounting, Value::Flag(true)));
@@ -216,11 +221,12 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_holds_its_first_process_in_the_pods_slice() {
-        let all = scope("cri-agent-c1.scope", "kubepods-podA.slice", 4711);
+    fn a_scope_holds_its_first_processes_in_the_pods_slice_and_is_ours_to_divide() {
+        let all = scope("agent-s1.scope", "kubepods-podA.slice", &[4711, 4712]);
         assert!(all.contains(&("Slice", Value::Text("kubepods-podA.slice".to_owned()))));
-        assert!(all.contains(&("PIDs", Value::Numbers32(vec![4711]))));
+        assert!(all.contains(&("PIDs", Value::Numbers32(vec![4711, 4712]))));
         assert!(all.contains(&("Delegate", Value::Flag(true))));
+        assert!(all.contains(&("TasksMax", Value::Number(u64::MAX))));
     }
 
     #[test]

@@ -54,6 +54,15 @@ pub(super) struct Hierarchy {
     pub(super) controllers: Vec<String>,
 }
 
+/// What becomes of the cgroup that a new one is made in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Above {
+    /// It hands its controllers on, and so cannot hold processes.
+    HandsOn,
+    /// Only those further up do.
+    AsItIs,
+}
+
 /// Makes the cgroup and those above it.
 pub(super) fn make(config: &CgroupConfig, path: &Relative) -> Result<Vec<Skipped>, CgroupError> {
     let mut skipped = Vec::new();
@@ -61,7 +70,7 @@ pub(super) fn make(config: &CgroupConfig, path: &Relative) -> Result<Vec<Skipped
         if !config.v2 && hierarchy.controllers.is_empty() {
             continue;
         }
-        match make_in(config, &hierarchy, path) {
+        match make_in(config, &hierarchy, path, Above::HandsOn) {
             Ok(more) => skipped.extend(more),
             Err(CgroupError::Create { path, source }) if is_unavailable(&source) => {
                 let what = format!("cgroup hierarchy {}", hierarchy.root.display());
@@ -77,11 +86,13 @@ pub(super) fn make_in(
     config: &CgroupConfig,
     hierarchy: &Hierarchy,
     path: &Relative,
+    above: Above,
 ) -> Result<Vec<Skipped>, CgroupError> {
     let mut skipped = Vec::new();
     let mut current = hierarchy.root.clone();
-    for part in &path.0 {
-        if config.v2 {
+    let mut parts = path.0.iter().peekable();
+    while let Some(part) = parts.next() {
+        if config.v2 && (above == Above::HandsOn || parts.peek().is_some()) {
             skipped.extend(v2::enable_controllers(&current, &hierarchy.controllers));
         }
         current.push(part);
@@ -97,6 +108,15 @@ pub(super) fn make_in(
         }
     }
     Ok(skipped)
+}
+
+/// Lets a cgroup of version 2 that is there have the controllers of those above it.
+pub(super) fn give_controllers(config: &CgroupConfig, path: &Relative) -> Vec<Skipped> {
+    let give = |hierarchy: Hierarchy| {
+        let directory = path.below(&hierarchy.root);
+        directory.parent().map(|above| v2::enable_controllers(above, &hierarchy.controllers))
+    };
+    hierarchies(config).into_iter().filter_map(give).flatten().collect()
 }
 
 /// Writes the values to the hierarchies that have their controllers.
@@ -139,6 +159,10 @@ pub(super) fn is_unavailable(error: &io::Error) -> bool {
 
 pub(super) fn exists(config: &CgroupConfig, path: &Relative) -> bool {
     hierarchies(config).iter().any(|hierarchy| hierarchy.root.join(&path.0).is_dir())
+}
+
+pub(super) fn is_populated(config: &CgroupConfig, path: &Relative) -> bool {
+    hierarchies(config).iter().any(|hierarchy| !pids_below(&path.below(&hierarchy.root)).is_empty())
 }
 
 /// Paths of the cgroups directly below, each once.

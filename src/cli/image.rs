@@ -2,6 +2,9 @@
 //!
 //! Owns the command's words and output. Must not know how images are kept.
 
+mod progress;
+mod pull;
+
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +16,7 @@ use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, print, table, to_json, 
 use crate::logging::chain;
 use crate::runtime::embedded::images::{Image, ImageError, ImageStore, normalise_reference};
 use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::registry::PullError;
 
 /// Where the embedded runtime keeps its records unless told otherwise.
 const DEFAULT_STATE_DIR: &str = "/run/agent/runtime";
@@ -24,6 +28,7 @@ Images of the embedded runtime. Works with and without the agent running.
 
 Usage:
   agent image ls [NAME...] [options]       list images
+  agent image pull IMAGE... [options]      pull images from their registries
   agent image import FILE... [options]     import archives (docker save, OCI layout; plain, gzip or zstd) or OCI layout directories
   agent image rm IMAGE... [options]        remove images, or one of an image's names
   agent image prune [options]              remove all images that no container uses and that were not imported
@@ -34,9 +39,20 @@ Options:
   -q, --quiet                   ids only
       --no-trunc                whole ids
   -f, --force                   rm: also if containers use the image
+      --creds USER[:PASSWORD]   pull: whom to be; without a password its line is read from standard input
+      --creds-file FILE         pull: the same, from the first line of a file that others cannot read
+      --platform OS/ARCH[/VARIANT]
+                                pull: an image for another machine than this (linux/arm/v7)
+      --registry-hosts-dir DIRS pull: mirrors and certificates, as containerd's hosts.toml
+                                (default /etc/agent/certs.d:/etc/containerd/certs.d)
       --root-dir DIR            Where the agent keeps its data (default /var/lib/kubelet)
       --runtime-state-dir DIR   Where the embedded runtime keeps its records (default /run/agent/runtime)
+      --image-policy FILE       pull: which images may be pulled, and with whose signature
+                                (default /etc/agent/image-policy.json if it is there)
   -h, --help                    This text
+
+Without --creds a pull tries what the node's Docker configuration has for the image (<root-dir>/config.json,
+$HOME/.docker/config.json, /.docker/config.json), else it asks without credentials.
 
 Exit status: 0, 1 if something did not work, 2 for bad usage.
 ";
@@ -57,6 +73,11 @@ pub(super) enum ImageCommandError {
     /// Containers would lose their layers.
     #[error("image {image:?} is used by a container: remove its pod first, or give --force")]
     InUse { image: String },
+    /// A damaged record: its container may use any image.
+    #[error(
+        "the record {path:?} cannot be read, so its container may use any image: start the agent, which removes what is damaged{}", if *can_force { ", or give --force" } else { "" }
+    )]
+    Unreadable { path: PathBuf, can_force: bool },
     /// Nobody can say what is used.
     #[error("find out which images are used: read {path:?}")]
     Records {
@@ -64,6 +85,19 @@ pub(super) enum ImageCommandError {
         #[source]
         source: std::io::Error,
     },
+    /// A pull.
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    /// Where the user's name and password should be.
+    #[error("read credentials from {path:?}")]
+    Credentials {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// No event loop, or no handlers of signals.
+    #[error("start a pull")]
+    Start(#[source] std::io::Error),
 }
 
 struct Options {
@@ -74,6 +108,7 @@ struct Options {
     whole: bool,
     force: bool,
     help: bool,
+    pull: pull::PullOptions,
     words: Vec<String>,
 }
 
@@ -87,6 +122,7 @@ impl Options {
             whole: false,
             force: false,
             help: false,
+            pull: pull::PullOptions::default(),
             words: Vec::new(),
         };
         let mut parser = lexopt::Parser::from_args(arguments);
@@ -110,8 +146,15 @@ impl Options {
                 // As `docker` and `crictl` have it for those who connect to them; there is nobody to connect to here.
                 Arg::Long("socket") => drop(value(&mut parser)?),
                 Arg::Value(word) => options.words.push(text(word)),
+                Arg::Long(name) if pull::OPTIONS.contains(&name) => {
+                    let name = name.to_owned();
+                    options.pull.set(&name, &mut parser)?;
+                }
                 other => return Err(bad_option(&other.unexpected())),
             }
+        }
+        if options.words.first().is_some_and(|action| action != "pull") {
+            options.pull.check_unused()?;
         }
         Ok(options)
     }
@@ -133,7 +176,8 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         return Ok(EXIT_OK);
     }
     let action = options.words.remove(0);
-    let needs_names = matches!(action.as_str(), "import" | "load" | "rm" | "rmi" | "remove" | "inspect");
+    let needs_names =
+        matches!(action.as_str(), "import" | "load" | "pull" | "rm" | "rmi" | "remove" | "inspect");
     if needs_names && options.words.is_empty() {
         let message = format!("say which: agent image {action} NAME...");
         return Err(CliError::Usage(UsageError::Option { message }));
@@ -141,6 +185,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     match action.as_str() {
         "ls" | "list" => list(&options, environment),
         "import" | "load" => import(&options, environment),
+        "pull" => pull::run(&options, environment),
         "rm" | "rmi" | "remove" => each(&options, environment, remove),
         "prune" => prune(&options, environment),
         "inspect" => inspect(&options, environment),
@@ -307,8 +352,14 @@ fn remove(store: &ImageStore, options: &Options, word: &str) -> Result<String, I
         store.untag(&name)?;
         return Ok(format!("Untagged {name}\n"));
     }
-    if !options.force && in_use(&options.layout())?.contains(&image.id) {
-        return Err(ImageCommandError::InUse { image: word.to_owned() });
+    if !options.force {
+        let used = in_use(&options.layout())?;
+        if used.ids.contains(&image.id) {
+            return Err(ImageCommandError::InUse { image: word.to_owned() });
+        }
+        if let Some(path) = used.unreadable {
+            return Err(ImageCommandError::Unreadable { path, can_force: true });
+        }
     }
     store.remove(&image.id)?;
     Ok(format!("Removed {}\n", image.id))
@@ -319,7 +370,10 @@ fn prune(options: &Options, environment: &mut Environment<'_>) -> Result<u8, Cli
         return Err(CliError::Usage(UsageError::Unexpected { given: given.clone() }));
     }
     let used = in_use(&options.layout())?;
-    let pruned = options.open()?.prune(&used).map_err(ImageCommandError::Store)?;
+    if let Some(path) = used.unreadable {
+        return Err(ImageCommandError::Unreadable { path, can_force: false }.into());
+    }
+    let pruned = options.open()?.prune(&used.ids).map_err(ImageCommandError::Store)?;
     let mut said: String = pruned.images.iter().flat_map(|id| ["Removed ", id, "\n"]).collect();
     let _ = writeln!(
         said,
@@ -349,15 +403,24 @@ fn inspect(options: &Options, environment: &mut Environment<'_>) -> Result<u8, C
     Ok(code)
 }
 
-/// Ids of the images that containers have, by the agent's records of them.
-fn in_use(layout: &Layout) -> Result<Vec<String>, ImageCommandError> {
+/// What containers have.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Used {
+    /// Ids of images.
+    ids: Vec<String>,
+    /// A record that does not say.
+    unreadable: Option<PathBuf>,
+}
+
+/// What containers have, by the agent's records of them.
+fn in_use(layout: &Layout) -> Result<Used, ImageCommandError> {
     let list = |path: &Path| match std::fs::read_dir(path) {
         Ok(entries) => Ok(entries.flatten().map(|entry| entry.path()).collect::<Vec<_>>()),
         // No pods, or the agent has never run since the start of the machine.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(source) => Err(ImageCommandError::Records { path: path.to_owned(), source }),
     };
-    let mut ids = Vec::new();
+    let mut used = Used::default();
     for sandbox in list(&layout.sandboxes())? {
         for container in list(&sandbox.join("containers"))? {
             let path = container.join("container.json");
@@ -368,10 +431,13 @@ fn in_use(layout: &Layout) -> Result<Vec<String>, ImageCommandError> {
             let record: Option<Value> =
                 (bytes.len() <= MAX_RECORD).then(|| serde_json::from_slice(&bytes).ok()).flatten();
             let id = record.and_then(|record| Some(record.get("image_id")?.as_str()?.to_owned()));
-            ids.extend(id);
+            match id {
+                Some(id) => used.ids.push(id),
+                None => used.unreadable = Some(path),
+            }
         }
     }
-    Ok(ids)
+    Ok(used)
 }
 
 #[cfg(test)]
@@ -393,15 +459,23 @@ mod tests {
     }
 
     #[test]
-    fn images_of_containers_are_in_use_and_no_records_mean_none() {
+    fn images_of_containers_are_in_use_and_a_record_that_cannot_be_read_may_mean_any() {
         let root = std::env::temp_dir().join(format!("agent-cli-image-{}", std::process::id()));
         let layout = Layout::new(&root, &root.join("state"));
-        assert!(in_use(&layout).unwrap().is_empty());
+        assert_eq!(in_use(&layout).unwrap(), Used::default());
         let container = root.join("state/sandboxes/s/containers/c");
         std::fs::create_dir_all(&container).unwrap();
-        assert!(in_use(&layout).unwrap().is_empty());
+        assert_eq!(in_use(&layout).unwrap(), Used::default());
         std::fs::write(container.join("container.json"), "{\"image_id\": \"sha256:1\"}").unwrap();
-        assert_eq!(in_use(&layout).unwrap(), ["sha256:1"]);
+        let known = Used { ids: vec!["sha256:1".to_owned()], unreadable: None };
+        assert_eq!(in_use(&layout).unwrap(), known);
+        for damaged in ["", "{", "{}", "[]", "{\"image_id\": 1}"] {
+            let other = root.join("state/sandboxes/s/containers/d");
+            std::fs::create_dir_all(&other).unwrap();
+            std::fs::write(other.join("container.json"), damaged).unwrap();
+            let used = in_use(&layout).unwrap();
+            assert_eq!(used.unreadable, Some(other.join("container.json")), "{damaged}");
+        }
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

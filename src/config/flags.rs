@@ -6,6 +6,7 @@
 use super::fields::{FIELDS, Field};
 use super::value::Kind;
 use super::value::Kind::{Bool, Duration, Int32, Map, Text, Version};
+use crate::runtime::embedded::registry::DEFAULT_HOSTS_DIRS;
 
 /// Who defined a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,7 +175,8 @@ pub(super) static FLAGS: &[Flag] = &[
     ours("bridge-name", Text, "agent0", "embedded runtime: the bridge of pods; also names its nftables table"),
     ours("cni-conf-dir", Text, "/etc/cni/net.d", "embedded runtime: a CNI configuration in here replaces the built-in network"),
     ours("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni", "embedded runtime: where CNI plugins are, several separated by colons"),
-    ours("registry-hosts-dir", Text, "/etc/agent/certs.d:/etc/containerd/certs.d", "embedded runtime: mirrors and certificates per registry, as containerd's hosts.toml"),
+    ours("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS, "embedded runtime: mirrors and certificates per registry, as containerd's hosts.toml"),
+    ours("image-policy", Text, "", "embedded runtime: which images may be pulled, and with whose signature (JSON; /etc/agent/image-policy.json if it is there)"),
     ours("runtime-handlers", Map, "", "embedded runtime: OCI runtimes by runtimeClassName, for example crun=/usr/bin/crun"),
     cadvisor("housekeeping-interval", Duration, "10s"),
     cadvisor("max-housekeeping-interval", Duration, "15s"),

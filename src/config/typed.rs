@@ -92,6 +92,8 @@ pub struct AgentFlags {
     pub cni_bin_dirs: Vec<PathBuf>,
     /// Directories of `<host>/hosts.toml`; the first that has one counts.
     pub registry_hosts_dirs: Vec<PathBuf>,
+    /// The policy of signatures; `None` for the usual file, if there is one.
+    pub image_policy: Option<PathBuf>,
     /// OCI runtimes by handler name.
     pub runtime_handlers: BTreeMap<String, String>,
 }
@@ -194,6 +196,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         cni_conf_dir: PathBuf::from(values.text("cni-conf-dir")),
         cni_bin_dirs: paths(&values.text("cni-bin-dir")),
         registry_hosts_dirs: paths(&values.text("registry-hosts-dir")),
+        image_policy: path("image-policy"),
         runtime_handlers: values.map("runtime-handlers"),
     })
 }

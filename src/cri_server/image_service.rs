@@ -148,26 +148,29 @@ impl CriServer {
     }
 }
 
-/// User and password; a token of another kind is not dropped in silence.
+/// Whatever there is of it; nothing is dropped in silence.
 fn auth(auth: cri::AuthConfig) -> Result<Option<ImageAuth>, Status> {
-    let refuse = |message: &str| Err(Status::new(Code::InvalidArgument, format!("auth: {message}")));
-    if !auth.identity_token.is_empty() || !auth.registry_token.is_empty() {
-        return refuse("user and password are wanted, not tokens");
-    }
-    if auth.username.is_empty() && !auth.auth.is_empty() {
+    let (mut username, mut password) = (auth.username, auth.password);
+    if username.is_empty() && auth.identity_token.is_empty() && !auth.auth.is_empty() {
         let plain = crate::streaming::websocket::base64::Decoder::default().push(auth.auth.as_bytes(), true);
         let text = plain.ok().and_then(|plain| String::from_utf8(plain).ok());
         // Docker pads some with zero bytes.
         let pair = text.as_deref().and_then(|text| text.trim_end_matches('\0').split_once(':'));
-        return match pair {
-            Some((username, password)) => {
-                Ok(Some(ImageAuth { username: username.to_owned(), password: password.to_owned() }))
-            }
-            None => refuse("base64 of user:password is wanted"),
+        let Some((user, secret)) = pair else {
+            return Err(Status::new(Code::InvalidArgument, "auth: base64 of user:password is wanted"));
         };
+        (username, password) = (user.to_owned(), secret.to_owned());
     }
-    let any = !auth.username.is_empty() || !auth.password.is_empty();
-    Ok(any.then_some(ImageAuth { username: auth.username, password: auth.password }))
+    let found = ImageAuth {
+        username,
+        password,
+        server_address: auth.server_address,
+        identity_token: auth.identity_token,
+        registry_token: auth.registry_token,
+    };
+    let secrets = [&found.username, &found.password, &found.identity_token, &found.registry_token];
+    let any = secrets.iter().any(|text| !text.is_empty());
+    Ok(any.then_some(found))
 }
 
 #[cfg(test)]
@@ -175,10 +178,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_come_as_a_pair_or_in_base64() {
+    fn credentials_come_as_a_pair_in_base64_or_as_a_token() {
         let pair = |username: &str, password: &str| ImageAuth {
             username: username.into(),
             password: password.into(),
+            ..ImageAuth::default()
         };
         let with = |auth: cri::AuthConfig| super::auth(auth);
         assert_eq!(with(cri::AuthConfig::default()), Ok(None));
@@ -189,7 +193,16 @@ mod tests {
         assert_eq!(with(encoded), Ok(Some(pair("u", "p:q"))));
         let odd = cri::AuthConfig { auth: "dTpwOn".into(), ..cri::AuthConfig::default() };
         assert!(with(odd).is_err());
-        let token = cri::AuthConfig { registry_token: "t".into(), ..cri::AuthConfig::default() };
-        assert!(with(token).is_err());
+        let token = cri::AuthConfig {
+            identity_token: "t".into(),
+            server_address: "https://r.example".into(),
+            ..cri::AuthConfig::default()
+        };
+        let expected = ImageAuth {
+            identity_token: "t".into(),
+            server_address: "https://r.example".into(),
+            ..ImageAuth::default()
+        };
+        assert_eq!(with(token), Ok(Some(expected)));
     }
 }

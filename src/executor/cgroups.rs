@@ -198,10 +198,10 @@ impl<R: Runtime> Executor<R> {
         let tree = self.cgroup_tree();
         let job = move || {
             for path in orphans(&tree, &layout, &kept) {
-                match cgroup::remove(&tree, &path).first() {
-                    None => log::info!(cgroup = path; "Removed the cgroup of a pod that nobody knows"),
-                    Some(error) => {
-                        log::warn!(cgroup = path, err:% = chain(error); "The cgroup of a pod that nobody knows is in use, leaving it");
+                match remove_if_empty(&tree, &path) {
+                    Ok(()) => log::info!(cgroup = path; "Removed the cgroup of a pod that nobody knows"),
+                    Err(why) => {
+                        log::warn!(cgroup = path, err = why; "The cgroup of a pod that nobody knows is in use, leaving it");
                     }
                 }
             }
@@ -390,6 +390,14 @@ fn kill_and_remove(tree: &CgroupConfig, path: &str) -> Result<(), CgroupError> {
         log::info!(cgroup = path, processes = killed; "Killed processes left in the cgroup of a pod");
     }
     cgroup::remove(tree, path).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Looks first: systemd ends what runs in a slice that it is told to stop, and a process here is somebody's.
+fn remove_if_empty(tree: &CgroupConfig, path: &str) -> Result<(), String> {
+    if cgroup::is_populated(tree, path) {
+        return Err("there are processes in it".to_owned());
+    }
+    cgroup::remove(tree, path).first().map_or(Ok(()), |error| Err(chain(error)))
 }
 
 fn kept_paths(layout: &CgroupLayout, known: &BTreeSet<PodUid>) -> BTreeSet<String> {

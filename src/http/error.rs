@@ -107,6 +107,18 @@ pub enum HttpError {
         /// The limit.
         seconds: u64,
     },
+    /// Bytes come, and so few that there would be no end.
+    #[error("{url}: only {bytes} bytes came in {seconds} s; slower than {least} bytes a second is given up")]
+    Slow {
+        /// The URL.
+        url: String,
+        /// What came.
+        bytes: u64,
+        /// In which time.
+        seconds: u64,
+        /// The limit.
+        least: u64,
+    },
     /// A redirect loop, or nearly one.
     #[error("{url}: more than 10 redirects; the server sends us in circles")]
     TooManyRedirects {

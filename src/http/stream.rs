@@ -5,7 +5,7 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ureq::config::AutoHeaderValue;
 use ureq::http::HeaderMap;
@@ -14,7 +14,7 @@ use ureq::{Agent, Proxy};
 
 use super::tls::{ClientFiles, Roots, read_certificates, tls_provider};
 use super::url::Url;
-use super::{CHUNK_BYTES, HttpError, Request, error, header};
+use super::{CHUNK_BYTES, HttpError, Request, error, header, proxy};
 
 /// Bytes buffered per connection: a network packet's worth many times over, and small beside a megabyte.
 const BUFFER_BYTES: usize = 32 * 1024;
@@ -34,6 +34,43 @@ pub struct StreamOptions {
     pub connect_timeout: Duration,
     /// Nothing at all came or went for so long.
     pub stall_timeout: Duration,
+    /// How slowly a body may come.
+    pub least_rate: Option<LeastRate>,
+}
+
+/// What a body must bring, on the average of each window of waiting for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastRate {
+    /// Fewer are given up.
+    pub bytes_per_second: u64,
+    /// Time spent waiting for the server; what is done with the bytes meanwhile does not count.
+    pub window: Duration,
+}
+
+/// How a body keeps to its [`LeastRate`].
+struct Pace {
+    rule: LeastRate,
+    waited: Duration,
+    bytes: u64,
+}
+
+impl Pace {
+    fn of(rule: LeastRate) -> Self {
+        Self { rule, waited: Duration::ZERO, bytes: 0 }
+    }
+
+    /// `Err` with the bytes of a whole window when they were too few.
+    fn note(&mut self, waited: Duration, bytes: u64) -> Result<(), u64> {
+        self.waited += waited;
+        self.bytes += bytes;
+        if self.waited < self.rule.window {
+            return Ok(());
+        }
+        let least = u128::from(self.rule.bytes_per_second) * self.waited.as_millis() / 1000;
+        let came = std::mem::take(&mut self.bytes);
+        self.waited = Duration::ZERO;
+        if u128::from(came) < least { Err(came) } else { Ok(()) }
+    }
 }
 
 /// What to send.
@@ -54,6 +91,7 @@ pub struct Answer {
     headers: HeaderMap,
     body: ureq::BodyReader<'static>,
     request: Request,
+    pace: Option<Pace>,
 }
 
 impl Answer {
@@ -73,15 +111,24 @@ impl Answer {
     /// The next bytes of the body; 0 at its end.
     ///
     /// # Errors
-    /// When the connection broke or nothing came for too long.
+    /// When the connection broke, nothing came for too long, or too little.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, HttpError> {
-        loop {
+        let began = Instant::now();
+        let count = loop {
             match self.body.read(buffer) {
-                Ok(count) => return Ok(count),
+                Ok(count) => break count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error::explain_body(error, &self.request)),
             }
+        };
+        if let Some(pace) = self.pace.as_mut().filter(|_| count > 0) {
+            let LeastRate { bytes_per_second: least, window } = pace.rule;
+            pace.note(began.elapsed(), count as u64).map_err(|bytes| {
+                let url = self.request.url.clone();
+                HttpError::Slow { url, bytes, seconds: window.as_secs(), least }
+            })?;
         }
+        Ok(count)
     }
 
     /// The whole body.
@@ -138,7 +185,7 @@ impl StreamClient {
         let request = Request { timeout_total: self.options.stall_timeout, ..Request::get(url.shown()) };
         let agent = self.agent_for(url)?;
         let target = url.text();
-        let proxy = if url.is_loopback() { None } else { proxy_for(url) };
+        let proxy = proxy_for(url)?;
         // A body that is long takes long: only silence is an error, and that a server does not even answer.
         let answer = match method {
             Method::Get => with_headers(agent.get(&target), headers).config().proxy(proxy).build().call(),
@@ -152,7 +199,8 @@ impl StreamClient {
         };
         let (head, body) = answer.map_err(|error| error::explain(error, &request))?.into_parts();
         let body = body.into_with_config().limit(u64::MAX).reader();
-        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body, request })
+        let pace = self.options.least_rate.map(Pace::of);
+        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body, request, pace })
     }
 
     fn agent_for(&mut self, url: &Url) -> Result<Agent, HttpError> {
@@ -217,25 +265,30 @@ fn tls_config(options: &StreamOptions, encrypted: bool) -> Result<TlsConfig, Htt
         .build())
 }
 
-/// The proxy of the environment for this URL, as curl and Go choose it.
-fn proxy_for(url: &Url) -> Option<Proxy> {
-    let names: [&str; 4] = if url.is_encrypted() {
-        ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]
-    } else {
-        ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]
-    };
-    let value = |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok()).unwrap_or_default();
-    let given = Proxy::new(value(&names).trim()).ok()?;
-    let mut proxy = Proxy::builder(given.protocol()).host(given.host()).port(given.port());
-    if let Some(name) = given.username() {
-        proxy = proxy.username(name);
+/// The proxy of the environment for this URL.
+fn proxy_for(url: &Url) -> Result<Option<Proxy>, HttpError> {
+    let failed = |reason: String| HttpError::Proxy { url: url.shown(), reason };
+    let chosen = proxy::choose(url, |name| std::env::var(name).ok());
+    match chosen.map_err(|bad| failed(format!("{}: {}", bad.variable, bad.problem)))? {
+        // The client's error would quote the password.
+        Some(text) => Proxy::new(&text).map(Some).map_err(|_| failed("not a proxy URL".to_owned())),
+        None => Ok(None),
     }
-    if let Some(password) = given.password() {
-        proxy = proxy.password(password);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trickle_is_told_from_a_pause_of_ours_and_from_a_stream() {
+        let rule = LeastRate { bytes_per_second: 100, window: Duration::from_secs(60) };
+        let mut pace = Pace::of(rule);
+        // Half of a window at twice the least rate, then as much silence.
+        assert_eq!(pace.note(Duration::from_secs(30), 6000), Ok(()));
+        assert_eq!(pace.note(Duration::from_secs(30), 0), Ok(()));
+        // A new window: the bytes of the last one do not count.
+        assert_eq!(pace.note(Duration::from_secs(59), 1), Ok(()));
+        assert_eq!(pace.note(Duration::from_secs(1), 5000), Err(5001));
     }
-    for entry in value(&["NO_PROXY", "no_proxy"]).split(',').map(str::trim).filter(|entry| !entry.is_empty())
-    {
-        proxy = proxy.no_proxy(entry);
-    }
-    proxy.build().ok()
 }

@@ -57,13 +57,21 @@ impl Credentials {
         found.extend(self.providers.lookup(image).await);
         let mut auths: Vec<ImageAuth> = Vec::new();
         for Login { username, password } in found {
-            let auth = ImageAuth { username, password };
+            let auth = ImageAuth { username, password, ..ImageAuth::default() };
             if !auths.contains(&auth) {
                 auths.push(auth);
             }
         }
         auths
     }
+}
+
+/// What the node's own Docker configuration has for an image, in the order to try. Blocks; for those who pull without an
+/// agent. `root` is the kubelet's root directory.
+#[must_use]
+pub fn node_logins(root: &Path, image: &str) -> Vec<Login> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    node_keyring(root, home.as_deref()).lookup(image)
 }
 
 fn secret_keyring(secrets: &[ObjectData]) -> Keyring {

@@ -70,9 +70,9 @@ pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&s
     let notifier = Notifier::connect(notify_socket)?;
     let root = &resolved.flags.root_dir;
     std::fs::create_dir_all(root).map_err(|source| CriError::Directory { path: root.clone(), source })?;
-    // The socket first: whoever lives there owns the pods, too.
-    let listener = cri_server::listen(&socket).await?;
+    // The runtime first: when another agent has it, its socket is left alone.
     let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
+    let listener = cri_server::listen(&socket).await?;
     let images = embedded::import_images(resolved, &runtime).await;
     let streams = Server::bind(address)?;
     let server = CriServer::new(runtime, streams.announcer());

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
-use crate::config::Resolved;
+use crate::config::{Origin, Resolved};
 use crate::logging::chain;
 use crate::rt;
 use crate::runtime::CgroupDriver;
@@ -43,10 +43,10 @@ pub(super) async fn open(
 fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
     let agent = &resolved.agent;
     let layout = Layout::new(&resolved.flags.root_dir.join("runtime"), &agent.runtime_state_dir);
-    let driver = match resolved.kubelet.cgroup_driver.as_str() {
-        "systemd" => CgroupDriver::Systemd,
-        _ => CgroupDriver::Cgroupfs,
-    };
+    let v2 = node::cgroup_v2();
+    let chosen = resolved.provenance.get("cgroupDriver").is_some_and(Origin::is_explicit);
+    let chosen = chosen.then_some(resolved.kubelet.cgroup_driver.as_str());
+    let driver = driver(chosen, v2, node::systemd_is_running());
     EmbeddedConfig {
         network: NetworkConfig {
             bridge: agent.bridge_name.clone(),
@@ -58,9 +58,20 @@ fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
         },
         layout,
         program: PathBuf::from(OWN_PROGRAM),
-        cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2: node::cgroup_v2(), driver },
+        cgroup: CgroupConfig { mount: PathBuf::from("/sys/fs/cgroup"), v2, driver },
         handlers: handlers(&agent.runtime_handlers),
         registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
+        image_policy: agent.image_policy.clone(),
+    }
+}
+
+/// The cgroup driver that was chosen, else the one that suits the machine: a unified tree has one master, and where systemd runs
+/// that is systemd. The kubelet's own default, `cgroupfs`, stands for a runtime that is asked; here we are the runtime.
+fn driver(chosen: Option<&str>, v2: bool, systemd: bool) -> CgroupDriver {
+    match chosen {
+        Some("systemd") => CgroupDriver::Systemd,
+        None if v2 && systemd => CgroupDriver::Systemd,
+        Some(_) | None => CgroupDriver::Cgroupfs,
     }
 }
 
@@ -105,4 +116,22 @@ pub(super) fn subnets(resolved: &Resolved) -> Result<Vec<Subnet>, SubnetError> {
         return Ok(default_subnets(&machine_id, Path::new("/proc/sys/net/ipv6").exists()));
     }
     given.split(',').map(|subnet| subnet.trim().parse()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroup_driver_is_the_chosen_one_else_systemds_where_it_rules_the_tree() {
+        for (chosen, v2, systemd, expected) in [
+            (None, true, true, CgroupDriver::Systemd),
+            (None, true, false, CgroupDriver::Cgroupfs),
+            (None, false, true, CgroupDriver::Cgroupfs),
+            (Some("cgroupfs"), true, true, CgroupDriver::Cgroupfs),
+            (Some("systemd"), false, false, CgroupDriver::Systemd),
+        ] {
+            assert_eq!(driver(chosen, v2, systemd), expected, "{chosen:?} {v2} {systemd}");
+        }
+    }
 }

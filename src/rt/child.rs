@@ -54,6 +54,13 @@ impl TalkingChild {
         }
     }
 
+    /// Kills it and waits until it is gone, with all that it held.
+    pub async fn end(mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let _ = child.kill();
+        let _ = super::blocking("child-end", move || child.wait()).await;
+    }
+
     /// How it ended, once it has closed its output. One that goes on nevertheless is killed by dropping this.
     pub async fn wait(mut self) -> String {
         let Some(mut child) = self.child.take() else { return String::new() };

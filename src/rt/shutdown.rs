@@ -72,6 +72,22 @@ pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Ou
     })
 }
 
+/// Waits for the first SIGINT or SIGTERM, for commands that then clean up and end by themselves. Further ones are ignored
+/// from then on: a terminal's Ctrl-C and `timeout` may send several, and cleaning up must not be cut short by them.
+///
+/// # Errors
+/// When a handler cannot be installed.
+pub fn first_signal() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
 #[expect(
     clippy::disallowed_methods,
     reason = "upstream: a second signal ends the process with status 1, cleanly or not"

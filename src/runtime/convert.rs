@@ -102,6 +102,9 @@ pub fn auth_config(auth: &ImageAuth) -> cri::AuthConfig {
     cri::AuthConfig {
         username: auth.username.clone(),
         password: auth.password.clone(),
+        server_address: auth.server_address.clone(),
+        identity_token: auth.identity_token.clone(),
+        registry_token: auth.registry_token.clone(),
         ..cri::AuthConfig::default()
     }
 }

@@ -9,12 +9,14 @@
 //! | `images` | image store, unpacking, import | agent (blocking), puller |
 //! | `registry` | pulls | the puller, a short-lived child |
 //! | `oci`, `seccomp` | what a container is to be (pure) | agent |
+//! | `apparmor` | the default profile, and which ones the kernel has | agent (blocking) |
 //! | `network` | bridge, addresses, host ports, CNI | agent (blocking) |
 //! | `client` | speaks to monitors | agent |
 //! | `runtime` | CRI's verbs: records, and the order of effects | agent |
 //! | `monitor` | a pod's processes and logs | the monitor |
 //! | `init` | from a bundle to a running program | children of the monitor |
 
+pub mod apparmor;
 pub mod client;
 pub mod facts;
 pub mod images;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -140,7 +141,6 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place)
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .keep_alive(false)
         .max_buf_size(BUFFER_BYTES)
         .max_headers(MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service)
@@ -152,6 +152,16 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place)
 }
 
 fn route(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
+    let mut response = answer(request, from, place);
+    // One request a connection. Not by turning keep-alive off: hyper would write `Upgrade, close` into an upgrade, and clients
+    // in Go then take the whole header away and see no upgrade.
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "GET or POST is wanted".to_owned());
     }

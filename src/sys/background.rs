@@ -2,7 +2,7 @@
 
 use nix::libc;
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 /// Politeness towards other programs' processor time.
 const NICE: libc::c_int = 10;
@@ -26,4 +26,7 @@ pub fn be_modest_child() {
     }
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
     let _ = set_pdeathsig(Signal::SIGKILL);
+    // Ctrl-C is for the parent, which ends its children and says so.
+    // SAFETY: no handler of ours runs, the signal is ignored.
+    let _ = unsafe { signal(Signal::SIGINT, SigHandler::SigIgn) };
 }

@@ -4,7 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, Flock, FlockArg, fcntl};
+use nix::libc;
 
 use crate::sys::inotify::{InotifyError, Interest, Watcher};
 
@@ -21,6 +23,12 @@ pub struct LockError {
 #[derive(Debug)]
 pub struct FileLock {
     _file: Flock<File>,
+}
+
+/// Holds the lock of a byte while it lives.
+#[derive(Debug)]
+pub struct ByteLock {
+    _file: File,
 }
 
 /// Waits for and takes the lock. Blocks the thread, as upstream does before anything else has started.
@@ -58,6 +66,28 @@ pub fn try_acquire(path: &Path) -> Result<Option<FileLock>, LockError> {
 /// When it cannot be opened or locked.
 pub fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> {
     try_lock(path, File::open(path).map_err(|source| error(path, source))?)
+}
+
+/// Takes the lock of one byte of a file alone if nobody has it; other bytes are others'. The byte need not exist.
+///
+/// # Errors
+/// When the file cannot be made or locked.
+#[expect(clippy::cast_possible_truncation, reason = "the kernel's small constants, which libc types as int")]
+pub fn try_acquire_byte(path: &Path, byte: u16) -> Result<Option<ByteLock>, LockError> {
+    let file = open(path)?;
+    // Of the open file, not of the process: threads exclude each other, too.
+    let range = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: libc::off_t::from(byte),
+        l_len: 1,
+        l_pid: 0,
+    };
+    match fcntl(&file, FcntlArg::F_OFD_SETLK(&range)) {
+        Ok(_) => Ok(Some(ByteLock { _file: file })),
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(None),
+        Err(errno) => Err(error(path, errno.into())),
+    }
 }
 
 fn try_lock(path: &Path, file: File) -> Result<Option<FileLock>, LockError> {
@@ -102,6 +132,18 @@ pub fn contention(path: &Path) -> Result<impl Future<Output = ()> + use<>, Inoti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_byte_is_held_by_one_and_another_byte_by_another() {
+        let path = std::env::temp_dir().join(format!("edge-agent-byte-lock-{}", std::process::id()));
+        let held = try_acquire_byte(&path, 7).unwrap();
+        assert!(held.is_some() && try_acquire_byte(&path, 7).unwrap().is_none());
+        assert!(try_acquire_byte(&path, u16::MAX).unwrap().is_some());
+        drop(held);
+        assert!(try_acquire_byte(&path, 7).unwrap().is_some());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+        std::fs::remove_file(path).unwrap();
+    }
 
     #[test]
     fn the_lock_is_exclusive_and_a_second_opener_is_noticed() {

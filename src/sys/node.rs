@@ -158,6 +158,12 @@ pub fn apparmor_enabled() -> bool {
         .is_ok_and(|enabled| enabled.starts_with('Y'))
 }
 
+/// True when the machine was booted with systemd, as `sd_booted(3)` finds out.
+#[must_use]
+pub fn systemd_is_running() -> bool {
+    std::path::Path::new("/run/systemd/system").is_dir()
+}
+
 /// Changes with every boot; empty when procfs does not say.
 #[must_use]
 pub fn boot_id() -> String {

@@ -62,6 +62,7 @@ fn spawn(scratch: &Scratch) -> Child {
         .arg(format!("--runtime-state-dir={}", path("state")))
         .arg(format!("--images-dir={}", path("images")))
         .arg(format!("--cni-conf-dir={}", path("no-cni")))
+        .arg(format!("--cni-bin-dir={}", path("cni-bin")))
         .arg(format!("--bridge-name={}", scratch.bridge()))
         .arg(format!("--pod-cidr=10.214.{}.0/24", scratch.subnet()))
         .arg("-v=4")
@@ -89,6 +90,11 @@ impl Served {
             child,
             scratch,
         }
+    }
+
+    /// Somebody else with a connection of its own.
+    pub async fn another_client(&self) -> RuntimeServiceClient<Channel> {
+        RuntimeServiceClient::new(connect(&self.scratch).await)
     }
 
     /// Ends the server and starts another one. Pods stay.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use edge_agent::runtime::embedded::images::ImageStore;
 use edge_agent::runtime::embedded::registry::{Auth, PullRequest};
 use serde_json::json;
 
@@ -360,4 +361,33 @@ fn layers_that_are_there_are_not_asked_for() {
     let heads = second.asked();
     assert!(heads.iter().all(|head| !head.contains(&shared.digest)), "{heads:?}");
     assert!(heads.iter().any(|head| head.contains(&new.layers[1].digest)), "{heads:?}");
+}
+
+#[test]
+fn a_cleanup_in_the_middle_of_a_pull_takes_nothing_of_it() {
+    let scratch = Scratch::new();
+    let image = TestImage::small();
+    let (seen, asks) = (image.clone(), Arc::new(AtomicUsize::new(0)));
+    let (store, count) = (scratch.path().to_owned(), Arc::clone(&asks));
+    let registry = FakeRegistry::start(&image, move |asked, _| {
+        // Layers come side by side: whichever is there by now is no image's yet.
+        if (0..2).any(|layer| is_layer(asked, &seen, layer)) {
+            ImageStore::open(&store).expect("open the store").prune(&[]).expect("clean up");
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        false
+    });
+    let (pulled, _) = pull_here(&request(&registry.reference(), scratch.path())).expect("it is pulled");
+    assert_eq!(asks.load(Ordering::SeqCst), 2);
+    let store = ImageStore::open(scratch.path()).expect("open the store");
+    let whole = store.resolve(&pulled.image_id).expect("the store is whole").expect("the image is there");
+    let content = store.image_file(&whole, "/hello", 100).expect("it can be read");
+    assert_eq!(content.as_deref(), Some(&b"hello, edge\n"[..]));
+    assert!(whole.layers.iter().all(|layer| layer.is_dir()), "{:?}", whole.layers);
+    // What a container has stays, and goes when it has it no more.
+    assert_eq!(
+        store.prune(std::slice::from_ref(&pulled.image_id)).expect("clean up").images,
+        Vec::<String>::new()
+    );
+    assert_eq!(store.prune(&[]).expect("clean up").layers, 2);
 }

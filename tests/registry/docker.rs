@@ -15,15 +15,16 @@ use serde_json::json;
 
 use super::fake::FakeRegistry;
 use super::image::{Blob, INDEX, MANIFEST, TestImage, failure, left_in, noise, pull_here, request, tar_of};
+use crate::support::agent::binary;
 use crate::support::scratch::Scratch;
 use crate::support::wait::{pause, wait_for, wait_until};
 
 /// `me` with the password `hush`, as htpasswd -B writes it; docker-registry takes nothing but bcrypt.
-const HTPASSWD: &str = "me:$2y$05$abcdefghijklmnopqrstuulzd.YqjLDl8lvpSmVj3De/fioSBHnUa\n";
+pub const HTPASSWD: &str = "me:$2y$05$abcdefghijklmnopqrstuulzd.YqjLDl8lvpSmVj3De/fioSBHnUa\n";
 
 /// A running docker-registry.
-struct Registry {
-    port: u16,
+pub struct Registry {
+    pub port: u16,
     child: Child,
 }
 
@@ -36,7 +37,7 @@ impl Drop for Registry {
 
 impl Registry {
     /// On this directory of content, with these further lines of configuration.
-    fn start(scratch: &Scratch, name: &str, more: &str) -> Self {
+    pub fn start(scratch: &Scratch, name: &str, more: &str) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = scratch.path().join(format!("{name}.yml"));
         let content = scratch.dir("content");
@@ -59,11 +60,13 @@ impl Registry {
         registry
     }
 
-    fn reference(&self, name: &str) -> String {
+    /// A name of an image in it.
+    pub fn reference(&self, name: &str) -> String {
         format!("127.0.0.1:{}/{name}", self.port)
     }
 
-    fn send(&self, method: &str, target: &str, content_type: &str, body: &[u8]) -> String {
+    /// A request that it must take.
+    pub fn send(&self, method: &str, target: &str, content_type: &str, body: &[u8]) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let head = format!(
             "{method} {target} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
@@ -79,7 +82,8 @@ impl Registry {
         answer
     }
 
-    fn push_blob(&self, repository: &str, blob: &Blob) {
+    /// Gives it a blob.
+    pub fn push_blob(&self, repository: &str, blob: &Blob) {
         let answer = self.send("POST", &format!("/v2/{repository}/blobs/uploads/"), "text/plain", b"");
         let location = answer.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().trim();
         let base = format!("http://127.0.0.1:{}", self.port);
@@ -87,7 +91,8 @@ impl Registry {
         self.send("PUT", &format!("{path}&digest={}", blob.digest), "application/octet-stream", &blob.bytes);
     }
 
-    fn push(&self, repository: &str, tag: &str, image: &TestImage) {
+    /// Gives it an image.
+    pub fn push(&self, repository: &str, tag: &str, image: &TestImage) {
         for blob in image.blobs() {
             self.push_blob(repository, blob);
         }
@@ -172,7 +177,8 @@ fn a_password_opens_a_closed_registry() {
     assert_eq!(pull_here(&with("hush")).unwrap().0.image_id, image.config.digest);
 }
 
-fn openssl(directory: &Path, arguments: &str) {
+/// Runs openssl with these arguments.
+pub fn openssl(directory: &Path, arguments: &str) {
     let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output().unwrap();
     assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -215,8 +221,9 @@ fn tls_trusts_the_authority_that_hosts_toml_names() {
     assert_eq!(pull_here(&asked).unwrap().0.image_id, image.config.digest);
 }
 
-fn agent() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_agent"))
+/// The program.
+pub fn agent() -> PathBuf {
+    binary()
 }
 
 fn in_child(request: &PullRequest, progress: impl FnMut(Progress)) -> Result<Pulled, PullError> {

@@ -113,7 +113,10 @@ fn exchange(
         return;
     }
     let bare = path.split('?').next().unwrap_or_default();
-    if bare == "/v2/a/b/manifests/v1" {
+    if head.starts_with("HEAD ") {
+        let digest = format!("Docker-Content-Digest: {}", tag.digest);
+        answer_head(&mut stream, "200 OK", &[&digest], tag.bytes.len());
+    } else if bare == "/v2/a/b/manifests/v1" {
         let index = tag.digest != image.manifest.digest;
         answer(
             &mut stream,
@@ -151,6 +154,13 @@ fn read_head(stream: &mut TcpStream) -> Option<String> {
         head.push(byte[0]);
     }
     String::from_utf8(head).ok()
+}
+
+/// The head of an answer to HEAD.
+pub fn answer_head(stream: &mut TcpStream, status: &str, headers: &[&str], length: usize) {
+    let length = format!("Content-Length: {length}");
+    let head = [headers, &[length.as_str(), "Connection: close"]].concat().join("\r\n");
+    let _ = stream.write_all(format!("HTTP/1.1 {status}\r\n{head}\r\n\r\n").as_bytes());
 }
 
 /// A whole answer and the end of the connection. A client that hangs up is no business of ours.

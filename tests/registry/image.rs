@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use edge_agent::runtime::embedded::images::{ImageStore, digest_of};
 use edge_agent::runtime::embedded::registry::{Progress, PullError, PullRequest, Pulled, pull};
@@ -87,7 +88,21 @@ impl TestImage {
     pub fn with(layers: Vec<Blob>, diff_ids: &[String], architecture: &str) -> Self {
         let config = json!({"os": "linux", "architecture": architecture, "config": {"Cmd": ["/hello"]},
             "rootfs": {"type": "layers", "diff_ids": diff_ids}});
-        let config = Blob::new(config.to_string().into_bytes());
+        Self::of_parts(layers, Blob::new(config.to_string().into_bytes()))
+    }
+
+    /// The one of a `docker save` archive with one layer; `directory` is for its parts.
+    pub fn of_archive(archive: &Path, directory: &Path) -> Self {
+        let tar = Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(directory).status();
+        assert!(tar.expect("start tar").success(), "unpack {}", archive.display());
+        let read = |name: &str| std::fs::read(directory.join(name)).expect("read a part of the archive");
+        let listed: Value = serde_json::from_slice(&read("manifest.json")).expect("it is JSON");
+        let name = |value: &Value| value.as_str().expect("it is a name").to_owned();
+        let layer = Blob::new(gzip(&read(&name(&listed[0]["Layers"][0]))));
+        Self::of_parts(vec![layer], Blob::new(read(&name(&listed[0]["Config"]))))
+    }
+
+    fn of_parts(layers: Vec<Blob>, config: Blob) -> Self {
         let manifest = json!({"schemaVersion": 2, "mediaType": MANIFEST,
             "config": config.descriptor("application/vnd.oci.image.config.v1+json"),
             "layers": layers.iter().map(|layer| layer.descriptor(LAYER)).collect::<Vec<_>>()});
@@ -140,9 +155,14 @@ pub fn pull_here(request: &PullRequest) -> Result<(Pulled, Vec<Progress>), PullE
 
 /// The whole message of a pull that fails, after a look that nothing of it is in the store.
 pub fn failure(request: &PullRequest) -> String {
-    let error = pull_here(request).expect_err("the pull fails");
+    let message = failure_of(request);
     assert_eq!(left_in(&request.store), Vec::<PathBuf>::new(), "left in the store");
-    edge_agent::logging::chain(&error)
+    message
+}
+
+/// The whole message of a pull that fails.
+pub fn failure_of(request: &PullRequest) -> String {
+    edge_agent::logging::chain(&pull_here(request).expect_err("the pull fails"))
 }
 
 /// Layers and unfinished things in the store, and images by name.

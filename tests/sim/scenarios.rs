@@ -8,6 +8,7 @@ mod hooks;
 mod lives;
 mod objects;
 mod probes;
+mod pull_secrets;
 mod removal;
 mod resize;
 mod runtime;

@@ -123,6 +123,28 @@ fn a_v2_container_gets_its_controllers_and_its_limits() {
 }
 
 #[test]
+fn a_scope_hands_its_controllers_on_with_its_first_container_and_not_before() {
+    let tree = Temporary::new("scope");
+    let scope = "kubepods.slice/kubepods-podA.slice/agent-s1.scope";
+    let control = |directory: &str| format!("{directory}/cgroup.subtree_control");
+    for directory in [".", "kubepods.slice", "kubepods.slice/kubepods-podA.slice", scope] {
+        tree.put(&control(directory), "");
+    }
+    tree.put("cgroup.controllers", "memory pids\n");
+    kernel_files(&tree, &format!("{scope}/c1"));
+    let config = tree.config(CgroupDriver::Systemd);
+    let place = scope_place("kubepods-podA.slice", "agent-s1.scope");
+    // The monitor is still in the scope itself then, and the kernel refuses controllers to the children of such a one.
+    make_leaf(&config, &place, "monitor").unwrap();
+    assert_eq!(tree.read(&control("kubepods.slice/kubepods-podA.slice")), "+memory +pids");
+    assert_eq!(tree.read(&control(scope)), "");
+    let limits = LinuxResources { memory_limit_bytes: 1 << 20, ..LinuxResources::default() };
+    make_container(&config, &place, "c1", &limits, &[everything()]).unwrap();
+    assert_eq!(tree.read(&control(scope)), "+memory +pids");
+    assert_eq!(tree.read(&format!("{scope}/c1/memory.max")), "1048576");
+}
+
+#[test]
 fn names_that_lead_elsewhere_are_refused() {
     let tree = Temporary::new("paths");
     tree.put("cgroup.controllers", "cpu memory\n");
@@ -144,8 +166,10 @@ fn a_slice_is_where_systemd_has_it() {
     tree.put("cgroup.controllers", "cpu\n");
     let config = tree.config(CgroupDriver::Systemd);
     for parent in ["kubepods-podA.slice", "/kubepods.slice/kubepods-podA.slice"] {
-        let leaf = make_leaf(&config, parent, &scope_name("c1")).unwrap();
-        assert_eq!(leaf.dirs, [tree.0.join("kubepods.slice/kubepods-podA.slice/cri-agent-c1.scope")]);
+        let place = scope_place(parent, "agent-s1.scope");
+        assert_eq!(place, "/kubepods.slice/kubepods-podA.slice/agent-s1.scope");
+        let leaf = make_leaf(&config, &place, "c1").unwrap();
+        assert_eq!(leaf.dirs, [tree.0.join("kubepods.slice/kubepods-podA.slice/agent-s1.scope/c1")]);
     }
 }
 

@@ -18,6 +18,21 @@ fn with_pods(driver: CgroupDriver, check: impl FnOnce(&CgroupConfig, &CgroupLayo
 }
 
 #[test]
+fn a_lost_cgroup_goes_when_it_is_empty_and_systemd_is_not_told_to_stop_one_that_is_not() {
+    with_pods(CgroupDriver::Systemd, |tree, layout| {
+        let [empty, used] = [("b", QosClass::Burstable), ("c", QosClass::BestEffort)]
+            .map(|(uid, class)| pod_cgroup_path(&PodUid::from(uid), class, layout));
+        std::fs::write(tree.mount.join("cgroup.controllers"), "memory\n").unwrap();
+        let scope = tree.mount.join(&used[1..]).join("agent-s1.scope");
+        std::fs::create_dir(&scope).unwrap();
+        std::fs::write(scope.join("cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
+        assert_eq!(remove_if_empty(tree, &empty), Ok(()));
+        assert_eq!(remove_if_empty(tree, &used), Err("there are processes in it".to_owned()));
+        assert!(!cgroup::exists(tree, &empty) && scope.is_dir());
+    });
+}
+
+#[test]
 fn pods_nobody_knows_are_found_in_every_class_and_nothing_else_is() {
     for driver in [CgroupDriver::Cgroupfs, CgroupDriver::Systemd] {
         with_pods(driver, |tree, layout| {

@@ -98,7 +98,10 @@ pub(super) fn plan_init<'a>(
     let mut plan = InitPlan { done: initialised || containers.is_empty(), ..InitPlan::default() };
     let mut passed = initialised;
     for (position, container) in containers.iter().enumerate().rev() {
-        let Some(found) = record(&container.name) else {
+        // One that was made and never ran says nothing about how far things have come: what was to be up before it may have
+        // ended since.
+        let ran = record(&container.name).filter(|found| found.state != ContainerStateKind::Created);
+        let Some(found) = ran else {
             if passed && is_sidecar(container) {
                 plan.starts.push(InitStart { container, stop: None });
             }
@@ -144,11 +147,12 @@ fn restart_of<'a>(
     probes: &ProbeResults,
 ) -> Option<InitStart<'a>> {
     let stop = match record.state {
-        ContainerStateKind::Created => None,
         ContainerStateKind::Exited if is_sidecar(container) || has_failed(record) => None,
         ContainerStateKind::Unknown => Some(Stop::new(record, unknown_state(&container.name))),
         ContainerStateKind::Running if is_sidecar(container) => Some(why_stop(container, record, probes)?),
-        ContainerStateKind::Exited | ContainerStateKind::Running => return None,
+        ContainerStateKind::Created | ContainerStateKind::Exited | ContainerStateKind::Running => {
+            return None;
+        }
     };
     Some(InitStart { container, stop })
 }

@@ -355,6 +355,25 @@ fn sidecars_start_in_order_and_are_kept_running() {
     );
 }
 
+/// The agent died between making it and starting it, and the sidecar before it is lost meanwhile.
+#[test]
+fn an_init_container_that_was_made_and_never_ran_waits_for_the_sidecar_before_it() {
+    let spec = || {
+        let sidecar = json!({"name": "s", "image": "x", "restartPolicy": "Always"});
+        json!({"initContainers": [sidecar, {"name": "j", "image": "x"}]})
+    };
+    let plan = |words: &str| {
+        let pod = pod(spec());
+        compute_pod_plan(&pod, &seen(&pod, words), &context()).to_string()
+    };
+    for lost in ["s:unknown", "s:exited:1"] {
+        let plan = plan(&format!("s0 {lost} j:created"));
+        assert!(plan.contains("start Sidecar container s") && !plan.contains("container j,"), "{plan}");
+    }
+    let plan = plan("s0 s:running j:created");
+    assert!(plan.contains("start Init container j"), "{plan}");
+}
+
 #[test]
 fn dead_records_do_not_pile_up() {
     check(

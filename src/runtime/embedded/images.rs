@@ -12,10 +12,12 @@
 //! | `layers/<24 hex>.usage` | its bytes and inodes |
 //! | `tmp/` | what is not complete; each locked by whoever fills it |
 //! | `lock`, `users` | changes exclude each other; who collects garbage excludes who brings images |
+//! | `claims` | empty; a byte of it is locked for each layer that somebody brings |
 
 mod archive;
 mod change;
 pub mod compression;
+mod copy;
 pub mod documents;
 mod import;
 mod index;
@@ -44,7 +46,7 @@ pub use unpack::{LayerError, UnpackLimits};
 
 use crate::sys::dir::Handle;
 use crate::sys::layer::{LayerDir, has_extended, sync_dir};
-use crate::sys::lock::{self, FileLock};
+use crate::sys::lock::{self, ByteLock, FileLock};
 use index::Record;
 
 /// Layers of an image that overlayfs and one page of mount options take.
@@ -202,6 +204,12 @@ pub struct Bringing {
     _lock: FileLock,
 }
 
+/// Held by whoever brings a layer.
+#[derive(Debug)]
+pub struct Claim {
+    _lock: ByteLock,
+}
+
 impl ImageStore {
     /// Opens, and makes what is missing. Leftovers of unpackings that a power cut interrupted are removed when nobody holds
     /// the lock.
@@ -319,6 +327,17 @@ impl ImageStore {
     #[must_use]
     pub fn has_layer(&self, diff_id: &str) -> bool {
         self.layer(diff_id).is_ok_and(|path| path.is_dir())
+    }
+
+    /// Makes the layer ours to bring; `None` while somebody else has it, whose end (or death) frees it. Two layers may rarely
+    /// stand in each other's way, and nobody may take a second claim while holding one.
+    ///
+    /// # Errors
+    /// When the digest is none, or the lock cannot be had.
+    pub fn claim_layer(&self, diff_id: &str) -> Result<Option<Claim>, ImageError> {
+        let byte = u16::from_str_radix(&short(diff_id)?[..4], 16).unwrap_or_default();
+        let lock = lock::try_acquire_byte(&self.root.join("claims"), byte).map_err(ImageError::Lock)?;
+        Ok(lock.map(|lock| Claim { _lock: lock }))
     }
 
     /// Unpacks a layer from its archive, already decompressed, unless it is there. Its content must have the digest

@@ -24,6 +24,12 @@ impl Layout {
         Self { data: data.to_owned(), state: state.to_owned() }
     }
 
+    /// Held by the process whose the trees are.
+    #[must_use]
+    pub fn locks(&self) -> [PathBuf; 2] {
+        [self.state.join("state.lock"), self.data.join("data.lock")]
+    }
+
     /// Image store.
     #[must_use]
     pub fn images(&self) -> PathBuf {

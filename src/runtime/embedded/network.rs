@@ -169,7 +169,11 @@ impl NetworkError {
     }
 }
 
-/// The network of this node's pods. Several threads may use it at once; they take turns.
+/// A CNI configuration: its file, its length and when it was written. `None` where there is none.
+pub type Configured = Option<(PathBuf, u64, Option<std::time::SystemTime>)>;
+
+/// The network of this node's pods. Several threads may use it at once, each for another sandbox: those that run plugins do so
+/// side by side, those on the bridge take turns.
 #[derive(Clone, Debug)]
 pub struct Network {
     config: NetworkConfig,
@@ -182,6 +186,19 @@ impl Network {
     pub fn new(config: NetworkConfig) -> Self {
         let records = Records::new(config.state.clone());
         Self { config, records }
+    }
+
+    /// Which CNI configuration is in force, for whoever wants to know whether it is still the same.
+    #[must_use]
+    pub fn configured(&self) -> Configured {
+        cni::identity(&self.config.cni_conf_dir)
+    }
+
+    /// Whether attaching or detaching this sandbox runs plugins.
+    #[must_use]
+    pub fn runs_plugins(&self, sandbox: &SandboxId) -> bool {
+        let recorded = self.records.one(sandbox).ok().flatten();
+        recorded.is_some_and(|record| record.cni.is_some()) || self.configured().is_some()
     }
 
     /// Whether pods can have a network: the runtime's condition `NetworkReady`.
@@ -213,14 +230,12 @@ impl Network {
     /// # Errors
     /// What failed. Nothing is left then.
     pub fn attach(&self, attachment: &Attachment) -> Result<Vec<IpAddr>, NetworkError> {
+        self.detach(&attachment.sandbox, None)?;
+        if let Some(list) = cni::load(&self.config.cni_conf_dir)? {
+            return self.attach_by_plugins(attachment, list);
+        }
         let _lock = self.records.lock()?;
-        if let Some(record) = self.records.one(&attachment.sandbox)? {
-            self.detach_locked(&record, None)?;
-        }
-        match cni::load(&self.config.cni_conf_dir)? {
-            Some(list) => self.attach_by_plugins(attachment, list),
-            None => self.attach_to_bridge(attachment),
-        }
+        self.attach_to_bridge(attachment)
     }
 
     /// Disconnects a pod; fine when it is, or when its namespace is gone.
@@ -228,9 +243,13 @@ impl Network {
     /// # Errors
     /// What failed; it may be tried again.
     pub fn detach(&self, sandbox: &SandboxId, netns: Option<&str>) -> Result<(), NetworkError> {
-        let _lock = self.records.lock()?;
         match self.records.one(sandbox)? {
-            Some(record) => self.detach_locked(&record, netns),
+            Some(record) if record.cni.is_some() => self.detach_locked(&record, netns),
+            Some(_) => {
+                let _lock = self.records.lock()?;
+                // As it is now that it is our turn.
+                self.records.one(sandbox)?.map_or(Ok(()), |record| self.detach_locked(&record, netns))
+            }
             None => Ok(()),
         }
     }
@@ -302,6 +321,7 @@ impl Network {
         let mut record =
             Record { sandbox: attachment.sandbox.clone(), pod: attachment.pod.clone(), ..Record::default() };
         record.cni = Some(cni.clone());
+        self.records.prepare()?;
         faults::step("write the record")?;
         self.records.write(&record)?;
         bridge::loopback(Path::new(&attachment.netns))?;

@@ -22,7 +22,7 @@ use super::spec::{
     User,
 };
 use crate::runtime_config::{
-    AppArmorChoice, CgroupDriver, ContainerConfig, NamespaceMode, SandboxConfig, SelinuxLabel,
+    AppArmorChoice, ContainerConfig, ContainerSecurity, NamespaceMode, SandboxConfig, SelinuxLabel,
 };
 use crate::types::{ContainerId, SandboxId};
 
@@ -31,8 +31,6 @@ use crate::types::{ContainerId, SandboxId};
 pub struct NodeFacts {
     /// Unified cgroup hierarchy.
     pub cgroup_v2: bool,
-    /// With systemd, cgroups of containers are scopes.
-    pub systemd_cgroups: bool,
     /// AppArmor is on.
     pub apparmor: bool,
     /// The profile of containers that ask for the runtime's own; empty when none is loaded.
@@ -49,14 +47,6 @@ pub struct NodeFacts {
     pub rlimits: Vec<Rlimit>,
     /// For containers of the node's network, whose pods have no name of their own.
     pub hostname: String,
-}
-
-impl NodeFacts {
-    /// The part that follows from the driver.
-    #[must_use]
-    pub fn with_driver(self, driver: CgroupDriver) -> Self {
-        Self { systemd_cgroups: driver == CgroupDriver::Systemd, ..self }
-    }
 }
 
 /// Everything a bundle is made of.
@@ -90,6 +80,8 @@ pub struct Input<'a> {
     pub user: &'a ResolvedUser,
     /// The machine.
     pub node: &'a NodeFacts,
+    /// Path of the cgroup that its own is in.
+    pub cgroup_parent: &'a str,
     /// Directories of its cgroup in every hierarchy.
     pub cgroups: &'a [PathBuf],
     /// The compiled filter, unless unconfined.
@@ -369,18 +361,38 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
     Ok(all)
 }
 
-fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
-    let security = &input.container.security;
-    if security.privileged {
-        return Ok(String::new());
-    }
+/// Which profile a container asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppArmorProfile<'a> {
+    /// None, or the machine has no `AppArmor`.
+    None,
+    /// The runtime's own.
+    Default,
+    /// One of the machine's.
+    Named(&'a str),
+    /// One of the machine's, which has no `AppArmor`.
+    Impossible(&'a str),
+}
+
+/// As containerd: who says nothing gets the default one, a privileged container no default one.
+#[must_use]
+pub fn apparmor_profile(security: &ContainerSecurity, enabled: bool) -> AppArmorProfile<'_> {
     match &security.apparmor {
-        Some(AppArmorChoice::Localhost(name)) if input.node.apparmor => Ok(name.clone()),
-        Some(AppArmorChoice::Localhost(name)) => Err(OciError::AppArmor(name.clone())),
-        Some(AppArmorChoice::RuntimeDefault) | None if input.node.apparmor => {
-            Ok(input.node.apparmor_default.clone())
+        Some(AppArmorChoice::Localhost(name)) if enabled => AppArmorProfile::Named(name),
+        Some(AppArmorChoice::Localhost(name)) => AppArmorProfile::Impossible(name),
+        Some(AppArmorChoice::RuntimeDefault) | None if enabled && !security.privileged => {
+            AppArmorProfile::Default
         }
-        Some(AppArmorChoice::Unconfined | AppArmorChoice::RuntimeDefault) | None => Ok(String::new()),
+        Some(AppArmorChoice::Unconfined | AppArmorChoice::RuntimeDefault) | None => AppArmorProfile::None,
+    }
+}
+
+fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
+    match apparmor_profile(&input.container.security, input.node.apparmor) {
+        AppArmorProfile::None => Ok(String::new()),
+        AppArmorProfile::Default => Ok(input.node.apparmor_default.clone()),
+        AppArmorProfile::Named(name) => Ok(name.to_owned()),
+        AppArmorProfile::Impossible(name) => Err(OciError::AppArmor(name.to_owned())),
     }
 }
 
@@ -419,13 +431,9 @@ fn annotations(input: &Input<'_>) -> BTreeMap<String, String> {
     .collect()
 }
 
+/// A path whoever rules the tree: below a scope of systemd's that is ours to divide there is nothing to ask it for.
 fn cgroups_path(input: &Input<'_>) -> String {
-    let parent = input.sandbox.cgroup_parent.as_str();
-    if input.node.systemd_cgroups {
-        let slice = parent.rsplit('/').next().unwrap_or(parent);
-        return format!("{slice}:cri-agent:{}", input.id);
-    }
-    format!("{}/{}", parent.trim_end_matches('/'), input.id)
+    format!("{}/{}", input.cgroup_parent.trim_end_matches('/'), input.id)
 }
 
 fn log_path(input: &Input<'_>) -> PathBuf {

@@ -8,6 +8,7 @@
 //! | `hosts`, `toml` | which servers stand for a registry |
 //! | `session`, `auth` | requests with credentials, redirects, retries |
 //! | `manifest` | documents and the choice of a platform (pure) |
+//! | `policy`, `signature` | whose signature an image needs, and whether it has it |
 //! | `blob` | a verified stream that goes on after a cut |
 //! | `fetch` | a whole pull, blocking |
 //! | `helper` | both ends of the child |
@@ -19,7 +20,9 @@ mod fetch;
 mod helper;
 mod hosts;
 mod manifest;
+mod policy;
 mod session;
+mod signature;
 mod toml;
 
 use std::path::PathBuf;
@@ -27,16 +30,26 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::http::stream::LeastRate;
+
 pub use error::{PullError, PullErrorKind};
 pub use fetch::pull;
-pub use helper::{helper_main, pull_in_child};
+pub use helper::{helper_main, pull_in_child, pull_until};
+pub use policy::policy_file;
 
+/// Where directories in containerd's `certs.d` layout are looked for, as a search path.
+pub const DEFAULT_HOSTS_DIRS: &str = "/etc/agent/certs.d:/etc/containerd/certs.d";
 /// Layers at the same time, as containerd.
 const DEFAULT_PARALLEL_LAYERS: usize = 3;
 /// More would only cost memory.
 const MAX_PARALLEL_LAYERS: usize = 16;
 /// A server that sends nothing for so long is asked anew.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that brings less on the average of [`RATE_WINDOW`] is given up: a layer must end some day, and a modem of
+/// the last century is ten times as fast.
+const LEAST_BYTES_PER_SECOND: u64 = 512;
+/// Long enough for the pauses of a radio link.
+const RATE_WINDOW: Duration = Duration::from_secs(60);
 /// When nothing moves for so long, the pull is given up (upstream's `image-pull-progress-deadline`).
 const PROGRESS_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -52,6 +65,21 @@ pub struct Auth {
     pub identity_token: String,
     /// A bearer token to send as it is.
     pub registry_token: String,
+    /// The one server that may see all this, as URL or `host[:port]`; every server that is asked (mirrors, too) when empty,
+    /// as containerd has it.
+    pub server_address: String,
+}
+
+impl Auth {
+    /// Whether this server may see it.
+    fn is_for(&self, authority: &str) -> bool {
+        let address =
+            self.server_address.split_once("://").map_or(self.server_address.as_str(), |(_, rest)| rest);
+        let host = address.split('/').next().unwrap_or_default();
+        // Docker Hub is called by any of its names.
+        let hub = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+        host.is_empty() || host == authority || (hub.contains(&host) && hub.contains(&authority))
+    }
 }
 
 impl std::fmt::Debug for Auth {
@@ -78,6 +106,10 @@ pub struct PullRequest {
     pub max_parallel_layers: usize,
     /// A connection that is silent for so many milliseconds is made anew; 0 is the default.
     pub stall_timeout_ms: u64,
+    /// The window in which the least rate is measured, in milliseconds; 0 is the default.
+    pub rate_window_ms: u64,
+    /// The policy of signatures, see `policy_file`; without one every image may be pulled.
+    pub policy: Option<PathBuf>,
     /// A pull in which nothing moves for so many milliseconds is given up; 0 is the default.
     pub progress_deadline_ms: u64,
 }
@@ -85,6 +117,11 @@ pub struct PullRequest {
 impl PullRequest {
     fn stall_timeout(&self) -> Duration {
         or_default(self.stall_timeout_ms, STALL_TIMEOUT)
+    }
+
+    fn least_rate(&self) -> LeastRate {
+        let window = or_default(self.rate_window_ms, RATE_WINDOW);
+        LeastRate { bytes_per_second: LEAST_BYTES_PER_SECOND, window }
     }
 
     fn progress_deadline(&self) -> Duration {

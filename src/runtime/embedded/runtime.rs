@@ -12,6 +12,8 @@
 //! | `sandbox`, `container` | making, stopping, removing |
 //! | `creation` | from a configuration to a bundle |
 //! | `exec` | programs in containers, and streams |
+//! | `networking` | which thread the network's verbs run in, and how often it is asked |
+//! | `claim` | that nobody else does the same in the same directories |
 //! | `watch` | ends: of containers, of monitors |
 //! | `recover` | the start: finding, undoing, forgetting |
 //! | `view` | one container in full |
@@ -25,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedMutexGuard, broadcast};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard, Semaphore, broadcast};
 
 use super::images::ImageStore;
 use super::layout::Layout;
@@ -44,6 +46,7 @@ use crate::types::{ContainerId, PodUid, SandboxId};
 
 pub mod api;
 mod cgroups;
+mod claim;
 mod container;
 mod creation;
 mod exec;
@@ -53,6 +56,7 @@ mod files;
 mod filters;
 mod image;
 mod monitors;
+mod networking;
 mod processes;
 pub mod record;
 mod recover;
@@ -88,6 +92,8 @@ pub struct EmbeddedConfig {
     pub handlers: BTreeMap<String, String>,
     /// Directories of `<host>/hosts.toml`.
     pub registry_hosts_dirs: Vec<PathBuf>,
+    /// Which images may be pulled, and with whose signature; `None` for the usual file, if there is one.
+    pub image_policy: Option<PathBuf>,
 }
 
 /// The runtime cannot be opened.
@@ -111,6 +117,14 @@ pub enum OpenError {
         #[source]
         source: super::images::ImageError,
     },
+    /// Somebody else has them.
+    #[error(
+        "another agent works with {0:?}: only one of `agent` and `agent cri` can use a --root-dir and a --runtime-state-dir, stop the other one first"
+    )]
+    InUse(PathBuf),
+    /// A lock file.
+    #[error(transparent)]
+    Lock(crate::sys::lock::LockError),
     /// What an earlier agent left.
     #[error("read the records of sandboxes in {path:?}")]
     Records {
@@ -147,6 +161,11 @@ struct Shared {
     said: RefCell<std::collections::BTreeSet<String>>,
     /// This program where nobody can write to it; `None` when the kernel cannot do that.
     program: Option<OwnedFd>,
+    /// Places for chains of network plugins.
+    plugins: Semaphore,
+    /// Held while the network is asked.
+    network_said: Mutex<Option<networking::Said>>,
+    _claim: claim::Claim,
 }
 
 /// Why a verb could not be carried out, before it has the verb's name.
@@ -201,13 +220,15 @@ impl EmbeddedRuntime {
     /// runs.
     ///
     /// # Errors
-    /// When its directories cannot be made or read.
+    /// When its directories cannot be made or read, or are another process's ([`OpenError::InUse`]).
     pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
+        let layout = config.layout.clone();
+        rt::blocking("make directories", move || files::make_directories(&layout)).await?;
+        let claim = claim::take(&config.layout).await?;
         let (layout, network) = (config.layout.clone(), config.network.clone());
         let cgroup = config.cgroup.clone();
         let own = config.program == Path::new(OWN_PROGRAM);
         let made = rt::blocking("open embedded runtime", move || {
-            files::make_directories(&layout)?;
             let program = own.then(read_only_program).flatten();
             let path = layout.images();
             let images = ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
@@ -227,6 +248,9 @@ impl EmbeddedRuntime {
             discarded: Cell::default(),
             said: RefCell::default(),
             program,
+            plugins: Semaphore::new(networking::MOST_PLUGINS),
+            network_said: Mutex::default(),
+            _claim: claim,
         });
         recover::recover(&shared).await?;
         Ok(Self { shared })
@@ -338,8 +362,7 @@ impl Runtime for EmbeddedRuntime {
     }
 
     async fn status(&self) -> Result<RuntimeStatus, RuntimeError> {
-        let network = Arc::clone(&self.shared.network);
-        let network_ready = rt::blocking("network status", move || network.status()).await;
+        let network_ready = networking::status(&self.shared).await;
         Ok(RuntimeStatus {
             runtime_ready: Ok(()),
             network_ready: network_ready.map_err(|why| format!("NetworkPluginNotReady: {why}")),

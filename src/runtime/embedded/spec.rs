@@ -232,7 +232,7 @@ pub struct Linux {
     /// Nodes to make below `/dev` beyond the default ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
-    /// cgroup path in the form of the cgroup driver; ours enters [`Bundle::cgroups`] instead.
+    /// cgroup path, for external runtimes; ours enters [`Bundle::cgroups`] instead.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cgroups_path: String,
     /// For external runtimes, and for the device rules.

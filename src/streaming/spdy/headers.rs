@@ -15,6 +15,9 @@ const MAX_BLOCK: usize = 16 * 1024;
 const ZLIB_HEADER: [u8; 2] = [0x78, 0x20];
 /// What a stored block of deflate holds.
 const STORED_MAX: usize = 0xffff;
+/// What zlib's sync flush ends with, an empty stored block: clients in Go give out what they have read when they meet it, and
+/// take anything else for a stream that was cut off.
+const FLUSHED: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 
 /// Name, in lower case, to value.
 pub type Headers = BTreeMap<String, String>;
@@ -124,6 +127,7 @@ impl HeaderWriter {
             block.extend((!length).to_le_bytes());
             block.extend(piece);
         }
+        block.extend(FLUSHED);
         block
     }
 }

@@ -374,7 +374,11 @@ impl ImageService for Services {
     async fn pull_image(&self, request: Request<cri::PullImageRequest>) -> Answer<cri::PullImageResponse> {
         let request = request.into_inner();
         let image = request.image.unwrap_or_default().image;
-        let auth = request.auth.map(|auth| ImageAuth { username: auth.username, password: auth.password });
+        let auth = request.auth.map(|auth| ImageAuth {
+            username: auth.username,
+            password: auth.password,
+            ..ImageAuth::default()
+        });
         let effect = |state: &mut super::State, _| state.world.resolve_remote(&image, auth.as_ref());
         let remote = self.shared.call("PullImage", &image, effect).await?;
         tokio::time::sleep(remote.pull_time).await;

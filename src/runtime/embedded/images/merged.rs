@@ -19,11 +19,12 @@ const MAX_LINKS: usize = 40;
 const MAX_STEPS: usize = 4096;
 
 /// A directory of the merged image: those that make it up, topmost first.
-type Merged = Vec<Handle>;
+pub(super) type Merged = Vec<Handle>;
 
-enum Found {
+pub(super) enum Found {
     Directory(Merged),
-    Link(PathBuf),
+    /// Where it leads, and the link itself.
+    Link(PathBuf, Handle),
     Other(Handle),
 }
 
@@ -34,13 +35,8 @@ impl ImageStore {
     /// When it cannot be read or is longer than `max`.
     pub fn image_file(&self, image: &Image, path: &str, max: usize) -> Result<Option<Vec<u8>>, ImageError> {
         let place = || PathBuf::from(path);
-        let mut roots = Merged::new();
-        for layer in &image.layers {
-            roots.push(Handle::open(layer).map_err(io_error("open", layer))?);
-        }
-        let Some(node) =
-            resolve(roots, Path::new(path)).map_err(io_error("look up in the image", &place()))?
-        else {
+        let found = resolve(roots(image)?, Path::new(path));
+        let Some(Found::Other(node)) = found.map_err(io_error("look up in the image", &place()))? else {
             return Ok(None);
         };
         let metadata = node.metadata().map_err(io_error("look at", &place()))?;
@@ -53,13 +49,19 @@ impl ImageStore {
     }
 }
 
-fn resolve(roots: Merged, path: &Path) -> io::Result<Option<Handle>> {
+/// The root of the merged image.
+pub(super) fn roots(image: &Image) -> Result<Merged, ImageError> {
+    image.layers.iter().map(|layer| Handle::open(layer).map_err(io_error("open", layer))).collect()
+}
+
+/// What is at a path, links resolved inside the image.
+pub(super) fn resolve(roots: Merged, path: &Path) -> io::Result<Option<Found>> {
     let mut way = vec![roots];
     let mut rest: Vec<PathBuf> = Vec::new();
     push(&mut rest, path);
     let mut links = 0;
     for _ in 0..MAX_STEPS {
-        let Some(step) = rest.pop() else { return Ok(None) };
+        let Some(step) = rest.pop() else { return Ok(way.pop().map(Found::Directory)) };
         match step.components().next() {
             Some(Component::RootDir) => way.truncate(1),
             Some(Component::ParentDir) if way.len() > 1 => drop(way.pop()),
@@ -68,7 +70,7 @@ fn resolve(roots: Merged, path: &Path) -> io::Result<Option<Handle>> {
                 match look_up(here, name)? {
                     None => return Ok(None),
                     Some(Found::Directory(directory)) => way.push(directory),
-                    Some(Found::Link(target)) => {
+                    Some(Found::Link(target, _)) => {
                         links += 1;
                         if links > MAX_LINKS {
                             return Ok(None);
@@ -77,7 +79,7 @@ fn resolve(roots: Merged, path: &Path) -> io::Result<Option<Handle>> {
                     }
                     Some(Found::Other(node)) => {
                         // A file is the end of the way or there is none.
-                        return Ok(rest.is_empty().then_some(node));
+                        return Ok(rest.is_empty().then_some(Found::Other(node)));
                     }
                 }
             }
@@ -92,7 +94,7 @@ fn push(rest: &mut Vec<PathBuf>, path: &Path) {
 }
 
 /// One name in a merged directory.
-fn look_up(here: &Merged, name: &OsStr) -> io::Result<Option<Found>> {
+pub(super) fn look_up(here: &Merged, name: &OsStr) -> io::Result<Option<Found>> {
     let mut directories = Merged::new();
     for layer in here {
         let node = match layer.entry(name) {
@@ -110,7 +112,7 @@ fn look_up(here: &Merged, name: &OsStr) -> io::Result<Option<Found>> {
             break;
         } else if metadata.is_symlink() {
             let target = std::fs::read_link(own_path(layer, name))?;
-            return Ok(Some(Found::Link(target)));
+            return Ok(Some(Found::Link(target, node)));
         } else {
             return Ok(Some(Found::Other(node)));
         }

@@ -64,6 +64,28 @@ impl Platform {
     }
 }
 
+/// Not the name of a platform.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no platform: write it as linux/arm64 or linux/arm/v7")]
+pub struct PlatformError(String);
+
+impl std::str::FromStr for Platform {
+    type Err = PlatformError;
+
+    fn from_str(text: &str) -> Result<Self, PlatformError> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let (os, architecture, variant) = match parts[..] {
+            [os, architecture] => (os, architecture, ""),
+            [os, architecture, variant] if !variant.is_empty() => (os, architecture, variant),
+            _ => return Err(PlatformError(text.to_owned())),
+        };
+        if os.is_empty() || architecture.is_empty() {
+            return Err(PlatformError(text.to_owned()));
+        }
+        Ok(Self { os: os.to_owned(), architecture: architecture.to_owned(), variant: variant.to_owned() })
+    }
+}
+
 impl std::fmt::Display for Platform {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}/{}", self.os, self.architecture)?;
@@ -95,9 +117,15 @@ mod tests {
     use super::*;
 
     fn platform(text: &str) -> Platform {
-        let mut parts = text.split('/').map(str::to_owned);
-        let mut part = || parts.next().unwrap_or_default();
-        Platform { os: part(), architecture: part(), variant: part() }
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_platform_is_written_in_two_or_three_words() {
+        assert_eq!(platform("linux/arm/v7").to_string(), "linux/arm/v7");
+        for text in ["", "linux", "linux/", "/arm", "linux/arm/", "linux/arm/v7/x"] {
+            assert_eq!(text.parse::<Platform>(), Err(PlatformError(text.to_owned())));
+        }
     }
 
     #[test]

@@ -217,18 +217,16 @@ impl Rootfs {
         let mut empty: Option<Mount> = None;
         for path in masked {
             let Some(target) = self.find(path)? else { continue };
-            let cover = if facts(target.as_fd()).doing("look at", path)?.is_directory {
-                let empty = match &empty {
-                    Some(empty) => empty,
-                    None => empty.insert(empty_directory().doing("make", "an empty directory")?),
-                };
-                Mount::copy_of_descriptor(empty.as_fd(), false)
-            } else {
-                Mount::copy_of_descriptor(null.as_fd(), false)
+            if !facts(target.as_fd()).doing("look at", path)?.is_directory {
+                cover(&target, copy_for(&null, path)?, path)?;
+                continue;
+            }
+            // The first is used itself: before Linux 6.15 nothing is copied that is mounted nowhere.
+            let next = match &empty {
+                Some(empty) => copy_for(empty, path)?,
+                None => empty_directory().doing("make", "an empty directory")?,
             };
-            let cover = cover.doing("make a cover of", path)?;
-            cover.attach(target.as_fd()).doing("mask", path)?;
-            cover.set_attributes(Attributes { set: READ_ONLY, clear: 0 }, false).doing("mask", path)?;
+            empty = Some(cover(&target, next, path)?);
         }
         Ok(())
     }
@@ -268,6 +266,17 @@ impl Rootfs {
         }
         .doing("set propagation of", "the root")
     }
+}
+
+fn copy_for(source: &impl AsFd, path: &str) -> Result<Mount, InitError> {
+    Mount::copy_of_descriptor(source.as_fd(), false).doing("make a cover of", path)
+}
+
+/// Mounts it over a path; it is what the path shows from then on.
+fn cover(target: &OwnedFd, cover: Mount, path: &str) -> Result<Mount, InitError> {
+    cover.attach(target.as_fd()).doing("mask", path)?;
+    cover.set_attributes(Attributes { set: READ_ONLY, clear: 0 }, false).doing("mask", path)?;
+    Ok(cover)
 }
 
 fn empty_directory() -> std::io::Result<Mount> {

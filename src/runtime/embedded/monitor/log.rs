@@ -3,9 +3,9 @@
 //!
 //! Owns the file and the cutting of streams into entries. A log that cannot be written never stops a container.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::sys::streams::open_log;
 use crate::types::Timestamp;
@@ -136,11 +136,22 @@ pub(super) struct Log {
     torn: bool,
 }
 
+/// Opens a log, and makes its directory when that is missing, as containerd does: not every client of CRI makes it.
+fn open_in_place(path: &Path) -> io::Result<File> {
+    match open_log(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fs::create_dir_all(path.parent().unwrap_or(path))?;
+            open_log(path)
+        }
+        opened => opened,
+    }
+}
+
 impl Log {
     /// # Errors
     /// The kernel's answer.
     pub(super) fn open(path: Option<PathBuf>) -> io::Result<Self> {
-        let file = path.as_deref().map(open_log).transpose()?;
+        let file = path.as_deref().map(open_in_place).transpose()?;
         Ok(Self { path, file, lost: 0, torn: false })
     }
 
@@ -150,7 +161,7 @@ impl Log {
     /// The kernel's answer.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         if let Some(path) = &self.path {
-            self.file = Some(open_log(path)?);
+            self.file = Some(open_in_place(path)?);
             self.torn = false;
         }
         Ok(())

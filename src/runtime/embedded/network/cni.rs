@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::Attachment;
 use super::records::CniRecord;
+use super::{Attachment, Configured};
 use crate::api::quantity::Quantity;
 use crate::sys::command;
 
@@ -28,6 +28,8 @@ const WITH_STATUS: &str = "1.1.0";
 const POD_LINK: &str = "eth0";
 /// A plugin that takes longer hangs: it, and what it started, is killed.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The same for the question whether it is ready.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 /// A configuration or a result is some kilobytes.
 const MAX_BYTES: u64 = 1024 * 1024;
 /// Of a plugin's complaint.
@@ -127,21 +129,33 @@ pub fn load(directory: &Path) -> Result<Option<List>, CniError> {
         let path = path.to_owned();
         move |source| CniError::Read { path, source }
     };
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(failed(directory))?,
-    };
-    let is_configuration = |path: &PathBuf| {
-        let extension = path.extension().and_then(|extension| extension.to_str());
-        matches!(extension, Some("conf" | "conflist" | "json")) && path.is_file()
-    };
-    let first = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_configuration).min();
-    let Some(path) = first else { return Ok(None) };
+    let Some(path) = first_file(directory).map_err(failed(directory))? else { return Ok(None) };
     if fs::metadata(&path).map_err(failed(&path))?.len() > MAX_BYTES {
         return Err(CniError::Config { path, problem: "it is longer than 1 MiB".to_owned() });
     }
     let text = fs::read(&path).map_err(failed(&path))?;
     parse(&text).map(Some).map_err(|problem| CniError::Config { path, problem })
+}
+
+/// The file in force and what tells one version of it from another. `None` also when the directory cannot be read: [`load`] says
+/// why.
+#[must_use]
+pub fn identity(directory: &Path) -> Configured {
+    let path = first_file(directory).ok()??;
+    let metadata = fs::metadata(&path).ok()?;
+    Some((path, metadata.len(), metadata.modified().ok()))
+}
+
+fn first_file(directory: &Path) -> io::Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let is_configuration = |path: &PathBuf| {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        matches!(extension, Some("conf" | "conflist" | "json")) && path.is_file()
+    };
+    Ok(entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_configuration).min())
 }
 
 /// A list, or a single plugin, which is a list of one.
@@ -257,7 +271,8 @@ impl List {
                 .env("CNI_IFNAME", POD_LINK)
                 .env("CNI_ARGS", arguments(subject));
         }
-        let answer = command::run(&mut program, request.to_string().as_bytes(), MAX_BYTES, TIMEOUT)
+        let timeout = if command == "STATUS" { STATUS_TIMEOUT } else { TIMEOUT };
+        let answer = command::run(&mut program, request.to_string().as_bytes(), MAX_BYTES, timeout)
             .map_err(|source| CniError::Run { plugin: kind.to_owned(), command, source })?;
         if answer.status.success() {
             return Ok(answer.output);

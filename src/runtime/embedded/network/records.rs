@@ -91,13 +91,21 @@ impl Records {
         Self { directory }
     }
 
+    /// Makes the directory.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn prepare(&self) -> Result<(), RecordError> {
+        fs::create_dir_all(&self.directory)
+            .map_err(|source| RecordError::new("make directory", &self.directory, source))
+    }
+
     /// Takes the lock; it is free again when the value is dropped.
     ///
     /// # Errors
     /// When directory or lock cannot be made.
     pub fn lock(&self) -> Result<FileLock, RecordError> {
-        fs::create_dir_all(&self.directory)
-            .map_err(|source| RecordError::new("make directory", &self.directory, source))?;
+        self.prepare()?;
         let path = self.directory.join(LOCK);
         acquire(&path).map_err(|error| RecordError::new("lock", &path, io::Error::other(error)))
     }

@@ -83,6 +83,7 @@ impl Case {
             target_pid: self.target,
             user: &self.user,
             node: &self.node,
+            cgroup_parent: &self.sandbox.cgroup_parent,
             cgroups: &["/cg/c1".into()],
             seccomp_filter: Some(Path::new("/f")),
             seccomp_profile: Some(profile),
@@ -324,8 +325,20 @@ fn profiles_and_labels_are_for_nodes_that_have_them() {
     assert_eq!(case.process().apparmor_profile, "own");
     case.container.security.apparmor = None;
     assert_eq!(case.process().apparmor_profile, "default");
+    case.container.security.apparmor = Some(AppArmorChoice::RuntimeDefault);
+    assert_eq!(case.process().apparmor_profile, "default");
     case.container.security.apparmor = Some(AppArmorChoice::Unconfined);
     assert_eq!(case.process().apparmor_profile, "");
+    (case.container.security.privileged, case.sandbox.privileged) = (true, true);
+    for (choice, profile) in [
+        (None, ""),
+        (Some(AppArmorChoice::RuntimeDefault), ""),
+        (Some(AppArmorChoice::Localhost("own".into())), "own"),
+    ] {
+        case.container.security.apparmor = choice;
+        assert_eq!(case.process().apparmor_profile, profile, "privileged");
+    }
+    (case.container.security.privileged, case.sandbox.privileged) = (false, false);
     case.sandbox.selinux = Some(SelinuxLabel { level: "s0:c1".into(), ..SelinuxLabel::default() });
     assert_eq!(case.process().selinux_label, "");
     case.node.selinux = true;
@@ -344,8 +357,6 @@ fn resources_have_the_specifications_form() {
         hugepage_limits: vec![("2MB".into(), 7)],
         ..LinuxResources::default()
     };
-    case.node = case.node.with_driver(CgroupDriver::Systemd);
-    case.sandbox.cgroup_parent = "/kubepods.slice/kubepods-podu1.slice".into();
     case.node.cgroup_v2 = false;
     let without = serde_json::to_value(&case.run().unwrap().oci.linux.resources).unwrap();
     assert_eq!(without["hugepageLimits"], json!(null), "there is no such hierarchy");
@@ -356,7 +367,7 @@ fn resources_have_the_specifications_form() {
     assert_eq!(value["memory"], json!({"limit": 100, "swap": 100}));
     assert_eq!(value["hugepageLimits"], json!([{"pageSize": "2MB", "limit": 7}]));
     assert_eq!(value["devices"][0], json!({"allow": false, "type": "a", "access": "rwm"}));
-    assert_eq!(bundle.oci.linux.cgroups_path, "kubepods-podu1.slice:cri-agent:c1");
+    assert_eq!(bundle.oci.linux.cgroups_path, "/kubepods/podu1/c1");
     assert_eq!(bundle.oci.process.oom_score_adj, Some(1000));
 }
 
@@ -444,7 +455,7 @@ fn runc_runs_it() {
     let config = crate::cgroup::CgroupConfig {
         mount: "/sys/fs/cgroup".into(),
         v2: case.node.cgroup_v2,
-        driver: CgroupDriver::Cgroupfs,
+        driver: crate::runtime_config::CgroupDriver::Cgroupfs,
     };
     let _ = crate::cgroup::remove(&config, &case.sandbox.cgroup_parent);
     let (said, complained) =

@@ -133,7 +133,8 @@ fn fetch_token(
     }
     let service = challenge.parameter("service").unwrap_or_default();
     let scope = challenge.parameter("scope").filter(|scope| !scope.is_empty()).unwrap_or(scope);
-    let identity = auth.filter(|auth| !auth.identity_token.is_empty());
+    // As containerd: a user and password win.
+    let identity = auth.filter(|auth| auth.username.is_empty() && !auth.identity_token.is_empty());
     let answer = if let Some(auth) = identity {
         let form = format!(
             "grant_type=refresh_token&service={}&scope={}&client_id={CLIENT_ID}&refresh_token={}",

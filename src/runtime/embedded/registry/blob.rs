@@ -16,8 +16,10 @@ use super::session::{Ask, Session, back_off};
 use super::{LayerState, PullError};
 use crate::http::stream::{Answer, Method};
 
-/// Cuts in a row without a single byte in between, at one server.
+/// Connections in a row that each brought less than [`WORTHWHILE`] before they were cut, at one server.
 const FRUITLESS_CUTS: u32 = 5;
+/// Less would let a server that sends a byte and hangs up keep us for ever.
+const WORTHWHILE: u64 = 16 * 1024;
 /// How often progress is told.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 /// Read at once: the end of a blob is held back in a buffer of this size until its digest is known to be right.
@@ -49,6 +51,8 @@ pub(super) struct BlobReader<'a> {
     /// Of `chunk`, what has not been handed out.
     ready: std::ops::Range<usize>,
     cuts: u32,
+    /// Bytes since the last cut.
+    since_cut: u64,
     verified: bool,
     fault: Fault,
     tell: Tell<'a>,
@@ -68,6 +72,7 @@ impl<'a> BlobReader<'a> {
             chunk: vec![0; CHUNK_BYTES],
             ready: 0..0,
             cuts: 0,
+            since_cut: 0,
             verified: false,
             fault: Fault::default(),
             tell,
@@ -129,6 +134,7 @@ impl<'a> BlobReader<'a> {
                     return Ok(count);
                 }
                 // A registry that goes away in the middle is given the time to come back.
+                Err(error) if error.is_slow() => self.next_server(error)?,
                 Err(error) if error.is_transient() || (self.offset > 0 && error.is_refused()) => {
                     self.cut(error)?;
                 }
@@ -138,7 +144,10 @@ impl<'a> BlobReader<'a> {
     }
 
     fn take(&mut self, count: usize) -> Result<(), PullError> {
-        self.cuts = 0;
+        self.since_cut += count as u64;
+        if self.since_cut >= WORTHWHILE {
+            self.cuts = 0;
+        }
         self.offset += count as u64;
         if self.offset > self.blob.size {
             let problem = format!("longer than the {} bytes that the manifest names", self.blob.size);
@@ -171,9 +180,15 @@ impl<'a> BlobReader<'a> {
     fn cut(&mut self, error: PullError) -> Result<(), PullError> {
         self.answer = None;
         self.cuts += 1;
+        self.since_cut = 0;
         if self.cuts < FRUITLESS_CUTS {
             return self.session.cancel.pause(back_off(self.cuts.saturating_sub(1)));
         }
+        self.next_server(error)
+    }
+
+    fn next_server(&mut self, error: PullError) -> Result<(), PullError> {
+        self.answer = None;
         if self.servers.len() > 1 {
             self.servers.remove(0);
             self.cuts = 0;

@@ -23,6 +23,8 @@ pub enum PullErrorKind {
     Invalid,
     /// The reference or the configuration of hosts makes no sense.
     Configuration,
+    /// The policy wants a signature that the image does not have.
+    Signature,
     /// Our own store.
     Storage,
 }
@@ -45,6 +47,22 @@ pub enum PullError {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
+    },
+    /// The file of the policy, or a key that it names.
+    #[error("{}: {problem}", path.display())]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The policy says no. The first word is the kubelet's reason.
+    #[error("SignatureValidationFailed: {reference}: {reason}")]
+    Signature {
+        /// Normalised.
+        reference: String,
+        /// Why.
+        reason: String,
     },
     /// Which image it is could not be found out.
     #[error("failed to resolve reference {reference:?}")]
@@ -143,6 +161,9 @@ pub enum PullError {
     /// Another part of the same pull failed first.
     #[error("given up because another layer failed")]
     Cancelled,
+    /// Whoever asked for it gave it up.
+    #[error("interrupted; layers that came in full stay for the next try")]
+    Interrupted,
     /// A thread or process cannot be made.
     #[error("{what}")]
     System {
@@ -179,7 +200,8 @@ impl PullError {
     #[must_use]
     pub fn kind(&self) -> PullErrorKind {
         match self {
-            Self::Reference { .. } | Self::Hosts { .. } => PullErrorKind::Configuration,
+            Self::Reference { .. } | Self::Hosts { .. } | Self::Policy { .. } => PullErrorKind::Configuration,
+            Self::Signature { .. } => PullErrorKind::Signature,
             Self::Resolve { source, .. }
             | Self::Unpack { source, .. }
             | Self::AfterMirrors { source, .. } => source.kind(),
@@ -190,6 +212,7 @@ impl PullError {
             | Self::Status { .. }
             | Self::Redirect { .. }
             | Self::Cancelled
+            | Self::Interrupted
             | Self::Stuck { .. }
             | Self::Died { .. } => PullErrorKind::Unavailable,
             Self::Invalid { .. } => PullErrorKind::Invalid,
@@ -218,6 +241,21 @@ impl PullError {
     /// True when nobody listened.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self, Self::Request(HttpError::Refused { .. }))
+    }
+
+    /// True when a server that is reached said no, as far as a HEAD can say why.
+    pub(super) fn is_answer(&self) -> bool {
+        match self {
+            Self::NotFound { .. } | Self::Denied { .. } => true,
+            Self::Status { status, .. } => matches!(status, 400..=499) && *status != 429,
+            Self::AfterMirrors { source, .. } => source.is_answer(),
+            _ => false,
+        }
+    }
+
+    /// True when what came was too little to go on with this server.
+    pub(super) fn is_slow(&self) -> bool {
+        matches!(self, Self::Request(HttpError::Slow { .. }))
     }
 
     /// True when the same request may do better at once or soon.

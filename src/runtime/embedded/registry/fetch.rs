@@ -2,23 +2,32 @@
 //!
 //! Owns the order. Must not know who asked.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::blob::BlobReader;
 use super::error::invalid;
 use super::hosts::{Host, hosts_of};
 use super::manifest::{self, ACCEPT, Descriptor, Document, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
+use super::policy::{self, Rule};
 use super::session::{Ask, Session};
-use super::{LayerState, Progress, PullError, PullRequest, Pulled};
+use super::signature::{self, Key};
+use super::{LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled};
 use crate::http::stream::Method;
 use crate::runtime::embedded::images::compression::Decompress;
-use crate::runtime::embedded::images::platform::Platform;
+use crate::runtime::embedded::images::documents::{self, ConfigDocument};
+use crate::runtime::embedded::images::platform::{Platform, PlatformError};
 use crate::runtime::embedded::images::reference::{Reference, normalise_reference};
-use crate::runtime::embedded::images::{ImageError, ImageStore, NewImage, UnpackLimits, digest_of};
+use crate::runtime::embedded::images::{Image, ImageError, ImageStore, NewImage, UnpackLimits, digest_of};
 
 /// Only touched pages cost; TLS and decoders are deep in unoptimised builds.
 const STACK_BYTES: usize = 1024 * 1024;
+
+/// How often a layer that somebody else brings is looked for. A lock tells of its end to those alone who wait in the kernel,
+/// and there nobody could give up.
+const CLAIM_EVERY: Duration = Duration::from_millis(250);
 
 /// A document as it came.
 struct Fetched {
@@ -48,15 +57,34 @@ pub fn pull(
     })?;
     let platform = wanted_platform(&request.platform)?;
     let name = reference.to_string();
-    let hosts = hosts_of(&reference.registry, &request.hosts_dirs, request.stall_timeout())?;
+    let keys = wanted_keys(request.policy.as_deref(), &reference)?;
+    let mut hosts = hosts_of(&reference.registry, &request.hosts_dirs, request.stall_timeout())?;
+    for host in &mut hosts {
+        host.options.least_rate = Some(request.least_rate());
+    }
     let mut session = Session::new(hosts, &reference.repository, request.auth.clone());
     let resolve = |source| PullError::Resolve { reference: name.clone(), source: Box::new(source) };
     let unpack = |source| PullError::Unpack { reference: name.clone(), source: Box::new(source) };
 
+    // A signature is looked for again each time: the policy may be another than when the image came.
+    if keys.is_none()
+        && let Some((image, digest)) =
+            unchanged(store, &mut session, &reference, &platform).map_err(resolve)?
+    {
+        progress(Progress::Resolved { reference: name.clone(), digest: digest.clone() });
+        return Ok(pulled(image.id, name, reference.with_digest(&digest), progress));
+    }
     let first = resolve_reference(&mut session, &reference).map_err(resolve)?;
     progress(Progress::Resolved { reference: name.clone(), digest: first.digest.clone() });
     let (manifest, config, layers) =
         find_image(&mut session, &reference, &first, &platform).map_err(unpack)?;
+    if let Some(keys) = keys {
+        let digests: &[&str] = &[&first.digest, &manifest.digest];
+        check_signature(&mut session, &keys, digests, &name).map_err(|error| match error {
+            SignatureError::Absent(reason) => PullError::Signature { reference: name.clone(), reason },
+            SignatureError::Unknown(error) => unpack(error),
+        })?;
+    }
     let config_bytes = fetch_config(&mut session, &config).map_err(unpack)?;
     let diff_ids = manifest::diff_ids(&config_bytes, layers.len(), &config.digest).map_err(unpack)?;
     let layers: Vec<Layer> =
@@ -86,28 +114,132 @@ pub fn pull(
         other => other,
     };
     let image = image.map_err(PullError::Store).map_err(unpack)?;
+    Ok(pulled(image.id, name, repo_digest, progress))
+}
+
+fn pulled(
+    image_id: String,
+    reference: String,
+    repo_digest: String,
+    progress: &mut dyn FnMut(Progress),
+) -> Pulled {
     progress(Progress::Done {
-        image_id: image.id.clone(),
-        reference: name.clone(),
+        image_id: image_id.clone(),
+        reference: reference.clone(),
         repo_digest: repo_digest.clone(),
     });
-    Ok(Pulled { image_id: image.id, reference: name, repo_digest })
+    Pulled { image_id, reference, repo_digest }
+}
+
+/// The keys one of which must have signed the image; `None` when nobody wants a signature.
+fn wanted_keys(policy: Option<&Path>, reference: &Reference) -> Result<Option<Vec<Key>>, PullError> {
+    match policy.map(|file| policy::rule_for(file, reference)).transpose()? {
+        None | Some(Rule::Accept) => Ok(None),
+        Some(Rule::Reject(reason)) => Err(PullError::Signature { reference: reference.to_string(), reason }),
+        Some(Rule::Keys(files)) => signature::read_keys(&files)
+            .map(Some)
+            .map_err(|(path, problem)| PullError::Policy { path, problem }),
+    }
+}
+
+/// Why an image is not known to be signed.
+enum SignatureError {
+    /// There is no good signature.
+    Absent(String),
+    /// It could not be found out.
+    Unknown(PullError),
+}
+
+/// Looks for a good signature beside the index and beside the manifest.
+fn check_signature(
+    session: &mut Session,
+    keys: &[Key],
+    digests: &[&str],
+    name: &str,
+) -> Result<(), SignatureError> {
+    let mut problems: Vec<String> = Vec::new();
+    for (index, digest) in digests.iter().enumerate() {
+        if digests[..index].contains(digest) {
+            continue;
+        }
+        let found =
+            fetch_document(session, &signature::tag_of(digest), name, |host| host.pulls && host.resolves);
+        let found = match found {
+            Err(error) if error.kind() == PullErrorKind::NotFound => continue,
+            other => other.map_err(SignatureError::Unknown)?,
+        };
+        for claim in signature::claims(&found.bytes) {
+            manifest::check_digest(&claim.payload.digest).map_err(SignatureError::Unknown)?;
+            let mut nobody = |_: u64, _: LayerState| {};
+            let payload = BlobReader::new(session, &claim.payload, &mut nobody)
+                .read_document(signature::MAX_PAYLOAD_BYTES)
+                .map_err(SignatureError::Unknown)?;
+            match signature::check(&claim, &payload, keys, digests) {
+                Ok(()) => return Ok(()),
+                Err(problem) if problems.contains(&problem) => {}
+                Err(problem) => problems.push(problem),
+            }
+        }
+    }
+    if problems.is_empty() {
+        problems.push(format!(
+            "{} is not signed (no tag {} with a signature)",
+            digests[0],
+            signature::tag_of(digests[0])
+        ));
+    }
+    Err(SignatureError::Absent(problems.join("; ")))
+}
+
+/// The image that is here already, and its digest at the registry, when that is still the one. Asked by HEAD: registries
+/// that count pulls do not count it, and the answer says whether we may have it.
+fn unchanged(
+    store: &ImageStore,
+    session: &mut Session,
+    reference: &Reference,
+    platform: &Platform,
+) -> Result<Option<(Image, String)>, PullError> {
+    let image = store.resolve(&reference.to_string()).map_err(PullError::Store)?;
+    let Some(image) = image.filter(|image| is_for(store, image, platform)) else { return Ok(None) };
+    let name = reference.digest.clone().or_else(|| reference.tag.clone()).unwrap_or_default();
+    let path = format!("manifests/{name}");
+    let what = reference.to_string();
+    let headers = [("Accept".to_owned(), ACCEPT.to_owned())];
+    let ask = Ask { method: Method::Head, path: &path, headers: &headers, what: &what };
+    let servers = session.servers(|host| host.pulls && (host.resolves || reference.digest.is_some()));
+    let digest = match session.ask_any(&servers, |session, index| session.ask(index, ask)) {
+        Ok(answer) => answer.header("docker-content-digest"),
+        // Some know no HEAD; and a GET says why not.
+        Err(error) if error.is_answer() => None,
+        Err(error) => return Err(error),
+    };
+    let digest = match (&reference.digest, digest) {
+        // What a digest means does not change: that it is there for us is all there is to ask.
+        (Some(digest), Some(_)) => digest.clone(),
+        (None, Some(digest)) if image.repo_digests.contains(&reference.with_digest(&digest)) => digest,
+        _ => return Ok(None),
+    };
+    Ok(Some((image, digest)))
+}
+
+/// Whether an image is what a pull for this platform would bring, as far as its own configuration says.
+fn is_for(store: &ImageStore, image: &Image, platform: &Platform) -> bool {
+    let config = store.read_document(&image.id).ok();
+    let config = config.and_then(|bytes| documents::decode::<ConfigDocument>(&image.id, &bytes).ok());
+    config.is_some_and(|config| {
+        config.platform.architecture == platform.architecture && platform.rank(&config.platform).is_some()
+    })
 }
 
 fn wanted_platform(text: &str) -> Result<Platform, PullError> {
     if text.is_empty() {
         return Ok(Platform::current());
     }
-    let parts: Vec<&str> = text.split('/').collect();
-    let (os, architecture, variant) = match parts[..] {
-        [os, architecture] => (os, architecture, ""),
-        [os, architecture, variant] => (os, architecture, variant),
-        _ => {
-            let problem = format!("platform {text:?}: write it as linux/arm64 or linux/arm/v7");
-            return Err(PullError::Reference { image: text.to_owned(), problem });
-        }
+    let wrong = |problem: PlatformError| PullError::Reference {
+        image: text.to_owned(),
+        problem: problem.to_string(),
     };
-    Ok(Platform { os: os.to_owned(), architecture: architecture.to_owned(), variant: variant.to_owned() })
+    text.parse().map_err(wrong)
 }
 
 fn resolve_reference(session: &mut Session, reference: &Reference) -> Result<Fetched, PullError> {
@@ -256,6 +388,19 @@ fn fetch_layer(
     layer: &Layer,
     tell: &mut dyn FnMut(u64, LayerState),
 ) -> Result<(), PullError> {
+    // Somebody else may be bringing it just now, for another pod or by hand: once is enough.
+    let _claim = loop {
+        if store.has_layer(&layer.diff_id) {
+            tell(layer.blob.size, LayerState::Exists);
+            return Ok(());
+        }
+        if let Some(claim) = store.claim_layer(&layer.diff_id).map_err(PullError::Store)? {
+            break claim;
+        }
+        tell(0, LayerState::Waiting);
+        session.cancel.pause(CLAIM_EVERY)?;
+    };
+    // The other one may have been done between our two looks.
     if store.has_layer(&layer.diff_id) {
         tell(layer.blob.size, LayerState::Exists);
         return Ok(());

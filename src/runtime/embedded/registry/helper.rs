@@ -21,6 +21,8 @@ const SUBCOMMAND: &str = "pull-helper";
 const MAX_REQUEST_BYTES: u64 = 1024 * 1024;
 /// A line of progress holds a few names; an error message may be long.
 const MAX_LINE_BYTES: usize = 256 * 1024;
+/// A killed process is gone in no time, but for what the kernel still does for it.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 /// A slow card may need minutes until a big layer is really on it, and nothing is told meanwhile.
 const DISK_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -65,8 +67,23 @@ fn serve(tell: &mut dyn FnMut(Progress)) -> Result<(), PullError> {
 pub async fn pull_in_child(
     program: &Path,
     request: &PullRequest,
-    mut progress: impl FnMut(Progress),
+    progress: impl FnMut(Progress),
 ) -> Result<Pulled, PullError> {
+    pull_until(program, request, progress, std::future::pending()).await
+}
+
+/// As [`pull_in_child`], given up as soon as `stop` is there: when the answer comes the child is gone, but for
+/// one that cannot be killed.
+///
+/// # Errors
+/// As [`pull_in_child`], and [`PullError::Interrupted`].
+pub async fn pull_until(
+    program: &Path,
+    request: &PullRequest,
+    mut progress: impl FnMut(Progress),
+    stop: impl Future<Output = ()>,
+) -> Result<Pulled, PullError> {
+    let mut stop = std::pin::pin!(stop);
     let value = serde_json::to_value(request).map_err(|error| invalid("pull request", error.to_string()))?;
     let child = TalkingChild::start(Command::new(program).arg(SUBCOMMAND), value.to_string().as_bytes())
         .map_err(|source| PullError::System { what: "start the pull helper", source })?;
@@ -77,8 +94,17 @@ pub async fn pull_in_child(
     loop {
         let deadline = request.progress_deadline();
         let patience = if extracting.is_empty() { deadline } else { DISK_PATIENCE.max(deadline) };
-        let count = tokio::time::timeout(patience, child.read(&mut buffer))
-            .await
+        let heard = tokio::select! {
+            biased;
+            () = &mut stop => {
+                // One that hangs in the kernel's file system ends later by itself.
+                let _ = tokio::time::timeout(END_PATIENCE, child.end()).await;
+                return Err(PullError::Interrupted);
+            }
+            // What is read is read: nothing is lost with the other arm.
+            heard = tokio::time::timeout(patience, child.read(&mut buffer)) => heard,
+        };
+        let count = heard
             .map_err(|_| PullError::Stuck { seconds: patience.as_secs() })?
             .map_err(|source| PullError::System { what: "hear the pull helper", source })?;
         if count == 0 {

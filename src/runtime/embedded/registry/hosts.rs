@@ -212,6 +212,7 @@ impl Part {
                 skip_verify: self.skip_verify,
                 connect_timeout: self.dial_timeout.unwrap_or(DIAL_TIMEOUT),
                 stall_timeout: if stall.is_zero() { STALL_TIMEOUT } else { stall },
+                least_rate: None,
             },
             base,
         })

@@ -180,7 +180,8 @@ impl Session {
         let scope = format!("repository:{}:pull", self.repository);
         let endpoint = &mut self.endpoints[index];
         let had = endpoint.authorization.take();
-        let value = authorization(&found, self.auth.as_ref(), &scope, url, &mut endpoint.client)?;
+        let auth = self.auth.as_ref().filter(|auth| auth.is_for(&endpoint.host.base.authority));
+        let value = authorization(&found, auth, &scope, url, &mut endpoint.client)?;
         if had.as_ref() == Some(&value) {
             let reason = found.iter().find_map(|challenge| challenge.parameter("error"));
             let reason = reason.unwrap_or("the registry refuses these credentials").to_owned();

@@ -6,17 +6,18 @@ use std::path::PathBuf;
 
 use super::Failure;
 use super::record::SandboxRecord;
-use crate::cgroup::container::{self, ContainerCgroup};
-use crate::cgroup::{CgroupConfig, CgroupError};
-use crate::runtime::SandboxConfig;
+use crate::cgroup::container;
+use crate::cgroup::{CgroupConfig, CgroupError, Skipped};
+use crate::runtime::CgroupDriver;
 use crate::types::SandboxId;
 
 /// Where sandboxes are that nobody gave a place: a client of ours that is no kubelet.
 const NOBODYS: &str = "/agent-cri";
+const NOBODYS_SLICE: &str = "agentcri.slice";
 
-/// The cgroup that a sandbox's monitor and containers are below.
-pub(super) fn parent_of(config: &SandboxConfig, id: &SandboxId) -> String {
-    if config.cgroup_parent.is_empty() { own_parent(id) } else { config.cgroup_parent.clone() }
+/// The name of a sandbox's scope.
+fn scope_name(id: &SandboxId) -> String {
+    format!("agent-{id}.scope")
 }
 
 fn own_parent(id: &SandboxId) -> String {
@@ -28,24 +29,57 @@ fn monitor_name(id: &SandboxId) -> String {
     format!("monitor-{}", id.as_str().get(..12).unwrap_or(id.as_str()))
 }
 
-/// Makes the monitor's.
-pub(super) fn make_leaf(
+/// Puts a sandbox's monitor into its cgroup, with what it has started until then, so that no service of systemd has them.
+/// Where systemd rules the tree the sandbox gets a scope, and everything of it is in there. Where that is goes into the record
+/// before it is made.
+pub(super) fn place(
     config: &CgroupConfig,
-    parent: &str,
-    id: &SandboxId,
-) -> Result<ContainerCgroup, Failure> {
-    container::make_leaf(config, parent, &monitor_name(id))
-        .map_err(|error| Failure::because("failed to create the cgroup of the pod's monitor", &error))
+    record: &mut SandboxRecord,
+    pid: i32,
+    remember: impl Fn(&SandboxRecord) -> Result<(), Failure>,
+) -> Result<Vec<Skipped>, Failure> {
+    let processes = processes_of(pid);
+    let mut skipped = Vec::new();
+    let parent = record.config.cgroup_parent.clone();
+    if config.driver == CgroupDriver::Systemd {
+        let slice = if parent.is_empty() { NOBODYS_SLICE } else { &parent };
+        let scope = scope_name(&record.id);
+        record.cgroup = container::scope_place(slice, &scope);
+        remember(record)?;
+        let started = container::start_scope(slice, &scope, &processes)
+            .map_err(|error| Failure::because("failed to make the pod's scope", &error))?;
+        if !started {
+            record.cgroup = container::place(config, slice);
+            let why = "it does not answer; their limits hold until systemd changes something in their slices";
+            skipped.push(Skipped { what: "scopes of pods by systemd".to_owned(), why: why.to_owned() });
+        }
+    } else if parent.is_empty() {
+        record.cgroup = own_parent(&record.id);
+    } else {
+        record.cgroup = parent;
+    }
+    remember(record)?;
+    let leaf = container::make_leaf(config, &record.cgroup, &monitor_name(&record.id))
+        .map_err(|error| Failure::because("failed to create the cgroup of the pod's monitor", &error))?;
+    record.cgroups = leaf.dirs;
+    skipped.extend(leaf.skipped);
+    enter(&record.cgroups, &processes)?;
+    remember(record)?;
+    Ok(skipped)
 }
 
-/// Moves a monitor into its cgroup, with what it has started until then.
-pub(super) fn enter(dirs: &[PathBuf], pid: i32) -> Result<(), Failure> {
+/// A monitor and the processes it has started.
+fn processes_of(pid: i32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    u32::try_from(pid).into_iter().chain(children).collect()
+}
+
+fn enter(dirs: &[PathBuf], processes: &[u32]) -> Result<(), Failure> {
     for dir in dirs {
         let path = dir.join("cgroup.procs");
-        for process in std::iter::once(pid.to_string()).chain(children.split_whitespace().map(str::to_owned))
-        {
-            std::fs::write(&path, &process).map_err(|error| {
+        for process in processes {
+            std::fs::write(&path, process.to_string()).map_err(|error| {
                 Failure::because(&format!("write {process} to {}", path.display()), &error)
             })?;
         }
@@ -54,16 +88,15 @@ pub(super) fn enter(dirs: &[PathBuf], pid: i32) -> Result<(), Failure> {
 }
 
 /// Takes a sandbox's own cgroups away, with whatever is left in them.
-pub(super) fn remove_sandbox(
-    config: &CgroupConfig,
-    record: &SandboxRecord,
-    id: &SandboxId,
-) -> Result<(), Failure> {
-    let parent = parent_of(&record.config, id);
-    clear(&container::find(config, &parent, &monitor_name(id)).unwrap_or_default())?;
-    if record.config.cgroup_parent.is_empty() {
-        let failed = crate::cgroup::remove(config, &own_parent(id));
-        first(failed)?;
+pub(super) fn remove_sandbox(config: &CgroupConfig, record: &SandboxRecord) -> Result<(), Failure> {
+    if record.cgroup.is_empty() {
+        return Ok(());
+    }
+    clear(&container::find(config, &record.cgroup, &monitor_name(&record.id)).unwrap_or_default())?;
+    if record.cgroup.ends_with(&scope_name(&record.id)) {
+        first(container::remove_scope(config, &record.cgroup))?;
+    } else if record.cgroup == own_parent(&record.id) {
+        first(crate::cgroup::remove(config, &record.cgroup))?;
     }
     Ok(())
 }

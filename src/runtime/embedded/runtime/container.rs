@@ -239,9 +239,7 @@ pub(super) async fn dismantle(
     }
     fault::point("forget")?;
     let record = dir.container(id.as_str());
-    let parent = super::record::SandboxRecord::read(&dir)
-        .map(|found| cgroups::parent_of(&found.config, sandbox))
-        .unwrap_or_default();
+    let parent = super::record::SandboxRecord::read(&dir).map(|found| found.cgroup).unwrap_or_default();
     let dirs = cgroup::find(&shared.config.cgroup, &parent, id.as_str()).unwrap_or_default();
     clear_cgroup(dirs).await?;
     fault::point("remove:cgroup")?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::super::apparmor::{AppArmor, DEFAULT_PROFILE};
 use super::super::client::write_bundle;
 use super::super::images::{Image, ImageStore};
 use super::super::layout::{ContainerDir, Layout, SandboxDir};
@@ -17,8 +18,9 @@ use super::facts::Facts;
 use super::filters;
 use super::record::{ContainerRecord, RecordedUser, SandboxRecord};
 use super::state::Phase;
-use super::{Failure, Shared, cgroups, fault, files, volumes};
+use super::{Failure, Shared, fault, files, volumes};
 use crate::cgroup::{CgroupConfig, Skipped, container as cgroup};
+use crate::logging::chain;
 use crate::runtime::{ContainerConfig, ErrorKind, SandboxConfig};
 use crate::types::{ContainerId, SandboxId, Timestamp};
 
@@ -30,6 +32,7 @@ pub(super) struct Creation {
     layout: Layout,
     images: ImageStore,
     facts: Arc<Facts>,
+    apparmor: AppArmor,
     cgroup: CgroupConfig,
     external_runtime: Vec<String>,
     sandbox: SandboxId,
@@ -60,6 +63,7 @@ impl Creation {
             layout: shared.config.layout.clone(),
             images: shared.images.clone(),
             facts: Arc::clone(&shared.facts),
+            apparmor: AppArmor::of_node(),
             cgroup: shared.config.cgroup.clone(),
             external_runtime: Vec::new(),
             sandbox: sandbox.clone(),
@@ -176,14 +180,15 @@ impl Creation {
     ) -> Result<Vec<Skipped>, Failure> {
         let failed =
             |error: &dyn std::error::Error| Failure::because("failed to generate container spec", error);
-        let parent = cgroups::parent_of(&sandbox.config, &self.sandbox);
+        let parent = &sandbox.cgroup;
         let leaf =
-            cgroup::make_leaf(&self.cgroup, &parent, self.id.as_str()).map_err(|error| failed(&error))?;
+            cgroup::make_leaf(&self.cgroup, parent, self.id.as_str()).map_err(|error| failed(&error))?;
         record.cgroups = leaf.dirs;
         fault::point("create:cgroup")?;
-        let node = self.facts.for_container(self.config.security.privileged);
+        let mut node = self.facts.for_container(self.config.security.privileged);
+        let mut skipped = self.apparmor(&mut node)?;
         let layer = self.layout.writable_layer(&self.id);
-        let image_volumes = self.image_volumes(image)?;
+        let image_volumes = self.image_volumes(image, &sandbox.config)?;
         let mut input = oci::Input {
             sandbox: &sandbox.config,
             sandbox_id: &self.sandbox,
@@ -199,6 +204,7 @@ impl Creation {
             target_pid: self.target,
             user,
             node: &node,
+            cgroup_parent: parent,
             cgroups: &record.cgroups,
             seccomp_filter: None,
             seccomp_profile: None,
@@ -214,15 +220,42 @@ impl Creation {
         let bundle = oci::bundle(&input).map_err(|error| failed(&error))?;
         let rules = oci::cgroup_rules(&bundle.oci.linux.resources.devices);
         let made =
-            cgroup::make_container(&self.cgroup, &parent, self.id.as_str(), &self.config.resources, &rules)
+            cgroup::make_container(&self.cgroup, parent, self.id.as_str(), &self.config.resources, &rules)
                 .map_err(|error| Failure::because("failed to create the container's cgroup", &error))?;
         write_bundle(&sandbox_dir.container(self.id.as_str()), &bundle)
             .map_err(|error| Failure::because("write bundle", &error))?;
-        Ok(made.skipped)
+        skipped.extend(made.skipped);
+        Ok(skipped)
     }
 
-    /// Directories for the image's volumes where the root itself cannot be written to.
-    fn image_volumes(&self, image: &Image) -> Result<Vec<(String, PathBuf)>, Failure> {
+    /// The profile that the container will ask for has to be there. Without a default one there is none, which is said.
+    fn apparmor(&self, node: &mut oci::NodeFacts) -> Result<Vec<Skipped>, Failure> {
+        let security = &self.config.security;
+        match oci::apparmor_profile(security, node.apparmor) {
+            oci::AppArmorProfile::Default => match self.apparmor.ensure_default() {
+                Ok(()) => DEFAULT_PROFILE.clone_into(&mut node.apparmor_default),
+                Err(error) => {
+                    let what = "the default AppArmor profile, containers run without one".to_owned();
+                    return Ok(vec![Skipped { what, why: chain(&error) }]);
+                }
+            },
+            oci::AppArmorProfile::Named(name) if !self.apparmor.is_loaded(name) => {
+                return Err(Failure::refused(format!(
+                    "failed to get container spec opts: failed to generate apparmor spec opts: apparmor profile not found {name}"
+                )));
+            }
+            _ => {}
+        }
+        Ok(Vec::new())
+    }
+
+    /// Directories for the image's volumes where the root itself cannot be written to, with what the image has there. Where it can,
+    /// that is to be seen in its place already.
+    fn image_volumes(
+        &self,
+        image: &Image,
+        sandbox: &SandboxConfig,
+    ) -> Result<Vec<(String, PathBuf)>, Failure> {
         if !self.config.security.readonly_rootfs || image.defaults.volumes.is_empty() {
             return Ok(Vec::new());
         }
@@ -233,6 +266,10 @@ impl Creation {
             .map(|(number, destination)| {
                 let path = root.join(number.to_string());
                 files::make_new_dir(&path, 0o755)?;
+                let first_id = sandbox.user_namespace.map_or(0, |users| users.host);
+                self.images.copy_directory(image, destination, &path, first_id).map_err(|error| {
+                    Failure::because(&format!("failed to fill the image's volume {destination:?}"), &error)
+                })?;
                 Ok((destination.clone(), path))
             })
             .collect()

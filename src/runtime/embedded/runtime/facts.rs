@@ -38,7 +38,7 @@ impl Facts {
             ..NodeFacts::default()
         };
         Self {
-            node: node.with_driver(cgroup.driver),
+            node,
             // Layers of an overlay can be seen with other owners since then.
             user_namespaces: kernel >= (5, 19) && may_make_user_namespaces(),
         }

@@ -40,9 +40,12 @@ pub(super) async fn pull(
         auth: auth.map(|auth| Auth {
             username: auth.username.clone(),
             password: auth.password.clone(),
-            ..Auth::default()
+            identity_token: auth.identity_token.clone(),
+            registry_token: auth.registry_token.clone(),
+            server_address: auth.server_address.clone(),
         }),
         hosts_dirs: shared.config.registry_hosts_dirs.clone(),
+        policy: registry::policy_file(shared.config.image_policy.as_deref()),
         store: shared.images.root().to_owned(),
         ..PullRequest::default()
     };

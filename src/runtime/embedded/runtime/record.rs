@@ -43,6 +43,9 @@ pub struct SandboxRecord {
     pub stage: SandboxStage,
     /// Addresses, primary first.
     pub ips: Vec<String>,
+    /// Path, below the root of every hierarchy, of the cgroup that those of the monitor and the containers are in; empty before
+    /// there is a monitor. As it was made: the driver may be another one by now.
+    pub cgroup: String,
     /// The monitor's cgroup, a directory per hierarchy.
     pub cgroups: Vec<PathBuf>,
     /// Init process of a PID namespace that the pod's containers share; 0 without one.

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::super::layout::SandboxDir;
-use super::super::network::Attachment;
 use super::super::oci;
 use super::api::EventKind;
+use super::networking::{attach, detach, netns_of};
 use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
@@ -86,18 +86,10 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
         config: config.clone(),
         ..SandboxRecord::default()
     };
-    let cgroup = shared.config.cgroup.clone();
-    let (mut record, skipped) = {
+    let mut record = {
         let dir = dir.clone();
-        rt::blocking("prepare sandbox", move || {
-            let skipped = prepare(&dir, &mut record, &cgroup)?;
-            Ok::<_, Failure>((record, skipped))
-        })
-        .await?
+        rt::blocking("prepare sandbox", move || prepare(&dir, &mut record).map(|()| record)).await?
     };
-    for left_out in skipped {
-        shared.say_once(&left_out.what, &left_out.why);
-    }
     let pid = monitors::spawn(shared, &dir).await?;
     if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
         sandbox.monitor = Some(pid);
@@ -106,7 +98,22 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
     if config.namespaces.pid == NamespaceMode::Pod {
         record.pod_init = processes::first_child(pid).unwrap_or(0);
     }
-    cgroups::enter(&record.cgroups, pid)?;
+    let cgroup = shared.config.cgroup.clone();
+    let (mut record, skipped) = {
+        let dir = dir.clone();
+        rt::blocking("place monitor", move || {
+            let remember = |record: &SandboxRecord| {
+                record.write(&dir).map_err(|error| Failure::because("remember sandbox", &error))?;
+                Ok(fault::point("sandbox:leaf")?)
+            };
+            let skipped = cgroups::place(&cgroup, &mut record, pid, remember)?;
+            Ok::<_, Failure>((record, skipped))
+        })
+        .await?
+    };
+    for left_out in skipped {
+        shared.say_once(&left_out.what, &left_out.why);
+    }
     fault::point("sandbox:cgroup")?;
     if config.namespaces.network != NamespaceMode::Node {
         record.ips = attach(shared, id, config, pid).await?;
@@ -125,16 +132,9 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
 }
 
 /// Everything that is made before there is a process.
-fn prepare(
-    dir: &SandboxDir,
-    record: &mut SandboxRecord,
-    cgroup: &crate::cgroup::CgroupConfig,
-) -> Result<Vec<crate::cgroup::Skipped>, Failure> {
+fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> {
     files::make_new_dir(&dir.0, 0o711)?;
-    let remember = |record: &SandboxRecord| {
-        record.write(dir).map_err(|error| Failure::because("remember sandbox", &error))
-    };
-    remember(record)?;
+    record.write(dir).map_err(|error| Failure::because("remember sandbox", &error))?;
     fault::point("sandbox:record")?;
     files::make_new_dir(&dir.containers(), 0o711)?;
     files::mount_shm(dir, &record.config)?;
@@ -142,39 +142,7 @@ fn prepare(
     files::write_etc(dir, &record.config)?;
     write_json(&dir.pod_spec(), &oci::pod_spec(&record.config))
         .map_err(|error| Failure::because("write the pod's specification", &error))?;
-    fault::point("sandbox:files")?;
-    let parent = cgroups::parent_of(&record.config, &record.id);
-    let leaf = cgroups::make_leaf(cgroup, &parent, &record.id)?;
-    record.cgroups = leaf.dirs;
-    remember(record)?;
-    fault::point("sandbox:leaf")?;
-    Ok(leaf.skipped)
-}
-
-async fn attach(
-    shared: &Shared,
-    id: &SandboxId,
-    config: &SandboxConfig,
-    pid: i32,
-) -> Result<Vec<String>, Failure> {
-    let network = Arc::clone(&shared.network);
-    let attachment = Attachment {
-        sandbox: id.clone(),
-        pod: config.pod.clone(),
-        netns: netns_of(pid),
-        ports: config.port_mappings.clone(),
-        annotations: config.annotations.clone(),
-        dns: config.dns.clone(),
-    };
-    let attached = rt::blocking("attach network", move || network.attach(&attachment)).await;
-    let addresses = attached.map_err(|error| {
-        Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error)
-    })?;
-    Ok(addresses.iter().map(ToString::to_string).collect())
-}
-
-fn netns_of(pid: i32) -> String {
-    format!("/proc/{pid}/ns/net")
+    Ok(fault::point("sandbox:files")?)
 }
 
 /// Stops a sandbox and everything in it.
@@ -200,17 +168,6 @@ async fn stop_held(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
     fault::point("stop:monitor")?;
     watch::monitor_gone(shared, id);
     Ok(())
-}
-
-async fn detach(shared: &Shared, id: &SandboxId, netns: Option<String>) -> Result<(), Failure> {
-    let host_network = shared.state.borrow().sandboxes.get(id).is_some_and(|sandbox| sandbox.host_network);
-    if host_network {
-        return Ok(());
-    }
-    let (network, sandbox) = (Arc::clone(&shared.network), id.clone());
-    rt::blocking("detach network", move || network.detach(&sandbox, netns.as_deref()))
-        .await
-        .map_err(|error| Failure::because(&format!("failed to destroy network for sandbox \"{id}\""), &error))
 }
 
 /// Ends the monitor with everything it runs: by asking, else by force. Returns when it is gone.
@@ -261,7 +218,7 @@ pub(super) async fn dismantle(shared: &Rc<Shared>, id: &SandboxId) -> Result<(),
     let (cgroup, id) = (shared.config.cgroup.clone(), id.clone());
     rt::blocking("remove sandbox", move || {
         match SandboxRecord::read(&dir) {
-            Ok(record) => cgroups::remove_sandbox(&cgroup, &record, &id)?,
+            Ok(record) => cgroups::remove_sandbox(&cgroup, &record)?,
             Err(error) if error.is_missing() => {}
             Err(error) => log::warn!(sandbox:% = id, err = chain(&error); "A sandbox's record is damaged"),
         }

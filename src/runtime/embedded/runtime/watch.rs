@@ -4,8 +4,10 @@
 //! the pod's restart policy makes of it is not ours.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::super::client::Watch;
+use super::super::layout::SandboxDir;
 use super::super::protocol::{Exited, Reply, Started};
 use super::api::EventKind;
 use super::processes::Process;
@@ -17,6 +19,8 @@ use crate::logging::chain;
 use crate::rt;
 use crate::types::{ContainerId, SandboxId};
 
+/// How long a monitor may take from closing its socket to its end.
+const ENDING: Duration = Duration::from_secs(1);
 /// What a killed process's exit code is.
 const KILLED: i32 = 128 + 9;
 
@@ -34,13 +38,24 @@ pub(super) fn begin(shared: &Rc<Shared>, id: SandboxId, mut watch: Watch) {
             match monitors::watch(&dir).await {
                 Ok(again) => watch = again,
                 Err(failure) => {
-                    log::debug!(sandbox:% = id, err = failure.message; "A monitor that was listened to does not answer");
+                    // One that is ending does not answer either, and that is as it should be.
+                    if !until_ended(&dir).await {
+                        log::warn!(sandbox:% = id, err = failure.message; "A monitor that was listened to does not answer");
+                    }
                     break;
                 }
             }
         }
         monitor_gone(&shared, &id);
     });
+}
+
+/// Gives a monitor a moment to be gone.
+async fn until_ended(dir: &SandboxDir) -> bool {
+    match Process::monitor_of(dir) {
+        Some(process) => monitors::until_gone(process, ENDING).await,
+        None => true,
+    }
 }
 
 async fn listen(shared: &Shared, watch: &mut Watch) {

@@ -68,6 +68,9 @@ const BY_CAPABILITY: [(&str, &str); 14] = [
 ];
 
 const ENOSYS: u16 = 38;
+/// The kernel's cryptography, through which a container once became root (CVE-2026-31431).
+const AF_ALG: u64 = 38;
+/// Reaches the host of a virtual machine past all networks.
 const AF_VSOCK: u64 = 40;
 /// `CLONE_NEW…` of every kind but time, which shares its bit with the signal's number.
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
@@ -88,7 +91,13 @@ pub fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
         ..allow(name)
     };
     let mut rules = vec![allow(ALWAYS)];
-    rules.push(allow_if("socket", Operator::NotEqual, AF_VSOCK, 0));
+    // As containerd: one rule each, since conditions of one rule are all to be met. What `socketcall` of 32-bit x86 asks for is in
+    // memory, where no filter can see it, and refusing it breaks programs (Docker tried): it stays, there as here.
+    for (operator, family) in
+        [(Operator::Less, AF_ALG), (Operator::Equal, AF_ALG + 1), (Operator::Greater, AF_VSOCK)]
+    {
+        rules.push(allow_if("socket", operator, family, 0));
+    }
     rules.extend(PERSONALITIES.map(|value| allow_if("personality", Operator::Equal, value, 0)));
     rules.push(allow(match arch {
         Arch::X86_64 => X86,

@@ -79,8 +79,9 @@ proptest! {
     fn compressed_headers_are_read(all in proptest::collection::vec(headers(), 1..6)) {
         let (mut client, mut reader) = (Client::new(), HeaderReader::default());
         for headers in all {
-            // The plain form behind zlib's header and the one of a stored block.
-            let plain = HeaderWriter::default().write(&headers)[11..].to_vec();
+            // The plain form behind zlib's header and the one of a stored block, before the flush.
+            let block = HeaderWriter::default().write(&headers);
+            let plain = block[11..block.len() - 5].to_vec();
             prop_assert_eq!(reader.read(&client.block(&plain)), Ok(headers));
         }
     }

@@ -18,7 +18,7 @@ fn a_container_has_its_own_view_of_the_machine() {
     assert_eq!(first, "1", "it is the first process of its PID namespace");
     for line in [
         "proc on /proc type proc (rw,nosuid,nodev,noexec,relatime)",
-        "tmpfs on /dev type tmpfs (rw,nosuid,size=65536k,mode=755)",
+        "tmpfs on /dev type tmpfs (rw,nosuid,size=65536k,mode=755",
         "devpts on /dev/pts type devpts (rw,nosuid,noexec,relatime,gid=5,mode=620,ptmxmode=666)",
         "mqueue on /dev/mqueue type mqueue (rw,nosuid,nodev,noexec,relatime)",
         "sysfs on /sys type sysfs (ro,nosuid,nodev,noexec,relatime)",

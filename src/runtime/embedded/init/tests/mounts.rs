@@ -65,7 +65,7 @@ fn a_tmpfs_has_its_size_and_the_mode_of_what_it_covers() {
     let outcome = sample.run();
     assert_eq!(outcome.failed, None);
     assert!(
-        outcome.output.contains("tmpfs on /tmp type tmpfs (rw,nosuid,relatime,size=1024k)"),
+        outcome.output.contains("tmpfs on /tmp type tmpfs (rw,nosuid,relatime,size=1024k"),
         "{}",
         outcome.output
     );

@@ -1,0 +1,202 @@
+//! Which images may be pulled, and with whose signature: the policy file.
+//!
+//! Owns the file's form and the choice of a rule. Must not know how signatures are checked.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::PullError;
+use crate::runtime::embedded::images::reference::Reference;
+
+/// Read when nobody names another one, and it is there.
+const DEFAULT_FILE: &str = "/etc/agent/image-policy.json";
+/// Longer is no policy.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// The policy in force: the file that was named, else the usual one if there is any.
+#[must_use]
+pub fn policy_file(named: Option<&Path>) -> Option<PathBuf> {
+    let usual = Path::new(DEFAULT_FILE);
+    // One that cannot be looked at must not count as none.
+    let usual = || usual.try_exists().unwrap_or(true).then(|| usual.to_owned());
+    named.map(Path::to_owned).or_else(usual)
+}
+
+/// What the policy says of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// Pull it as it is.
+    Accept,
+    /// Do not pull it: why.
+    Reject(String),
+    /// One of the keys in these files must have signed it.
+    Keys(Vec<PathBuf>),
+}
+
+/// What the file says of this image.
+///
+/// # Errors
+/// When the file cannot be read or understood as a whole: no image is pulled by half a policy.
+pub(super) fn rule_for(file: &Path, image: &Reference) -> Result<Rule, PullError> {
+    let bad = |problem: String| PullError::Policy { path: file.to_owned(), problem };
+    let text = read(file).map_err(|error| bad(format!("cannot be read: {error}")))?;
+    let rules = parse(&text).map_err(bad)?;
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    let best = rules
+        .into_iter()
+        .filter_map(|(pattern, rule)| Some((rank(&pattern, image)?, pattern, rule)))
+        .max_by(|(one, ..), (two, ..)| one.cmp(two));
+    Ok(match best {
+        Some((_, _, Rule::Keys(files))) => {
+            Rule::Keys(files.into_iter().map(|name| directory.join(name)).collect())
+        }
+        Some((_, pattern, Rule::Reject(_))) => {
+            Rule::Reject(format!("{pattern:?} is rejected by {}", file.display()))
+        }
+        Some((.., rule)) => rule,
+        None => Rule::Reject(format!("no pattern of {} matches it", file.display())),
+    })
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    if std::fs::metadata(file)?.len() > MAX_FILE_BYTES {
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "larger than 1 MiB"));
+    }
+    std::fs::read_to_string(file)
+}
+
+/// `{"images": {PATTERN: "accept" | "reject" | {"keys": [FILE, ...]}}}`
+fn parse(text: &str) -> Result<Vec<(String, Rule)>, String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+    let members = value.as_object().ok_or("not a JSON object")?;
+    if let Some(unknown) = members.keys().find(|key| *key != "images") {
+        return Err(format!("unknown key {unknown:?}; \"images\" is the only one"));
+    }
+    let images = members.get("images").and_then(Value::as_object);
+    let images = images.ok_or("\"images\" is missing, or not an object of patterns")?;
+    let one = |(pattern, value): (&String, &Value)| {
+        check_pattern(pattern)?;
+        Ok((pattern.clone(), rule(value).map_err(|problem| format!("images[{pattern:?}]: {problem}"))?))
+    };
+    images.iter().map(one).collect()
+}
+
+fn rule(value: &Value) -> Result<Rule, String> {
+    const WANTED: &str = "\"accept\", \"reject\" or {\"keys\": [\"file.pem\"]} is expected";
+    match value {
+        Value::String(word) if word == "accept" => Ok(Rule::Accept),
+        Value::String(word) if word == "reject" => Ok(Rule::Reject(String::new())),
+        Value::Object(members) if members.len() == 1 => {
+            let files = members.get("keys").and_then(Value::as_array).ok_or(WANTED)?;
+            let paths: Option<Vec<PathBuf>> =
+                files.iter().map(|file| file.as_str().map(PathBuf::from)).collect();
+            let paths = paths.filter(|paths| !paths.is_empty());
+            paths.map(Rule::Keys).ok_or_else(|| "keys: one file or more are expected".to_owned())
+        }
+        _ => Err(WANTED.to_owned()),
+    }
+}
+
+fn check_pattern(pattern: &str) -> Result<(), String> {
+    if pattern == "*" {
+        return Ok(());
+    }
+    let (host, path) = pattern.split_once('/').unwrap_or((pattern, ""));
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let problem = if !host.contains(['.', ':']) && host != "localhost" {
+        "begin with the registry, as in \"docker.io/library/busybox\""
+    } else if name.contains('*') || path.contains('*') {
+        "'*' stands alone, or for the first labels of a host as in \"*.example.com\""
+    } else if path.contains([':', '@']) {
+        "tags and digests are not part of it"
+    } else if name.is_empty() || path.ends_with('/') || path.contains("//") {
+        "it is not a registry and a path"
+    } else {
+        return Ok(());
+    };
+    Err(format!("images[{pattern:?}]: {problem}"))
+}
+
+/// How closely a pattern fits, the closest being the largest: a whole host before a part of one, then the longer path.
+fn rank(pattern: &str, image: &Reference) -> Option<(bool, usize, usize)> {
+    if pattern == "*" {
+        return Some((false, 0, 0));
+    }
+    let (host, path) = pattern.split_once('/').unwrap_or((pattern, ""));
+    // Names of hosts are the same in capitals, and whoever writes them must not get around the policy.
+    let (host, registry) = (host.to_ascii_lowercase(), image.registry.to_ascii_lowercase());
+    let is_whole = host == registry;
+    let is_part = host.strip_prefix('*').is_some_and(|end| registry.ends_with(end));
+    let rest = image.repository.strip_prefix(path)?;
+    let is_below = path.is_empty() || rest.is_empty() || rest.starts_with('/');
+    ((is_whole || is_part) && is_below).then_some((is_whole, host.len(), path.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::embedded::images::reference::normalise_reference;
+
+    fn rule_of(text: &str, image: &str) -> Result<Rule, String> {
+        let file =
+            std::env::temp_dir().join(format!("edge-agent-policy-{:?}.json", std::thread::current().id()));
+        std::fs::write(&file, text).unwrap();
+        let found = rule_for(&file, &normalise_reference(image).unwrap());
+        std::fs::remove_file(&file).unwrap();
+        found.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_closest_pattern_decides_and_none_means_no() {
+        let policy = r#"{"images": {
+            "docker.io/library": "accept", "docker.io": "reject", "docker.io/library/busybox": {"keys": ["b.pem", "/k/c.pem"]},
+            "*.example.com": "accept", "*.b.example.com": "reject", "a.b.example.com/x": "accept", "localhost:5000": "accept"}}"#;
+        let word = |image: &str| match rule_of(policy, image).unwrap() {
+            Rule::Accept => "accept".to_owned(),
+            Rule::Reject(why) => format!("reject {}", why.split(' ').next().unwrap_or_default()),
+            Rule::Keys(files) => format!("{} keys", files.len()),
+        };
+        for (image, expected) in [
+            ("busybox:1.36", "2 keys"),
+            ("alpine", "accept"),
+            ("grafana/loki", "reject \"docker.io\""),
+            ("docker.io/library2/x", "reject \"docker.io\""),
+            ("r.example.com/a", "accept"),
+            ("a.b.example.com/y", "reject \"*.b.example.com\""),
+            ("a.b.example.com/x/y", "accept"),
+            ("a.b.example.com/xy", "reject \"*.b.example.com\""),
+            ("notexample.com/a", "reject no"),
+            ("localhost:5000/a", "accept"),
+            ("A.B.Example.COM/y", "reject \"*.b.example.com\""),
+            ("localhost:5001/a", "reject no"),
+        ] {
+            assert_eq!(word(image), expected, "{image}");
+        }
+        let Rule::Keys(files) = rule_of(policy, "busybox").unwrap() else { panic!("it has keys") };
+        assert_eq!(files, [std::env::temp_dir().join("b.pem"), PathBuf::from("/k/c.pem")]);
+        assert_eq!(rule_of(r#"{"images": {"*": "accept"}}"#, "busybox"), Ok(Rule::Accept));
+    }
+
+    #[test]
+    fn a_policy_that_is_not_understood_lets_nothing_in() {
+        for (text, words) in [
+            ("", "not JSON"),
+            ("[]", "not a JSON object"),
+            ("{}", "\"images\" is missing"),
+            (r#"{"image": {}}"#, "unknown key \"image\""),
+            (r#"{"images": {"busybox": "accept"}}"#, "images[\"busybox\"]: begin with the registry"),
+            (r#"{"images": {"docker.io/a:v1": "accept"}}"#, "tags and digests"),
+            (r#"{"images": {"docker.io/a*": "accept"}}"#, "'*' stands alone"),
+            (r#"{"images": {"docker.io/a/": "accept"}}"#, "not a registry and a path"),
+            (r#"{"images": {"*": "allow"}}"#, "images[\"*\"]: \"accept\""),
+            (r#"{"images": {"*": {"keys": []}}}"#, "one file or more"),
+            (r#"{"images": {"*": {"keys": ["k"], "or": 1}}}"#, "\"accept\", \"reject\" or"),
+        ] {
+            let error = rule_of(text, "busybox").unwrap_err();
+            assert!(error.contains(words) && error.contains(".json: "), "{text}: {error}");
+        }
+        let missing = rule_for(Path::new("/nonexistent/p.json"), &normalise_reference("a").unwrap());
+        assert!(missing.unwrap_err().to_string().starts_with("/nonexistent/p.json: cannot be read"));
+    }
+}

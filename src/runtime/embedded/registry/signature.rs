@@ -1,0 +1,261 @@
+//! Signatures of images as cosign keeps them beside an image: a payload that names the image's digest, and a signature of
+//! the payload by a key that one knows.
+//!
+//! Owns keys and the check (pure but for reading key files). Must not know registries, nor which image needs a signature.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use ring::signature::{ECDSA_P256_SHA256_ASN1, ED25519, UnparsedPublicKey};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::manifest::Descriptor;
+use crate::api::base64;
+use crate::api::decode::decode;
+
+/// Where the signature of a payload is: in the annotations of the layer that is the payload.
+const ANNOTATION: &str = "dev.cosignproject.cosign/signature";
+/// What the payload says it is.
+const TYPE: &str = "cosign container image signature";
+/// A payload names an image and a few things for people.
+pub(super) const MAX_PAYLOAD_BYTES: usize = 64 * 1024;
+/// More signatures of one image are not looked at.
+const MAX_SIGNATURES: usize = 32;
+/// What comes before the point of a P-256 key in its DER form (RFC 5480), and before an Ed25519 key (RFC 8410).
+const P256_PREFIX: &[u8] = b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
+const ED25519_PREFIX: &[u8] = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
+
+/// A public key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    /// ECDSA on P-256 with SHA-256: what `cosign generate-key-pair` makes.
+    P256(Vec<u8>),
+    /// Ed25519.
+    Ed25519(Vec<u8>),
+}
+
+/// One signature and the payload it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Claim {
+    /// The payload.
+    pub payload: Descriptor,
+    signature: Vec<u8>,
+}
+
+/// Where cosign keeps the signatures of a manifest or index: a tag of the same repository.
+pub(super) fn tag_of(digest: &str) -> String {
+    format!("{}.sig", digest.replace(':', "-"))
+}
+
+/// Reads all keys of these PEM files.
+///
+/// # Errors
+/// The first file that holds none that is known here.
+pub(super) fn read_keys(files: &[PathBuf]) -> Result<Vec<Key>, (PathBuf, String)> {
+    let mut keys = Vec::new();
+    for file in files {
+        let of_file = |problem: String| (file.clone(), problem);
+        let text = read(file).map_err(|error| of_file(format!("cannot be read: {error}")))?;
+        keys.extend(parse_keys(&text).map_err(of_file)?);
+    }
+    Ok(keys)
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    if std::fs::metadata(file)?.len() > MAX_PAYLOAD_BYTES as u64 {
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, "larger than 64 KiB"));
+    }
+    std::fs::read_to_string(file)
+}
+
+fn parse_keys(pem: &str) -> Result<Vec<Key>, String> {
+    let mut keys = Vec::new();
+    for part in pem.split("-----BEGIN PUBLIC KEY-----").skip(1) {
+        let (body, _) = part.split_once("-----END PUBLIC KEY-----").ok_or("a PEM block without its end")?;
+        let body: String = body.split_whitespace().collect();
+        let der = base64::decode(&body).ok_or("a PEM block that is not base64")?;
+        let rest = |prefix: &[u8], length: usize| {
+            der.strip_prefix(prefix).filter(|key| key.len() == length).map(<[u8]>::to_vec)
+        };
+        let known = rest(P256_PREFIX, 65).map(Key::P256);
+        let known = known.or_else(|| rest(ED25519_PREFIX, 32).map(Key::Ed25519));
+        keys.push(known.ok_or("a public key of another kind than ECDSA P-256 and Ed25519")?);
+    }
+    if keys.is_empty() {
+        return Err("holds no PEM block \"PUBLIC KEY\"".to_owned());
+    }
+    Ok(keys)
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Signatures {
+    layers: Vec<Signed>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Signed {
+    #[serde(flatten)]
+    payload: Descriptor,
+    annotations: BTreeMap<String, String>,
+}
+
+/// The signatures that a manifest of them lists; what is none is left out.
+pub(super) fn claims(manifest: &[u8]) -> Vec<Claim> {
+    let value: Value = serde_json::from_slice(manifest).unwrap_or_default();
+    let Ok(found) = decode::<Signatures>(value) else { return Vec::new() };
+    let claim = |signed: Signed| {
+        let signature = base64::decode(signed.annotations.get(ANNOTATION)?)?;
+        Some(Claim { payload: signed.payload, signature })
+    };
+    found.object.layers.into_iter().filter_map(claim).take(MAX_SIGNATURES).collect()
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Payload {
+    critical: Critical,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Critical {
+    image: SignedImage,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SignedImage {
+    #[serde(rename = "docker-manifest-digest")]
+    digest: String,
+}
+
+/// Whether one of the keys signed this payload, and the payload is about one of these digests. The name of the image in it
+/// is not compared, as cosign does: mirrors carry signatures along.
+///
+/// # Errors
+/// What does not fit, in words.
+pub(super) fn check(claim: &Claim, payload: &[u8], keys: &[Key], digests: &[&str]) -> Result<(), String> {
+    let is_by = |key: &Key| match key {
+        Key::P256(point) => {
+            UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point).verify(payload, &claim.signature).is_ok()
+        }
+        Key::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(payload, &claim.signature).is_ok(),
+    };
+    // Before anything in it is believed.
+    if !keys.iter().any(is_by) {
+        return Err("a signature is by none of the keys".to_owned());
+    }
+    let value: Value = serde_json::from_slice(payload).unwrap_or_default();
+    let Ok(payload) = decode::<Payload>(value) else {
+        return Err("a signed payload is not of the expected form".to_owned());
+    };
+    let critical = payload.object.critical;
+    if critical.kind != TYPE {
+        return Err(format!("a signed payload is of type {:?}, not {TYPE:?}", critical.kind));
+    }
+    if !digests.contains(&critical.image.digest.as_str()) {
+        return Err(format!("a signature is of another image, {:?}", critical.image.digest));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::rand::SystemRandom;
+    use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+    use serde_json::json;
+
+    const DIGEST: &str = "sha256:aaaa";
+
+    fn payload(kind: &str, digest: &str) -> Vec<u8> {
+        json!({"critical": {"identity": {"docker-reference": "r.example/a"}, "image": {"docker-manifest-digest": digest},
+            "type": kind}, "optional": null})
+        .to_string()
+        .into_bytes()
+    }
+
+    fn pem(prefix: &[u8], key: &[u8]) -> String {
+        let body = base64::encode(&[prefix, key].concat());
+        format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n")
+    }
+
+    fn claim(signature: &[u8]) -> Claim {
+        Claim { payload: Descriptor::default(), signature: signature.to_vec() }
+    }
+
+    #[test]
+    fn both_kinds_of_keys_are_read_and_verify_what_they_signed() {
+        let random = SystemRandom::new();
+        let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
+        let secret = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
+        let p256 = EcdsaKeyPair::from_pkcs8(algorithm, secret.as_ref(), &random).unwrap();
+        let secret = Ed25519KeyPair::generate_pkcs8(&random).unwrap();
+        let ed25519 = Ed25519KeyPair::from_pkcs8(secret.as_ref()).unwrap();
+        let text = pem(P256_PREFIX, p256.public_key().as_ref())
+            + &pem(ED25519_PREFIX, ed25519.public_key().as_ref());
+        let keys = parse_keys(&text).unwrap();
+        assert_eq!(keys.len(), 2);
+        let good = payload(TYPE, DIGEST);
+        let by_p256 = claim(p256.sign(&random, &good).unwrap().as_ref());
+        let by_ed25519 = claim(ed25519.sign(&good).as_ref());
+        for one in [&by_p256, &by_ed25519] {
+            assert_eq!(check(one, &good, &keys, &["sha256:index", DIGEST]), Ok(()));
+        }
+        let none = Err("a signature is by none of the keys".to_owned());
+        assert_eq!(check(&by_p256, &good, &keys[1..], &[DIGEST]), none);
+        assert_eq!(check(&by_ed25519, &good, &keys[..1], &[DIGEST]), none);
+        assert_eq!(check(&claim(b""), &good, &keys, &[DIGEST]), none);
+        assert_eq!(check(&by_p256, &payload(TYPE, "sha256:bbbb"), &keys, &["sha256:bbbb"]), none);
+        assert!(
+            check(&by_p256, &good, &keys, &["sha256:bbbb"])
+                .unwrap_err()
+                .contains("another image, \"sha256:aaaa\"")
+        );
+        for (bytes, words) in [
+            (payload("atomic container signature", DIGEST), "of type \"atomic"),
+            (payload(TYPE, ""), "another image, \"\""),
+            (b"{}".to_vec(), "of type \"\""),
+            (b"[1]".to_vec(), "not of the expected form"),
+        ] {
+            let signed = claim(ed25519.sign(&bytes).as_ref());
+            let problem = check(&signed, &bytes, &keys, &[DIGEST]).unwrap_err();
+            assert!(problem.contains(words), "{problem}");
+        }
+    }
+
+    #[test]
+    fn keys_of_other_kinds_are_refused_by_name() {
+        let rsa = pem(b"\x30\x82\x01\x22", &[0; 290]);
+        for (text, words) in [
+            ("", "no PEM block"),
+            ("-----BEGIN PUBLIC KEY-----\nAAAA", "without its end"),
+            ("-----BEGIN PUBLIC KEY-----\n!!\n-----END PUBLIC KEY-----", "not base64"),
+            (&rsa, "another kind than ECDSA P-256"),
+        ] {
+            assert!(parse_keys(text).unwrap_err().contains(words), "{text}");
+        }
+        let (file, problem) = read_keys(&["/nonexistent/k.pem".into()]).unwrap_err();
+        assert!(file.ends_with("k.pem") && problem.starts_with("cannot be read"));
+    }
+
+    #[test]
+    fn a_manifest_of_signatures_lists_what_has_one() {
+        let manifest = json!({"schemaVersion": 2, "layers": [
+            {"mediaType": "x", "digest": DIGEST, "size": 3, "annotations": {ANNOTATION: "aGk="}},
+            {"mediaType": "x", "digest": DIGEST, "size": 3, "annotations": {"other": "aGk="}},
+            {"mediaType": "x", "digest": DIGEST, "size": 3},
+        ]});
+        let found = claims(manifest.to_string().as_bytes());
+        assert_eq!((found.len(), found[0].signature.as_slice(), found[0].payload.size), (1, &b"hi"[..], 3));
+        let many = json!({"layers": vec![&manifest["layers"][0]; 50]});
+        assert_eq!(claims(many.to_string().as_bytes()).len(), MAX_SIGNATURES);
+        assert!(claims(b"nonsense").is_empty() && claims(b"[]").is_empty());
+        assert_eq!(tag_of("sha256:ab"), "sha256-ab.sig");
+    }
+}

@@ -1,0 +1,46 @@
+//! Whose the runtime's directories are: one process's at a time, `agent` or `agent cri`.
+//!
+//! Owns the lock files. Two of them would each take the other's pods for its own, and undo what the other is making.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::super::layout::Layout;
+use super::OpenError;
+use crate::rt;
+use crate::sys::lock::{self, FileLock, LockError};
+
+/// One that is ending holds them still, and so does, for a moment, what it was just starting when it was killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The directories are ours while it lives. The kernel ends it with the process.
+pub(super) struct Claim {
+    _locks: Vec<FileLock>,
+}
+
+/// Takes both trees.
+///
+/// # Errors
+/// [`OpenError::InUse`] when somebody else has one of them and does not end.
+pub(super) async fn take(layout: &Layout) -> Result<Claim, OpenError> {
+    let mut locks = Vec::new();
+    for path in layout.locks() {
+        locks.push(wait_for(path).await?);
+    }
+    Ok(Claim { _locks: locks })
+}
+
+async fn wait_for(path: PathBuf) -> Result<FileLock, OpenError> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let wanted = path.clone();
+        let tried: Result<Option<FileLock>, LockError> =
+            rt::blocking("lock runtime", move || lock::try_acquire(&wanted)).await;
+        match tried.map_err(OpenError::Lock)? {
+            Some(lock) => return Ok(lock),
+            None if tokio::time::Instant::now() >= deadline => return Err(OpenError::InUse(path)),
+            None => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+}

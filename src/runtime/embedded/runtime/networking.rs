@@ -1,0 +1,111 @@
+//! The network's verbs as the runtime calls them: in which thread, how many at once, how often.
+//!
+//! Plugins are other people's programs and may hang until they are killed. Those of one pod hold up nobody else: each chain has a
+//! thread of its own, so many at once. The built-in network is the kernel's answer to a few messages and takes its turn in the
+//! pool.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::super::network::{Attachment, Configured, Network};
+use super::{Failure, Shared};
+use crate::rt;
+use crate::runtime::SandboxConfig;
+use crate::types::SandboxId;
+
+/// Chains of plugins under way. Each may hang for a minute; as many pods may hang before others wait.
+pub(super) const MOST_PLUGINS: usize = 16;
+/// How long an answer about the network's state holds while its configuration stays as it is. Plugins are asked by running them.
+const STATUS_HOLDS: Duration = Duration::from_secs(10);
+
+/// What was said of the network, of which configuration, and when.
+pub(super) struct Said {
+    of: Configured,
+    at: Instant,
+    ready: Result<(), String>,
+}
+
+/// Runs a job that may run plugins.
+async fn run<T: Send + 'static>(
+    shared: &Shared,
+    name: &'static str,
+    plugins: bool,
+    job: impl FnOnce(&Network) -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let network = Arc::clone(&shared.network);
+    if !plugins {
+        return Ok(rt::blocking(name, move || job(&network)).await);
+    }
+    // Never closed, so this only waits.
+    let _place = shared.plugins.acquire().await;
+    let (answer, answered) = oneshot::channel();
+    let thread = rt::spawn_thread("network plugins", move || drop(answer.send(job(&network))));
+    thread.map_err(|error| Failure::refused(format!("start a thread for the network's plugins: {error}")))?;
+    answered.await.map_err(|_| Failure::refused("the thread of the network's plugins has ended"))
+}
+
+/// Whether attaching or detaching a sandbox runs plugins.
+async fn runs_plugins(shared: &Shared, sandbox: &SandboxId) -> bool {
+    let (network, sandbox) = (Arc::clone(&shared.network), sandbox.clone());
+    rt::blocking("read network record", move || network.runs_plugins(&sandbox)).await
+}
+
+/// Connects a sandbox whose namespaces `pid` has; its addresses.
+pub(super) async fn attach(
+    shared: &Rc<Shared>,
+    id: &SandboxId,
+    config: &SandboxConfig,
+    pid: i32,
+) -> Result<Vec<String>, Failure> {
+    let attachment = Attachment {
+        sandbox: id.clone(),
+        pod: config.pod.clone(),
+        netns: netns_of(pid),
+        ports: config.port_mappings.clone(),
+        annotations: config.annotations.clone(),
+        dns: config.dns.clone(),
+    };
+    let plugins = runs_plugins(shared, id).await;
+    let attached = run(shared, "attach network", plugins, move |network| network.attach(&attachment)).await?;
+    let addresses = attached.map_err(|error| {
+        Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error)
+    })?;
+    Ok(addresses.iter().map(ToString::to_string).collect())
+}
+
+/// Where a process's network namespace is.
+pub(super) fn netns_of(pid: i32) -> String {
+    format!("/proc/{pid}/ns/net")
+}
+
+/// Disconnects a sandbox; fine when it is.
+pub(super) async fn detach(shared: &Shared, id: &SandboxId, netns: Option<String>) -> Result<(), Failure> {
+    let host_network = shared.state.borrow().sandboxes.get(id).is_some_and(|sandbox| sandbox.host_network);
+    if host_network {
+        return Ok(());
+    }
+    let (plugins, sandbox) = (runs_plugins(shared, id).await, id.clone());
+    let detached =
+        run(shared, "detach network", plugins, move |network| network.detach(&sandbox, netns.as_deref()));
+    detached
+        .await?
+        .map_err(|error| Failure::because(&format!("failed to destroy network for sandbox \"{id}\""), &error))
+}
+
+/// Whether pods can have a network. Callers that come while plugins are asked wait for the same answer.
+pub(super) async fn status(shared: &Shared) -> Result<(), String> {
+    let mut said = shared.network_said.lock().await;
+    let network = Arc::clone(&shared.network);
+    let of = rt::blocking("read network configuration", move || network.configured()).await;
+    if let Some(said) = said.as_ref().filter(|said| said.of == of && said.at.elapsed() < STATUS_HOLDS) {
+        return said.ready.clone();
+    }
+    let asked = run(shared, "network status", of.is_some(), Network::status).await;
+    let ready = asked.map_err(|failure| failure.message).and_then(|ready| ready);
+    *said = Some(Said { of, at: Instant::now(), ready: ready.clone() });
+    ready
+}
