@@ -11,10 +11,12 @@ mod describe;
 mod findings;
 mod get;
 mod image;
+mod objects;
 mod offline;
 mod pod_columns;
 mod status;
 mod table;
+mod tabs;
 pub mod yaml;
 
 use std::io::{self, Write};
@@ -30,8 +32,8 @@ use crate::types::Timestamp;
 
 /// Commands that [`run`] knows, each with a line of help.
 pub const COMMANDS: &[(&str, &str)] = &[
-    ("describe", "Show everything about a pod, as kubectl does"),
-    ("get", "Show pods, as kubectl does"),
+    ("describe", "Show everything about a pod, ConfigMap, Secret or claim, as kubectl does"),
+    ("get", "Show pods, ConfigMaps, Secrets and claims, as kubectl does"),
     ("image", "List, pull, import and remove images of the embedded runtime"),
     ("status", "Show what runs, what is wrong, and why"),
 ];
@@ -66,6 +68,8 @@ enum CliError {
     Store(#[source] StoreError),
     #[error("pods {name:?} not found in namespace {namespace:?}")]
     NotFound { name: String, namespace: String },
+    #[error("{kind} {name:?} not found in namespace {namespace:?}")]
+    ObjectNotFound { kind: &'static str, name: String, namespace: String },
     /// The image store says no; it names file and reason.
     #[error(transparent)]
     Image(#[from] image::ImageCommandError),

@@ -1,4 +1,4 @@
-//! What sources want: the messages between whoever reads manifests and whoever acts on them, and what the store keeps.
+//! What sources want, pods and objects: the messages between whoever reads manifests and whoever acts on them, and what the store keeps.
 //!
 //! Owns shapes. Must not know how a source reads or how the store writes.
 
@@ -7,6 +7,7 @@ use std::rc::Rc;
 use serde::{Deserialize, Serialize};
 
 use crate::api::pod::Pod;
+use crate::objects::LocalObject;
 use crate::types::{PodSource, Timestamp};
 
 /// Everything a source wants to run now.
@@ -16,6 +17,8 @@ pub struct SourceUpdate {
     pub source: PodSource,
     /// The whole set, or that there is no valid answer and the last one stands.
     pub answer: SourceAnswer,
+    /// Beside [`SourceAnswer::Pods`]: the objects it defines, these and no others. Nothing beside an unknown answer.
+    pub objects: Vec<SourceObject>,
     /// What is wrong with the source right now, its whole list; empty when all is well.
     pub problems: Vec<SourceProblem>,
     /// Lets a URL source go on after a restart: its ETag and Last-Modified.
@@ -38,6 +41,15 @@ pub struct SourcePod {
     pub pod: Rc<Pod>,
     /// File path or URL, for messages. With [`SourceAnswer::Pods`], a pod whose newest manifest is broken keeps its last
     /// good version here.
+    pub origin: String,
+}
+
+/// One ConfigMap, Secret or claim and where it was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceObject {
+    /// Defaulted and valid.
+    pub object: Rc<LocalObject>,
+    /// As of [`SourcePod`], last good versions included.
     pub origin: String,
 }
 

@@ -7,6 +7,7 @@
 pub mod cri;
 mod earlier;
 mod embedded;
+mod memory;
 pub mod node_facts;
 pub mod report;
 mod resources;
@@ -34,7 +35,7 @@ use crate::rt;
 use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
 use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
-use crate::sys::memory;
+use crate::sys;
 use crate::types::PodUid;
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
@@ -123,7 +124,7 @@ impl<R: Runtime> Kubelet<R> {
                 Event::Watchdog => self.notifier.alive(),
                 Event::Quiet => {
                     quiet_at = None;
-                    memory::rest();
+                    sys::memory::rest();
                 }
             }
             // Once: a look is old as soon as a pod it shows has been taken down.
@@ -236,6 +237,7 @@ impl<R: Runtime> Kubelet<R> {
     }
 
     fn publish_sources(&self) {
+        self.view.set_objects(self.pod_config.objects().cloned().collect());
         self.view.set_sources(self.pod_config.views());
         self.view.set_store_trouble(self.pod_config.store_trouble());
     }

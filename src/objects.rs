@@ -1,15 +1,140 @@
-//! The objects a pod may refer to, as whoever looks them up sees them: ConfigMaps, Secrets, claims.
+//! The objects a pod may refer to: ConfigMaps, Secrets, claims; and how whoever needs one looks it up.
 //!
-//! Owns shapes and the seam. Must not know where objects are kept, nor what is made of them.
+//! Owns shapes, the seam and the objects in memory. Must not know where they are written, nor what is made of them.
 
-mod memory;
+mod local;
+pub mod wire;
 
-pub use memory::MemoryObjects;
+pub use local::LocalObjects;
 
 use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::api::pod::StringMap;
+use crate::api::quantity::Quantity;
+use crate::types::Timestamp;
 
 /// Keys and values of a ConfigMap or Secret.
 pub type ObjectData = BTreeMap<String, Vec<u8>>;
+
+/// The type of a Secret that says nothing.
+pub const OPAQUE: &str = "Opaque";
+
+/// Below the agent's root directory: `<namespace>/<name>` of each claim.
+pub const VOLUMES_DIR: &str = "volumes";
+
+/// Kinds of objects, in the order they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObjectKind {
+    /// `ConfigMap`.
+    ConfigMap,
+    /// `Secret`.
+    Secret,
+    /// `PersistentVolumeClaim`.
+    PersistentVolumeClaim,
+}
+
+impl ObjectKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim];
+
+    /// The word of `kind`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+        }
+    }
+
+    /// The kind of that word.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// What makes two objects the same one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Kind.
+    pub kind: ObjectKind,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}/{}", self.kind.as_str(), self.namespace, self.name)
+    }
+}
+
+/// An object of this node, complete.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalObject {
+    /// Kind, namespace, name.
+    pub key: ObjectKey,
+    /// `metadata.labels`.
+    pub labels: StringMap,
+    /// `metadata.annotations`.
+    pub annotations: StringMap,
+    /// When a source spoke of it for the first time.
+    pub created: Timestamp,
+    /// The rest.
+    pub content: ObjectContent,
+}
+
+/// What an object holds. Its `Debug` does not show values of Secrets.
+#[derive(Clone, PartialEq)]
+pub enum ObjectContent {
+    /// Of a ConfigMap.
+    ConfigMap {
+        /// Keys and values.
+        data: ConfigMapData,
+        /// It may not change.
+        immutable: bool,
+    },
+    /// Of a Secret.
+    Secret {
+        /// `type`; [`OPAQUE`] when the manifest names none.
+        secret_type: String,
+        /// Keys and values: `data`, decoded, and over it `stringData`.
+        data: ObjectData,
+        /// It may not change.
+        immutable: bool,
+    },
+    /// Of a PersistentVolumeClaim.
+    Claim(ClaimSpec),
+}
+
+impl fmt::Debug for ObjectContent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ConfigMap { data, immutable } => {
+                formatter.debug_tuple("ConfigMap").field(data).field(immutable).finish()
+            }
+            Self::Secret { secret_type, data, immutable } => {
+                let keys: Vec<&String> = data.keys().collect();
+                formatter.debug_tuple("Secret").field(secret_type).field(&keys).field(immutable).finish()
+            }
+            Self::Claim(claim) => claim.fmt(formatter),
+        }
+    }
+}
+
+/// A claim for a directory of this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimSpec {
+    /// `ReadWriteOnce` and the like; recorded, one node is one node.
+    pub access_modes: Vec<String>,
+    /// `resources.requests.storage`: recorded and shown, not enforced.
+    pub storage: Quantity,
+    /// As written; no class is looked at.
+    pub storage_class: Option<String>,
+}
 
 /// A ConfigMap's content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +163,11 @@ pub struct ClaimedVolume {
 /// What kind of PersistentVolume it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimedSource {
+    /// A directory the agent keeps for a claim of this node: made at first use, never removed by it.
+    Directory {
+        /// Absolute.
+        path: String,
+    },
     /// `spec.local`: a directory of this node; it must exist.
     Local {
         /// Absolute.
@@ -67,26 +197,4 @@ pub trait ObjectLookup {
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume>;
     /// Changes whenever any object does: whoever rendered something looks again when it differs.
     fn generation(&self) -> u64;
-}
-
-/// No objects at all: references to them wait, as for any missing object.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoObjects;
-
-impl ObjectLookup for NoObjects {
-    fn config_map(&self, _namespace: &str, _name: &str) -> Option<ConfigMapData> {
-        None
-    }
-
-    fn secret(&self, _namespace: &str, _name: &str) -> Option<ObjectData> {
-        None
-    }
-
-    fn persistent_volume_claim(&self, _namespace: &str, _name: &str) -> Option<ClaimedVolume> {
-        None
-    }
-
-    fn generation(&self) -> u64 {
-        0
-    }
 }

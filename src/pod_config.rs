@@ -1,13 +1,16 @@
 //! What should run on this node: every source's whole set, merged, written down first, and handed on as changes (upstream:
-//! `PodConfig`).
+//! `PodConfig`). The objects that sources define go the same way, and are looked up as soon as they are written down.
 //!
-//! Owns the desired set and what is wrong with the sources. Must not know workers, nor how a source reads.
+//! Owns the desired set, the objects and what is wrong with the sources. Must not know workers, nor how a source reads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use crate::clock::Clock;
-use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
+use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
 use crate::events::{EventRecorder, EventType};
+use crate::objects::LocalObjects;
+use crate::reconcile::local_objects::{ObjectFinding, ObjectSets};
 use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
 use crate::store::{StoreHandle, StoredSource};
 use crate::types::{PodSource, Timestamp};
@@ -29,6 +32,8 @@ pub struct SourceView {
     pub last_answer: Option<Timestamp>,
     /// Pods it wants.
     pub pods: usize,
+    /// ConfigMaps, Secrets and claims it defines.
+    pub objects: usize,
     /// What is wrong with it or its manifests.
     pub problems: Vec<SourceProblem>,
 }
@@ -36,6 +41,9 @@ pub struct SourceView {
 /// The desired set and its keeper.
 pub struct PodConfig {
     desired: DesiredSet,
+    object_sets: ObjectSets,
+    /// Those that count, for everybody.
+    objects: Rc<LocalObjects>,
     registered: Vec<PodSource>,
     views: BTreeMap<PodSource, SourceView>,
     /// Sources whose newest set is not yet on disk, with what to write besides the pods.
@@ -47,22 +55,30 @@ pub struct PodConfig {
 }
 
 impl PodConfig {
-    /// Starts from the store: what each registered source wanted last stands until that source speaks.
+    /// Starts from the store: what each registered source wanted last stands until that source speaks. `objects` shows
+    /// theirs from now on.
     #[must_use]
     pub fn new(
         registered: Vec<PodSource>,
         stored: Vec<StoredSource>,
+        objects: Rc<LocalObjects>,
         store: StoreHandle,
         events: EventRecorder,
         clock: Clock,
     ) -> Self {
         let mut desired = DesiredSet::default();
+        let mut remembered = Vec::new();
         for source in stored {
+            remembered.push((source.source, source.objects));
             let pods = source.pods.into_iter().map(|pod| (pod.pod.metadata.uid.clone(), pod)).collect();
             desired.sources.insert(source.source, SourceState { pods, ..SourceState::default() });
         }
+        let object_sets = ObjectSets::remembered(remembered);
+        objects.replace(object_sets.effective());
         let mut config = Self {
             desired,
+            object_sets,
+            objects,
             views: registered.iter().map(|source| (*source, SourceView::default())).collect(),
             registered,
             unwritten: BTreeMap::new(),
@@ -80,6 +96,11 @@ impl PodConfig {
     /// Every wanted pod.
     pub fn pods(&self) -> impl Iterator<Item = &SourcePod> {
         self.desired.pods().map(|(_, pod)| pod)
+    }
+
+    /// Every object that counts, by kind, namespace and name.
+    pub fn objects(&self) -> impl Iterator<Item = &SourceObject> {
+        self.object_sets.winners().into_values()
     }
 
     /// True when every registered source has given a valid answer since start.
@@ -113,9 +134,11 @@ impl PodConfig {
             let merged = merge(&self.desired, source, Some(Vec::new()), self.clock.now());
             changes.extend(merged.changes);
             self.desired = merged.desired;
+            self.object_sets = self.object_sets.merge(source, Vec::new());
             self.write(source, None).await;
             self.desired.sources.remove(&source);
         }
+        self.objects.replace(self.object_sets.effective());
         changes
     }
 
@@ -129,11 +152,16 @@ impl PodConfig {
         };
         let merged = merge(&self.desired, update.source, answer, now);
         self.desired = merged.desired;
+        if answering {
+            self.object_sets = self.object_sets.merge(update.source, update.objects);
+        }
         let mut problems = update.problems;
         problems.extend(self.note_findings(update.source, merged.findings, now));
+        problems.extend(self.note_object_findings(update.source, self.object_sets.findings(), now));
         self.report_problems(update.source, &problems);
         if answering {
             self.write(update.source, update.validator).await;
+            self.objects.replace(self.object_sets.effective());
         }
         if let Err(error) = self.store.put_problems(update.source, &problems).await {
             log::debug!(source = update.source.as_str(), err:% = error; "Failed to write down problems");
@@ -164,7 +192,13 @@ impl PodConfig {
             .get(&source)
             .map(|state| state.pods.values().cloned().collect())
             .unwrap_or_default();
-        match self.store.commit_source(source, &pods, validator.as_deref()).await {
+        let objects: Vec<SourceObject> = self
+            .object_sets
+            .sources
+            .get(&source)
+            .map(|objects| objects.values().cloned().collect())
+            .unwrap_or_default();
+        match self.store.commit_source(source, &pods, &objects, validator.as_deref()).await {
             Ok(_) => {
                 if self.unwritten.is_empty() && self.store_trouble.take().is_some() {
                     log::info!(source = source.as_str(); "The desired state is on disk again");
@@ -183,13 +217,14 @@ impl PodConfig {
 
     fn count(&mut self, source: PodSource) {
         let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
-        self.views.entry(source).or_default().pods = pods;
+        let objects = self.object_sets.sources.get(&source).map_or(0, BTreeMap::len);
+        let view = self.views.entry(source).or_default();
+        (view.pods, view.objects) = (pods, objects);
     }
 
     /// Findings of the merge are problems of the source too; a known one keeps its first time.
     fn note_findings(&self, source: PodSource, findings: Vec<Finding>, now: Timestamp) -> Vec<SourceProblem> {
-        let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
-        let known: BTreeMap<_, _> = known.iter().map(|problem| (identity(problem), problem.since)).collect();
+        let known = self.known_problems(source);
         findings
             .into_iter()
             .map(|finding| {
@@ -211,6 +246,29 @@ impl PodConfig {
                 }
             })
             .collect()
+    }
+
+    /// The same for objects, which have no events of their own.
+    fn note_object_findings(
+        &self,
+        source: PodSource,
+        findings: Vec<ObjectFinding>,
+        now: Timestamp,
+    ) -> Vec<SourceProblem> {
+        let known = self.known_problems(source);
+        let problem = |finding: ObjectFinding| SourceProblem {
+            since: known.get(&(finding.origin.as_str(), finding.message.as_str())).copied().unwrap_or(now),
+            origin: finding.origin,
+            reason: FAILED_VALIDATION.to_owned(),
+            message: finding.message,
+        };
+        findings.into_iter().map(problem).collect()
+    }
+
+    /// Since when each problem of a source is known.
+    fn known_problems(&self, source: PodSource) -> BTreeMap<(&str, &str), Timestamp> {
+        let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
+        known.iter().map(|problem| (identity(problem), problem.since)).collect()
     }
 
     /// Says each problem once when it appears and once when nothing is wrong with its origin any more. The one place that

@@ -22,7 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::rt::connections::{self, Place};
 
 pub use bind::{BindError, bind};
-pub use report::AgentReport;
+pub use report::{AgentReport, ObjectDetail};
 
 /// Where the shell listens unless it is told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
@@ -39,7 +39,7 @@ const BUFFER_BYTES: usize = 8192;
 const MAX_HEADERS: usize = 32;
 
 /// Makes a report when somebody asks.
-pub type Reporter = Rc<dyn Fn() -> AgentReport>;
+pub type Reporter = Rc<dyn Fn(ObjectDetail) -> AgentReport>;
 
 /// Serves until the future is dropped, and ends all connections then. Needs a `LocalSet`.
 pub async fn serve(listener: UnixListener, reporter: Reporter) {
@@ -91,8 +91,11 @@ fn respond(request: &Request<Incoming>, reporter: &Reporter) -> Response<Full<By
     }
     match path {
         "/healthz" => response(StatusCode::OK, "text/plain; charset=utf-8", Bytes::from_static(b"ok")),
-        "/agent/v1/status" => json_response(StatusCode::OK, &reporter()),
-        _ => json_response(StatusCode::OK, &pod_list(reporter())),
+        "/agent/v1/status" => {
+            let detail = ObjectDetail::from_query(request.uri().query().unwrap_or_default());
+            json_response(StatusCode::OK, &reporter(detail))
+        }
+        _ => json_response(StatusCode::OK, &pod_list(reporter(ObjectDetail::Counted))),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Where pods come from. A source always sends its whole set, never a delta, and never a set it is not sure of: silence
+//! Where pods and objects come from. A source always sends its whole set, never a delta, and never a set it is not sure of: silence
 //! keeps what runs.
 //!
 //! Owns reading manifests. Must not know who listens.
@@ -16,7 +16,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::api::pod::Pod;
-pub use crate::desired::{SourceAnswer, SourcePod, SourceProblem, SourceUpdate};
+pub use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
+use crate::objects::{LocalObject, ObjectKey};
+use crate::reconcile::local_objects::carry;
 use crate::reconcile::merge::{is_semantically_different, mark_first_seen};
 use crate::types::{PodFullName, PodSource, Timestamp};
 
@@ -46,15 +48,26 @@ pub struct Origin {
 pub struct ParsedManifest {
     /// The pods of every good document, ready to run.
     pub pods: Vec<Pod>,
+    /// ConfigMaps, Secrets and claims of every good document.
+    pub objects: Vec<LocalObject>,
     /// What is wrong, one entry per document: names the document, the field and the fix.
     pub problems: Vec<String>,
     /// What was accepted but is doubtful, for the log.
     pub warnings: Vec<String>,
-    /// No document was broken: a pod that is not in `pods` is not wanted any more.
+    /// No document was broken: a pod that is not in `pods` is not wanted any more, nor an object that is not in `objects`.
     pub complete: bool,
 }
 
-/// Turns bytes into pods. The sources bring bytes and remember what was good; what a manifest means is not their business.
+/// What a source wanted last, from before a restart.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LastGood {
+    /// Pods with their origins.
+    pub pods: Vec<SourcePod>,
+    /// Objects with theirs.
+    pub objects: Vec<SourceObject>,
+}
+
+/// Turns bytes into pods and objects. The sources bring bytes and remember what was good; what a manifest means is not their business.
 pub trait ManifestParser {
     /// Reads a whole file or body.
     fn parse(&self, bytes: &[u8], origin: &Origin) -> ParsedManifest;
@@ -112,6 +125,29 @@ fn keep_last_good(
         pods.extend(stale);
     }
     pods
+}
+
+/// The same for objects.
+fn keep_last_good_objects(
+    parsed: Vec<LocalObject>,
+    complete: bool,
+    last_good: &[SourceObject],
+    origin: &Origin,
+    now: Timestamp,
+) -> Vec<SourceObject> {
+    let known = |key: &ObjectKey| last_good.iter().find(|old| old.object.key == *key);
+    let mut objects: Vec<SourceObject> = parsed
+        .into_iter()
+        .map(|object| {
+            let known = known(&object.key).map(|old| &old.object);
+            SourceObject { object: carry(known, object, now), origin: origin.location.clone() }
+        })
+        .collect();
+    if !complete {
+        let fresh: BTreeSet<_> = objects.iter().map(|object| object.object.key.clone()).collect();
+        objects.extend(last_good.iter().filter(|old| !fresh.contains(&old.object.key)).cloned());
+    }
+    objects
 }
 
 /// What makes two pods the same one to a user.

@@ -11,11 +11,14 @@
 mod db;
 mod decode;
 mod error;
+mod objects;
 mod open;
 mod pending;
 mod read_only;
 mod records;
+mod rows;
 mod schema;
+mod seal;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -33,13 +36,16 @@ pub use read_only::ReadOnlyStore;
 pub use records::{
     EventKey, EventType, Loaded, StoredContainerState, StoredEvent, StoredSource, UnreadableRow, meta,
 };
+pub use seal::{BadKey, SealingKey, StoreKey};
 
 use crate::api::pod::Pod;
 use crate::api::pod::PodStatus;
-use crate::desired::{SourcePod, SourceProblem};
+use crate::desired::{SourceObject, SourcePod, SourceProblem};
 use crate::logging::chain;
+use crate::objects::{ObjectContent, ObjectData, wire};
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 use db::{Db, PodRow};
+use objects::ObjectRow;
 use pending::Pending;
 
 /// The file's name under the root directory.
@@ -65,12 +71,14 @@ pub enum Mode {
 }
 
 /// How to open.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     /// Where SQLite runs.
     pub mode: Mode,
     /// Names a damaged file that is set aside.
     pub now: Timestamp,
+    /// For the values of Secrets. With one, values that are still stored in the clear are encrypted at once.
+    pub key: StoreKey,
 }
 
 /// The two moments of a write at which a simulated agent may die.
@@ -117,7 +125,7 @@ impl StoreHandle {
     /// # Errors
     /// Another agent has it, it is newer than we are, or the disk does not let us.
     pub fn open(path: &Path, options: OpenOptions) -> Result<(Self, OpenReport), StoreError> {
-        let (db, report) = open::open(path, options.now)?;
+        let (db, report) = open::open(path, options.now, options.key)?;
         Ok((Self::new(db, options.mode)?, report))
     }
 
@@ -126,7 +134,7 @@ impl StoreHandle {
     /// # Errors
     /// Out of memory, or no thread can be started.
     pub fn open_in_memory(options: OpenOptions) -> Result<Self, StoreError> {
-        Self::new(open::open_in_memory()?, options.mode)
+        Self::new(open::open_in_memory(options.key)?, options.mode)
     }
 
     fn new(db: Db, mode: Mode) -> Result<Self, StoreError> {
@@ -164,7 +172,7 @@ impl StoreHandle {
         Ok(decode::loaded(raw))
     }
 
-    /// Makes `pods` the whole desired set of a source, durably and at once. Pods that leave it become terminating until
+    /// Makes `pods` and `objects` the whole desired set of a source, durably and at once. Pods that leave it become terminating until
     /// [`Self::forget_pod`], also those that come back under the same uid meanwhile: what has begun to stop is brought to
     /// its end, whoever sees to it, and starts over then. Writes nothing if nothing changed.
     ///
@@ -174,11 +182,14 @@ impl StoreHandle {
         &self,
         source: PodSource,
         pods: &[SourcePod],
+        objects: &[SourceObject],
         validator: Option<&str>,
     ) -> Result<Commit, StoreError> {
         let rows = pods.iter().map(pod_row).collect::<Result<Vec<_>, _>>()?;
+        let objects: Vec<_> = objects.iter().map(object_row).collect();
         let validator = validator.map(str::to_owned);
-        self.write("desired pods", move |db| db.commit_source(source, &rows, validator.as_deref())).await
+        self.write("desired pods", move |db| db.commit_source(source, &rows, &objects, validator.as_deref()))
+            .await
     }
 
     /// Remembers, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp` and
@@ -388,6 +399,21 @@ fn pod_row(pod: &SourcePod) -> Result<PodRow, StoreError> {
         origin: pod.origin.clone(),
         json,
     })
+}
+
+fn object_row(object: &SourceObject) -> ObjectRow {
+    let (key, content) = (&object.object.key, &object.object.content);
+    ObjectRow {
+        kind: key.kind.as_str(),
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        origin: object.origin.clone(),
+        json: wire::to_value(&object.object, wire::Values::LeftOut).to_string(),
+        values: match content {
+            ObjectContent::Secret { data, .. } => data.clone(),
+            ObjectContent::ConfigMap { .. } | ObjectContent::Claim(_) => ObjectData::new(),
+        },
+    }
 }
 
 fn pod_json(pod: &Pod) -> Result<String, StoreError> {

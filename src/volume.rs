@@ -297,6 +297,11 @@ impl Volumes {
                 let (owned_name, path) = (name.to_owned(), PathBuf::from(path));
                 self.look(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path)).await?
             }
+            ClaimedSource::Directory { path } => {
+                let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
+                claim::ensure_directory(name, &path).await?;
+                claim::ensure_local(pod_dir, name, &volume.name, &path, group).await?
+            }
             ClaimedSource::Local { path } => {
                 let group = fs_group(pod).filter(|_| !read_only);
                 claim::ensure_local(pod_dir, name, &volume.name, Path::new(&path), group).await?

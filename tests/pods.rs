@@ -22,6 +22,7 @@ mod inside;
 mod lifecycle;
 mod manifests;
 mod network;
+mod objects;
 mod probes;
 mod registries;
 mod resources;

@@ -20,6 +20,7 @@ pub(super) struct Options {
     pub all_namespaces: bool,
     pub no_headers: bool,
     pub exit_zero: bool,
+    pub show_secrets: bool,
     pub help: bool,
     /// Everything that is not an option.
     pub words: Vec<String>,
@@ -59,17 +60,17 @@ pub enum UsageError {
         /// What there is.
         allowed: &'static str,
     },
-    /// Neither "pods" nor one of its short names.
-    #[error("the agent shows \"pods\" only, not {given:?}")]
+    /// None of what there is, nor a short name of it.
+    #[error("the agent shows pods, configmaps, secrets and persistentvolumeclaims (pvc), not {given:?}")]
     Resource {
         /// As given.
         given: String,
     },
     /// `get` alone.
-    #[error("say what to get: agent get pods")]
+    #[error("say what to get: agent get pods|configmaps|secrets|pvc")]
     NoResource,
     /// `describe` alone.
-    #[error("say what to describe: agent describe pod NAME")]
+    #[error("say what to describe: agent describe pod|configmap|secret|pvc NAME")]
     NothingToDescribe,
     /// An argument too many.
     #[error("unexpected argument {given:?}")]
@@ -78,7 +79,7 @@ pub enum UsageError {
         given: String,
     },
     /// A name in all namespaces.
-    #[error("a pod cannot be named together with --all-namespaces: use --namespace")]
+    #[error("nothing can be named together with --all-namespaces: use --namespace")]
     NameInAllNamespaces,
 }
 
@@ -100,6 +101,7 @@ impl Options {
             all_namespaces: false,
             no_headers: false,
             exit_zero: false,
+            show_secrets: false,
             help: false,
             words: Vec::new(),
         };
@@ -117,6 +119,7 @@ impl Options {
                 }
                 Arg::Short('A') | Arg::Long("all-namespaces") if pods => options.all_namespaces = true,
                 Arg::Long("no-headers") if command == Command::Get => options.no_headers = true,
+                Arg::Long("show-secrets") if pods => options.show_secrets = true,
                 Arg::Long("exit-zero") if !pods => options.exit_zero = true,
                 Arg::Short('h') | Arg::Long("help") => options.help = true,
                 Arg::Value(word) => options.words.push(text(word)),

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 use crate::api::decode::{DecodeError, decode};
-use crate::server::AgentReport;
+use crate::server::{AgentReport, ObjectDetail};
 
 /// The agent answers from memory.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,8 +94,12 @@ pub enum ClientError {
 }
 
 /// Asks for a report.
-pub(super) async fn fetch_report(path: &Path) -> Result<AgentReport, ClientError> {
-    let body = match tokio::time::timeout(TIMEOUT, fetch(path, "/agent/v1/status")).await {
+pub(super) async fn fetch_report(path: &Path, detail: ObjectDetail) -> Result<AgentReport, ClientError> {
+    let resource = match detail.as_query() {
+        "" => "/agent/v1/status".to_owned(),
+        query => format!("/agent/v1/status?{query}"),
+    };
+    let body = match tokio::time::timeout(TIMEOUT, fetch(path, &resource)).await {
         Ok(result) => result?,
         Err(_) => return Err(ClientError::Timeout { path: path.to_owned() }),
     };

@@ -1,10 +1,9 @@
 //! `agent describe pod`: everything about a pod on one page, as kubectl prints it.
 //!
-//! Owns the command and the page's outline. Must not know where the report came from. What a Secret holds is not in a report
-//! and is never shown.
+//! Owns the command and the page's outline. Must not know where the report came from. What a Secret holds is not on a pod's
+//! page.
 
 mod containers;
-mod tabs;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -12,25 +11,28 @@ mod volumes;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 
-use self::tabs::Tabbed;
 use super::args::{Command, Options, UsageError};
 use super::table::printable;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, get, offline, print};
+use super::tabs::Tabbed;
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, get, objects, offline, print};
 use crate::api::pod::{Pod, PodStatus, Toleration};
 use crate::reconcile::resources::qos_class;
+use crate::server::ObjectDetail;
 use crate::server::report::EventReport;
 use crate::types::Timestamp;
 
 const HELP: &str = "\
-Show everything about a pod, as kubectl does: what was asked for, how it goes, and what happened.
+Show everything about a pod, as kubectl does: what was asked for, how it goes, and what happened; or a ConfigMap, a
+Secret or a claim.
 
-Usage: agent describe pod [NAME...] [options]
+Usage: agent describe pod|configmap|secret|pvc [NAME...] [options]
 
-NAME may be the beginning of a name. Without a name all pods of the namespace are shown.
+NAME may be the beginning of a name. Without a name all of the namespace are shown.
 
 Options:
   -n, --namespace NAME      Namespace to look in (default \"default\")
   -A, --all-namespaces      Look in all namespaces
+      --show-secrets        Show the values of Secrets; without it their lengths
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
       --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); read when it is not running
   -h, --help                This text
@@ -49,11 +51,14 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
-    let names = get::names(&options).map_err(|error| match error {
+    let (resource, names) = get::names(&options).map_err(|error| match error {
         UsageError::NoResource => CliError::Usage(UsageError::NothingToDescribe),
         other => CliError::Usage(other),
     })?;
-    let mut report = offline::report(&options, environment)?;
+    if let get::Resource::Objects(kind) = resource {
+        return objects::run(objects::View::Describe, kind, &names, &options, environment);
+    }
+    let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
     let namespace = options.namespace.as_deref().unwrap_or("default");
     report.pods.retain(|pod| options.all_namespaces || pod.metadata.namespace == namespace);
     report.pods.sort_by_key(Pod::pod_ref);

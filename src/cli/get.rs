@@ -1,32 +1,35 @@
-//! `agent get pods`: a table like kubectl's, or the objects.
+//! `agent get`: a table like kubectl's, or the objects.
 //!
-//! Owns the command's output. Must not know where the report came from.
+//! Owns the command, what it is asked for, and its output about pods. Must not know where the report came from.
 
 use serde_json::json;
 
 use super::args::{Command, Options, Output, UsageError};
 use super::pod_columns::columns;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, offline, print, table, to_json, to_yaml};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, objects, offline, print, table, to_json, to_yaml};
 use crate::api::pod::Pod;
+use crate::objects::ObjectKind;
+use crate::server::ObjectDetail;
 use crate::types::Timestamp;
 
 use std::fmt::Write;
 
 const HELP: &str = "\
-Show pods of this node, as kubectl does.
+Show pods, ConfigMaps, Secrets and claims of this node, as kubectl does.
 
-Usage: agent get pods [NAME...] [options]
+Usage: agent get pods|configmaps|secrets|pvc [NAME...] [options]
 
 Options:
   -n, --namespace NAME      Namespace to look in (default \"default\")
   -A, --all-namespaces      Look in all namespaces
   -o, --output FORMAT       json, yaml, wide or name
       --no-headers          No header line
+      --show-secrets        Show the values of Secrets; without it their lengths
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
       --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); read when it is not running
   -h, --help                This text
 
-Exit status: 0, 1 if a pod is not found or the agent cannot be asked, 2 for bad usage.
+Exit status: 0, 1 if something is not found or the agent cannot be asked, 2 for bad usage.
 ";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
@@ -35,8 +38,11 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
-    let names = names(&options).map_err(CliError::Usage)?;
-    let report = offline::report(&options, environment)?;
+    let (resource, names) = names(&options).map_err(CliError::Usage)?;
+    if let Resource::Objects(kind) = resource {
+        return objects::run(objects::View::Get, kind, &names, &options, environment);
+    }
+    let report = offline::report(&options, ObjectDetail::Counted, environment)?;
     let (pods, missing) = select(report.pods, &options, &names);
     if pods.is_empty() && names.is_empty() && matches!(options.output, Output::Text | Output::Wide) {
         let place = match (&options.namespace, options.all_namespaces) {
@@ -64,28 +70,44 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     Ok(EXIT_FAILED)
 }
 
-/// The pods asked for by name: `pods a b`, `pod/a pod/b`.
-pub(super) fn names(options: &Options) -> Result<Vec<String>, UsageError> {
-    let is_pods = |word: &str| matches!(word, "pods" | "pod" | "po");
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resource {
+    /// Pods.
+    Pods,
+    /// ConfigMaps, Secrets or claims.
+    Objects(ObjectKind),
+}
+
+fn resource(word: &str) -> Option<Resource> {
+    match word {
+        "pods" | "pod" | "po" => Some(Resource::Pods),
+        _ => objects::kind(word).map(Resource::Objects),
+    }
+}
+
+/// What is asked for, and by which names: `pods a b`, `pod/a pod/b`, `secret/a`.
+pub(super) fn names(options: &Options) -> Result<(Resource, Vec<String>), UsageError> {
     let mut words = options.words.iter();
     let first = words.next().ok_or(UsageError::NoResource)?;
-    let mut names = Vec::new();
-    match first.split_once('/') {
-        Some((resource, name)) if is_pods(resource) && !name.is_empty() => names.push(name.to_owned()),
-        None if is_pods(first) => {}
-        _ => return Err(UsageError::Resource { given: first.clone() }),
-    }
+    let unknown = |word: &String| UsageError::Resource { given: word.clone() };
+    let (kind, name) =
+        first.split_once('/').map_or((first.as_str(), None), |(kind, name)| (kind, Some(name)));
+    let asked = resource(kind).filter(|_| name != Some("")).ok_or_else(|| unknown(first))?;
+    let mut names: Vec<String> = name.map(str::to_owned).into_iter().collect();
     for word in words {
         match word.split_once('/') {
-            Some((resource, name)) if is_pods(resource) && !name.is_empty() => names.push(name.to_owned()),
+            Some((kind, name)) if resource(kind) == Some(asked) && !name.is_empty() => {
+                names.push(name.to_owned());
+            }
             None => names.push(word.clone()),
-            _ => return Err(UsageError::Resource { given: word.clone() }),
+            _ => return Err(unknown(word)),
         }
     }
     if options.all_namespaces && !names.is_empty() {
         return Err(UsageError::NameInAllNamespaces);
     }
-    Ok(names)
+    Ok((asked, names))
 }
 
 /// The pods to show, in order, and the names that there are none of.

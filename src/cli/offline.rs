@@ -9,45 +9,61 @@ use super::args::Options;
 use super::client::{self, ClientError};
 use super::{CliError, Environment};
 use crate::api::pod::Pod;
-use crate::server::AgentReport;
-use crate::server::report::{AgentMode, RuntimeReport, SourceReport, SourceState, StoreReport};
+use crate::objects::VOLUMES_DIR;
+use crate::reconcile::local_objects::ObjectSets;
+use crate::server::report::{AgentMode, ObjectCounts, RuntimeReport, SourceReport, SourceState, StoreReport};
+use crate::server::{AgentReport, ObjectDetail};
 use crate::store::{self, Loaded, ReadOnlyStore, StoreError, StoredEvent};
 use crate::types::Timestamp;
 
 /// Asks the agent; when it does not run, reads its store and says so on standard error.
-pub(super) fn report(options: &Options, environment: &mut Environment<'_>) -> Result<AgentReport, CliError> {
+pub(super) fn report(
+    options: &Options,
+    detail: ObjectDetail,
+    environment: &mut Environment<'_>,
+) -> Result<AgentReport, CliError> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
-    match runtime.block_on(client::fetch_report(&options.socket)) {
+    match runtime.block_on(client::fetch_report(&options.socket, detail)) {
         Ok(report) => return Ok(report),
         Err(ClientError::NotRunning { .. }) => {}
         Err(error) => return Err(CliError::Client(error)),
     }
     let path = options.root_dir.join(store::FILE_NAME);
-    let report = read(&path, environment.now).map_err(CliError::Store)?;
+    let report = read(&path, detail, environment.now).map_err(CliError::Store)?;
     // Standard error may be closed; the answer matters more.
     let _ = writeln!(environment.err, "agent is not running; showing the last known state");
     Ok(report)
 }
 
-fn read(path: &Path, now: Timestamp) -> Result<AgentReport, StoreError> {
+fn read(path: &Path, detail: ObjectDetail, now: Timestamp) -> Result<AgentReport, StoreError> {
     let mut store = ReadOnlyStore::open(path)?;
     let loaded = store.load()?;
     let events = store.events()?;
-    Ok(from_store(path, loaded, events, now))
+    Ok(from_store(path, loaded, events, detail, now))
 }
 
 /// What can be said without the agent: wanted and terminating pods with their last statuses.
-fn from_store(path: &Path, loaded: Loaded, events: Vec<StoredEvent>, now: Timestamp) -> AgentReport {
+fn from_store(
+    path: &Path,
+    loaded: Loaded,
+    events: Vec<StoredEvent>,
+    detail: ObjectDetail,
+    now: Timestamp,
+) -> AgentReport {
     let fact = |key: &str| loaded.meta.get(key).cloned().unwrap_or_default();
     let mut problems = loaded.problems;
     let mut sources = Vec::new();
     let mut pods: Vec<Pod> = Vec::new();
+    let remembered = loaded.desired.iter().map(|stored| (stored.source, stored.objects.clone()));
+    let objects: Vec<_> = ObjectSets::remembered(remembered).winners().into_values().cloned().collect();
+    let volumes_dir = path.parent().unwrap_or(path).join(VOLUMES_DIR);
     for stored in loaded.desired {
         sources.push(SourceReport {
             name: stored.source.as_str().to_owned(),
             state: SourceState::Waiting,
             pods: u32::try_from(stored.pods.len()).unwrap_or(u32::MAX),
+            objects: u32::try_from(stored.objects.len()).unwrap_or(u32::MAX),
             problems: problems.remove(&stored.source).unwrap_or_default(),
             ..SourceReport::default()
         });
@@ -76,6 +92,8 @@ fn from_store(path: &Path, loaded: Loaded, events: Vec<StoredEvent>, now: Timest
         runtime: RuntimeReport { endpoint: fact(store::meta::RUNTIME_ENDPOINT), ..RuntimeReport::default() },
         sources,
         pods,
+        object_counts: ObjectCounts::of(objects.iter().map(|object| &object.object.key)),
+        objects: detail.reports(&objects, &volumes_dir),
         events: events.into_iter().map(Into::into).collect(),
         store: StoreReport {
             path: path.display().to_string(),

@@ -6,8 +6,8 @@ use super::args::{Command, Options, Output, UsageError};
 use super::findings::{Finding, findings};
 use super::get::pod_rows;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
-use crate::server::AgentReport;
-use crate::server::report::{AgentMode, SourceState};
+use crate::server::report::{AgentMode, ObjectCounts, SourceState};
+use crate::server::{AgentReport, ObjectDetail};
 use crate::types::Timestamp;
 
 use std::fmt::Write;
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     if let Some(word) = options.words.first() {
         return Err(CliError::Usage(UsageError::Unexpected { given: word.clone() }));
     }
-    let mut report = offline::report(&options, environment)?;
+    let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
     report.pods.sort_by_key(crate::api::pod::Pod::pod_ref);
     let findings = findings(&report, environment.now);
     let text = match options.output {
@@ -109,13 +109,23 @@ fn head(report: &AgentReport, now: Timestamp) -> String {
         .filter(|word| !word.is_empty())
         .collect::<Vec<_>>()
         .join(" ");
-    let rows = [
+    let runtime_line = format!("{name} ({state})");
+    let counts = &report.object_counts;
+    let objects = format!(
+        "{} configmaps, {} secrets, {} persistentvolumeclaims",
+        counts.config_maps, counts.secrets, counts.persistent_volume_claims
+    );
+    let mut rows = vec![
         ["Node:", node],
         ["Agent:", &agent],
-        ["Runtime:", &format!("{name} ({state})")],
+        ["Runtime:", &runtime_line],
         ["Store:", &report.store.path],
     ];
-    table::render(&rows.map(|row| row.map(str::to_owned).to_vec()))
+    if *counts != ObjectCounts::default() {
+        rows.push(["Objects:", &objects]);
+    }
+    let rows: Vec<_> = rows.into_iter().map(|row| row.map(str::to_owned).to_vec()).collect();
+    table::render(&rows)
 }
 
 fn source_rows(report: &AgentReport, now: Timestamp) -> Vec<Vec<String>> {

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::decode::decode;
-use crate::desired::{SourcePod, SourceProblem};
+use crate::desired::{SourceObject, SourcePod, SourceProblem};
+use crate::objects::{ObjectKind, wire};
 use crate::server::{self, AgentReport};
 use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent, meta};
 use crate::types::PodSource;
@@ -50,7 +51,7 @@ impl Directory {
                 tokio::task::LocalSet::new().block_on(&runtime, async {
                     let listener = server::bind(&socket).await.unwrap();
                     ready.send(()).unwrap();
-                    server::serve(listener, Rc::new(move || report.clone())).await;
+                    server::serve(listener, Rc::new(move |_| report.clone())).await;
                 });
             })
             .unwrap();
@@ -211,7 +212,10 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
     let directory = Directory::new("usage");
     for (line, message) in [
         ("get", "say what to get"),
-        ("get services", "shows \"pods\" only, not \"services\""),
+        (
+            "get services",
+            "shows pods, configmaps, secrets and persistentvolumeclaims (pvc), not \"services\"",
+        ),
         ("get pods -A web", "use --namespace"),
         ("get pods -o table", "unknown output format \"table\": use one of json, yaml, wide, name"),
         ("status now", "unexpected argument \"now\""),
@@ -222,7 +226,7 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
         assert_eq!((code, &*out), (EXIT_USAGE, ""), "{line}");
         assert!(err.starts_with("error: ") && err.contains(message), "{line}: {err}");
     }
-    assert!(directory.run("get --help").1.contains("Usage: agent get pods"));
+    assert!(directory.run("get --help").1.contains("Usage: agent get pods|configmaps|secrets|pvc"));
     assert!(directory.run("status -h").1.contains("Exit status:"));
 }
 
@@ -243,14 +247,14 @@ fn without_agent_and_without_store_the_error_names_both() {
 fn fill(directory: &Directory) {
     let source_pod =
         |value: Value| SourcePod { pod: Rc::new(decode(value).unwrap().object), origin: "/m/x.yaml".into() };
-    let options = OpenOptions { mode: Mode::Inline, now: NOW };
+    let options = OpenOptions { mode: Mode::Inline, now: NOW, ..OpenOptions::default() };
     let (store, _) = StoreHandle::open(&directory.0.join("agent.db"), options).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let web = source_pod(running_pod("default", "web"));
         let old = source_pod(running_pod("default", "old"));
-        store.commit_source(PodSource::File, &[web.clone(), old], None).await.unwrap();
-        store.commit_source(PodSource::File, std::slice::from_ref(&web), None).await.unwrap();
+        store.commit_source(PodSource::File, &[web.clone(), old], &[], None).await.unwrap();
+        store.commit_source(PodSource::File, std::slice::from_ref(&web), &[], None).await.unwrap();
         store.put_status(&web.pod.metadata.uid, &web.pod.status);
         store.put_event(StoredEvent::default());
         let problem = SourceProblem {
@@ -287,6 +291,75 @@ What is wrong:
     assert_eq!(&out[out.find("What is wrong").unwrap()..], wrong);
 }
 
+/// A store with an object of each kind.
+fn fill_with_objects(directory: &Directory) {
+    let object = |kind, value: Value| SourceObject {
+        object: Rc::new(wire::from_value(kind, value).unwrap()),
+        origin: "/m/x.yaml".into(),
+    };
+    let metadata =
+        |name: &str| json!({"name": name, "creationTimestamp": "2023-11-14T21:13:20Z", "labels": {"a": "b"}});
+    let spec = json!({"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}});
+    let objects = [
+        object(
+            ObjectKind::ConfigMap,
+            json!({"metadata": metadata("conf"), "data": {"word": "one\ntwo\u{1b}[31m"}, "binaryData": {"bin": "AP8="}}),
+        ),
+        object(
+            ObjectKind::Secret,
+            json!({"metadata": metadata("db"), "stringData": {"password": "hunter2"}}),
+        ),
+        object(ObjectKind::PersistentVolumeClaim, json!({"metadata": metadata("data"), "spec": spec})),
+    ];
+    let options = OpenOptions { mode: Mode::Inline, now: NOW, ..OpenOptions::default() };
+    let (store, _) = StoreHandle::open(&directory.0.join("agent.db"), options).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        store.commit_source(PodSource::File, &[], &objects, None).await.unwrap();
+        store.shutdown().await.unwrap();
+    });
+}
+
+#[test]
+fn objects_look_as_kubectl_prints_them_and_secrets_keep_their_values() {
+    let directory = Directory::new("objects");
+    fill_with_objects(&directory);
+    let shown = |line: &str| {
+        let (code, out, _) = directory.run(line);
+        assert_eq!(code, EXIT_OK, "{line}");
+        out
+    };
+    assert_eq!(shown("get cm"), "NAME   DATA   AGE\nconf   2      60m\n");
+    assert_eq!(
+        shown("get secrets -A -o wide"),
+        "NAMESPACE   NAME   TYPE     DATA   AGE   ORIGIN\ndefault     db     Opaque   1      60m   /m/x.yaml\n"
+    );
+    let claims = shown("get pvc --no-headers -o wide");
+    assert!(claims.contains("Bound") && claims.contains("1Gi        RWO,ROX"), "{claims}");
+    assert!(claims.contains("ROOT/volumes/default/data"), "{claims}");
+    assert_eq!(shown("get secret/db -o name"), "secret/db\n");
+    let (hidden, all) = (shown("get secret db -o yaml"), shown("get secret db -o json --show-secrets"));
+    assert!(hidden.contains("password: \"<7 bytes, hidden>\""), "{hidden}");
+    assert!(all.contains("\"aHVudGVyMg==\""), "{all}");
+    assert!(shown("get cm -o yaml").contains("kind: List"));
+    let page = shown("describe configmap co");
+    let data = "\nData\n====\nword:\n----\none\ntwo?[31m\n\n\nBinaryData\n====\nbin: 2 bytes\n";
+    assert!(page.starts_with("Name:") && page.ends_with(data), "{page}");
+    assert!(shown("describe secret db").ends_with("\nData\n====\npassword:  7 bytes\n"));
+    assert!(shown("describe secret db --show-secrets").contains("aHVudGVyMg=="));
+    assert!(shown("describe pvc").contains("Directory:"));
+    assert!(directory.run("status").1.contains("1 configmaps, 1 secrets, 1 persistentvolumeclaims"));
+    let status = directory.run("status -o json").1;
+    assert!(status.contains("objectCounts") && !status.contains("aHVudGVyMg") && !status.contains("hunter2"));
+    let (code, out, err) = directory.run("get secret ghost");
+    assert_eq!((code, out.as_str()), (EXIT_FAILED, ""));
+    assert!(err.ends_with("error: secrets \"ghost\" not found in namespace \"default\"\n"), "{err}");
+    assert_eq!(
+        directory.run("get cm -n other").2.lines().last(),
+        Some("No resources found in other namespace.")
+    );
+}
+
 #[test]
 fn a_reader_that_went_away_is_not_an_error() {
     struct Closed;
@@ -321,9 +394,9 @@ fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are(
     let (code, _, err) = directory.run("describe");
     assert_eq!(
         (code, err.lines().next()),
-        (EXIT_USAGE, Some("error: say what to describe: agent describe pod NAME"))
+        (EXIT_USAGE, Some("error: say what to describe: agent describe pod|configmap|secret|pvc NAME"))
     );
-    assert!(directory.run("describe --help").1.contains("Usage: agent describe pod"));
+    assert!(directory.run("describe --help").1.contains("Usage: agent describe pod|configmap"));
     assert!(directory.run("describe pod -o json").2.contains("'-o'"));
 }
 

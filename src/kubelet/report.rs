@@ -2,15 +2,19 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use tokio::sync::watch;
 
+use crate::desired::SourceObject;
 use crate::events::EventRecorder;
+use crate::kubelet::memory::ObjectTrouble;
 use crate::pod_config::SourceView;
 use crate::runtime::{RuntimeError, RuntimeVersion};
 use crate::server::report::{
-    AgentMode, AgentReport, EventReport, RuntimeReport, SourceReport, SourceState, StoreReport,
+    AgentMode, AgentReport, EventReport, ObjectCounts, ObjectDetail, RuntimeReport, SourceReport,
+    SourceState, StoreReport,
 };
 use crate::status::StatusManager;
 use crate::types::{PodSource, Timestamp};
@@ -30,6 +34,10 @@ pub struct Identity {
     pub store_path: String,
     /// Where each source reads.
     pub origins: BTreeMap<PodSource, String>,
+    /// Where claims have their directories.
+    pub volumes_dir: PathBuf,
+    /// Trouble with the objects in the store.
+    pub object_trouble: ObjectTrouble,
 }
 
 #[derive(Default)]
@@ -38,6 +46,8 @@ struct State {
     /// Known only after the first look.
     runtime_up: Option<bool>,
     sources: BTreeMap<PodSource, SourceView>,
+    /// Those that count.
+    objects: Vec<SourceObject>,
     /// Of the sources, which are known once the loop has begun.
     begun: bool,
     heard: BTreeSet<PodSource>,
@@ -116,6 +126,10 @@ impl View {
         self.changed();
     }
 
+    pub(super) fn set_objects(&self, objects: Vec<SourceObject>) {
+        self.state.borrow_mut().objects = objects;
+    }
+
     pub(super) fn set_store_trouble(&self, trouble: Option<&str>) {
         self.state.borrow_mut().store_trouble = trouble.map(str::to_owned);
     }
@@ -159,9 +173,18 @@ impl View {
 
     /// Everything at this moment.
     #[must_use]
-    pub fn report(&self, statuses: &StatusManager, events: &EventRecorder) -> AgentReport {
+    pub fn report(
+        &self,
+        statuses: &StatusManager,
+        events: &EventRecorder,
+        detail: ObjectDetail,
+    ) -> AgentReport {
         let state = self.state.borrow();
         let identity = &self.identity;
+        let objects = &identity.object_trouble;
+        // What was lost is known again or not wanted any more once all have spoken.
+        let lost = objects.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
+        let trouble = state.store_trouble.as_ref().or(objects.key.as_ref()).or(lost);
         AgentReport {
             version: identity.version.clone(),
             pid: std::process::id(),
@@ -171,11 +194,13 @@ impl View {
             runtime: state.runtime.clone(),
             sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
             pods: statuses.everybody(),
+            object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
+            objects: detail.reports(&state.objects, &identity.volumes_dir),
             events: events.recent().into_iter().map(EventReport::from).collect(),
             store: StoreReport {
                 path: identity.store_path.clone(),
-                ok: state.store_trouble.is_none(),
-                message: state.store_trouble.clone().unwrap_or_default(),
+                ok: trouble.is_none(),
+                message: trouble.cloned().unwrap_or_default(),
             },
         }
     }
@@ -191,6 +216,7 @@ impl View {
             },
             last_answer: view.last_answer,
             pods: u32::try_from(view.pods).unwrap_or(u32::MAX),
+            objects: u32::try_from(view.objects).unwrap_or(u32::MAX),
             problems: view.problems.clone(),
         }
     }

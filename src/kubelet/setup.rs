@@ -14,17 +14,18 @@ use tokio::sync::{mpsc, oneshot};
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::config::{Resolved, RunOnceWait};
-use crate::desired::{SourcePod, SourceUpdate};
+use crate::desired::SourceUpdate;
 use crate::events::EventRecorder;
 use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
 use crate::http::{HttpClient, HttpError, shown_url};
 use crate::image::{CredentialsConfig, ImageConfig, ImagePuller};
+use crate::kubelet::memory::{object_trouble, open_store, remember_node, store_key};
 use crate::kubelet::node_facts::node_facts;
 use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
-use crate::kubelet::{Kubelet, earlier, embedded};
-use crate::objects::NoObjects;
+use crate::kubelet::{Kubelet, embedded};
+use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::PodConfig;
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
@@ -39,13 +40,14 @@ use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::OpenError;
 use crate::server;
+use crate::source::LastGood;
 use crate::source::file::{FileConfig, FileSource};
 use crate::source::parser::StaticPodParser;
 use crate::source::url::{UrlConfig, UrlSource};
 use crate::status::StatusManager;
-use crate::store::{Loaded, Mode, OpenOptions, StoreError, StoreHandle, meta};
+use crate::store::{Loaded, StoreError, StoreHandle, StoreKey, StoredSource};
 use crate::sys::inotify::InotifyError;
-use crate::sys::{lock, memory, node};
+use crate::sys::{clone, lock, memory, node};
 use crate::types::PodSource;
 use crate::volume::{VolumeConfig, share_mounts_below};
 
@@ -65,6 +67,8 @@ pub struct DaemonEnvironment {
     pub watchdog_usec: Option<String>,
     /// `WATCHDOG_PID`.
     pub watchdog_pid: Option<String>,
+    /// `CREDENTIALS_DIRECTORY`.
+    pub credentials_directory: Option<PathBuf>,
 }
 
 /// The agent cannot start.
@@ -151,13 +155,15 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let Some(_lock) = take_lock(resolved, &trigger, &shutdown).await? else { return Ok(Finished::Stopped) };
     limit_process(resolved);
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
+    let key_file = resolved.agent.store_key_file.as_deref();
+    let key = store_key(key_file, environment.credentials_directory.as_deref());
     let watched = Watched { notifier, watchdog, shutdown };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
         let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
         let images = embedded::import_images(resolved, &runtime).await;
-        let finished = run_with(resolved, Rc::new(runtime), watched).await;
+        let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
         images.abort();
         return finished;
     }
@@ -166,7 +172,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     })?;
-    run_with(resolved, Rc::new(runtime), watched).await
+    run_with(resolved, Rc::new(runtime), key, watched).await
 }
 
 /// Who is told how it goes, and who tells when to end.
@@ -179,9 +185,10 @@ struct Watched {
 async fn run_with<R: Runtime>(
     resolved: &Resolved,
     runtime: Rc<R>,
+    key: StoreKey,
     watched: Watched,
 ) -> Result<Finished, SetupError> {
-    let mut house = House::open(resolved, runtime).await?;
+    let mut house = House::open(resolved, runtime, key).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);
@@ -260,6 +267,10 @@ fn limit_process(resolved: &Resolved) {
     if !node::is_root() {
         log::error!("The agent should be run as root");
     }
+    // Secrets are in this process's memory: none of it goes into a core dump. What it starts is not affected.
+    if let Err(error) = clone::hide() {
+        log::warn!(err:% = error; "Failed to keep memory out of core dumps, going on without");
+    }
     if let Err(error) = node::set_oom_score_adj(resolved.kubelet.oom_score_adj) {
         log::warn!(value = resolved.kubelet.oom_score_adj, err:% = error; "Failed to set own oom_score_adj, going on without");
     }
@@ -278,6 +289,7 @@ struct House<R> {
     runtime: Rc<R>,
     store: StoreHandle,
     loaded: Loaded,
+    objects: Rc<LocalObjects>,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
     view: Rc<View>,
@@ -292,17 +304,20 @@ struct House<R> {
 }
 
 impl<R: Runtime> House<R> {
-    async fn open(resolved: &Resolved, runtime: Rc<R>) -> Result<Self, SetupError> {
+    async fn open(resolved: &Resolved, runtime: Rc<R>, key: StoreKey) -> Result<Self, SetupError> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;
         make_dir(root, 0o750)?;
-        let executor = ExecutorConfig { user_ids: user_ids(resolved).await?, ..executor_config(resolved)? };
+        let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR)));
+        let executor =
+            ExecutorConfig { user_ids: user_ids(resolved).await?, ..executor_config(resolved, &objects)? };
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
         make_dir(&executor.volumes.pods_dir, 0o750)?;
         make_dir(&executor.container_logs_dir, 0o755)?;
         let path = root.join("agent.db");
-        let (store, loaded) = open_store(&path, &clock).await?;
+        let opened = open_store(&path, key.clone(), &clock).await;
+        let (store, loaded) = opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
         remember_node(resolved, &store, &loaded).await;
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
@@ -315,6 +330,8 @@ impl<R: Runtime> House<R> {
             endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
             store_path: path.display().to_string(),
             origins: origins(resolved),
+            volumes_dir: root.join(VOLUMES_DIR),
+            object_trouble: object_trouble(&key, &loaded),
         };
         let registered: Vec<PodSource> = identity.origins.keys().copied().collect();
         if registered.is_empty() {
@@ -330,6 +347,7 @@ impl<R: Runtime> House<R> {
             runtime,
             store,
             loaded,
+            objects,
             events,
             statuses,
             clock,
@@ -345,9 +363,13 @@ impl<R: Runtime> House<R> {
     ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
         let parser = StaticPodParser { node_name: resolved.node_name.clone() };
-        let stored = |source: PodSource| -> (Vec<SourcePod>, Option<String>) {
+        let stored = |source: PodSource| -> (LastGood, Option<String>) {
             let found = self.loaded.desired.iter().find(|stored| stored.source == source);
-            found.map(|stored| (stored.pods.clone(), stored.validator.clone())).unwrap_or_default()
+            let good = |stored: &StoredSource| LastGood {
+                pods: stored.pods.clone(),
+                objects: stored.objects.clone(),
+            };
+            found.map(|stored| (good(stored), stored.validator.clone())).unwrap_or_default()
         };
         let mut tasks = Vec::new();
         if !kubelet.static_pod_path.is_empty() {
@@ -376,8 +398,8 @@ impl<R: Runtime> House<R> {
             };
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;
-            let (pods, validator) = stored(PodSource::Http);
-            let source = UrlSource::new(config, parser, pods, validator.as_deref(), http, self.clock.clone());
+            let (good, validator) = stored(PodSource::Http);
+            let source = UrlSource::new(config, parser, good, validator.as_deref(), http, self.clock.clone());
             tasks.push(rt::spawn("URL source", source.run(updates.clone())));
         }
         Ok(tasks)
@@ -395,7 +417,7 @@ impl<R: Runtime> House<R> {
         let (view, statuses, events) =
             (Rc::clone(&self.view), Rc::clone(&self.statuses), self.events.clone());
         let begun = Rc::clone(&self.view);
-        let reporter: server::Reporter = Rc::new(move || view.report(&statuses, &events));
+        let reporter: server::Reporter = Rc::new(move |detail| view.report(&statuses, &events, detail));
         Ok(Some(rt::spawn("local API", async move {
             // Whoever asks earlier waits in the socket's queue.
             begun.begun().await;
@@ -445,6 +467,7 @@ impl<R: Runtime> House<R> {
             pod_config: PodConfig::new(
                 self.registered.clone(),
                 loaded.desired,
+                Rc::clone(&self.objects),
                 self.store.clone(),
                 self.events.clone(),
                 self.clock.clone(),
@@ -466,28 +489,6 @@ impl<R: Runtime> House<R> {
         if let Err(error) = self.store.shutdown().await {
             log::warn!(err:% = error; "Failed to close the store");
         }
-    }
-}
-
-async fn open_store(path: &Path, clock: &Clock) -> Result<(StoreHandle, Loaded), SetupError> {
-    let error = |source| SetupError::Store { path: path.to_owned(), source };
-    let options = OpenOptions { mode: Mode::Threaded, now: clock.now() };
-    let (store, report) = StoreHandle::open(path, options).map_err(error)?;
-    if let Some(damaged) = report.damaged {
-        log::error!(keptAs:% = damaged.kept_as.display(), reason = damaged.reason; "The store was damaged and has been set aside, starting from sources and the runtime");
-    }
-    let loaded = store.load().await.map_err(error)?;
-    for row in &loaded.unreadable {
-        log::error!(table = row.table, key = row.key, err = row.message; "Skipped a row of the store that cannot be read");
-    }
-    Ok((store, loaded))
-}
-
-/// Small facts of this run, for the next one to compare with; what another runtime than last time means.
-async fn remember_node(resolved: &Resolved, store: &StoreHandle, loaded: &Loaded) {
-    Box::pin(earlier::settle(resolved, store, &loaded.meta)).await;
-    if let Err(error) = store.put_meta(meta::NODE_NAME, Some(&resolved.node_name)).await {
-        log::warn!(key = meta::NODE_NAME, err:% = error; "Failed to write to the store");
     }
 }
 
@@ -534,7 +535,7 @@ fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerCon
     }
 }
 
-fn executor_config(resolved: &Resolved) -> Result<ExecutorConfig, SetupError> {
+fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<ExecutorConfig, SetupError> {
     let kubelet = &resolved.kubelet;
     let root = &resolved.flags.root_dir;
     let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
@@ -557,7 +558,7 @@ fn executor_config(resolved: &Resolved) -> Result<ExecutorConfig, SetupError> {
         cluster_domain: kubelet.cluster_domain.clone(),
         resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
         user_ids: NodeIds::default(),
-        objects: Rc::new(NoObjects),
+        objects: Rc::<LocalObjects>::clone(objects),
     })
 }
 

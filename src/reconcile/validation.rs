@@ -7,6 +7,7 @@ mod container;
 mod env;
 mod field;
 pub mod names;
+mod object;
 mod probe;
 mod resources;
 mod security;
@@ -14,6 +15,7 @@ mod spec;
 mod volume;
 
 pub use field::{FieldError, FieldErrorKind};
+pub use object::{refused_change, validate_object};
 
 use crate::api::pod::{ObjectMeta, Pod, StringMap};
 use field::{Errors, Path};

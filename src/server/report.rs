@@ -4,11 +4,16 @@
 //! gathered or shown.
 
 use crate::api::pod::Pod;
-use crate::desired::SourceProblem;
+use crate::desired::{SourceObject, SourceProblem};
+use crate::objects::wire::{self, Values};
+use crate::objects::{ObjectKey, ObjectKind};
 use crate::store::StoredEvent;
 use crate::types::Timestamp;
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Everything at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,10 +35,105 @@ pub struct AgentReport {
     pub sources: Vec<SourceReport>,
     /// Wanted and terminating pods, with their statuses.
     pub pods: Vec<Pod>,
+    /// How many objects the sources define.
+    pub object_counts: ObjectCounts,
+    /// The objects themselves, if they were asked for.
+    pub objects: Vec<ObjectReport>,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
     /// The agent's memory.
     pub store: StoreReport,
+}
+
+/// What a report is to say of ConfigMaps, Secrets and claims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ObjectDetail {
+    /// How many there are.
+    #[default]
+    Counted,
+    /// What they hold; of a Secret the keys and how long each value is.
+    Hidden,
+    /// All they hold.
+    Shown,
+}
+
+impl ObjectDetail {
+    /// As part of a request; empty for the default.
+    #[must_use]
+    pub fn as_query(self) -> &'static str {
+        match self {
+            Self::Counted => "",
+            Self::Hidden => "objects=hidden",
+            Self::Shown => "objects=shown",
+        }
+    }
+
+    /// Reads the part of a request.
+    #[must_use]
+    pub fn from_query(query: &str) -> Self {
+        [Self::Hidden, Self::Shown].into_iter().find(|detail| detail.as_query() == query).unwrap_or_default()
+    }
+
+    /// The objects in this detail; `volumes_dir` is where claims have their directories.
+    #[must_use]
+    pub fn reports(self, objects: &[SourceObject], volumes_dir: &Path) -> Vec<ObjectReport> {
+        let values = match self {
+            Self::Counted => return Vec::new(),
+            Self::Hidden => Values::Hidden,
+            Self::Shown => Values::Shown,
+        };
+        let report = |object: &SourceObject| ObjectReport {
+            origin: object.origin.clone(),
+            directory: match &object.object.key {
+                ObjectKey { kind: ObjectKind::PersistentVolumeClaim, namespace, name } => {
+                    volumes_dir.join(namespace).join(name).display().to_string()
+                }
+                _ => String::new(),
+            },
+            object: wire::to_value(&object.object, values),
+        };
+        objects.iter().map(report).collect()
+    }
+}
+
+/// How many objects there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectCounts {
+    /// ConfigMaps.
+    pub config_maps: u32,
+    /// Secrets.
+    pub secrets: u32,
+    /// PersistentVolumeClaims.
+    pub persistent_volume_claims: u32,
+}
+
+impl ObjectCounts {
+    /// Counts them.
+    #[must_use]
+    pub fn of<'a>(kinds: impl Iterator<Item = &'a ObjectKey>) -> Self {
+        let mut counts = Self::default();
+        for key in kinds {
+            match key.kind {
+                ObjectKind::ConfigMap => counts.config_maps += 1,
+                ObjectKind::Secret => counts.secrets += 1,
+                ObjectKind::PersistentVolumeClaim => counts.persistent_volume_claims += 1,
+            }
+        }
+        counts
+    }
+}
+
+/// One ConfigMap, Secret or claim.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectReport {
+    /// File or URL that defines it.
+    pub origin: String,
+    /// Of a claim: where its data is.
+    pub directory: String,
+    /// As Kubernetes writes it.
+    pub object: Value,
 }
 
 /// The container runtime as the agent sees it.
@@ -68,6 +168,8 @@ pub struct SourceReport {
     pub last_answer: Option<Timestamp>,
     /// How many pods it wants.
     pub pods: u32,
+    /// How many ConfigMaps, Secrets and claims it defines.
+    pub objects: u32,
     /// What is wrong with it or with single manifests.
     pub problems: Vec<SourceProblem>,
 }

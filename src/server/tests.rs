@@ -45,7 +45,7 @@ fn report() -> AgentReport {
 
 async fn start(path: &Path) -> tokio::task::JoinHandle<()> {
     let listener = bind(path).await.unwrap();
-    tokio::task::spawn_local(serve(listener, Rc::new(report)))
+    tokio::task::spawn_local(serve(listener, Rc::new(|_| report())))
 }
 
 /// Sends bytes and reads to the end.

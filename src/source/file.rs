@@ -25,8 +25,8 @@ use self::entry::{Entry, Look, Looked};
 use self::read::{Found, look};
 use self::watch::{Hints, PathWatch};
 use super::{
-    ManifestParser, REASON_UNAVAILABLE, SHORTEST_PERIOD, SourceAnswer, SourcePod, SourceProblem,
-    SourceUpdate, carry_since, full_name,
+    LastGood, ManifestParser, REASON_UNAVAILABLE, SHORTEST_PERIOD, SourceAnswer, SourceObject, SourcePod,
+    SourceProblem, SourceUpdate, carry_since, full_name,
 };
 use crate::clock::Clock;
 use crate::types::PodSource;
@@ -83,17 +83,23 @@ enum Listing {
 
 impl<P: ManifestParser> FileSource<P> {
     /// A source that has said nothing yet. `stored` is the last good set from before a restart: what is broken now keeps
-    /// its pods from there.
-    pub fn new(mut config: FileConfig, parser: P, stored: Vec<SourcePod>, clock: Clock) -> Self {
+    /// its pods and objects from there.
+    pub fn new(mut config: FileConfig, parser: P, stored: LastGood, clock: Clock) -> Self {
         // Without a trailing slash, so that a path is always written the same way.
         config.path = config.path.components().collect();
-        let mut by_name: BTreeMap<OsString, Vec<SourcePod>> = BTreeMap::new();
-        for pod in stored {
+        let mut by_name: BTreeMap<OsString, LastGood> = BTreeMap::new();
+        for pod in stored.pods {
             if let Some(name) = name_within(&config.path, &pod.origin) {
-                by_name.entry(name).or_default().push(pod);
+                by_name.entry(name).or_default().pods.push(pod);
             }
         }
-        let entries = by_name.into_iter().map(|(name, pods)| (name, Entry::restored(pods))).collect();
+        for object in stored.objects {
+            if let Some(name) = name_within(&config.path, &object.origin) {
+                by_name.entry(name).or_default().objects.push(object);
+            }
+        }
+        let restored = |(name, good): (_, LastGood)| (name, Entry::restored(good.pods, good.objects));
+        let entries = by_name.into_iter().map(restored).collect();
         Self {
             config,
             parser,
@@ -292,15 +298,15 @@ impl<P: ManifestParser> FileSource<P> {
         if !std::mem::take(&mut self.dirty) {
             return None;
         }
-        let (answer, problems) = if let Some(problem) = &self.unavailable {
-            (SourceAnswer::Unknown, vec![problem.clone()])
-        } else {
-            let problems = self.problems();
+        let (answer, objects, problems) = if let Some(problem) = &self.unavailable {
+            (SourceAnswer::Unknown, Vec::new(), vec![problem.clone()])
+        } else if self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent) {
             // One broken file that never was good has nothing valid to say; upstream sends nothing either.
-            let silent = self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent);
-            (if silent { SourceAnswer::Unknown } else { SourceAnswer::Pods(self.pods()) }, problems)
+            (SourceAnswer::Unknown, Vec::new(), self.problems())
+        } else {
+            (SourceAnswer::Pods(self.pods()), self.objects(), self.problems())
         };
-        Some(SourceUpdate { source: PodSource::File, answer, problems, validator: None })
+        Some(SourceUpdate { source: PodSource::File, answer, objects, problems, validator: None })
     }
 
     /// In the order of file names. A last good version gives way to a pod of that name that a healthy manifest shows.
@@ -317,6 +323,19 @@ impl<P: ManifestParser> FileSource<P> {
             pods.extend(entry.stale_pods().iter().filter(|pod| !fresh.contains(&full_name(pod))).cloned());
         }
         pods
+    }
+
+    /// The same for objects.
+    fn objects(&self) -> Vec<SourceObject> {
+        let fresh: BTreeSet<_> =
+            self.entries.values().flat_map(Entry::fresh_objects).map(|object| &object.object.key).collect();
+        let mut objects = Vec::new();
+        for entry in self.entries.values() {
+            objects.extend_from_slice(entry.fresh_objects());
+            let stale = entry.stale_objects().iter();
+            objects.extend(stale.filter(|object| !fresh.contains(&object.object.key)).cloned());
+        }
+        objects
     }
 
     fn problems(&self) -> Vec<SourceProblem> {

@@ -10,8 +10,10 @@ pub mod yaml;
 
 use serde_json::Value;
 
-use crate::api::decode::decode;
+use crate::api::decode::{DecodeError, decode};
+use crate::api::object::AnyObject;
 use crate::api::pod::Pod;
+use crate::objects::ObjectKind;
 
 pub use static_pods::{StaticPods, read_static_pods};
 pub use yaml::{YamlDocument, YamlError, yaml_documents, yaml_to_values};
@@ -37,6 +39,8 @@ pub enum ManifestOrigin {
 pub struct Manifest {
     /// Pods that decoded, in order, neither defaulted nor validated.
     pub pods: Vec<ManifestPod>,
+    /// ConfigMaps, Secrets and claims that decoded, in order, not validated.
+    pub objects: Vec<ManifestObject>,
     /// Documents or list items that cannot be used.
     pub problems: Vec<ManifestNote>,
     /// What was ignored in those that can.
@@ -49,6 +53,17 @@ pub struct ManifestPod {
     /// As written.
     pub pod: Pod,
     /// For example `document 2`, `document 1, items[3]`; empty when the manifest holds just this one object.
+    pub place: String,
+}
+
+/// A decoded ConfigMap, Secret or claim and its place in the manifest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ManifestObject {
+    /// What it is.
+    pub kind: ObjectKind,
+    /// As written.
+    pub object: AnyObject,
+    /// As in [`ManifestPod`].
     pub place: String,
 }
 
@@ -155,7 +170,9 @@ impl Manifest {
             Err(error) => {
                 self.take_yaml(text)?;
                 // Broken as both: most likely it was meant as JSON, whose parser knows better what is missing.
-                if let (true, Some(problem)) = (self.pods.is_empty(), self.problems.first_mut()) {
+                if let (true, Some(problem)) =
+                    (self.pods.is_empty() && self.objects.is_empty(), self.problems.first_mut())
+                {
                     problem.message = format!("{} (read as JSON: {error})", problem.message);
                 }
                 return Ok(true);
@@ -233,22 +250,32 @@ impl Manifest {
 
     fn take_object(&mut self, raw: Raw, kind: Kind) {
         let name = object_name(&raw.value);
-        if let Kind::Local(kind) = kind {
-            let message = format!("kind {kind} is accepted, but this version does not use it yet");
-            return self.warning(raw.place, name, message);
-        }
-        if self.pods.len() >= MAX_OBJECTS {
-            let message = format!("more than {MAX_OBJECTS} pods in one manifest; split it into several");
+        if self.pods.len() + self.objects.len() >= MAX_OBJECTS {
+            let message = format!("more than {MAX_OBJECTS} objects in one manifest; split it into several");
             return self.problem(raw.place, name, message);
         }
-        match decode::<Pod>(raw.value) {
-            Ok(decoded) => {
-                for field in decoded.unknown_fields {
-                    self.warning(raw.place.clone(), name.clone(), hint::unknown_field(&field));
+        let Raw { place, value } = raw;
+        let decoded = match kind {
+            Kind::Local(kind) => decode_object(kind, value).map(|(object, unknown)| {
+                self.objects.push(ManifestObject { kind, object, place: place.clone() });
+                unknown
+            }),
+            Kind::Pod | Kind::List => decode::<Pod>(value).map(|decoded| {
+                self.pods.push(ManifestPod { pod: decoded.object, place: place.clone() });
+                decoded.unknown_fields
+            }),
+        };
+        match decoded {
+            Ok(unknown_fields) => {
+                for field in unknown_fields {
+                    self.warning(place.clone(), name.clone(), hint::unknown_field(&field));
                 }
-                self.pods.push(ManifestPod { pod: decoded.object, place: raw.place });
             }
-            Err(error) => self.problem(raw.place, name, hint::wrong_type(&error.to_string())),
+            Err(error) => {
+                let message = hint::wrong_type(&error.to_string());
+                let secret = matches!(kind, Kind::Local(ObjectKind::Secret));
+                self.problem(place, name, if secret { hint::without_values(&message) } else { message });
+            }
         }
     }
 }
@@ -258,7 +285,25 @@ impl Manifest {
 enum Kind {
     Pod,
     List,
-    Local(&'static str),
+    Local(ObjectKind),
+}
+
+/// The object and the fields its type does not have.
+fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
+    Ok(match kind {
+        ObjectKind::ConfigMap => {
+            let decoded = decode(value)?;
+            (AnyObject::ConfigMap(decoded.object), decoded.unknown_fields)
+        }
+        ObjectKind::Secret => {
+            let decoded = decode(value)?;
+            (AnyObject::Secret(decoded.object), decoded.unknown_fields)
+        }
+        ObjectKind::PersistentVolumeClaim => {
+            let decoded = decode(value)?;
+            (AnyObject::Claim(Box::new(decoded.object)), decoded.unknown_fields)
+        }
+    })
 }
 
 /// Items of a `PodList` need not repeat what they are.
@@ -294,9 +339,9 @@ fn object_kind(value: &Value) -> Result<Kind, String> {
     let known = match kind {
         "Pod" => Kind::Pod,
         "PodList" | "List" => Kind::List,
-        "ConfigMap" => Kind::Local("ConfigMap"),
-        "Secret" => Kind::Local("Secret"),
-        "PersistentVolumeClaim" => Kind::Local("PersistentVolumeClaim"),
+        "ConfigMap" => Kind::Local(ObjectKind::ConfigMap),
+        "Secret" => Kind::Local(ObjectKind::Secret),
+        "PersistentVolumeClaim" => Kind::Local(ObjectKind::PersistentVolumeClaim),
         _ => return Err(format!("kind {kind:?} of apiVersion {version:?} is not run by agent: {KINDS}")),
     };
     match version {

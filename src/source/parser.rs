@@ -1,4 +1,4 @@
-//! The real [`ManifestParser`]: bytes to decoded pods to static pods that are ready to run on this node.
+//! The real [`ManifestParser`]: bytes to decoded documents to static pods and objects that are ready for this node.
 
 use crate::reconcile::static_pod::StaticOrigin;
 use crate::source::manifest::read_static_pods;
@@ -21,7 +21,13 @@ impl ManifestParser for StaticPodParser {
         };
         let read = read_static_pods(bytes, &origin, &self.node_name);
         let complete = read.is_complete();
-        ParsedManifest { pods: read.pods, problems: read.problems, warnings: read.warnings, complete }
+        ParsedManifest {
+            pods: read.pods,
+            objects: read.objects,
+            problems: read.problems,
+            warnings: read.warnings,
+            complete,
+        }
     }
 }
 

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{ManifestParser, Origin, ParsedManifest, SourceAnswer, SourcePod, SourceUpdate};
-use crate::api::pod::Pod;
+use serde_json::json;
 
-/// One pod per line, `name=version`; a line that begins with `!` is a broken document.
+use super::{ManifestParser, Origin, ParsedManifest, SourceAnswer, SourceObject, SourcePod, SourceUpdate};
+use crate::api::pod::Pod;
+use crate::objects::{LocalObject, ObjectKind, wire};
+
+/// One pod per line, `name=version`, or ConfigMap, `@name=version`; a line that begins with `!` is a broken document.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     /// How often a manifest was parsed.
@@ -24,6 +27,9 @@ impl ManifestParser for Lines {
         let mut manifest = ParsedManifest { complete: true, ..ParsedManifest::default() };
         for line in text.lines().filter(|line| !line.trim().is_empty() && *line != "none") {
             match line.split_once('=') {
+                Some((name, version)) if line.starts_with('@') => {
+                    manifest.objects.push(object(&name[1..], version));
+                }
                 Some((name, version)) if !line.starts_with('!') => manifest.pods.push(pod(name, version)),
                 _ => {
                     manifest.complete = false;
@@ -41,6 +47,21 @@ pub fn pod(name: &str, version: &str) -> Pod {
     name.clone_into(&mut pod.metadata.name);
     version.clone_into(&mut pod.spec.hostname);
     pod
+}
+
+/// A ConfigMap as [`Lines`] makes it.
+pub fn object(name: &str, version: &str) -> LocalObject {
+    let value = json!({"metadata": {"name": name}, "data": {"version": version}});
+    wire::from_value(ObjectKind::ConfigMap, value).unwrap()
+}
+
+/// `name=version` of every ConfigMap of an answer.
+pub fn shown_objects(update: &SourceUpdate) -> String {
+    let shown = |object: &SourceObject| {
+        let text = wire::to_value(&object.object, wire::Values::Shown);
+        format!("{}={}", object.object.key.name, text["data"]["version"].as_str().unwrap())
+    };
+    update.objects.iter().map(shown).collect::<Vec<_>>().join(" ")
 }
 
 /// A pod from before a restart.

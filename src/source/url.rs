@@ -14,9 +14,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::file::read::{ReadError, read_manifest_file};
 use super::signature::{SignatureError, VerifyKey};
 use super::{
-    MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE,
-    REASON_UNTRUSTED, SHORTEST_PERIOD, SourceAnswer, SourcePod, SourceProblem, SourceUpdate, carry_since,
-    keep_last_good, parse_manifest,
+    LastGood, MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE,
+    REASON_UNTRUSTED, SHORTEST_PERIOD, SourceAnswer, SourceProblem, SourceUpdate, carry_since,
+    keep_last_good, keep_last_good_objects, parse_manifest,
 };
 use crate::clock::Clock;
 use crate::http::{ClientFiles, HttpClient, HttpError, Request, Response, shown_url};
@@ -60,7 +60,7 @@ pub struct UrlSource<P> {
     validator: Option<Validator>,
     /// Of the last body that was good as a whole.
     digest: Option<[u8; 32]>,
-    pods: Vec<SourcePod>,
+    good: LastGood,
     problems: Vec<SourceProblem>,
     told: Option<Told>,
 }
@@ -134,13 +134,14 @@ impl<P: ManifestParser> UrlSource<P> {
     pub fn new(
         config: UrlConfig,
         parser: P,
-        stored: Vec<SourcePod>,
+        mut stored: LastGood,
         validator: Option<&str>,
         http: HttpClient,
         clock: Clock,
     ) -> Self {
         let location = shown_url(&config.url);
-        let pods: Vec<_> = stored.into_iter().filter(|pod| pod.origin == location).collect();
+        stored.pods.retain(|pod| pod.origin == location);
+        stored.objects.retain(|object| object.origin == location);
         let validator = validator
             .and_then(|text| serde_json::from_str::<Validator>(text).ok())
             .filter(|validator| validator.url == location);
@@ -152,7 +153,7 @@ impl<P: ManifestParser> UrlSource<P> {
             location,
             validator,
             digest: None,
-            pods,
+            good: stored,
             problems: Vec::new(),
             told: None,
         }
@@ -301,10 +302,14 @@ impl<P: ManifestParser> UrlSource<P> {
         for warning in &parsed.warnings {
             log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
         }
-        let nothing = !parsed.complete && parsed.pods.is_empty();
-        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, self.clock.now());
-        let changed = pods != self.pods;
-        self.pods = pods;
+        let nothing = !parsed.complete && parsed.pods.is_empty() && parsed.objects.is_empty();
+        let (now, whole) = (self.clock.now(), parsed.complete);
+        let good = LastGood {
+            pods: keep_last_good(parsed.pods, whole, &self.good.pods, &origin, now),
+            objects: keep_last_good_objects(parsed.objects, whole, &self.good.objects, &origin, now),
+        };
+        let changed = good != self.good;
+        self.good = good;
         let hint = content_type.filter(|kind| kind.contains("html"));
         let problems = parsed
             .problems
@@ -342,7 +347,8 @@ impl<P: ManifestParser> UrlSource<P> {
         self.told = Some(told);
         Some(SourceUpdate {
             source: PodSource::Http,
-            answer: if answered { SourceAnswer::Pods(self.pods.clone()) } else { SourceAnswer::Unknown },
+            answer: if answered { SourceAnswer::Pods(self.good.pods.clone()) } else { SourceAnswer::Unknown },
+            objects: if answered { self.good.objects.clone() } else { Vec::new() },
             problems: self.problems.clone(),
             validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
         })

@@ -13,7 +13,10 @@ use std::collections::BTreeSet;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use super::error::{Doing, StoreError};
+use super::objects::{ObjectRow, RawObject, put_objects, read_objects, seal_plain};
 use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
+use super::rows::{collect, execute};
+use super::seal::StoreKey;
 use crate::desired::SourceProblem;
 use crate::types::{PodSource, Timestamp};
 
@@ -21,6 +24,9 @@ use crate::types::{PodSource, Timestamp};
 pub const MAX_EVENTS: u32 = 1000;
 /// Events not seen for this long go. The API server keeps them for an hour; a box somebody visits on Monday needs longer.
 pub const MAX_EVENT_AGE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+
+/// The fact that bytes of values which have been encrypted since may still be in the files.
+const REWRITE: &str = "rewrite-after-encryption";
 
 /// How long a write may be lost for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -51,10 +57,11 @@ pub struct Commit {
 }
 
 /// Everything, undecoded.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct RawLoaded {
     pub sources: Vec<(String, Option<String>)>,
     pub desired: Vec<(String, PodRow)>,
+    pub objects: Vec<RawObject>,
     pub terminating: Vec<(String, String)>,
     pub container_state: Vec<(String, String, StoredContainerStateRow)>,
     pub statuses: Vec<(String, String)>,
@@ -77,13 +84,41 @@ pub(crate) struct Db {
     /// `None` after [`Db::close`].
     connection: Option<Connection>,
     durability: Option<Durability>,
+    key: StoreKey,
     /// Held as long as the connection; released by the kernel when the process dies.
     lock: Option<std::fs::File>,
 }
 
 impl Db {
-    pub(crate) fn new(connection: Connection, lock: Option<std::fs::File>) -> Self {
-        Self { connection: Some(connection), durability: None, lock }
+    pub(crate) fn new(connection: Connection, lock: Option<std::fs::File>, key: StoreKey) -> Self {
+        Self { connection: Some(connection), durability: None, key, lock }
+    }
+
+    /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files. What an earlier
+    /// run could not finish is finished.
+    pub(crate) fn seal_values(&mut self) -> Result<(), StoreError> {
+        if !matches!(self.key, StoreKey::Sealed(_)) {
+            return Ok(());
+        }
+        let key = self.key.clone();
+        let is_due = self.write(Durability::Full, "encrypt values", |transaction| {
+            if seal_plain(transaction, &key)? > 0 {
+                execute(transaction, "INSERT OR REPLACE INTO meta VALUES (?1, 'due')", [REWRITE])?;
+            }
+            let due = collect(transaction, "SELECT 1 FROM meta WHERE key = ?1", [REWRITE], |_| Ok(()))?;
+            Ok(!due.is_empty())
+        })?;
+        if !is_due {
+            return Ok(());
+        }
+        // Pages that were split or moved may hold old bytes in their gaps, and the log holds old pages.
+        let connection = self.connection()?;
+        connection.execute_batch("VACUUM").doing("rewrite the store after encrypting values")?;
+        let busy: i64 = connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .doing("empty the log after encrypting values")?;
+        // A reader in the way: the next start tries again.
+        if busy == 0 { self.put_meta(REWRITE, None) } else { Ok(()) }
     }
 
     /// Checkpoints and closes. Later calls answer [`StoreError::Closed`].
@@ -133,11 +168,14 @@ impl Db {
         &mut self,
         source: PodSource,
         pods: &[PodRow],
+        objects: &[ObjectRow],
         validator: Option<&str>,
     ) -> Result<Commit, StoreError> {
         let action = "commit desired pods";
+        let key = self.key.clone();
         self.write(Durability::Full, action, |transaction| {
             let mut commit = Commit { written: put_source(transaction, source, validator)?, removed: 0 };
+            commit.written += put_objects(transaction, &key, source, objects)?;
             let mut wanted = BTreeSet::new();
             for pod in pods {
                 // The first of two pods with one uid wins, as in the merge.
@@ -281,16 +319,9 @@ impl Db {
     }
 
     pub(crate) fn load(&mut self) -> Result<RawLoaded, StoreError> {
-        read_all(self.connection()?)
+        let key = self.key.clone();
+        read_all(self.connection()?, &key)
     }
-}
-
-fn execute(
-    transaction: &Transaction<'_>,
-    statement: &str,
-    values: impl rusqlite::Params,
-) -> Result<usize, StoreError> {
-    transaction.execute(statement, values).doing("write a row")
 }
 
 fn put_source(
@@ -393,17 +424,6 @@ fn trim_events(transaction: &Transaction<'_>, now: Timestamp) -> Result<(), Stor
     .map(drop)
 }
 
-fn collect<T>(
-    connection: &Connection,
-    statement: &str,
-    values: impl rusqlite::Params,
-    read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>, StoreError> {
-    let mut statement = connection.prepare(statement).doing("prepare a read")?;
-    let rows = statement.query_map(values, read).doing("read rows")?;
-    rows.collect::<rusqlite::Result<Vec<T>>>().doing("read rows")
-}
-
 fn problems_of(
     connection: &Connection,
     source: Option<PodSource>,
@@ -454,7 +474,7 @@ pub(crate) fn read_events(connection: &Connection) -> Result<Vec<StoredEvent>, S
 }
 
 /// Reads every table as one snapshot.
-pub(crate) fn read_all(connection: &mut Connection) -> Result<RawLoaded, StoreError> {
+pub(crate) fn read_all(connection: &mut Connection, key: &StoreKey) -> Result<RawLoaded, StoreError> {
     let snapshot = connection.transaction().doing("begin reading")?;
     let pair = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
     Ok(RawLoaded {
@@ -477,6 +497,7 @@ pub(crate) fn read_all(connection: &mut Connection) -> Result<RawLoaded, StoreEr
                 Ok((row.get(0)?, pod))
             },
         )?,
+        objects: read_objects(&snapshot, key)?,
         terminating: collect(&snapshot, "SELECT uid, json FROM terminating ORDER BY uid", [], pair)?,
         container_state: collect(
             &snapshot,

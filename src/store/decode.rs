@@ -3,9 +3,11 @@
 //! Owns leniency. Must not know SQL.
 
 use super::db::RawLoaded;
+use super::objects::RawObject;
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
 use crate::api::decode::decode;
-use crate::desired::SourcePod;
+use crate::desired::{SourceObject, SourcePod};
+use crate::objects::{LocalObject, ObjectContent, ObjectData, ObjectKind, wire};
 use crate::reconcile::restart::BackOff;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
@@ -20,7 +22,14 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     let mut unreadable = Vec::new();
     for (name, validator) in raw.sources {
         match PodSource::from_name(&name) {
-            Some(source) => loaded.desired.push(StoredSource { source, pods: Vec::new(), validator }),
+            Some(source) => {
+                loaded.desired.push(StoredSource {
+                    source,
+                    pods: Vec::new(),
+                    objects: Vec::new(),
+                    validator,
+                });
+            }
             None => unreadable.push(unknown_source("source", name)),
         }
     }
@@ -32,6 +41,22 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
             Some(stored) => stored.pods.push(SourcePod { pod: Rc::new(pod), origin: row.origin }),
             None => unreadable.push(unknown_source("desired", name)),
         }
+    }
+    for row in raw.objects {
+        let source = PodSource::from_name(&row.source);
+        let Some(stored) = loaded.desired.iter_mut().find(|stored| Some(stored.source) == source) else {
+            unreadable.push(unknown_source("object", row.source));
+            continue;
+        };
+        let key = format!("{} {}/{}", row.kind, row.namespace, row.name);
+        let origin = row.origin.clone();
+        match local_object(row) {
+            Ok(object) => stored.objects.push(SourceObject { object: Rc::new(object), origin }),
+            Err(message) => unreadable.push(UnreadableRow { table: "object", key, message }),
+        }
+    }
+    for stored in &mut loaded.desired {
+        stored.objects.sort_by(|left, right| left.object.key.cmp(&right.object.key));
     }
     for (uid, json) in raw.terminating {
         loaded.terminating.extend(object("terminating", &uid, &json, &mut unreadable));
@@ -62,6 +87,19 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     loaded.meta = raw.meta.into_iter().collect();
     loaded.unreadable = unreadable;
     loaded
+}
+
+/// An object with the values that are kept apart from it; a Secret is whole or not there.
+fn local_object(row: RawObject) -> Result<LocalObject, String> {
+    let kind = ObjectKind::from_name(&row.kind).ok_or("not a kind this agent knows")?;
+    let value = serde_json::from_str(&row.json).map_err(|error| error.to_string())?;
+    let mut object = wire::from_value(kind, value)?;
+    if let ObjectContent::Secret { data, .. } = &mut object.content {
+        let values: Result<ObjectData, String> =
+            row.values.into_iter().map(|(key, value)| Ok((key, value?))).collect();
+        *data = values?;
+    }
+    Ok(object)
 }
 
 fn object<T: DeserializeOwned>(

@@ -104,6 +104,9 @@ pub enum StoreError {
     /// The store was shut down.
     #[error("the store is closed")]
     Closed,
+    /// A value of a Secret could not be encrypted: the kernel gives no random numbers.
+    #[error("encrypt a value of a Secret")]
+    Seal,
     /// An object could not be written as JSON.
     #[error("encode {what}")]
     Encode {

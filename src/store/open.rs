@@ -17,6 +17,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::db::Db;
 use super::error::{Doing, StoreError};
 use super::schema;
+use super::seal::StoreKey;
 use crate::types::Timestamp;
 
 /// The file belongs to root and may hold secrets.
@@ -33,12 +34,14 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const WAL_PAGES: u32 = 256;
 
 /// What opening found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub struct OpenReport {
     /// There was no store.
     pub created: bool,
     /// The damaged file, under its new name, and what was wrong with it.
     pub damaged: Option<DamagedFile>,
+    /// Why values that are stored in the clear could not be encrypted, all of them, without a trace.
+    pub unsealed: Option<StoreError>,
 }
 
 /// A damaged file that was set aside.
@@ -51,7 +54,7 @@ pub struct DamagedFile {
 }
 
 /// Opens or creates the store, setting a damaged file aside.
-pub(super) fn open(path: &Path, now: Timestamp) -> Result<(Db, OpenReport), StoreError> {
+pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, OpenReport), StoreError> {
     let lock = lock(path)?;
     let mut report = OpenReport::default();
     let connection = match fs::metadata(path) {
@@ -76,15 +79,17 @@ pub(super) fn open(path: &Path, now: Timestamp) -> Result<(Db, OpenReport), Stor
             Err(error) => return Err(error),
         },
     };
-    Ok((Db::new(connection, Some(lock)), report))
+    let mut db = Db::new(connection, Some(lock), key);
+    report.unsealed = db.seal_values().err();
+    Ok((db, report))
 }
 
 /// A store without a file, for simulations and for nodes whose disk cannot be written.
-pub(super) fn open_in_memory() -> Result<Db, StoreError> {
+pub(super) fn open_in_memory(key: StoreKey) -> Result<Db, StoreError> {
     let mut connection = Connection::open_in_memory().doing("open a store in memory")?;
     configure(&connection)?;
     schema::migrate(&mut connection)?;
-    Ok(Db::new(connection, None))
+    Ok(Db::new(connection, None, key))
 }
 
 /// A file of its own: closing any descriptor of the database would drop SQLite's own locks on it (POSIX semantics).
@@ -142,13 +147,14 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 fn configure(connection: &Connection) -> Result<(), StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT).doing("set the busy timeout")?;
     // 256 kB of cache; temporary tables in memory; no mapping, whose pages would count as ours and whose faults would
-    // turn a disk error into a signal.
+    // turn a disk error into a signal; zeros over what is deleted, values of Secrets above all.
     connection
         .execute_batch(&format!(
             "PRAGMA journal_mode = WAL;
              PRAGMA cache_size = -256;
              PRAGMA temp_store = MEMORY;
              PRAGMA mmap_size = 0;
+             PRAGMA secure_delete = ON;
              PRAGMA wal_autocheckpoint = {WAL_PAGES};
              PRAGMA journal_size_limit = {};
              PRAGMA foreign_keys = OFF;

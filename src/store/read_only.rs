@@ -13,6 +13,7 @@ use super::decode;
 use super::error::{Doing, StoreError};
 use super::open::with_suffix;
 use super::records::{Loaded, StoredEvent};
+use super::seal::StoreKey;
 use super::{db, schema};
 
 /// The agent writes in bursts of milliseconds.
@@ -58,12 +59,12 @@ impl ReadOnlyStore {
         Ok(Self { connection })
     }
 
-    /// Everything remembered.
+    /// Everything remembered. Without the store's key, Secrets whose values are encrypted are among the unreadable rows.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn load(&mut self) -> Result<Loaded, StoreError> {
-        Ok(decode::loaded(db::read_all(&mut self.connection)?))
+        Ok(decode::loaded(db::read_all(&mut self.connection, &StoreKey::None)?))
     }
 
     /// The ring of events, oldest first.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::pod::{Pod, PodStatus};
-use crate::desired::{SourcePod, SourceProblem};
+use crate::desired::{SourceObject, SourcePod, SourceProblem};
 use crate::reconcile::restart::BackOff;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
@@ -47,6 +47,8 @@ pub struct StoredSource {
     pub source: PodSource,
     /// Ordered by namespace, name, uid.
     pub pods: Vec<SourcePod>,
+    /// Ordered by kind, namespace, name.
+    pub objects: Vec<SourceObject>,
     /// ETag and the like.
     pub validator: Option<String>,
 }

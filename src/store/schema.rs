@@ -8,7 +8,8 @@ use rusqlite::Connection;
 use super::error::{Doing, StoreError};
 
 /// Each entry takes the file from version `index` to `index + 1`.
-pub(crate) const MIGRATIONS: &[&str] = &["
+pub(crate) const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE meta (
         key TEXT NOT NULL PRIMARY KEY,
         value TEXT NOT NULL
@@ -69,6 +70,29 @@ pub(crate) const MIGRATIONS: &[&str] = &["
         last INTEGER NOT NULL
     );
     CREATE UNIQUE INDEX event_by_object ON event (uid, reason, field_path, kind, namespace, name, type, message);
+",
+    "
+    CREATE TABLE object (
+        source TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        name TEXT NOT NULL,
+        origin TEXT NOT NULL,
+        json TEXT NOT NULL,
+        PRIMARY KEY (source, kind, namespace, name)
+    );
+    -- Of Secrets, whose row in `object` has none. key_id is empty for a value that is not encrypted.
+    CREATE TABLE secret_value (
+        source TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        name TEXT NOT NULL,
+        key TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        value BLOB NOT NULL,
+        PRIMARY KEY (source, namespace, name, key)
+    );
+    -- Objects of an answer that an older release has taken in were left out: it must be asked for again.
+    UPDATE source SET validator = NULL;
 "];
 
 /// One statement per table that names every column we use: preparing it proves that the file has our shape.
@@ -81,6 +105,8 @@ const SHAPE: &[&str] = &[
     "SELECT uid, json FROM status",
     "SELECT source, position, origin, reason, message, since FROM problem",
     "SELECT id, kind, namespace, name, uid, field_path, type, reason, message, count, first, last FROM event",
+    "SELECT source, kind, namespace, name, origin, json FROM object",
+    "SELECT source, namespace, name, key, key_id, value FROM secret_value",
 ];
 
 /// The newest version this program knows.

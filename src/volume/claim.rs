@@ -2,6 +2,7 @@
 //!
 //! Owns `volumes/kubernetes.io~local-volume` of a pod. Must not know how claims are bound.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::{MountedVolume, VolumeError, make_dir, ownership, plugin_dir, set_up_error};
@@ -24,6 +25,26 @@ pub(super) fn ensure_host_path(name: &str, path: &Path) -> Result<MountedVolume,
         make_dir(path, 0o755).map_err(|error| set_up_error(name, "create host path", path, error))?;
     }
     Ok(MountedVolume { host_path: path.to_owned(), ..MountedVolume::default() })
+}
+
+/// Mode of a claim's directory, as of those that provisioners of local directories make: whichever user a pod has, it may
+/// write. `fsGroup` narrows nothing and gives the files their group.
+const CLAIM_MODE: u32 = 0o777;
+
+/// Makes the directory of a claim when it is used for the first time. One that is there is left as it is.
+pub(super) async fn ensure_directory(name: &str, path: &Path) -> Result<(), VolumeError> {
+    let (name, path) = (name.to_owned(), path.to_owned());
+    rt::blocking("make claim directory", move || {
+        if path.is_dir() {
+            return Ok(());
+        }
+        let failed = |error| set_up_error(&name, "create the directory of a claim", &path, error);
+        make_dir(path.parent().unwrap_or(&path), 0o750).map_err(failed)?;
+        make_dir(&path, CLAIM_MODE).map_err(failed)?;
+        // The umask must not decide.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(CLAIM_MODE)).map_err(failed)
+    })
+    .await
 }
 
 /// Binds a local volume into the pod's directory. Its files get the pod's group when no other pod uses it.
@@ -104,6 +125,20 @@ mod tests {
         assert_eq!((count, seen), (1, true));
         assert!(!pod_dir.exists());
         assert_eq!(disk.join("rows").metadata().unwrap().gid(), 4321);
+    }
+
+    #[test]
+    fn the_directory_of_a_claim_is_made_once_for_everybody_and_then_left_alone() {
+        let scratch = Scratch::new("claim");
+        let path = scratch.0.join("volumes/default/data");
+        run(ensure_directory("data", &path)).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o777, "whatever the umask");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        run(ensure_directory("data", &path)).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o700);
+        std::fs::write(scratch.0.join("file"), "").unwrap();
+        let error = run(ensure_directory("data", &scratch.0.join("file/x"))).unwrap_err().to_string();
+        assert!(error.contains("create the directory of a claim"), "{error}");
     }
 
     #[test]

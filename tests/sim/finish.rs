@@ -5,12 +5,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use edge_agent::api::pod::Pod;
+use edge_agent::objects::{ConfigMapData, ObjectContent};
 use edge_agent::observed::{ContainerStateKind, ObservedContainer};
 use edge_agent::runtime::fake::World;
+use edge_agent::store::StoredSource;
 use edge_agent::types::PodUid;
 
 use super::node::Node;
-use super::pods::{Fate, Manifest};
+use super::pods::{CONFIG, Fate, Manifest};
 use super::watcher::Wanted;
 
 /// Every wanted pod is what it should be, and nothing else is there.
@@ -27,7 +29,29 @@ pub fn check(node: &Node, wanted: &Wanted, harmed: &BTreeSet<PodUid>) {
         // How a pod that is never run again ends depends on what the world did to it.
         let exact = manifest.policy != "Never" || !harmed.contains(uid);
         PodCheck { world: &world, uid, manifest, pod }.run(exact);
+        let runs = |record: &ObservedContainer| {
+            record.pod.uid == *uid && record.state == ContainerStateKind::Running
+        };
+        if world.containers.values().any(|container| runs(&container.observed)) {
+            check_config(node, uid);
+        }
     }
+}
+
+/// What counts of the objects that the sources define: the first source's, if it has one.
+fn config(node: &Node) -> Option<ConfigMapData> {
+    let object = node.defined.values().flatten().next()?;
+    assert_eq!(object.object.key.name, CONFIG);
+    match &object.object.content {
+        ObjectContent::ConfigMap { data, .. } => Some(data.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn check_config(node: &Node, uid: &PodUid) {
+    let path = node.path("pods").join(uid.as_str()).join("volumes/kubernetes.io~configmap/conf/k");
+    let wanted = config(node).map(|config| config.data["k"].clone());
+    assert_eq!(std::fs::read(&path).ok(), wanted, "{} is not what its ConfigMap says", path.display());
 }
 
 fn check_strangers(node: &Node, world: &World, wanted: &Wanted) {
@@ -218,6 +242,9 @@ pub async fn check_store(node: &Node, wanted: &Wanted) {
     let desired: BTreeSet<&PodUid> =
         stored.desired.iter().flat_map(|source| &source.pods).map(|pod| &pod.pod.metadata.uid).collect();
     assert_eq!(desired, wanted.keys().collect(), "the stored desired pods");
+    let defined = |source: &StoredSource| source.objects.clone();
+    let objects: Vec<_> = stored.desired.iter().flat_map(defined).collect();
+    assert_eq!(objects, node.defined.values().flatten().cloned().collect::<Vec<_>>(), "the stored objects");
     assert!(stored.terminating.is_empty(), "left-over terminating pods: {:?}", stored.terminating);
     let known = |uid: &PodUid| wanted.contains_key(uid);
     assert!(

@@ -18,7 +18,7 @@ use edge_agent::executor::{Executor, ExecutorConfig, NodeCgroups};
 use edge_agent::image::{ImageConfig, ImagePuller};
 use edge_agent::kubelet::Kubelet;
 use edge_agent::kubelet::report::{Identity, View};
-use edge_agent::objects::MemoryObjects;
+use edge_agent::objects::LocalObjects;
 use edge_agent::pleg::{self, PlegConfig};
 use edge_agent::pod_config::PodConfig;
 use edge_agent::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
@@ -31,7 +31,7 @@ use edge_agent::rt::notify::Notifier;
 use edge_agent::rt::shutdown::{self, ShutdownTrigger};
 use edge_agent::runtime::CgroupDriver;
 use edge_agent::runtime::fake::FakeRuntime;
-use edge_agent::source::{SourceAnswer, SourcePod, SourceUpdate};
+use edge_agent::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
 use edge_agent::status::StatusManager;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
 use edge_agent::types::{PodSource, Timestamp};
@@ -55,8 +55,8 @@ pub struct Node {
     pub fake: FakeRuntime,
     /// Simulated time.
     pub clock: Clock,
-    /// ConfigMaps and Secrets.
-    pub objects: Rc<MemoryObjects>,
+    /// ConfigMaps and Secrets that each source defines whenever it speaks.
+    pub defined: BTreeMap<PodSource, Vec<SourceObject>>,
     /// Emptied when dropped.
     disk: Disk,
     /// Writes of the store, and the one that an agent dies of.
@@ -151,12 +151,12 @@ impl Node {
     pub fn new(seed: u64, sources: &[PodSource]) -> Self {
         let clock = Clock::manual(START);
         let fake = FakeRuntime::new(clock.clone(), seed);
-        let objects = Rc::default();
+        let defined = BTreeMap::new();
         let facts = NodeFacts { name: "node1".to_owned(), ..NodeFacts::default() };
         let node = Self {
             fake,
             clock,
-            objects,
+            defined,
             disk: Disk::new(),
             writes: Rc::default(),
             sources: sources.to_vec(),
@@ -246,7 +246,9 @@ impl Node {
 
     /// What a source says now reaches the agent's queue; false when that is full or nobody is there.
     pub fn say(&self, source: PodSource, answer: SourceAnswer) -> bool {
-        let update = SourceUpdate { source, answer, problems: Vec::new(), validator: None };
+        let defined = || self.defined.get(&source).cloned().unwrap_or_default();
+        let objects = if answer == SourceAnswer::Unknown { Vec::new() } else { defined() };
+        let update = SourceUpdate { source, answer, objects, problems: Vec::new(), validator: None };
         self.agent.as_ref().is_some_and(|agent| agent.updates.try_send(update).is_ok())
     }
 
@@ -262,7 +264,7 @@ impl Node {
     }
 
     fn store_options(&self) -> OpenOptions {
-        OpenOptions { mode: Mode::Inline, now: self.clock.now() }
+        OpenOptions { mode: Mode::Inline, now: self.clock.now(), ..OpenOptions::default() }
     }
 
     async fn wire(&self) -> Parts {
@@ -292,8 +294,9 @@ impl Node {
         rt::spawn("store write-behind", store.clone().write_behind());
         let images =
             ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), ImageConfig::default());
-        let executor =
-            Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), self.executor_config());
+        let objects = Rc::new(LocalObjects::new(self.path("volumes")));
+        let config = self.executor_config(&objects);
+        let executor = Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), config);
         let deps = PodWorkerDeps {
             executor,
             runtime: Rc::clone(&runtime),
@@ -322,6 +325,7 @@ impl Node {
             pod_config: PodConfig::new(
                 self.sources.clone(),
                 loaded.desired,
+                objects,
                 store.clone(),
                 events.clone(),
                 clock.clone(),
@@ -339,7 +343,7 @@ impl Node {
         Parts { view, statuses, events, updates, store, trigger, kubelet }
     }
 
-    fn executor_config(&self) -> ExecutorConfig {
+    fn executor_config(&self, objects: &Rc<LocalObjects>) -> ExecutorConfig {
         ExecutorConfig {
             volumes: VolumeConfig { pods_dir: self.path("pods"), capacity: NodeCapacity::default() },
             pod_logs_dir: self.path("logs"),
@@ -363,7 +367,7 @@ impl Node {
             cluster_domain: String::new(),
             resolv_conf: None,
             user_ids: edge_agent::reconcile::users::NodeIds::default(),
-            objects: Rc::<MemoryObjects>::clone(&self.objects),
+            objects: Rc::<LocalObjects>::clone(objects),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use edge_agent::runtime::fake::{FakeRuntime, OnStop, Program, Run};
 use edge_agent::source::parser::StaticPodParser;
-use edge_agent::source::{ManifestParser, Origin, SourcePod};
+use edge_agent::source::{ManifestParser, Origin, SourceObject, SourcePod};
 use edge_agent::types::PodSource;
 
 /// What a container does; each is an image of its own.
@@ -177,7 +177,7 @@ impl Manifest {
         let container = |letter: char, (position, act): (usize, Act), extra: &str| {
             format!(
                 r#"{{"name": "{letter}{position}", "image": "{}", "imagePullPolicy": "IfNotPresent"{extra},
-                    "volumeMounts": [{{"name": "data", "mountPath": "/data"}}]}}"#,
+                    "volumeMounts": [{{"name": "data", "mountPath": "/data"}}, {{"name": "conf", "mountPath": "/conf"}}]}}"#,
                 act.image()
             )
         };
@@ -205,7 +205,8 @@ impl Manifest {
             r#"{{"apiVersion": "v1", "kind": "Pod",
               "metadata": {{"name": "{}", "namespace": "default", "labels": {{"version": "{}"}}}},
               "spec": {{"restartPolicy": "{}", "terminationGracePeriodSeconds": {}, "initContainers": [{}],
-                "containers": [{}], "volumes": [{{"name": "data", "emptyDir": {{}}}}]}}}}"#,
+                "containers": [{}], "volumes": [{{"name": "data", "emptyDir": {{}}}},
+                  {{"name": "conf", "configMap": {{"name": "{CONFIG}", "optional": true}}}}]}}}}"#,
             self.name,
             self.version,
             self.policy,
@@ -214,6 +215,21 @@ impl Manifest {
             containers.join(", ")
         )
     }
+}
+
+/// The ConfigMap that all pods have mounted; it may be missing.
+pub const CONFIG: &str = "shared";
+
+/// A ConfigMap with one key `k`, as the agent's own parser reads it.
+pub fn config_map(name: &str, value: &str, source: PodSource) -> SourceObject {
+    let text = format!(
+        r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "{name}"}}, "data": {{"k": "{value}"}}}}"#
+    );
+    let origin = format!("/manifests/{name}.yaml");
+    let parser = StaticPodParser { node_name: "node1".to_owned() };
+    let mut parsed = parser.parse(text.as_bytes(), &Origin { source, location: origin.clone() });
+    assert!(parsed.complete && parsed.objects.len() == 1, "{:?}\n{text}", parsed.problems);
+    SourceObject { object: std::rc::Rc::new(parsed.objects.remove(0)), origin }
 }
 
 /// One pod as its user wrote it in a file of this name, as the agent's own parser reads it.

@@ -13,7 +13,7 @@ use edge_agent::types::{PodSource, Timestamp};
 
 use super::dice::Dice;
 use super::node::Node;
-use super::pods::{Act, Manifest, script_images};
+use super::pods::{Act, CONFIG, Manifest, config_map, script_images};
 use super::watcher::Watcher;
 
 /// Things that happen in one script.
@@ -55,6 +55,8 @@ pub struct Simulation {
     manifests: BTreeMap<PodSource, BTreeMap<String, Manifest>>,
     /// Sources that have something to say, and since when they may.
     unsaid: BTreeMap<PodSource, Timestamp>,
+    /// Content of the ConfigMap as each source's user has written it; not always said already.
+    configs: BTreeMap<PodSource, u64>,
     /// When the dead agent is started again.
     revival: Option<Timestamp>,
     /// When the faults end.
@@ -79,6 +81,7 @@ impl Simulation {
             story,
             manifests: sources.map(|source| (source, BTreeMap::new())).into(),
             unsaid: BTreeMap::new(),
+            configs: BTreeMap::new(),
             revival: None,
             calm: None,
             next_name: 0,
@@ -205,16 +208,21 @@ impl Simulation {
                 .zip(self.manifests[&source].values())
                 .map(|(pod, manifest)| (pod.pod.metadata.uid.clone(), manifest.clone()))
                 .collect();
+            let config =
+                self.configs.get(&source).map(|value| config_map(CONFIG, &value.to_string(), source));
+            let before = self.node.defined.insert(source, config.into_iter().collect());
             if self.node.say(source, SourceAnswer::Pods(pods)) {
                 self.tell(&format!("{source} has spoken"));
                 self.unsaid.remove(&source);
                 self.watcher.sent(source, wanted);
+            } else {
+                self.node.defined.insert(source, before.unwrap_or_default());
             }
         }
     }
 
     async fn step(&mut self) {
-        match self.dice.below(26) {
+        match self.dice.below(30) {
             0..=3 => self.add_pod(),
             4..=5 => self.remove_pod(),
             6..=8 => self.change_pod(),
@@ -234,6 +242,7 @@ impl Simulation {
             22 => self.fell_sandbox(),
             23 => self.error_rates(),
             24 => self.hang(),
+            25..=28 => self.change_config(),
             _ => {
                 let on = self.dice.one_in(2);
                 self.tell(&format!("hints: {on}"));
@@ -325,6 +334,19 @@ impl Simulation {
         manifest.version = 1 - manifest.version;
         let version = manifest.version;
         self.tell(&format!("change {name} to version {version}"));
+        self.speaks_soon(source);
+    }
+
+    /// The ConfigMap comes, changes or goes.
+    fn change_config(&mut self) {
+        let source = self.source();
+        if self.dice.one_in(4) {
+            self.configs.remove(&source);
+        } else {
+            let value = self.dice.below(1000);
+            self.configs.insert(source, value);
+        }
+        self.tell(&format!("{source} is to define {CONFIG} as {:?}", self.configs.get(&source)));
         self.speaks_soon(source);
     }
 

@@ -90,7 +90,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("minisign_verify", &["source::signature"]),
     ("nix", &["sys"]),
     ("prost", &["proto", "runtime::cri", "runtime::convert", "cri_server"]),
-    ("ring", &["streaming", "runtime::embedded::registry::signature"]),
+    ("ring", &["store", "streaming", "runtime::embedded::registry::signature"]),
     ("rusqlite", &["store"]),
     ("rustls", &["http", "handler", "server"]),
     ("serde_saphyr", &["source::manifest"]),

@@ -2,7 +2,7 @@
 //!
 //! Owns their part of the page. Must not know the rest.
 
-use super::tabs::Tabbed;
+use super::super::tabs::Tabbed;
 use super::{field, printable, time};
 use crate::api::pod::{
     Container, ContainerPort, ContainerState, ContainerStatus, EnvVar, IntOrString, Pod, Probe,

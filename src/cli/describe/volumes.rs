@@ -2,7 +2,7 @@
 //!
 //! Owns their part of the page. Must not know the rest.
 
-use super::tabs::Tabbed;
+use super::super::tabs::Tabbed;
 use super::{field, printable};
 use crate::api::pod::{DownwardApiVolumeSource, Volume, VolumeProjection};
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::decode::decode;
-use crate::objects::MemoryObjects;
+use crate::objects::LocalObjects;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -10,8 +10,8 @@ fn data(entries: &[(&str, &str)]) -> ObjectData {
     entries.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect()
 }
 
-fn objects() -> MemoryObjects {
-    let objects = MemoryObjects::default();
+fn objects() -> LocalObjects {
+    let objects = LocalObjects::default();
     let config =
         ConfigMapData { data: data(&[("a", "1"), ("b", "2")]), binary_data: data(&[("bin", "\u{1}")]) };
     objects.set_config_map("ns", "cm", Some(config));

@@ -1,6 +1,6 @@
 //! One manifest file: what it said last, what was last good, and what is wrong with it now.
 //!
-//! Owns the rule that a broken file keeps its last good pods. Must not know directories or events.
+//! Owns the rule that a broken file keeps its last good pods and objects. Must not know directories or events.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::read::{Found, Identity, ReadError, look, read_manifest_file};
 use crate::source::{
-    ManifestParser, Origin, REASON_INVALID_MANIFEST, SourcePod, SourceProblem, carry_since, keep_last_good,
-    parse_manifest,
+    ManifestParser, Origin, REASON_INVALID_MANIFEST, SourceObject, SourcePod, SourceProblem, carry_since,
+    keep_last_good, keep_last_good_objects, parse_manifest,
 };
 use crate::types::{PodSource, Timestamp};
 
@@ -56,26 +56,34 @@ pub struct Entry {
     pods: Vec<SourcePod>,
     /// How many of `pods`, from the front, the newest content shows; the others are last good versions.
     fresh: usize,
+    /// The newest good version of every object of this file.
+    objects: Vec<SourceObject>,
+    /// As `fresh`, of `objects`.
+    fresh_objects: usize,
     problems: Vec<SourceProblem>,
 }
 
 impl Entry {
     /// A file that was good before a restart.
     #[must_use]
-    pub fn restored(pods: Vec<SourcePod>) -> Self {
-        Self { pods, ..Self::default() }
+    pub fn restored(pods: Vec<SourcePod>, objects: Vec<SourceObject>) -> Self {
+        Self { pods, objects, ..Self::default() }
     }
 
     /// Losing it would change the set or the problems.
     #[must_use]
     pub fn says_something(&self) -> bool {
-        !self.pods.is_empty() || !self.problems.is_empty()
+        self.has_good() || !self.problems.is_empty()
     }
 
     /// Broken, and without a last good version.
     #[must_use]
     pub fn is_silent(&self) -> bool {
-        self.pods.is_empty() && !self.problems.is_empty()
+        !self.has_good() && !self.problems.is_empty()
+    }
+
+    fn has_good(&self) -> bool {
+        !self.pods.is_empty() || !self.objects.is_empty()
     }
 
     /// Pods that the newest content shows.
@@ -88,6 +96,18 @@ impl Entry {
     #[must_use]
     pub fn stale_pods(&self) -> &[SourcePod] {
         &self.pods[self.fresh..]
+    }
+
+    /// Objects that the newest content shows.
+    #[must_use]
+    pub fn fresh_objects(&self) -> &[SourceObject] {
+        &self.objects[..self.fresh_objects]
+    }
+
+    /// Objects that stay because something is broken.
+    #[must_use]
+    pub fn stale_objects(&self) -> &[SourceObject] {
+        &self.objects[self.fresh_objects..]
     }
 
     /// What is wrong now.
@@ -106,7 +126,7 @@ impl Entry {
     ) -> Looked {
         let found = match look(path) {
             Found::Missing => return Looked::Gone,
-            Found::Directory(_) if self.pods.is_empty() && self.problems.is_empty() => {
+            Found::Directory(_) if !self.says_something() => {
                 return Looked::Directory;
             }
             // Where a manifest was, a directory is no word about its pods.
@@ -154,17 +174,21 @@ impl Entry {
         for warning in &parsed.warnings {
             log::warn!(path = origin.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
         }
-        let fresh = parsed.pods.len();
+        let (fresh, fresh_objects) = (parsed.pods.len(), parsed.objects.len());
+        let objects = keep_last_good_objects(parsed.objects, parsed.complete, &self.objects, &origin, now);
         let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, now);
         let problems =
             carry_since(parsed.problems, REASON_INVALID_MANIFEST, &origin.location, &self.problems, now);
-        let changed = pods != self.pods || fresh != self.fresh || problems != self.problems;
+        let changed = (&pods, &objects, &problems) != (&self.pods, &self.objects, &self.problems)
+            || (fresh, fresh_objects) != (self.fresh, self.fresh_objects);
         (self.pods, self.fresh, self.problems) = (pods, fresh, problems);
+        (self.objects, self.fresh_objects) = (objects, fresh_objects);
         Looked::Kept { changed }
     }
 
     fn unreadable(&mut self, path: &Path, error: &ReadError, now: Timestamp) -> Looked {
-        (self.identity, self.digest, self.fresh) = (None, None, 0);
+        (self.identity, self.digest) = (None, None);
+        (self.fresh, self.fresh_objects) = (0, 0);
         let location = path.to_string_lossy();
         let message = format!("{location}: cannot be read as a manifest: {error}");
         let problems = carry_since(vec![message], REASON_INVALID_MANIFEST, &location, &self.problems, now);

@@ -4,20 +4,49 @@ mod model;
 mod watching;
 
 use std::os::unix::fs::symlink;
+use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
 use crate::source::REASON_INVALID_MANIFEST;
-use crate::source::testing::{Lines, TempDir, shown, stored};
+use crate::source::testing::{Lines, TempDir, shown, shown_objects, stored};
 use crate::types::Timestamp;
 
 fn source(path: &Path, stored: Vec<SourcePod>) -> FileSource<Lines> {
     let config = FileConfig { path: path.to_owned(), check_frequency: Duration::from_secs(20) };
-    FileSource::new(config, Lines::default(), stored, Clock::System)
+    FileSource::new(config, Lines::default(), LastGood { pods: stored, ..LastGood::default() }, Clock::System)
 }
 
 fn problems(update: &SourceUpdate) -> Vec<&str> {
     update.problems.iter().map(|problem| problem.message.as_str()).collect()
+}
+
+#[test]
+fn objects_obey_the_rules_of_pods_last_good_versions_silence_and_removal() {
+    let root = TempDir::new();
+    let mut source = source(root.path(), Vec::new());
+    root.put("a.yaml", "@a=1\n@b=1\nweb=1");
+    root.put("c.yaml", "@c=1");
+    let update = source.scan().unwrap();
+    assert_eq!((shown(&update).as_str(), shown_objects(&update).as_str()), ("web=1", "a=1 b=1 c=1"));
+    let first = update.objects[1].object.clone();
+    root.put("a.yaml", "@a=2\n!\nweb=1");
+    let update = source.scan().unwrap();
+    assert_eq!(shown_objects(&update), "a=2 b=1 c=1", "the broken document may be b");
+    assert!(Rc::ptr_eq(&first, &update.objects[1].object), "the source and the set share one object");
+    root.put("c.yaml", "@c=1\n@b=2");
+    assert_eq!(shown_objects(&source.scan().unwrap()), "a=2 c=1 b=2", "a healthy file knows better");
+    let told = source.scan();
+    assert!(told.is_none(), "{told:?}");
+    std::fs::rename(root.join("a.yaml"), root.join(".a.yaml")).unwrap();
+    assert_eq!(shown_objects(&source.scan().unwrap()), "c=1 b=2");
+    let stored = LastGood { objects: update.objects, ..LastGood::default() };
+    root.put("c.yaml", "!");
+    let config = FileConfig { path: root.path().to_owned(), check_frequency: Duration::from_secs(20) };
+    let mut restarted = FileSource::new(config, Lines::default(), stored, Clock::System);
+    assert_eq!(shown_objects(&restarted.scan().unwrap()), "c=1", "broken after a restart");
+    root.put("c.yaml", "web=1");
+    assert_eq!(shown_objects(&restarted.scan().unwrap()), "");
 }
 
 #[test]

@@ -124,6 +124,22 @@ pub(super) fn wrong_type(message: &str) -> String {
     message.to_owned()
 }
 
+/// A message about a Secret: what serde quotes of the value goes, the place and the types stay.
+pub(super) fn without_values(message: &str) -> String {
+    let (place, words) = message.split_once(": ").unwrap_or(("", message));
+    let mut kept = String::with_capacity(words.len());
+    let mut rest = words;
+    while let Some((before, quoted)) = rest.find(['`', '"']).map(|at| rest.split_at(at)) {
+        kept.push_str(before.trim_end());
+        let mark = &quoted[..1];
+        // The last mark: the value itself may hold some.
+        let end = quoted[1..].rfind(mark).map_or(quoted.len(), |end| end + 2);
+        rest = &quoted[end..];
+    }
+    kept.push_str(rest);
+    if place.is_empty() { kept } else { format!("{place}: {kept}") }
+}
+
 /// The known name within two typing errors; short names must match up to letter case.
 fn nearest(field: &str) -> Option<&'static str> {
     let lower = field.to_lowercase();
@@ -156,6 +172,23 @@ fn distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_about_a_secret_quotes_no_value() {
+        for (message, expected) in [
+            (
+                "stringData.pin: invalid type: integer `1234`, expected a string; write the value in quotes",
+                "stringData.pin: invalid type: integer, expected a string; write the value in quotes",
+            ),
+            (
+                "data: invalid type: string \"a: \\\"b`\", expected a map",
+                "data: invalid type: string, expected a map",
+            ),
+            ("data: invalid type: string \"open", "data: invalid type: string"),
+        ] {
+            assert_eq!(without_values(message), expected);
+        }
+    }
 
     #[test]
     fn a_misspelt_field_is_named_with_the_nearest_known_one() {

@@ -1,17 +1,20 @@
-//! The whole road for local sources: manifest bytes to pods that are ready to run.
+//! The whole road for local sources: manifest bytes to pods that are ready to run and objects that may be used.
 //!
 //! Owns the wording of what went wrong on the way. Must not know what was good before.
 
 use super::{ManifestOrigin, decode_manifest};
 use crate::api::pod::Pod;
+use crate::objects::LocalObject;
+use crate::reconcile::local_objects;
 use crate::reconcile::static_pod::{StaticOrigin, prepare};
-use crate::reconcile::unsupported::ignored_fields;
 
 /// What one manifest gives.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StaticPods {
     /// Of every good document: defaulted, named, validated.
     pub pods: Vec<Pod>,
+    /// Of every good document: ConfigMaps, Secrets and claims.
+    pub objects: Vec<LocalObject>,
     /// One text per broken object, with its place in the manifest (the manifest itself is not named).
     pub problems: Vec<String>,
     /// What was ignored.
@@ -37,24 +40,36 @@ pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) ->
     let mut read = StaticPods {
         problems: manifest.problems.iter().map(ToString::to_string).collect(),
         warnings: manifest.warnings.iter().map(ToString::to_string).collect(),
-        pods: Vec::new(),
+        ..StaticPods::default()
     };
-    for decoded in manifest.pods {
-        let who = match (decoded.place.as_str(), decoded.pod.metadata.name.as_str()) {
-            ("", "") => String::new(),
-            (place, "") => format!("{place}: "),
-            ("", name) => format!("pod {name}: "),
-            (place, name) => format!("{place}: pod {name}: "),
-        };
-        match prepare(decoded.pod, origin, node_name) {
-            Ok(pod) => {
-                read.warnings.extend(ignored_fields(&pod).into_iter().map(|line| format!("{who}{line}")));
-                read.pods.push(pod);
+    for decoded in manifest.objects {
+        let who = subject(&decoded.place, decoded.kind.as_str(), &decoded.object.metadata().name);
+        match local_objects::prepare(decoded.object) {
+            Ok((object, ignored)) => {
+                read.warnings.extend(ignored.into_iter().map(|line| format!("{who}{line}")));
+                read.objects.push(object);
             }
             Err(error) => read.problems.push(format!("{who}{error}")),
         }
     }
+    for decoded in manifest.pods {
+        let who = subject(&decoded.place, "pod", &decoded.pod.metadata.name);
+        match prepare(decoded.pod, origin, node_name) {
+            Ok(pod) => read.pods.push(pod),
+            Err(error) => read.problems.push(format!("{who}{error}")),
+        }
+    }
     read
+}
+
+/// Where and who, as the beginning of a message.
+fn subject(place: &str, kind: &str, name: &str) -> String {
+    match (place, name) {
+        ("", "") => String::new(),
+        (place, "") => format!("{place}: "),
+        ("", name) => format!("{kind} {name}: "),
+        (place, name) => format!("{place}: {kind} {name}: "),
+    }
 }
 
 #[cfg(test)]

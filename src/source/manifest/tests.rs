@@ -133,14 +133,41 @@ fn unknown_and_duplicate_fields_are_warned_about_and_the_pod_still_runs() {
 }
 
 #[test]
-fn local_objects_are_accepted_with_a_warning_beside_the_pods() {
+fn objects_are_read_beside_the_pods_from_documents_and_lists() {
     let manifest = read(&format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: conf}}\ndata: {{a: b}}\n---\n{POD}"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: conf}}\ndata: {{a: b}}\ndate: {{}}\n---\n{POD}\n---\n\
+         apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Secret, metadata: {{name: s}}, stringData: {{k: v}}}}\n\
+         - {{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: c}}}}\n"
     ));
     assert_eq!(names(&manifest), ["web"]);
-    assert!(manifest.problems.is_empty());
-    assert_eq!(manifest.warnings[0].name.as_deref(), Some("conf"));
-    assert!(manifest.warnings[0].to_string().contains("this version does not use it yet"));
+    assert!(manifest.problems.is_empty(), "{:?}", manifest.problems);
+    assert_eq!(manifest.warnings[0].to_string(), "document 1: unknown field \"date\" is ignored");
+    let objects: Vec<_> =
+        manifest.objects.iter().map(|object| (object.kind.as_str(), object.place.as_str())).collect();
+    assert_eq!(
+        objects,
+        [
+            ("ConfigMap", "document 1"),
+            ("Secret", "document 3, items[0]"),
+            ("PersistentVolumeClaim", "document 3, items[1]"),
+        ]
+    );
+}
+
+#[test]
+fn a_broken_secret_is_told_without_its_value() {
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
+    for (rest, expected) in [
+        (
+            "stringData: {pin: 4711}",
+            "stringData.pin: invalid type: integer, expected a string; write the value in quotes, YAML takes it for \
+             something else without them",
+        ),
+        ("data: aHVudGVyMg==", "data: invalid type: string, expected a map"),
+    ] {
+        let problem = problem(format!("{secret}{rest}\n"));
+        assert_eq!(problem, expected);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use super::*;
 use crate::http::testing::{Server, answer};
+use crate::source::SourcePod;
 use crate::source::signature::testing::{BODY, KEY, OTHER_KEY, SIGNATURE};
 use crate::source::testing::{Lines, TempDir, shown, stored};
 
@@ -25,6 +26,7 @@ fn source(url: &str, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSour
 }
 
 fn source_with(config: UrlConfig, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
+    let stored = LastGood { pods: stored, ..LastGood::default() };
     UrlSource::new(config, Lines::default(), stored, validator, HttpClient::start().unwrap(), Clock::System)
 }
 
@@ -158,7 +160,7 @@ async fn after_a_restart_an_unreachable_or_broken_server_removes_nothing() {
     let mut source = source("http://127.0.0.1:1/x", vec![stored("a", "1", "http://127.0.0.1:1/x")], None);
     let told = polls(&mut source, 1).await;
     assert!(told[0].starts_with("unknown | ") && told[0].contains("connection refused"), "{told:?}");
-    assert_eq!(source.pods.len(), 1);
+    assert_eq!(source.good.pods.len(), 1);
 }
 
 #[tokio::test]

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::api::decode::decode;
 use crate::clock::Clock;
-use crate::objects::{ConfigMapData, MemoryObjects, ObjectData};
+use crate::objects::{ConfigMapData, LocalObjects, ObjectData};
 use crate::reconcile::resources::NodeCapacity;
 use crate::volume::{Scratch, VolumeConfig};
 
 struct Fixture {
     _scratch: Scratch,
-    objects: Rc<MemoryObjects>,
+    objects: Rc<LocalObjects>,
     volumes: Volumes,
     config: VolumeConfig,
 }
@@ -24,8 +24,8 @@ impl Fixture {
     fn new(name: &str) -> Self {
         let scratch = Scratch::new(name);
         let config = VolumeConfig { pods_dir: scratch.0.join("pods"), capacity: NodeCapacity::default() };
-        let objects = Rc::new(MemoryObjects::default());
-        let lookup: Rc<MemoryObjects> = Rc::clone(&objects);
+        let objects = Rc::new(LocalObjects::default());
+        let lookup: Rc<LocalObjects> = Rc::clone(&objects);
         let volumes = Volumes::new(config.clone(), lookup, Clock::System);
         Self { _scratch: scratch, objects, volumes, config }
     }

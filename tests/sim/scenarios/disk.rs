@@ -1,5 +1,6 @@
 //! A store that cannot be written.
 
+use edge_agent::server::ObjectDetail;
 use edge_agent::types::PodSource;
 use rusqlite::Connection;
 
@@ -30,7 +31,7 @@ fn empty(node: &Node) {
 
 fn is_store_well(node: &Node) -> bool {
     let agent = node.agent.as_ref().expect("the agent runs");
-    agent.view.report(&agent.statuses, &agent.events).store.ok
+    agent.view.report(&agent.statuses, &agent.events, ObjectDetail::Counted).store.ok
 }
 
 #[test]

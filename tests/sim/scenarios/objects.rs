@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 
-use edge_agent::objects::{ConfigMapData, ObjectData};
-use edge_agent::source::SourcePod;
+use edge_agent::source::{SourceAnswer, SourcePod};
 use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, node, running, status};
 use crate::sim::node::{Node, simulate};
-use crate::sim::pods::{Act, parse_text};
+use crate::sim::pods::{Act, config_map, parse_text};
 
 /// A pod with a ConfigMap as volume and in a variable.
 fn pod(volume: &str, variable: &str) -> SourcePod {
@@ -23,12 +22,10 @@ fn pod(volume: &str, variable: &str) -> SourcePod {
     parse_text("web", &text, PodSource::File)
 }
 
-fn set(node: &Node, name: &str, value: Option<&str>) {
-    let content = value.map(|value| ConfigMapData {
-        data: ObjectData::from([("k".to_owned(), value.as_bytes().to_vec())]),
-        ..ConfigMapData::default()
-    });
-    node.objects.set_config_map("default", name, content);
+/// What the file source defines from its next word on.
+fn define(node: &mut Node, objects: &[(&str, &str)]) {
+    let objects = objects.iter().map(|(name, value)| config_map(name, value, PodSource::File));
+    node.defined.insert(PodSource::File, objects.collect());
 }
 
 fn volume(node: &Node, pod: &SourcePod) -> PathBuf {
@@ -50,16 +47,16 @@ fn a_pod_waits_for_its_objects_and_starts_by_itself() {
         let waiting = status(&node, &web);
         let message = "MountVolume.SetUp failed for volume \"config\" : configmap \"files\" not found";
         assert_eq!((waiting.phase.as_str(), waiting.message.as_str()), ("Pending", message));
-        set(&node, "files", Some("1"));
-        // Nobody says that it is there: it is found all the same, later.
-        node.wait(20 * SECOND).await;
+        define(&mut node, &[("files", "1")]);
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(SECOND).await;
         assert_eq!(content(&node, &web).as_deref(), Some("1"));
         let waiting = status(&node, &web).container_statuses[0].state.waiting.clone().expect("it waits");
         assert_eq!(
             (waiting.reason.as_str(), waiting.message.as_str()),
             ("CreateContainerConfigError", "configmap \"variables\" not found")
         );
-        set(&node, "variables", Some("x"));
+        define(&mut node, &[("files", "1"), ("variables", "x")]);
         node.want(PodSource::File, std::slice::from_ref(&web));
         node.wait(SECOND).await;
         assert_eq!(running(&node, "web").len(), 1, "told of new objects it does not wait out its pause");
@@ -71,13 +68,14 @@ fn a_changed_object_reaches_the_files_of_a_running_pod() {
     simulate(async {
         let mut node = node().await;
         let web = pod("files", "files");
-        set(&node, "files", Some("1"));
-        node.want(PodSource::File, std::slice::from_ref(&web));
+        let want = |node: &Node| node.want(PodSource::File, std::slice::from_ref(&web));
+        define(&mut node, &[("files", "1")]);
+        want(&node);
         node.wait(10 * SECOND).await;
         let before = running(&node, "web");
         assert_eq!(before.len(), 1);
-        set(&node, "files", Some("2"));
-        node.want(PodSource::File, std::slice::from_ref(&web));
+        define(&mut node, &[("files", "2")]);
+        want(&node);
         node.wait(SECOND).await;
         assert_eq!(content(&node, &web).as_deref(), Some("2"));
 
@@ -87,17 +85,38 @@ fn a_changed_object_reaches_the_files_of_a_running_pod() {
         node.wait(MINUTE).await;
         assert_eq!(std::fs::read_link(volume(&node, &web).join("..data")).unwrap(), version);
 
-        set(&node, "files", None);
-        node.want(PodSource::File, std::slice::from_ref(&web));
+        define(&mut node, &[]);
+        want(&node);
         node.wait(SECOND).await;
         assert_eq!(content(&node, &web).as_deref(), Some("2"), "an object that goes takes nothing along");
         assert_eq!(running(&node, "web"), before);
 
-        set(&node, "files", Some("3"));
+        define(&mut node, &[("files", "3")]);
         node.crash();
         node.start().await;
-        node.wait(MINUTE).await;
+        want(&node);
+        node.wait(SECOND).await;
         assert_eq!(content(&node, &web).as_deref(), Some("3"), "changed while no agent was there");
         assert_eq!(running(&node, "web"), before);
+    });
+}
+
+#[test]
+fn after_a_power_cut_a_pod_has_its_objects_before_any_source_has_spoken() {
+    simulate(async {
+        let mut node = node().await;
+        let web = pod("files", "files");
+        define(&mut node, &[("files", "1")]);
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(10 * SECOND).await;
+        assert_eq!(running(&node, "web").len(), 1);
+        node.crash();
+        node.fake.reboot();
+        std::fs::remove_dir_all(node.path("pods")).unwrap();
+        node.start().await;
+        assert!(node.say(PodSource::File, SourceAnswer::Unknown));
+        node.wait(20 * SECOND).await;
+        assert_eq!(running(&node, "web").len(), 1);
+        assert_eq!(content(&node, &web).as_deref(), Some("1"));
     });
 }

@@ -1,10 +1,13 @@
 //! `imagePullSecrets`: a pod's own credentials for a registry that lets nobody else in.
 
-use edge_agent::objects::ObjectData;
+use std::rc::Rc;
+
+use edge_agent::objects::{ObjectKind, wire};
 use edge_agent::runtime::ImageAuth;
 use edge_agent::runtime::fake::{FakeImage, RemoteImage};
-use edge_agent::source::SourcePod;
+use edge_agent::source::{SourceObject, SourcePod};
 use edge_agent::types::PodSource;
+use serde_json::json;
 
 use super::{MINUTE, SECOND, node, running, status};
 use crate::sim::node::{Node, simulate};
@@ -21,14 +24,17 @@ fn pod() -> SourcePod {
     parse_text("app", &text, PodSource::File)
 }
 
-/// A Secret of type `kubernetes.io/dockerconfigjson`, or its absence.
-fn set_secret(node: &Node, name: &str, password: Option<&str>) {
-    let data = password.map(|password| {
-        let text =
-            format!(r#"{{"auths": {{"r.example/team": {{"username": "me", "password": "{password}"}}}}}}"#);
-        ObjectData::from([(".dockerconfigjson".to_owned(), text.into_bytes())])
-    });
-    node.objects.set_secret("default", name, data);
+/// The file source defines one more Secret of type `kubernetes.io/dockerconfigjson`.
+fn define(node: &mut Node, namespace: &str, name: &str, config: &str) {
+    let object = json!({"metadata": {"namespace": namespace, "name": name},
+        "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": config}});
+    let object = Rc::new(wire::from_value(ObjectKind::Secret, object).expect("a good Secret"));
+    let origin = format!("/manifests/{name}.yaml");
+    node.defined.entry(PodSource::File).or_default().push(SourceObject { object, origin });
+}
+
+fn login(password: &str) -> String {
+    format!(r#"{{"auths": {{"r.example/team": {{"username": "me", "password": "{password}"}}}}}}"#)
 }
 
 fn close_registry(node: &Node) {
@@ -54,14 +60,16 @@ fn a_pods_secrets_open_its_registry_once_one_of_them_is_right() {
         );
 
         // Wrong for the registry: nobody is let in, and nothing of the password is told.
-        set_secret(&node, "old", Some("guessed"));
+        define(&mut node, "default", "old", &login("guessed"));
+        node.want(PodSource::File, std::slice::from_ref(&app));
         node.wait(10 * MINUTE).await;
         let waiting = status(&node, &app).container_statuses[0].state.waiting.clone().expect("it waits");
         assert!(!waiting.message.contains("guessed"), "{}", waiting.message);
         assert!(running(&node, "app").is_empty());
 
-        // The second is right: the next try gets in, without anybody's saying so.
-        set_secret(&node, "login", Some("hush"));
+        // The second is right: the next try gets in.
+        define(&mut node, "default", "login", &login("hush"));
+        node.want(PodSource::File, std::slice::from_ref(&app));
         node.wait(10 * MINUTE).await;
         assert_eq!(running(&node, "app").len(), 1);
     });
@@ -73,8 +81,7 @@ fn secrets_of_another_namespace_open_nothing() {
         let mut node = node().await;
         close_registry(&node);
         let text = r#"{"auths": {"r.example": {"username": "me", "password": "hush"}}}"#;
-        let data = ObjectData::from([(".dockerconfigjson".to_owned(), text.as_bytes().to_vec())]);
-        node.objects.set_secret("other", "login", Some(data));
+        define(&mut node, "other", "login", text);
         let app = pod();
         node.want(PodSource::File, std::slice::from_ref(&app));
         node.wait(10 * MINUTE).await;

@@ -38,7 +38,7 @@ impl Running {
 fn watched<F: Future>(path: &Path, check: Duration, test: impl FnOnce(Running) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = FileConfig { path: path.to_owned(), check_frequency: check };
-    let source = FileSource::new(config, Lines::default(), Vec::new(), Clock::System);
+    let source = FileSource::new(config, Lines::default(), LastGood::default(), Clock::System);
     let (sender, updates) = mpsc::channel(1);
     runtime.block_on(LocalSet::new().run_until(async move {
         let running = tokio::task::spawn_local(source.run(sender));

@@ -14,7 +14,7 @@ pub(super) struct Tabbed {
 
 impl Tabbed {
     /// Adds a line, indented by `level` times two spaces. Its cells are separated by tabs; what users and workloads wrote
-    /// has to be made [`super::printable`] before.
+    /// has to be made [`super::table::printable`] before.
     pub(super) fn line(&mut self, level: usize, text: &str) {
         let text = format!("{}{text}", "  ".repeat(level));
         self.lines.push(text.split('\t').map(str::to_owned).collect());

@@ -1,0 +1,214 @@
+//! Values of Secrets on the disk: as they are without a key, sealed (ChaCha20-Poly1305) with one.
+//!
+//! Owns keys, nonces and what a sealed value is bound to. Must not know SQL.
+//!
+//! Guarantees: every sealing takes a fresh random nonce, so the same value never looks the same twice; a value is bound to
+//! its Secret and key, so a row cannot be moved to another one. Nothing in here prints a key or a value.
+
+use std::fmt::Write as _;
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::rand::{SecureRandom, SystemRandom};
+use sha2::{Digest, Sha256};
+
+use super::error::StoreError;
+use crate::api::base64;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+/// The `key_id` of a value that is stored as it is.
+pub(crate) const PLAIN: &str = "";
+
+/// How values of Secrets are kept.
+#[derive(Clone, Default)]
+pub enum StoreKey {
+    /// As they are; the file is for its owner only.
+    #[default]
+    None,
+    /// Sealed.
+    Sealed(Box<SealingKey>),
+    /// A key is configured and cannot be used: what is sealed stays so, and nothing is written in the clear instead.
+    Unusable {
+        /// Why, with the way out.
+        reason: String,
+    },
+}
+
+impl std::fmt::Debug for StoreKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => formatter.write_str("None"),
+            Self::Sealed(key) => write!(formatter, "Sealed({})", key.id),
+            Self::Unusable { reason } => write!(formatter, "Unusable({reason})"),
+        }
+    }
+}
+
+/// A key and its name.
+#[derive(Clone)]
+pub struct SealingKey {
+    key: LessSafeKey,
+    id: String,
+}
+
+/// The content of a key file is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "must hold a key of {KEY_BYTES} bytes as base64 or hex, for example from \"openssl rand -base64 32\", and nothing else"
+)]
+pub struct BadKey;
+
+impl SealingKey {
+    /// From the content of a key file: base64 or hex of 32 bytes, or these bytes themselves.
+    ///
+    /// # Errors
+    /// It is none of these. Nothing of it is in the message.
+    pub fn parse(content: &[u8]) -> Result<Self, BadKey> {
+        if content.len() == KEY_BYTES {
+            return Self::new(content);
+        }
+        let text = std::str::from_utf8(content).map_err(|_| BadKey)?.trim();
+        let bytes = if text.len() == 2 * KEY_BYTES { from_hex(text) } else { base64::decode(text) };
+        Self::new(&bytes.ok_or(BadKey)?)
+    }
+
+    fn new(bytes: &[u8]) -> Result<Self, BadKey> {
+        let key = UnboundKey::new(&CHACHA20_POLY1305, bytes).map_err(|_| BadKey)?;
+        // Tells keys apart and says nothing about them.
+        let digest = Sha256::new().chain_update(b"agent store key").chain_update(bytes).finalize();
+        let mut id = String::with_capacity(16);
+        for byte in &digest[..8] {
+            // Writing to a String cannot fail.
+            let _ = write!(id, "{byte:02x}");
+        }
+        Ok(Self { key: LessSafeKey::new(key), id })
+    }
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
+    Some(digits?.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// What a value belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub key: &'a str,
+}
+
+impl Place<'_> {
+    /// None of the parts can hold a NUL byte.
+    fn aad(&self) -> Aad<Vec<u8>> {
+        Aad::from(format!("{}\0{}\0{}", self.namespace, self.name, self.key).into_bytes())
+    }
+}
+
+/// A value cannot be read back. Becomes a row of [`super::UnreadableRow`].
+pub(crate) type Unreadable = String;
+
+impl StoreKey {
+    /// The name of what values are sealed with now.
+    pub(crate) fn id(&self) -> &str {
+        match self {
+            Self::Sealed(key) => &key.id,
+            Self::None | Self::Unusable { .. } => PLAIN,
+        }
+    }
+
+    /// A value as it is to be written; `None` when it may not be.
+    pub(crate) fn seal(&self, place: Place<'_>, value: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let key = match self {
+            Self::None => return Ok(Some(value.to_vec())),
+            Self::Unusable { .. } => return Ok(None),
+            Self::Sealed(key) => key,
+        };
+        let mut nonce = [0; NONCE_LEN];
+        SystemRandom::new().fill(&mut nonce).map_err(|_| StoreError::Seal)?;
+        let mut sealed = value.to_vec();
+        key.key
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), place.aad(), &mut sealed)
+            .map_err(|_| StoreError::Seal)?;
+        Ok(Some([&nonce[..], &sealed].concat()))
+    }
+
+    /// The value of a row.
+    pub(crate) fn open(&self, place: Place<'_>, key_id: &str, stored: &[u8]) -> Result<Vec<u8>, Unreadable> {
+        if key_id == PLAIN {
+            return Ok(stored.to_vec());
+        }
+        let what = format!("the value of {:?} is encrypted with store key {key_id}", place.key);
+        match self {
+            Self::None => Err(format!("{what}, and no key is configured: give --store-key-file")),
+            Self::Unusable { reason } => Err(format!("{what}: {reason}")),
+            Self::Sealed(key) if key.id != key_id => Err(format!(
+                "{what}, but the configured key is {}: configure that key again, or wait for the source to bring the Secret",
+                key.id
+            )),
+            Self::Sealed(key) => {
+                let damaged = || format!("{what} and is damaged");
+                let (nonce, sealed) = stored.split_at_checked(NONCE_LEN).ok_or_else(damaged)?;
+                let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| damaged())?;
+                let mut value = sealed.to_vec();
+                let length =
+                    key.key.open_in_place(nonce, place.aad(), &mut value).map_err(|_| damaged())?.len();
+                value.truncate(length);
+                Ok(value)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place<'_> = Place { namespace: "default", name: "db", key: "password" };
+
+    fn key(byte: u8) -> StoreKey {
+        StoreKey::Sealed(Box::new(SealingKey::parse(&[byte; KEY_BYTES]).unwrap()))
+    }
+
+    #[test]
+    fn a_key_is_read_in_every_usual_form_and_has_one_name() {
+        let bytes: Vec<u8> = (0..32).collect();
+        let hex = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+        let base64 = base64::encode(&bytes);
+        let ids: Vec<String> = [&bytes[..], hex.as_bytes(), format!("{base64}\n").as_bytes()]
+            .map(|content| SealingKey::parse(content).unwrap().id)
+            .to_vec();
+        assert_eq!(ids[0], ids[1]);
+        assert_eq!(ids[0], ids[2]);
+        for content in [&b""[..], b"short", &[0xff; 33], "0".repeat(63).as_bytes()] {
+            assert_eq!(SealingKey::parse(content).err(), Some(BadKey));
+        }
+    }
+
+    #[test]
+    fn a_value_comes_back_only_with_its_key_and_at_its_place() {
+        let sealed = key(1).seal(PLACE, b"hunter2").unwrap().unwrap();
+        let again = key(1).seal(PLACE, b"hunter2").unwrap().unwrap();
+        assert_ne!(sealed, again, "a fresh nonce every time");
+        assert!(!sealed.windows(7).any(|part| part == b"hunter2"));
+        let id = key(1).id().to_owned();
+        assert_eq!(key(1).open(PLACE, &id, &sealed).unwrap(), b"hunter2");
+        let moved = Place { name: "other", ..PLACE };
+        assert!(key(1).open(moved, &id, &sealed).unwrap_err().ends_with("is damaged"));
+        assert!(key(1).open(PLACE, &id, &sealed[..5]).unwrap_err().ends_with("is damaged"));
+        let mut bent = sealed.clone();
+        bent[NONCE_LEN] ^= 1;
+        assert!(key(1).open(PLACE, &id, &bent).unwrap_err().ends_with("is damaged"));
+        assert!(key(2).open(PLACE, &id, &sealed).unwrap_err().contains("but the configured key is"));
+        assert!(StoreKey::None.open(PLACE, &id, &sealed).unwrap_err().contains("--store-key-file"));
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_used_writes_nothing_in_the_clear() {
+        let unusable = StoreKey::Unusable { reason: "the file is gone".to_owned() };
+        assert_eq!(unusable.seal(PLACE, b"x").unwrap(), None);
+        assert!(unusable.open(PLACE, "0123", b"x").unwrap_err().ends_with("the file is gone"));
+        assert_eq!(unusable.open(PLACE, PLAIN, b"x").unwrap(), b"x");
+    }
+}
