@@ -187,7 +187,7 @@ fn whatever_dies_at_whatever_moment_pods_run_once_and_nothing_is_left() {
         let mut round = Round { node: &mut node, name, port };
         let what = round.carry_out(&mut die);
         round.put_right();
-        assert_eq!(node.running(), [steady.clone()], "seed {seed}, round {number}: {what}");
+        assert_eq!(node.running(), std::slice::from_ref(&steady), "seed {seed}, round {number}: {what}");
         if die.below(2) == 0 {
             node.agent.kill9();
         } else {
