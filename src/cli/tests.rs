@@ -335,7 +335,7 @@ fn objects_look_as_kubectl_prints_them_and_secrets_keep_their_values() {
         "NAMESPACE   NAME   TYPE     DATA   AGE   ORIGIN\ndefault     db     Opaque   1      60m   /m/x.yaml\n"
     );
     let claims = shown("get pvc --no-headers -o wide");
-    assert!(claims.contains("Bound") && claims.contains("1Gi        RWO,ROX"), "{claims}");
+    assert!(claims.contains("Bound") && claims.contains("1Gi   RWO,ROX"), "{claims}");
     assert!(claims.contains("ROOT/volumes/default/data"), "{claims}");
     assert_eq!(shown("get secret/db -o name"), "secret/db\n");
     let (hidden, all) = (shown("get secret db -o yaml"), shown("get secret db -o json --show-secrets"));
