@@ -23,8 +23,8 @@ sim seeds="1000" first="0":
     SIM_SEEDS={{seeds}} SIM_FIRST={{first}} cargo test --locked --test it sim::seeds::
 
 # The scenarios of pods on containerd and on the embedded runtime. As root.
-pods *names:
-    cargo nextest run --locked --profile ci --test it pods:: {{names}}
+pods name="":
+    cargo nextest run --locked --profile ci --test it -E 'test(/^pods::.*{{name}}/)'
 
 # A hundred pods of every shape come, change, fail and go. As root.
 storm pods="100" rounds="300":
