@@ -186,8 +186,9 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
     });
     pause(SETTLE_MANY);
     idleness(&agent, &mut table);
-    table.hard("agent PSS with 50 pods", pss_megabytes(agent.pid()), 10.0, "MB");
-    monitors::measure(&agent, &mut table);
+    let usual = usual_pss_megabytes(agent.pid());
+    table.hard("agent PSS with 50 pods", usual, 10.0, "MB");
+    monitors::measure(&agent, usual, &mut table);
     agent.assert_alive();
     finish(&table);
 }
@@ -254,6 +255,18 @@ fn stamping_pod(name: &str, out: &Path) -> Value {
             "volumes": [{ "name": "out", "hostPath": { "path": out, "type": "Directory" } }],
         },
     })
+}
+
+/// The usual share of memory of an agent that waits: a look at the runtime now and then needs more for some seconds.
+fn usual_pss_megabytes(pid: u32) -> f64 {
+    let mut samples: Vec<f64> = (0..15)
+        .map(|_| {
+            pause(Duration::from_secs(1));
+            pss_megabytes(pid)
+        })
+        .collect();
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }
 
 /// Proportional share of memory, the figure that adds up over processes.
