@@ -172,7 +172,7 @@ fn with_a_store_key_no_secret_is_in_the_store_and_a_power_cut_without_manifests_
     let away = node.agent.manifest_dir().with_extension("away");
     fs::rename(node.agent.manifest_dir(), &away).expect("take the manifests away");
     node.agent.start();
-    node.running("keeps");
+    wait_for("the agent to answer", PATIENCE, || node.agent.status_json());
     assert!(!in_store(&node), "turning encryption on leaves no trace");
     // Its container dies: the new one gets the Secret from the store.
     let before = node.running("keeps");
