@@ -3,13 +3,14 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 
 use super::Node;
 use crate::support::agent::PATIENCE;
+use crate::support::containerd::Instance;
 use crate::support::wait::{stays, wait_for};
 
 /// Room for the images, the store, some pods, and what image imports leave free.
@@ -23,7 +24,7 @@ fn remount(at: &Path, flags: MsFlags) {
     mount(None::<&str>, at, None::<&str>, MsFlags::MS_REMOUNT | flags, Some(OPTIONS)).expect("remount");
 }
 
-fn filler(at: &Path) -> std::path::PathBuf {
+fn filler(at: &Path) -> PathBuf {
     at.join("filler")
 }
 
@@ -64,7 +65,8 @@ fn complaint(node: &Node, word: &str) -> Result<String, String> {
     wrong.filter(|wrong| wrong.contains(word)).ok_or(text)
 }
 
-fn survives(breaks: fn(&Path), mends: fn(&Path), word: &str) {
+/// A node whose root directory is a file system of its own, and the container of its pod `web`.
+fn on_small_disk() -> (Node, PathBuf, Instance) {
     let mut node = Node::new();
     let disk = node.agent.root_dir();
     fs::create_dir_all(&disk).expect("make the root directory");
@@ -73,6 +75,11 @@ fn survives(breaks: fn(&Path), mends: fn(&Path), word: &str) {
     node.agent.start();
     let web = node.running("web");
     node.agent.wait_for_phase("web", "Running");
+    (node, disk, web)
+}
+
+fn survives(breaks: fn(&Path), mends: fn(&Path), word: &str) {
+    let (mut node, disk, web) = on_small_disk();
     wait_for("all to be well", PATIENCE, || is_well(&node));
 
     breaks(&disk);
@@ -117,14 +124,7 @@ fn a_disk_without_inodes_stops_nothing_that_runs_and_everything_heals() {
 /// containerd, whose containers live elsewhere.
 #[test]
 fn an_agent_that_cannot_start_on_a_read_only_disk_says_so_and_stops_nothing_that_runs() {
-    let mut node = Node::new();
-    let disk = node.agent.root_dir();
-    fs::create_dir_all(&disk).expect("make the root directory");
-    tmpfs(&disk);
-    node.apply(&node.pod("web", "sleep 1000"));
-    node.agent.start();
-    let web = node.running("web");
-    node.agent.wait_for_phase("web", "Running");
+    let (mut node, disk, web) = on_small_disk();
     node.agent.kill9();
     remount(&disk, MsFlags::MS_RDONLY);
     node.apply(&node.pod("late", "sleep 1000"));
