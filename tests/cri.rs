@@ -17,7 +17,7 @@ use tonic::Code;
 use crate::support::fake_cri::{Events, FakeCri};
 
 /// Longer than any answer takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn socket(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.sock", std::process::id()))
@@ -110,8 +110,7 @@ async fn a_runtime_that_is_absent_or_restarts_is_found_again_with_a_hint() {
     assert!(error.message.contains("restart-") && error.message.contains("No such file"), "{error}");
     server.reopen();
     runtime.version().await.unwrap();
-    // Until the stream has settled there may be several hints.
-    while tokio::time::timeout(Duration::from_secs(2), runtime.next_change()).await.is_ok() {}
+    all_hints_had(&runtime).await;
     server.close();
     // Let the connection notice; a call that is faster than that breaks with it, see below.
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -181,7 +180,7 @@ async fn hints_come_from_whichever_events_the_runtime_has() {
         let server = FakeCri::start(&socket(asked));
         server.state().events = events;
         let runtime = client(&server);
-        while tokio::time::timeout(Duration::from_secs(1), runtime.next_change()).await.is_ok() {}
+        all_hints_had(&runtime).await;
         server.change(|world, _| world.touch());
         tokio::time::timeout(PATIENCE, runtime.next_change()).await.unwrap().unwrap();
         assert_eq!(server.call_names().last(), Some(&asked));
@@ -220,14 +219,23 @@ async fn pulls_carry_credentials_and_answer_with_the_reference_to_use() {
     assert_eq!(runtime.image_status("closed").await.unwrap().unwrap().id, id);
 }
 
+/// Until a stream has settled there are several hints, the last one some five seconds after it opened.
+async fn all_hints_had(runtime: &CriRuntime) {
+    while tokio::time::timeout(Duration::from_secs(6), runtime.next_change()).await.is_ok() {}
+}
+
 /// More calls than the runtime can serve in the time of one.
 const CROWD: usize = 1_000;
+/// What a call may take: far more than a machine that is busy with other tests holds one up...
+const ONE_CALL: Duration = Duration::from_secs(5);
+/// ...and far less than all calls take, one after another.
+const SERVED_IN: Duration = Duration::from_millis(10);
 
 #[tokio::test]
 async fn a_crowd_of_calls_waits_for_its_turn_and_none_runs_out_of_time() {
     let server = FakeCri::start(&socket("crowd"));
-    server.state().busy = Duration::from_millis(2);
-    let runtime = Rc::new(client_with(&server, Duration::from_secs(1)));
+    server.state().busy = SERVED_IN;
+    let runtime = Rc::new(client_with(&server, ONE_CALL));
     let before = Instant::now();
     let mut calls = tokio::task::JoinSet::new();
     let tasks = tokio::task::LocalSet::new();
@@ -249,8 +257,8 @@ async fn a_crowd_of_calls_waits_for_its_turn_and_none_runs_out_of_time() {
     for answer in answers {
         assert_eq!(answer, Ok(Vec::new()));
     }
-    assert!(before.elapsed() > Duration::from_secs(2), "no crowd: {:?}", before.elapsed());
-    assert!(health < Duration::from_secs(1), "{health:?}");
+    assert!(before.elapsed() > ONE_CALL * 3 / 2, "no crowd: {:?}", before.elapsed());
+    assert!(health < ONE_CALL, "{health:?}");
 }
 
 #[tokio::test]

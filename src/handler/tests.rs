@@ -11,7 +11,7 @@ use crate::http::testing::{Server, answer, pause};
 mod grpc;
 mod tls;
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(30);
 
 /// The request with another target.
 fn aimed(mut request: HttpGet, change: impl FnOnce(&mut HttpTarget)) -> HttpGet {

@@ -81,7 +81,7 @@ impl Server {
 
     /// The head of the next request, in lower case.
     pub fn request(&self) -> String {
-        self.requests.recv_timeout(Duration::from_secs(5)).unwrap().to_lowercase()
+        self.requests.recv_timeout(Duration::from_secs(60)).unwrap().to_lowercase()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::support::agent::binary;
 use crate::support::scratch::Scratch;
 
 /// For everything that should happen soon, on a machine that is busy compiling.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A monitor and its directory; nothing of it outlives the test.
 pub struct Pod {
@@ -31,7 +31,7 @@ pub struct Pod {
 /// Runs a test on the agent's own kind of runtime.
 pub fn run(test: impl Future<Output = ()>) {
     rt::run(async {
-        tokio::time::timeout(Duration::from_secs(120), test).await.expect("the test to end in two minutes");
+        tokio::time::timeout(Duration::from_secs(300), test).await.expect("the test to end in five minutes");
     })
     .expect("a runtime");
 }

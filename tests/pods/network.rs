@@ -33,7 +33,7 @@ fn a_pod_on_the_bridge_has_an_address_and_serves_pages() {
 
 /// One page over plain HTTP.
 fn get(ip: &str) -> std::io::Result<String> {
-    let limit = Duration::from_secs(2);
+    let limit = Duration::from_secs(10);
     let address = format!("{ip}:80").parse().map_err(std::io::Error::other)?;
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;

@@ -44,7 +44,7 @@ fn a_second_signal_ends_an_agent_whose_shutdown_hangs() {
     let before = Instant::now();
     node.agent.signal(Signal::SIGINT);
     assert_eq!(node.agent.wait_for_end().code(), Some(1), "{}", node.agent.log());
-    assert!(before.elapsed() < Duration::from_secs(2), "{:?}", before.elapsed());
+    assert!(before.elapsed() < PATIENCE / 2, "{:?}", before.elapsed());
     assert_eq!(node.log_lines(&["Second signal", "SIGINT"]).len(), 1);
     node.keeps_running("neighbour", &neighbour);
 }
@@ -105,17 +105,18 @@ fn systemd_hears_ready_the_watchdog_at_half_its_interval_and_stopping() {
         let length = systemd.recv(&mut buffer).expect("hear of the agent");
         (String::from_utf8_lossy(&buffer[..length]).into_owned(), Instant::now())
     };
-    while heard.iter().filter(|(word, _)| word == "WATCHDOG=1").count() < 4 {
+    // Three beats of 0.8 s. A machine that stalls holds some up, but not all of them.
+    let in_time = Duration::from_secs(2)..Duration::from_millis(3600);
+    let keeps_time = |heard: &[(String, Instant)]| {
+        let beats: Vec<Instant> =
+            heard.iter().filter(|(word, _)| word == "WATCHDOG=1").map(|(_, moment)| *moment).collect();
+        beats.windows(4).any(|four| in_time.contains(&four[3].duration_since(four[0])))
+    };
+    while !keeps_time(&heard) {
+        assert!(heard.len() < 40, "{heard:?}");
         heard.push(hear());
     }
     assert_eq!(heard[0].0, "READY=1", "{heard:?}");
-    let beats: Vec<Instant> =
-        heard.iter().filter(|(word, _)| word == "WATCHDOG=1").map(|(_, moment)| *moment).collect();
-    let took = beats[3].duration_since(beats[0]);
-    assert!(
-        took > Duration::from_secs(2) && took < Duration::from_millis(3600),
-        "3 beats of 0.8 s: {took:?}"
-    );
     node.agent.signal(Signal::SIGTERM);
     while hear().0 != "STOPPING=1" {}
     assert_eq!(node.agent.wait_for_end().code(), Some(0));

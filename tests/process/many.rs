@@ -14,6 +14,8 @@ const MOST_PSS_KB: u64 = 500_000;
 fn five_thousand_manifests_are_taken_in_with_bounded_memory() {
     let mut node = Node::new();
     node.agent.argument("--file-check-frequency=20s");
+    // All calls together take longer than one may, on most machines; tests/cri.rs has a runtime that makes sure of it.
+    node.agent.argument("--runtime-request-timeout=10s");
     node.agent.configure(&format!("maxPods: {MANY}\n"));
     for number in 0..MANY {
         let name = format!("p{number}");
@@ -21,7 +23,7 @@ fn five_thousand_manifests_are_taken_in_with_bounded_memory() {
     }
     let before = Instant::now();
     node.agent.start();
-    let sandboxes = wait_for("a sandbox for each pod", Duration::from_secs(150), || {
+    let sandboxes = wait_for("a sandbox for each pod", Duration::from_secs(120), || {
         node.agent.assert_alive();
         let calls = node.cri.state().sandbox_configs.len();
         if calls >= MANY { Ok(calls) } else { Err(format!("{calls} so far")) }
@@ -30,7 +32,7 @@ fn five_thousand_manifests_are_taken_in_with_bounded_memory() {
     // A list of everything may be late while this thread reads thousands of manifests; no call for a pod may.
     let mut late = node.log_lines(&["no answer within"]);
     late.retain(|line| !line.contains("Container runtime is down"));
-    assert!(late.is_empty(), "{} calls ran out of their two seconds, as {:?}", late.len(), late.first());
+    assert!(late.is_empty(), "{} calls ran out of their ten seconds, as {:?}", late.len(), late.first());
     let pss = pss_kb(node.agent.pid());
     eprintln!("{MANY} manifests: {sandboxes} sandboxes after {took:?}, agent PSS {pss} kB");
     assert!(pss < MOST_PSS_KB, "{pss} kB");

@@ -84,7 +84,7 @@ fn a_runtime_that_hangs_is_shown_and_does_not_hold_up_the_end() {
     assert!(!status.contains("All is well"), "{status}");
     let before = std::time::Instant::now();
     assert_eq!(node.agent.terminate().code(), Some(0));
-    assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
+    assert!(before.elapsed() < Duration::from_secs(30), "{:?}", before.elapsed());
     node.cri.state().hang.clear();
     node.keeps_running("neighbour", &neighbour);
 }

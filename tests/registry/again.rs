@@ -65,7 +65,7 @@ fn a_pull_that_is_given_up_leaves_its_whole_layers_and_nothing_else_and_frees_th
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", seen.layers[1].bytes.len());
             let _ = std::io::Write::write_all(stream, head.as_bytes());
             let _ = std::io::Write::write_all(stream, &seen.layers[1].bytes[..150_000]);
-            pause(Duration::from_secs(2));
+            pause(Duration::from_secs(120));
         }
         hangs
     });

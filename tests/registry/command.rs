@@ -126,7 +126,7 @@ fn ctrl_c_leaves_nothing_half_made_and_whole_layers_for_the_next_try() {
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", seen.layers[1].bytes.len());
             let _ = stream.write_all(head.as_bytes());
             let _ = stream.write_all(&seen.layers[1].bytes[..100_000]);
-            pause(Duration::from_secs(3));
+            pause(Duration::from_secs(120));
             true
         }
     });

@@ -27,7 +27,7 @@ mod serve;
 mod services;
 
 /// Longest that the server may take to open or close its socket.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which streams of events the server offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -115,7 +115,7 @@ fn serve(listener: &TcpListener, shared: &Shared) {
 }
 
 fn exchange(stream: &mut TcpStream, shared: &Shared) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") && head.len() < 16_384 {

@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 /// How often a condition is looked at. Short beside anything that is waited for, long beside what a look costs.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Waits until `look` returns `Ok`, and returns its value. After `patience` fails the test with `what` and the last
-/// reason `look` gave.
+/// How much slower than a quiet machine one may be that has other work: what is waited for then still comes.
+const SLOWER: u32 = 4;
+
+/// Waits until `look` returns `Ok`, and returns its value. After `patience`, which is meant for a quiet machine, and a
+/// few times that on a busy one, fails the test with `what` and the last reason `look` gave.
 pub fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Result<T, String>) -> T {
+    let patience = patience * SLOWER;
     let deadline = Instant::now() + patience;
     loop {
         match look() {

@@ -6,8 +6,9 @@
 //! containerd's own events, else none until the runtime may have been upgraded.
 //!
 //! Guarantees: a hint follows every event, every loss and every new start of the stream, so nothing is missed for longer
-//! than a reconnect. Caveats: containerd publishes its own events before CRI shows their effect, hence hints are given
-//! twice, a moment after the event and when the effect must be visible.
+//! than a reconnect. Caveats: containerd publishes its own events before CRI shows their effect, and nothing tells when a
+//! stream is open, hence hints are given several times, at growing distances: a box with a slow card takes seconds for
+//! what a quick one does in a moment.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -37,8 +38,9 @@ const GOOD_STREAM: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_millis(500);
 /// How long after its own event containerd's CRI usually shows the change (it deletes the task in between)...
 const FIRST_LOOK: Duration = Duration::from_millis(25);
-/// ...and surely, measured from the last event.
-const SECOND_LOOK: Duration = Duration::from_millis(200);
+/// ...and later ones, measured from the last event: containerd syncs a container's state to disk before CRI shows it.
+const LATER_LOOKS: [Duration; 3] =
+    [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(5)];
 /// When to ask again a runtime that has no events: it may have been upgraded.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 /// What containerd says of tasks and sandboxes of CRI, as far as it changes what CRI lists.
@@ -145,8 +147,10 @@ async fn follow_cri(channel: &Channel, shared: &Shared) -> End {
         Ok(stream) => stream,
         Err(end) => return end,
     };
+    let mut looks = Looks::default();
+    looks.plan(Instant::now());
     loop {
-        match stream.message().await {
+        match looks.or(shared, stream.message()).await {
             Ok(Some(_)) => shared.hint.notify_one(),
             Ok(None) => return End::Lost,
             Err(status) => return end_of(&status),
@@ -162,17 +166,13 @@ async fn follow_containerd(channel: &Channel, shared: &Shared) -> End {
         Err(end) => return end,
     };
     let mut looks = Looks::default();
+    looks.plan(Instant::now());
     loop {
-        let wait = looks.next().map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-        match timeout(wait, stream.message()).await {
-            Err(_) => {
-                looks.drop_due(Instant::now());
-                shared.hint.notify_one();
-            }
-            Ok(Ok(Some(envelope))) if is_end_of_command(&envelope) => {}
-            Ok(Ok(Some(_))) => looks.plan(Instant::now()),
-            Ok(Ok(None)) => return End::Lost,
-            Ok(Err(status)) => return end_of(&status),
+        match looks.or(shared, stream.message()).await {
+            Ok(Some(envelope)) if is_end_of_command(&envelope) => {}
+            Ok(Some(_)) => looks.plan(Instant::now()),
+            Ok(None) => return End::Lost,
+            Err(status) => return end_of(&status),
         }
     }
 }
@@ -190,23 +190,42 @@ fn is_end_of_command(envelope: &Envelope) -> bool {
 #[derive(Debug, Default)]
 struct Looks {
     first: Option<Instant>,
-    second: Option<Instant>,
+    last_event: Option<Instant>,
+    /// How many of [`LATER_LOOKS`] were had since the last event.
+    had: usize,
 }
 
 impl Looks {
-    /// The first look is not put off by further events, the second is.
+    /// The first look is not put off by further events, the later ones are.
     fn plan(&mut self, now: Instant) {
         self.first.get_or_insert(now + FIRST_LOOK);
-        self.second = Some(now + SECOND_LOOK);
+        self.last_event = Some(now);
+        self.had = 0;
     }
 
     fn next(&self) -> Option<Instant> {
-        self.first.or(self.second)
+        let later = self.last_event.zip(LATER_LOOKS.get(self.had)).map(|(event, after)| event + *after);
+        self.first.into_iter().chain(later).min()
     }
 
     fn drop_due(&mut self, now: Instant) {
         self.first = self.first.filter(|at| *at > now);
-        self.second = self.second.filter(|at| *at > now);
+        if let Some(event) = self.last_event {
+            self.had = LATER_LOOKS.iter().take_while(|after| event + **after <= now).count();
+        }
+    }
+
+    /// Waits for the next message of a stream, and gives the hints that are due until then.
+    async fn or<T>(&mut self, shared: &Shared, message: impl Future<Output = T>) -> T {
+        let mut message = std::pin::pin!(message);
+        loop {
+            let wait = self.next().map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            if let Ok(message) = timeout(wait, &mut message).await {
+                return message;
+            }
+            self.drop_due(Instant::now());
+            shared.hint.notify_one();
+        }
     }
 }
 
@@ -250,19 +269,48 @@ mod tests {
     use super::*;
     use crate::proto::containerd_events::Packed;
 
+    const MINUTE: Duration = Duration::from_secs(60);
+
     #[tokio::test(start_paused = true)]
-    async fn a_burst_of_events_gives_one_early_look_and_one_after_its_end() {
+    async fn a_burst_of_events_gives_one_early_look_and_a_few_after_its_end() {
         let mut looks = Looks::default();
         assert_eq!(looks.next(), None);
         let start = Instant::now();
         looks.plan(start);
-        looks.plan(start + Duration::from_millis(10));
+        let end = start + Duration::from_millis(10);
+        looks.plan(end);
         assert_eq!(looks.next(), Some(start + FIRST_LOOK));
         looks.drop_due(start + FIRST_LOOK);
-        let late = start + Duration::from_millis(10) + SECOND_LOOK;
-        assert_eq!(looks.next(), Some(late));
-        looks.drop_due(late);
+        for after in LATER_LOOKS {
+            assert_eq!(looks.next(), Some(end + after));
+            looks.drop_due(end + after);
+        }
         assert_eq!(looks.next(), None);
+        looks.plan(end + MINUTE);
+        assert_eq!(looks.next(), Some(end + MINUTE + FIRST_LOOK), "a new event begins anew");
+        looks.drop_due(end + MINUTE * 2);
+        assert_eq!(looks.next(), None, "looks that were missed are one look");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hints_go_on_for_seconds_after_the_last_event_and_then_end() {
+        let shared = Shared::default();
+        let start = Instant::now();
+        let mut looks = Looks::default();
+        looks.plan(start);
+        let mut silence = std::pin::pin!(looks.or(&shared, std::future::pending::<()>()));
+        let mut given = Vec::new();
+        loop {
+            let hint = timeout(MINUTE, shared.hint.notified());
+            tokio::select! {
+                () = &mut silence => panic!("no message came"),
+                hint = hint => match hint {
+                    Ok(()) => given.push(start.elapsed()),
+                    Err(_) => break,
+                },
+            }
+        }
+        assert_eq!(given, [&[FIRST_LOOK][..], &LATER_LOOKS].concat());
     }
 
     #[test]

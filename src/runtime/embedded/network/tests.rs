@@ -14,7 +14,7 @@ use super::*;
 use crate::sys::netlink::namespace;
 use crate::sys::netlink::route;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Directory(PathBuf);
 
@@ -628,5 +628,5 @@ fn fifty_pods_are_connected_in_a_moment() {
     let total: Duration = took.iter().sum();
     println!("first {:?}, last {:?}, all fifty {total:?}", took[0], took[49]);
     // Two milliseconds each on a quiet machine; tests share theirs.
-    assert!(total < Duration::from_secs(5), "{total:?}");
+    assert!(total < Duration::from_secs(30), "{total:?}");
 }
