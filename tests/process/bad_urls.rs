@@ -173,6 +173,8 @@ fn after_a_restart_a_failing_url_keeps_what_it_said_before() {
 fn an_unchanged_answer_is_asked_for_again_and_again_without_a_word() {
     let server = HttpServer::start(good());
     let (node, ..) = node_with(&server);
+    // That it runs is seen a little earlier than it is told.
+    wait_until("both starts to be told", PATIENCE, || node.log_lines(&["Container started"]).len() == 2);
     let (before, lines) = (server.requests(), node.agent.log().lines().count());
     wait_until("five more requests", Duration::from_secs(20), || server.requests() > before + 5);
     assert_eq!(node.agent.log().lines().count(), lines, "{}", node.agent.log());
