@@ -164,7 +164,20 @@ impl Resolved {
     /// The resolved `KubeletConfiguration` as one line of JSON for the log, header values masked.
     #[must_use]
     pub fn config_log(&self) -> String {
-        self.masked().to_string()
+        self.to_json().to_string()
+    }
+
+    /// The resolved `KubeletConfiguration` as JSON, header values masked.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        self.masked()
+    }
+
+    /// Every flag and its value, both without dashes and in its own syntax, header values masked.
+    #[must_use]
+    pub fn flag_values(&self) -> Vec<(String, String)> {
+        let values = explain::flag_values(self);
+        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Every setting: path, value, origin, and whether this version acts on it.
