@@ -100,6 +100,16 @@ pub enum Invocation {
         /// Unparsed.
         args: Vec<OsString>,
     },
+    /// `agent kubeconfig`, with the arguments that are not its name.
+    Kubeconfig {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
+    /// `agent logs`, with the arguments that are not its name.
+    Logs {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
     /// `agent image`, with the arguments that are not its name.
     Image {
         /// Unparsed.
@@ -192,7 +202,8 @@ impl Resolved {
 }
 
 /// The commands of this version.
-const COMMANDS: [&str; 8] = ["config", "cri", "describe", "get", "help", "image", "status", "version"];
+const COMMANDS: [&str; 10] =
+    ["config", "cri", "describe", "get", "help", "image", "kubeconfig", "logs", "status", "version"];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -215,6 +226,8 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
         "get" => Ok(Invocation::Get { args: joined(before, rest) }),
         "image" => Ok(Invocation::Image { args: joined(before, rest) }),
+        "kubeconfig" => Ok(Invocation::Kubeconfig { args: joined(before, rest) }),
+        "logs" => Ok(Invocation::Logs { args: joined(before, rest) }),
         "cri" => {
             let (flags, others) = cri::own_flags(joined(before, rest))?;
             let args = scan(&others, false)?;

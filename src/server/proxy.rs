@@ -9,9 +9,9 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::HOST;
+use hyper::header::{HOST, UPGRADE};
 use hyper::upgrade::OnUpgrade;
-use hyper::{Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -65,7 +65,11 @@ fn passed_on(request: &Request<Incoming>, url: &str) -> Result<(String, Request<
         _ => return Err(format!("the runtime serves streams at {url:?}; only http:// can be passed on")),
     };
     let mut passed = Request::new(Empty::new());
-    *passed.method_mut() = request.method().clone();
+    let upgrade =
+        request.headers().get(UPGRADE).and_then(|upgrade| upgrade.to_str().ok()).unwrap_or_default();
+    // We take a WebSocket by POST as well; runtimes keep to the letter.
+    let is_websocket = upgrade.eq_ignore_ascii_case("websocket");
+    *passed.method_mut() = if is_websocket { Method::GET } else { request.method().clone() };
     *passed.headers_mut() = request.headers().clone();
     // Who the client is, is our business alone.
     passed.headers_mut().remove(hyper::header::AUTHORIZATION);

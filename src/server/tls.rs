@@ -149,10 +149,10 @@ impl Tls {
         }
     }
 
-    /// Somebody has put another pair there.
+    /// Somebody has put another pair there, or taken ours away.
     fn files_differ(&self, pair: &Pair) -> bool {
         let Source::Own { directory, .. } = &self.source else { return true };
-        fs::read_to_string(directory.join("kubelet.crt")).is_ok_and(|found| found != pair.certificate)
+        fs::read_to_string(directory.join("kubelet.crt")).map_or(true, |found| found != pair.certificate)
     }
 }
 

@@ -289,6 +289,13 @@ impl AgentProcess {
         self.root.join("agent.sock")
     }
 
+    /// A command of the program that needs no running agent.
+    pub fn command_of(&self, command: &str) -> Command {
+        let mut started = Command::new(&self.program);
+        started.arg(command);
+        started
+    }
+
     /// The agent with all its arguments, not yet started.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
