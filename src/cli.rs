@@ -11,6 +11,8 @@ mod describe;
 mod findings;
 mod get;
 mod image;
+mod kubeconfig;
+mod logs;
 mod objects;
 mod offline;
 mod pod_columns;
@@ -27,6 +29,7 @@ pub use args::UsageError;
 pub use client::ClientError;
 
 use crate::logging::chain;
+use crate::server::pki::PkiError;
 use crate::store::StoreError;
 use crate::types::Timestamp;
 
@@ -35,6 +38,8 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("describe", "Show everything about a pod, ConfigMap, Secret or claim, as kubectl does"),
     ("get", "Show pods, ConfigMaps, Secrets and claims, as kubectl does"),
     ("image", "List, pull, import and remove images of the embedded runtime"),
+    ("kubeconfig", "Make a client certificate and print a kubeconfig with it"),
+    ("logs", "Print what a container wrote"),
     ("status", "Show what runs, what is wrong, and why"),
 ];
 
@@ -73,6 +78,12 @@ enum CliError {
     /// The image store says no; it names file and reason.
     #[error(transparent)]
     Image(#[from] image::ImageCommandError),
+    /// The node's authority.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The agent's words.
+    #[error("{0}")]
+    Answer(String),
     #[error("encode the output")]
     Encode(#[source] serde_json::Error),
     #[error("write the output")]
@@ -94,6 +105,8 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "get" => get::run(arguments, &mut environment),
         "image" => image::run(arguments, &mut environment),
         "describe" => describe::run(arguments, &mut environment),
+        "kubeconfig" => kubeconfig::run(arguments, &mut environment),
+        "logs" => logs::run(arguments, &mut environment),
         _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),
     };
     match result {

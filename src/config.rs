@@ -100,6 +100,16 @@ pub enum Invocation {
         /// Unparsed.
         args: Vec<OsString>,
     },
+    /// `agent kubeconfig`, with the arguments that are not its name.
+    Kubeconfig {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
+    /// `agent logs`, with the arguments that are not its name.
+    Logs {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
     /// `agent image`, with the arguments that are not its name.
     Image {
         /// Unparsed.
@@ -164,7 +174,20 @@ impl Resolved {
     /// The resolved `KubeletConfiguration` as one line of JSON for the log, header values masked.
     #[must_use]
     pub fn config_log(&self) -> String {
-        self.masked().to_string()
+        self.to_json().to_string()
+    }
+
+    /// The resolved `KubeletConfiguration` as JSON, header values masked.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        self.masked()
+    }
+
+    /// Every flag and its value, both without dashes and in its own syntax, header values masked.
+    #[must_use]
+    pub fn flag_values(&self) -> Vec<(String, String)> {
+        let values = explain::flag_values(self);
+        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Every setting: path, value, origin, and whether this version acts on it.
@@ -179,7 +202,8 @@ impl Resolved {
 }
 
 /// The commands of this version.
-const COMMANDS: [&str; 8] = ["config", "cri", "describe", "get", "help", "image", "status", "version"];
+const COMMANDS: [&str; 10] =
+    ["config", "cri", "describe", "get", "help", "image", "kubeconfig", "logs", "status", "version"];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -202,6 +226,8 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
         "get" => Ok(Invocation::Get { args: joined(before, rest) }),
         "image" => Ok(Invocation::Image { args: joined(before, rest) }),
+        "kubeconfig" => Ok(Invocation::Kubeconfig { args: joined(before, rest) }),
+        "logs" => Ok(Invocation::Logs { args: joined(before, rest) }),
         "cri" => {
             let (flags, others) = cri::own_flags(joined(before, rest))?;
             let args = scan(&others, false)?;

@@ -9,7 +9,7 @@ mod messages;
 mod runtime_service;
 mod select;
 mod stats;
-mod streams;
+pub(crate) mod streams;
 
 use std::convert::Infallible;
 use std::os::unix::fs::PermissionsExt;

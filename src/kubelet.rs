@@ -12,7 +12,9 @@ pub mod node_facts;
 pub mod report;
 mod resources;
 pub mod run_once;
+mod serving;
 pub mod setup;
+pub mod window;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -93,6 +95,7 @@ impl<R: Runtime> Kubelet<R> {
         let mut sweep: Option<(tokio::time::Instant, JoinHandle<()>)> = None;
         let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
         loop {
+            self.view.set_busy(false);
             let has_unwritten = self.pod_config.store_trouble().is_some();
             let event = tokio::select! {
                 biased;
@@ -106,6 +109,7 @@ impl<R: Runtime> Kubelet<R> {
                 () = tick(watchdog.as_mut()) => Event::Watchdog,
                 () = reached(quiet_at) => Event::Quiet,
             };
+            self.view.set_busy(true);
             if matches!(event, Event::Source(_) | Event::Pleg(_)) {
                 quiet_at = Some(tokio::time::Instant::now() + QUIET);
             }

@@ -54,6 +54,8 @@ fn run(invocation: Invocation) -> u8 {
         Invocation::Describe { args } => run_cli("describe", args),
         Invocation::Get { args } => run_cli("get", args),
         Invocation::Image { args } => run_cli("image", args),
+        Invocation::Kubeconfig { args } => run_cli("kubeconfig", args),
+        Invocation::Logs { args } => run_cli("logs", args),
     }
 }
 

@@ -8,7 +8,7 @@ pub mod manifest;
 pub mod parser;
 pub mod signature;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 pub mod url;
 
 use std::collections::BTreeSet;

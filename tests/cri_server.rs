@@ -10,7 +10,7 @@
     reason = "a pod's life is told in one piece; the clients of streams are shared with the server's own tests"
 )]
 
-mod client;
+pub mod client;
 mod clients;
 mod plugins;
 mod pods;

@@ -29,6 +29,7 @@ mod resources;
 mod restarts;
 mod runonce;
 mod security;
+mod serving;
 mod storm;
 mod survival;
 mod volumes;

@@ -11,5 +11,6 @@ mod node;
 mod runonce;
 mod runtime;
 mod security;
+mod serving;
 mod sources;
 mod views;

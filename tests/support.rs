@@ -1,6 +1,7 @@
 //! What tests share: runtimes, processes and patience.
 
 pub mod agent;
+pub mod api;
 pub mod containerd;
 pub mod embedded;
 pub mod fake_cri;

@@ -3,8 +3,12 @@
 //!
 //! Owns the strictness of decoding. Must not know files, YAML or what the object is for.
 
+mod walk;
+
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use walk::{Track, Walk};
 
 /// A typed object and what the raw one carried beyond it.
 #[derive(Debug)]
@@ -32,30 +36,10 @@ pub struct DecodeError {
 /// The first field whose value does not fit.
 pub fn decode<T: DeserializeOwned>(mut value: Value) -> Result<Decoded<T>, DecodeError> {
     prune_nulls(&mut value);
-    let mut unknown_fields = Vec::new();
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
-    let mut note_unknown = |path: serde_ignored::Path<'_>| unknown_fields.push(field_path(&path));
-    let strict = serde_ignored::Deserializer::new(tracked, &mut note_unknown);
-    match T::deserialize(strict) {
-        Ok(object) => Ok(Decoded { object, unknown_fields }),
-        Err(error) => Err(DecodeError { path: track.path().to_string(), message: error.to_string() }),
-    }
-}
-
-/// `a.0.b` as serde_ignored prints it becomes `a[0].b`, the form of Kubernetes' field errors.
-fn field_path(path: &serde_ignored::Path<'_>) -> String {
-    use serde_ignored::Path;
-    match path {
-        Path::Root => String::new(),
-        Path::Seq { parent, index } => format!("{}[{index}]", field_path(parent)),
-        Path::Map { parent, key } => match field_path(parent) {
-            parent if parent.is_empty() => key.clone(),
-            parent => format!("{parent}.{key}"),
-        },
-        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => {
-            field_path(parent)
-        }
+    let track = Track::default();
+    match T::deserialize(Walk { value, track: &track }) {
+        Ok(object) => Ok(Decoded { object, unknown_fields: track.into_unknown() }),
+        Err(error) => Err(DecodeError { path: track.path(), message: error.to_string() }),
     }
 }
 
@@ -72,6 +56,8 @@ fn prune_nulls(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::api::pod::Pod;
     use serde_json::json;
@@ -93,5 +79,35 @@ mod tests {
             .unwrap_err();
         assert_eq!(error.path, "spec.containers[0].ports[0].containerPort");
         assert!(error.message.contains("expected i32"), "{}", error.message);
+    }
+
+    #[test]
+    fn what_is_read_is_what_the_json_library_reads() {
+        type Odd = BTreeMap<String, (Option<i64>, Vec<Words>, Value)>;
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        enum Words {
+            First,
+            Second(String),
+        }
+        let good =
+            json!({"a": [1, ["first", {"second": "x"}], {"deep": [1.5, "y", true]}], "b": [-7, [], 0]});
+        let ours = decode::<Odd>(good.clone()).unwrap();
+        assert_eq!(ours.object, serde_json::from_value::<Odd>(good).unwrap());
+        assert!(ours.unknown_fields.is_empty());
+        for bad in [
+            json!({"a": [1, ["third"], 0]}),
+            json!({"a": [1, []]}),
+            json!({"a": "x"}),
+            json!([1]),
+            json!({"a": [1.5, [], 0]}),
+        ] {
+            let error = decode::<Odd>(bad.clone()).unwrap_err();
+            let library = serde_json::from_value::<Odd>(bad).unwrap_err().to_string();
+            assert_eq!(error.message, library, "{error}");
+        }
+        let error = decode::<Odd>(json!({"a": [1, [], 0, 4]})).unwrap_err();
+        assert_eq!(error.to_string(), "a: 1 elements more than expected");
+        assert_eq!(decode::<Odd>(json!(7)).unwrap_err().path, ".");
     }
 }

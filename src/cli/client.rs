@@ -2,6 +2,7 @@
 //!
 //! Owns the connection, its time and its bounds. Must not know what is done with the answer.
 
+use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
+use super::CliError;
 use crate::api::decode::{DecodeError, decode};
 use crate::server::{AgentReport, ObjectDetail};
 
@@ -21,6 +23,9 @@ use crate::server::{AgentReport, ObjectDetail};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Far beyond a thousand pods.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// Why there is no answer is said in a line.
+const MAX_WORDS: usize = 64 * 1024;
 
 /// The agent could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -115,9 +120,7 @@ async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
     let stream = UnixStream::connect(path).await.map_err(|source| connect_error(path, source))?;
     let (mut sender, connection) =
         http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
-    let mut request = Request::new(Empty::new());
-    *request.uri_mut() = resource.parse().unwrap_or_default();
-    request.headers_mut().insert(HOST, hyper::header::HeaderValue::from_static("agent"));
+    let request = request(resource);
     let exchange = async {
         let response = sender.send_request(request).await.map_err(http)?;
         let code = response.status();
@@ -135,6 +138,62 @@ async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
         result = &mut exchange => result,
         _ = &mut connection => exchange.await,
     }
+}
+
+/// Reads an answer as it comes and hands it on piece by piece. An answer that is none is an error in the agent's words.
+pub(super) async fn stream(
+    path: &Path,
+    resource: &str,
+    write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), CliError> {
+    let http = |source| CliError::Client(ClientError::Http { path: path.to_owned(), source });
+    let stream = UnixStream::connect(path).await;
+    let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
+    let (mut sender, connection) =
+        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+    let exchange = async {
+        let answered = tokio::time::timeout(TIMEOUT, sender.send_request(request(resource))).await;
+        let timed_out = |_| CliError::Client(ClientError::Timeout { path: path.to_owned() });
+        let mut response = answered.map_err(timed_out)?.map_err(http)?;
+        if response.status() != StatusCode::OK {
+            let body = Limited::new(response.into_body(), MAX_WORDS).collect().await;
+            let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+            return Err(CliError::Answer(String::from_utf8_lossy(&body).trim_end().to_owned()));
+        }
+        while let Some(frame) = response.frame().await {
+            if let Ok(piece) = frame.map_err(http)?.into_data() {
+                write(&piece).map_err(CliError::Output)?;
+            }
+        }
+        Ok(())
+    };
+    tokio::pin!(exchange, connection);
+    tokio::select! {
+        biased;
+        result = &mut exchange => result,
+        _ = &mut connection => exchange.await,
+    }
+}
+
+/// A part of a path or a query, so that nothing in it means anything there.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(escaped, "%{byte:02X}");
+        }
+    }
+    escaped
+}
+
+fn request(resource: &str) -> Request<Empty<Bytes>> {
+    let mut request = Request::new(Empty::new());
+    *request.uri_mut() = resource.parse().unwrap_or_default();
+    request.headers_mut().insert(HOST, hyper::header::HeaderValue::from_static("agent"));
+    request
 }
 
 fn connect_error(path: &Path, source: io::Error) -> ClientError {

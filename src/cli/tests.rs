@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::decode::decode;
+use crate::clock::Clock;
 use crate::desired::{SourceObject, SourcePod, SourceProblem};
 use crate::objects::{ObjectKind, wire};
+use crate::server::node::testing::Shown;
 use crate::server::{self, AgentReport};
 use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent, meta};
 use crate::types::PodSource;
@@ -51,7 +53,7 @@ impl Directory {
                 tokio::task::LocalSet::new().block_on(&runtime, async {
                     let listener = server::bind(&socket).await.unwrap();
                     ready.send(()).unwrap();
-                    server::serve(listener, Rc::new(move |_| report.clone())).await;
+                    server::serve(listener, Rc::new(Shown(report)), Clock::System).await;
                 });
             })
             .unwrap();

@@ -93,7 +93,7 @@ pub(super) fn table(resolved: &Resolved) -> String {
 }
 
 /// The `FLAG:` lines again, by name: they hold every flag's value in its own syntax.
-fn flag_values(resolved: &Resolved) -> BTreeMap<&str, String> {
+pub(super) fn flag_values(resolved: &Resolved) -> BTreeMap<&str, String> {
     let pairs = resolved.flag_dump.iter().filter_map(|line| line.strip_prefix("FLAG: --")?.split_once('='));
     pairs.map(|(name, value)| (name, value.to_owned())).collect()
 }

@@ -216,7 +216,11 @@ fn apply_agent_defaults(layered: &mut Layered, args: &Args) {
     }
     if standalone {
         settle("authentication.webhook.enabled", json!(false), "standalone there is no API server to ask");
-        settle("authorization.mode", json!("AlwaysAllow"), "standalone there is no API server to ask");
+        settle(
+            "authorization.mode",
+            json!("Local"),
+            "standalone the groups of certificates and tokens decide",
+        );
     }
     let parallel = tree::get(&layered.document, "maxParallelImagePulls").and_then(Value::as_i64).unwrap_or(0);
     if parallel >= 2 && layered.provenance.get("serializeImagePulls") == Some(&Origin::Default) {

@@ -78,6 +78,8 @@ pub struct AgentFlags {
     pub manifest_url_token_file: Option<PathBuf>,
     /// A file with the public key that manifests from `--manifest-url` must be signed with.
     pub manifest_url_verify_key_file: Option<PathBuf>,
+    /// Bearer tokens for the API.
+    pub token_auth_file: Option<PathBuf>,
     /// Holds the key for Secrets in the store.
     pub store_key_file: Option<PathBuf>,
     /// The socket of `agent status`.
@@ -189,6 +191,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         manifest_url_client,
         manifest_url_token_file: path("manifest-url-token-file"),
         manifest_url_verify_key_file: path("manifest-url-verify-key-file"),
+        token_auth_file: path("token-auth-file"),
         store_key_file: path("store-key-file"),
         agent_socket: PathBuf::from(values.text("agent-socket")),
         runtime_state_dir: PathBuf::from(values.text("runtime-state-dir")),

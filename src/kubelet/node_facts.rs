@@ -31,3 +31,15 @@ pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
         supplemental_groups_policy: None,
     }
 }
+
+/// `--node-ip`, else the addresses of the default routes, else whatever the interfaces have.
+pub(super) fn node_ips(resolved: &Resolved) -> Vec<String> {
+    let mut ips = resolved.node_ips.clone();
+    if ips.is_empty() {
+        ips = node::default_route_addresses();
+    }
+    if ips.is_empty() {
+        ips = node::addresses().into_iter().take(1).collect();
+    }
+    ips.iter().map(ToString::to_string).collect()
+}

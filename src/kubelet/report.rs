@@ -4,8 +4,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::desired::SourceObject;
 use crate::events::EventRecorder;
@@ -52,7 +54,12 @@ struct State {
     begun: bool,
     heard: BTreeSet<PodSource>,
     store_trouble: Option<String>,
+    /// When the loop took up what it is doing; `None` while it waits.
+    busy_since: Option<Instant>,
 }
+
+/// A loop that is busy with one thing for longer than this is stuck: upstream's twice its resync period.
+const STUCK_AFTER: Duration = Duration::from_secs(120);
 
 /// The loop's window.
 pub struct View {
@@ -95,6 +102,25 @@ impl View {
     #[must_use]
     pub fn sources(&self) -> BTreeMap<PodSource, SourceView> {
         self.state.borrow().sources.clone()
+    }
+
+    /// Whether the loop goes round. It says why not after two minutes with one thing.
+    pub fn loop_health(&self) -> Result<(), String> {
+        let state = self.state.borrow();
+        if !state.begun {
+            return Err("the sync loop has not begun yet".to_owned());
+        }
+        match state.busy_since.map(|since| since.elapsed()) {
+            Some(busy) if busy > STUCK_AFTER => {
+                Err(format!("the sync loop has been busy with one thing for {} seconds", busy.as_secs()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The loop takes something up, or waits again.
+    pub(super) fn set_busy(&self, busy: bool) {
+        self.state.borrow_mut().busy_since = busy.then(Instant::now);
     }
 
     /// Waits until what the store remembers has been taken in; before that a report would say that there are no pods.

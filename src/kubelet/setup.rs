@@ -20,10 +20,12 @@ use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
 use crate::http::{HttpClient, HttpError, shown_url};
 use crate::image::{CredentialsConfig, ImageConfig, ImagePuller};
 use crate::kubelet::memory::{object_trouble, open_store, remember_node, store_key};
-use crate::kubelet::node_facts::node_facts;
+use crate::kubelet::node_facts::{node_facts, node_ips};
 use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
+use crate::kubelet::serving::{self, ServingError};
+use crate::kubelet::window::{Enter, Window};
 use crate::kubelet::{Kubelet, embedded};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
@@ -40,6 +42,7 @@ use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
 use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::OpenError;
 use crate::server;
+use crate::server::node::SharedNode;
 use crate::source::LastGood;
 use crate::source::file::{FileConfig, FileSource};
 use crate::source::parser::StaticPodParser;
@@ -125,6 +128,9 @@ pub enum SetupError {
     /// The local API's socket.
     #[error("listen for agent status")]
     Listen(#[source] server::BindError),
+    /// The API's servers.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
     /// Watching the lock file.
     #[error("watch the lock file")]
     Contention(#[source] InotifyError),
@@ -182,7 +188,7 @@ struct Watched {
     shutdown: Shutdown,
 }
 
-async fn run_with<R: Runtime>(
+async fn run_with<R: Enter>(
     resolved: &Resolved,
     runtime: Rc<R>,
     key: StoreKey,
@@ -192,10 +198,10 @@ async fn run_with<R: Runtime>(
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);
-    let server = house.start_server(resolved).await?;
+    let servers = house.start_servers(resolved).await?;
     let (kubelet, view, statuses) = house.kubelet(updates, watched.notifier, watched.watchdog);
     let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, watched.shutdown).await;
-    for task in sources.into_iter().chain(server) {
+    for task in sources.into_iter().chain(servers) {
         task.abort();
     }
     house.close().await;
@@ -405,24 +411,32 @@ impl<R: Runtime> House<R> {
         Ok(tasks)
     }
 
-    /// The local API. Run-once has none: it is over before anybody could ask.
-    async fn start_server(
-        &self,
-        resolved: &Resolved,
-    ) -> Result<Option<tokio::task::JoinHandle<()>>, SetupError> {
+    /// The servers. Run-once has none: it is over before anybody could ask.
+    async fn start_servers(&self, resolved: &Resolved) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError>
+    where
+        R: Enter,
+    {
         if resolved.agent.run_once {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
-        let (view, statuses, events) =
-            (Rc::clone(&self.view), Rc::clone(&self.statuses), self.events.clone());
-        let begun = Rc::clone(&self.view);
-        let reporter: server::Reporter = Rc::new(move |detail| view.report(&statuses, &events, detail));
-        Ok(Some(rt::spawn("local API", async move {
+        let node: SharedNode = Rc::new(Window {
+            name: resolved.node_name.clone(),
+            configuration: resolved.to_json(),
+            flags: resolved.flag_values(),
+            view: Rc::clone(&self.view),
+            statuses: Rc::clone(&self.statuses),
+            events: self.events.clone(),
+            runtime: Rc::clone(&self.runtime),
+        });
+        let mut tasks = serving::start(resolved, &node, &self.clock)?;
+        let (begun, clock) = (Rc::clone(&self.view), self.clock.clone());
+        tasks.push(rt::spawn("local API", async move {
             // Whoever asks earlier waits in the socket's queue.
             begun.begun().await;
-            server::serve(listener, reporter).await;
-        })))
+            server::serve(listener, node, clock).await;
+        }));
+        Ok(tasks)
     }
 
     fn kubelet(
@@ -572,16 +586,4 @@ async fn user_ids(resolved: &Resolved) -> Result<NodeIds, SetupError> {
 /// `/var/log/containers` for the usual log directory, else a sibling of the given one.
 fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
     pod_logs_dir.parent().unwrap_or(Path::new("/var/log")).join("containers")
-}
-
-/// `--node-ip`, else the addresses of the default routes, else whatever the interfaces have.
-fn node_ips(resolved: &Resolved) -> Vec<String> {
-    let mut ips = resolved.node_ips.clone();
-    if ips.is_empty() {
-        ips = node::default_route_addresses();
-    }
-    if ips.is_empty() {
-        ips = node::addresses().into_iter().take(1).collect();
-    }
-    ips.iter().map(ToString::to_string).collect()
 }

@@ -26,9 +26,11 @@ mod call;
 mod endpoint;
 mod events;
 mod lanes;
+mod streaming;
 mod stuck;
 
 pub use endpoint::EndpointError;
+pub use streaming::WantedStreams;
 
 use call::{answered, bounded, command_answer, forgive_not_found, unbounded};
 use events::ChangeHints;

@@ -8,7 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::api::pod::Pod;
-use serde_json::Value;
+use crate::server::node::testing::Shown;
+use serde_json::{Value, json};
 
 struct Directory(PathBuf);
 
@@ -45,7 +46,7 @@ fn report() -> AgentReport {
 
 async fn start(path: &Path) -> tokio::task::JoinHandle<()> {
     let listener = bind(path).await.unwrap();
-    tokio::task::spawn_local(serve(listener, Rc::new(|_| report())))
+    tokio::task::spawn_local(serve(listener, Rc::new(Shown(report())), Clock::System))
 }
 
 /// Sends bytes and reads to the end.
@@ -65,7 +66,7 @@ async fn get(path: &Path, resource: &str) -> (u16, String) {
 }
 
 #[test]
-fn the_three_routes_answer_and_everything_else_is_a_status_object() {
+fn the_routes_answer_and_everything_else_is_a_status_object() {
     run(async {
         let directory = Directory::new("routes");
         let path = directory.socket();
@@ -82,7 +83,7 @@ fn the_three_routes_answer_and_everything_else_is_a_status_object() {
         assert_eq!((code, &value["version"]), (200, &json!("1.2.3")));
         assert_eq!(crate::api::decode::decode::<AgentReport>(value).unwrap().object, report());
 
-        let (code, body) = get(&path, "/pods/").await;
+        let (code, body) = get(&path, "/nothing").await;
         let status: Value = serde_json::from_str(&body).unwrap();
         assert_eq!((code, &status["kind"], &status["reason"]), (404, &json!("Status"), &json!("NotFound")));
         let (code, body) = send(&path, "DELETE /pods HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -129,7 +130,7 @@ fn idle_clients_are_sent_away_and_their_places_taken() {
         tokio::pin!(late);
         let early = tokio::time::timeout(Duration::from_millis(500), &mut late).await;
         assert!(early.is_err(), "the server is full");
-        let patient = HEADER_TIMEOUT + Duration::from_secs(3);
+        let patient = HEADER_TIMEOUT + Duration::from_secs(60);
         assert_eq!(tokio::time::timeout(patient, late).await.unwrap().0, 200);
         server.abort();
     });

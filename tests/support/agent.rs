@@ -36,9 +36,11 @@ impl AgentProcess {
     pub fn new(directory: &Path, endpoint: &str) -> Self {
         let root = directory.join("agent");
         fs::create_dir_all(root.join("manifests")).expect("make the manifest directory");
+        // Ports are the whole machine's: tests that want the API on TCP choose theirs.
         // Its pods' cgroups are its own too: agents beside it take lost ones for theirs.
         let config = format!(
-            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: {}\ncgroupRoot: {}\n",
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: {}\ncgroupRoot: {}\n\
+             enableServer: false\nhealthzPort: 0\n",
             root.join("log/pods").display(),
             cgroup_root(directory),
         );
@@ -285,6 +287,13 @@ impl AgentProcess {
     /// Where the running agent answers.
     pub fn socket(&self) -> PathBuf {
         self.root.join("agent.sock")
+    }
+
+    /// A command of the program that needs no running agent.
+    pub fn command_of(&self, command: &str) -> Command {
+        let mut started = Command::new(&self.program);
+        started.arg(command);
+        started
     }
 
     /// The agent with all its arguments, not yet started.

@@ -81,7 +81,14 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
 fn settings_without_effect_are_named_only_when_the_user_changed_them() {
     let scratch = Scratch::new();
     let file = scratch.config("c", "protectKernelDefaults: true\nfailSwapOn: true\nmaxOpenFiles: 9\n");
-    let given = resolved(&["--config", &file, "--cert-dir=/c", "--manifest-dir=/m", "--provider-id=x"]);
+    let given = resolved(&[
+        "--config",
+        &file,
+        "--cloud-provider=external",
+        "--cert-dir=/c",
+        "--manifest-dir=/m",
+        "--provider-id=x",
+    ]);
     assert_eq!(
         given.not_acted_on,
         [
@@ -90,7 +97,7 @@ fn settings_without_effect_are_named_only_when_the_user_changed_them() {
             format!(
                 "protectKernelDefaults (file {file}) is accepted but this version does not act on it yet"
             ),
-            "--cert-dir is accepted but this version does not act on it yet".to_owned(),
+            "--cloud-provider is accepted but this version does not act on it yet".to_owned(),
         ]
     );
     assert_eq!(resolved(&[]).not_acted_on, Vec::<String>::new());

@@ -73,7 +73,7 @@ fn an_unconfigured_node_is_closed_and_each_difference_to_the_kubelet_is_named() 
         let origin = given.provenance[path].to_string();
         assert!(origin.starts_with("agent default (differs from the kubelet): "), "{path}: {origin}");
     }
-    assert_eq!(given.kubelet.authorization.mode, "AlwaysAllow");
+    assert_eq!(given.kubelet.authorization.mode, "Local");
     assert_eq!((given.node_name.as_str(), given.is_standalone()), ("edge-1", true));
     assert_eq!(given.agent.images_dir, Path::new("/var/lib/kubelet/images"));
     assert_eq!(given.agent.agent_socket, Path::new("/run/agent/agent.sock"));
@@ -108,7 +108,7 @@ fn standalone_with_a_file_needs_no_words_about_webhooks() {
     let scratch = Scratch::new();
     let given = resolved(&["--config", &scratch.config("c", "")]);
     assert!(!given.kubelet.authentication.webhook.enabled);
-    assert_eq!(given.kubelet.authorization.mode, "AlwaysAllow");
+    assert_eq!(given.kubelet.authorization.mode, "Local");
     assert_eq!(given.kubelet.address, "0.0.0.0", "the user took over the server's settings");
 }
 

@@ -98,7 +98,7 @@ impl Check<'_> {
         self.range("eventBurst", config.event_burst, 0, i64::MAX);
         self.range("kubeAPIQPS", config.kube_api_qps, 0, i64::MAX);
         self.range("kubeAPIBurst", config.kube_api_burst, 0, i64::MAX);
-        self.one_of("authorization.mode", &config.authorization.mode, &["AlwaysAllow", "Webhook"]);
+        self.one_of("authorization.mode", &config.authorization.mode, &["AlwaysAllow", "Local", "Webhook"]);
         tls::check(self);
         if config.server_tls_bootstrap && !self.gates.enabled("RotateKubeletServerCertificate") {
             let problem =

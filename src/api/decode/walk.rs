@@ -1,0 +1,194 @@
+//! The `Deserializer` that knows where it is.
+//!
+//! Owns the path to the value that is being read, and the fields that nobody read. One type for whatever is decoded: wrappers
+//! around another deserializer compile every visitor once more, which was a seventh of the program (docs/adr/0023).
+
+use std::cell::RefCell;
+use std::fmt::Write;
+
+use serde::Deserializer;
+use serde::de::{DeserializeSeed, Error as _, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Error, Map, Value};
+
+enum Step {
+    Key(String),
+    Index(usize),
+}
+
+/// Where reading has come to.
+#[derive(Default)]
+pub(super) struct Track {
+    path: RefCell<Vec<Step>>,
+    unknown: RefCell<Vec<String>>,
+}
+
+impl Track {
+    /// The form of Kubernetes' field errors: `spec.containers[0].image`. Where an error happened the path stays.
+    pub(super) fn path(&self) -> String {
+        let mut text = String::new();
+        for step in self.path.borrow().iter() {
+            match step {
+                Step::Key(key) if text.is_empty() => text.push_str(key),
+                Step::Key(key) => {
+                    text.push('.');
+                    text.push_str(key);
+                }
+                Step::Index(index) => {
+                    // Writing to a string does not fail.
+                    let _ = write!(text, "[{index}]");
+                }
+            }
+        }
+        if text.is_empty() { ".".to_owned() } else { text }
+    }
+
+    pub(super) fn into_unknown(self) -> Vec<String> {
+        self.unknown.into_inner()
+    }
+
+    /// Reads a value one step further down.
+    fn below<T>(&self, step: Step, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.path.borrow_mut().push(step);
+        let value = read()?;
+        self.path.borrow_mut().pop();
+        Ok(value)
+    }
+}
+
+/// A value at a place.
+pub(super) struct Walk<'t> {
+    pub(super) value: Value,
+    pub(super) track: &'t Track,
+}
+
+impl<'de> Deserializer<'de> for Walk<'_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.value {
+            Value::Array(items) => {
+                let mut access = Items { items: items.into_iter().enumerate(), track: self.track };
+                let value = visitor.visit_seq(&mut access)?;
+                // A tuple has its length.
+                match access.items.len() {
+                    0 => Ok(value),
+                    more => Err(Error::custom(format_args!("{more} elements more than expected"))),
+                }
+            }
+            Value::Object(members) => {
+                visitor.visit_map(Members { left: members.into_iter(), waiting: None, track: self.track })
+            }
+            scalar => scalar.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.value.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.value.deserialize_enum(name, variants, visitor)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.track.unknown.borrow_mut().push(self.track.path());
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct identifier
+    }
+}
+
+struct Items<'t> {
+    items: std::iter::Enumerate<std::vec::IntoIter<Value>>,
+    track: &'t Track,
+}
+
+impl<'de> SeqAccess<'de> for &mut Items<'_> {
+    type Error = Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
+        let Some((index, value)) = self.items.next() else { return Ok(None) };
+        let walk = Walk { value, track: self.track };
+        self.track.below(Step::Index(index), || seed.deserialize(walk)).map(Some)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len())
+    }
+}
+
+struct Members<'t> {
+    left: <Map<String, Value> as IntoIterator>::IntoIter,
+    waiting: Option<(String, Value)>,
+    track: &'t Track,
+}
+
+impl<'de> MapAccess<'de> for Members<'_> {
+    type Error = Error;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
+        let Some((key, value)) = self.left.next() else { return Ok(None) };
+        let name = key.clone();
+        self.waiting = Some((key, value));
+        self.track.below(Step::Key(name.clone()), || seed.deserialize(Key(name))).map(Some)
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
+        let (key, value) = self.waiting.take().ok_or_else(|| Error::custom("a value without its key"))?;
+        let walk = Walk { value, track: self.track };
+        self.track.below(Step::Key(key), || seed.deserialize(walk))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.left.len())
+    }
+}
+
+/// The name of a member; a number in quotes for maps by number.
+struct Key(String);
+
+impl<'de> Deserializer<'de> for Key {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_string(self.0)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        IntoDeserializer::<Error>::into_deserializer(self.0).deserialize_enum(name, variants, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct seq tuple
+        tuple_struct map struct identifier ignored_any
+    }
+}

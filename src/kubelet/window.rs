@@ -1,0 +1,163 @@
+//! The node as its server sees it: the loop's view, the runtime, and streams of either kind of runtime.
+//!
+//! Owns the answers to the server's questions. Must not know requests, nor who asks.
+
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use crate::api::pod::Pod;
+use crate::cri_server::streams;
+use crate::events::EventRecorder;
+use crate::kubelet::report::View;
+use crate::logging::chain;
+use crate::observed::ObservedContainer;
+use crate::runtime::cri::{CriRuntime, WantedStreams};
+use crate::runtime::embedded::runtime::EmbeddedRuntime;
+use crate::runtime::{ErrorKind, Runtime, RuntimeError};
+use crate::server::node::{LoopHealth, Node, Output, Stream, Wanted};
+use crate::server::{AgentReport, ObjectDetail};
+use crate::status::StatusManager;
+use crate::streaming::{Action, Pending, Streams};
+use crate::types::{ContainerId, PodUid, SandboxId};
+
+/// A runtime whose containers can be entered.
+pub trait Enter: Runtime {
+    /// Begins a stream; the sandbox is the pod's that is ready.
+    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>>;
+}
+
+/// As [`Wanted`], with the sandbox found.
+pub enum Entry {
+    /// A new program.
+    Exec(ContainerId, Vec<String>, Streams),
+    /// The container's own.
+    Attach(ContainerId, Streams),
+    /// Ports.
+    PortForward(SandboxId, Vec<u16>),
+}
+
+impl Enter for EmbeddedRuntime {
+    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>> {
+        let runtime = EmbeddedRuntime::clone(&self);
+        let action = match wanted {
+            Entry::Exec(id, command, wanted) => Action::Command {
+                streams: wanted,
+                open: Box::pin(streams::exec(runtime, id, command, wanted)),
+            },
+            Entry::Attach(id, wanted) => {
+                Action::Command { streams: wanted, open: Box::pin(streams::attach(runtime, id, wanted)) }
+            }
+            Entry::PortForward(sandbox, ports) => {
+                Action::Forward { ports, dial: streams::dialer(runtime, sandbox) }
+            }
+        };
+        Box::pin(async { Ok(Stream::Ours(action)) })
+    }
+}
+
+impl Enter for CriRuntime {
+    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>> {
+        let of = |streams: Streams| {
+            let Streams { stdin, stdout, stderr, tty } = streams;
+            WantedStreams { stdin, stdout, stderr, tty }
+        };
+        Box::pin(async move {
+            let url = match wanted {
+                Entry::Exec(id, command, streams) => self.exec_url(&id, &command, of(streams)).await,
+                Entry::Attach(id, streams) => self.attach_url(&id, of(streams)).await,
+                Entry::PortForward(sandbox, ports) => self.port_forward_url(&sandbox, &ports).await,
+            };
+            url.map(Stream::Runtimes).map_err(|error| chain(&error))
+        })
+    }
+}
+
+/// See the module.
+pub struct Window<R> {
+    /// The node's name.
+    pub name: String,
+    /// The configuration in force, masked.
+    pub configuration: Value,
+    /// Every flag.
+    pub flags: Vec<(String, String)>,
+    /// The loop.
+    pub view: Rc<View>,
+    /// Statuses of all pods.
+    pub statuses: Rc<StatusManager>,
+    /// What happened.
+    pub events: EventRecorder,
+    /// The runtime.
+    pub runtime: Rc<R>,
+}
+
+fn said(error: &RuntimeError) -> String {
+    chain(error)
+}
+
+impl<R: Enter> Node for Window<R> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn report(&self, detail: ObjectDetail) -> AgentReport {
+        self.view.report(&self.statuses, &self.events, detail)
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        self.statuses.everybody()
+    }
+
+    fn loop_health(&self) -> LoopHealth {
+        self.view.loop_health()
+    }
+
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+
+    fn flags(&self) -> Vec<(String, String)> {
+        self.flags.clone()
+    }
+
+    fn containers(&self, pod: Option<PodUid>) -> Pending<Result<Vec<ObservedContainer>, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move { runtime.list_containers(pod.as_ref()).await.map_err(|error| said(&error)) })
+    }
+
+    fn container(&self, id: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move {
+            match runtime.container_status(&id).await {
+                Ok(found) => Ok(Some(found)),
+                Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(said(&error)),
+            }
+        })
+    }
+
+    fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move {
+            let output = runtime.exec_sync(&id, &command, None).await.map_err(|error| said(&error))?;
+            Ok(Output { text: output.output, code: output.exit_code })
+        })
+    }
+
+    fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move {
+            let entry = match wanted {
+                Wanted::Exec(id, command, streams) => Entry::Exec(id, command, streams),
+                Wanted::Attach(id, streams) => Entry::Attach(id, streams),
+                Wanted::PortForward(uid, ports) => {
+                    let sandboxes = runtime.list_sandboxes(Some(&uid)).await.map_err(|error| said(&error))?;
+                    let ready = sandboxes.into_iter().find(|sandbox| sandbox.ready);
+                    let ready = ready.ok_or("the pod has no sandbox that is ready")?;
+                    Entry::PortForward(ready.id, ports)
+                }
+            };
+            runtime.enter(entry).await
+        })
+    }
+}

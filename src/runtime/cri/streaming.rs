@@ -1,0 +1,67 @@
+//! Streams of a CRI runtime: it answers with a URL of its own streaming server.
+//!
+//! Owns the three calls. Must not know who will follow the URL.
+
+use super::{CriRuntime, RuntimeError};
+use crate::proto::runtime as cri;
+use crate::types::{ContainerId, SandboxId};
+
+/// Which streams are wanted; with a terminal no stderr.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WantedStreams {
+    /// To write to the program.
+    pub stdin: bool,
+    /// To read what it writes.
+    pub stdout: bool,
+    /// To read its errors.
+    pub stderr: bool,
+    /// It has a terminal.
+    pub tty: bool,
+}
+
+impl CriRuntime {
+    /// Where a client runs `command` in a container.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn exec_url(
+        &self,
+        id: &ContainerId,
+        command: &[String],
+        wanted: WantedStreams,
+    ) -> Result<String, RuntimeError> {
+        let WantedStreams { stdin, stdout, stderr, tty } = wanted;
+        let request = cri::ExecRequest {
+            container_id: id.to_string(),
+            cmd: command.to_vec(),
+            tty,
+            stdin,
+            stdout,
+            stderr,
+        };
+        let mut client = self.runtime();
+        Ok(self.look("Exec", client.exec(request)).await?.url)
+    }
+
+    /// Where a client speaks with the program of a container.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn attach_url(&self, id: &ContainerId, wanted: WantedStreams) -> Result<String, RuntimeError> {
+        let WantedStreams { stdin, stdout, stderr, tty } = wanted;
+        let request = cri::AttachRequest { container_id: id.to_string(), stdin, tty, stdout, stderr };
+        let mut client = self.runtime();
+        Ok(self.look("Attach", client.attach(request)).await?.url)
+    }
+
+    /// Where a client reaches ports of a sandbox.
+    ///
+    /// # Errors
+    /// As any call.
+    pub async fn port_forward_url(&self, id: &SandboxId, ports: &[u16]) -> Result<String, RuntimeError> {
+        let port = ports.iter().copied().map(i32::from).collect();
+        let request = cri::PortForwardRequest { pod_sandbox_id: id.to_string(), port };
+        let mut client = self.runtime();
+        Ok(self.look("PortForward", client.port_forward(request)).await?.url)
+    }
+}

@@ -1,0 +1,163 @@
+//! Who may do what.
+//!
+//! Owns the translation of a request into Kubernetes' words about it, and the node's own policy. Pure. Must not know how anybody
+//! was recognised.
+
+/// Somebody who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    /// Kubernetes' user name.
+    pub name: String,
+    /// Kubernetes' groups.
+    pub groups: Vec<String>,
+}
+
+/// May do everything; the group that kubeadm's `admin.conf` of old has.
+pub const MASTERS: &str = "system:masters";
+/// May look, and change nothing.
+pub const VIEWERS: &str = "agent:viewers";
+/// Whoever shows nothing.
+pub const ANONYMOUS: &str = "system:anonymous";
+/// The group of whoever shows nothing.
+pub const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+impl User {
+    /// Whoever shows nothing.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self { name: ANONYMOUS.to_owned(), groups: vec![UNAUTHENTICATED.to_owned()] }
+    }
+}
+
+/// A request in Kubernetes' words: always about the node, and about one of these subresources, tried in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// `get`, `create`, ...
+    pub verb: &'static str,
+    /// The finest first.
+    pub subresources: &'static [&'static str],
+}
+
+/// Translates a request, as upstream does with fine-grained authorization on.
+#[must_use]
+pub fn attributes(method: &str, path: &str) -> Attributes {
+    let verb = match method {
+        "GET" | "HEAD" => "get",
+        "POST" => "create",
+        "PUT" => "update",
+        "PATCH" => "patch",
+        "DELETE" => "delete",
+        _ => "",
+    };
+    let below =
+        |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let table: [(&str, &[&str]); 10] = [
+        ("/stats", &["stats"]),
+        ("/metrics", &["metrics"]),
+        ("/logs", &["log"]),
+        ("/checkpoint", &["checkpoint"]),
+        ("/statusz", &["statusz"]),
+        ("/flagz", &["configz"]),
+        ("/pods", &["pods", "proxy"]),
+        ("/runningpods", &["pods", "proxy"]),
+        ("/healthz", &["healthz", "proxy"]),
+        ("/configz", &["configz", "proxy"]),
+    ];
+    let subresources = table.iter().find(|(root, _)| below(root)).map_or(&["proxy"][..], |(_, found)| found);
+    Attributes { verb, subresources }
+}
+
+/// Who may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Everybody who is recognised.
+    AlwaysAllow,
+    /// [`MASTERS`] everything; [`VIEWERS`] look at pods, logs, statistics and health, but neither at the configuration nor into
+    /// containers.
+    Local,
+}
+
+impl Policy {
+    /// Decides.
+    #[must_use]
+    pub fn allows(self, user: &User, method: &str, path: &str) -> bool {
+        let is_in = |group: &str| user.groups.iter().any(|found| found == group);
+        if self == Self::AlwaysAllow || is_in(MASTERS) {
+            return true;
+        }
+        let asked = attributes(method, path);
+        let shown = ["stats", "metrics", "statusz", "pods", "healthz"];
+        let looks = asked.subresources.first().is_some_and(|finest| shown.contains(finest))
+            || path.starts_with("/containerLogs/");
+        is_in(VIEWERS) && asked.verb == "get" && looks
+    }
+}
+
+/// Upstream's words for no.
+#[must_use]
+pub fn forbidden(user: &User, node_name: &str, method: &str, path: &str) -> String {
+    let Attributes { verb, subresources } = attributes(method, path);
+    let subresources = subresources.join(" ");
+    format!(
+        "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresources}], node={node_name})\n",
+        user.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(group: &str) -> User {
+        User { name: "jane".into(), groups: vec!["others".into(), group.into()] }
+    }
+
+    #[test]
+    fn requests_are_translated_as_upstream_does() {
+        let of = |method, path| {
+            let asked = attributes(method, path);
+            (asked.verb, asked.subresources.join(","))
+        };
+        assert_eq!(of("GET", "/pods"), ("get", "pods,proxy".to_owned()));
+        assert_eq!(of("GET", "/pods/"), ("get", "pods,proxy".to_owned()));
+        assert_eq!(of("POST", "/stats/summary"), ("create", "stats".to_owned()));
+        assert_eq!(of("GET", "/metrics/cadvisor"), ("get", "metrics".to_owned()));
+        assert_eq!(of("GET", "/metricsandmore"), ("get", "proxy".to_owned()));
+        assert_eq!(of("GET", "/flagz"), ("get", "configz".to_owned()));
+        assert_eq!(of("GET", "/exec/a/b/c"), ("get", "proxy".to_owned()));
+        assert_eq!(of("DELETE", "/"), ("delete", "proxy".to_owned()));
+    }
+
+    #[test]
+    fn masters_may_everything_viewers_look_and_others_nothing() {
+        let requests = [
+            ("GET", "/pods", true),
+            ("GET", "/containerLogs/a/b/c", true),
+            ("GET", "/metrics", true),
+            ("GET", "/stats/summary", true),
+            ("GET", "/healthz", true),
+            ("GET", "/configz", false),
+            ("GET", "/flagz", false),
+            ("GET", "/logs/", false),
+            ("GET", "/exec/a/b/c", false),
+            ("POST", "/exec/a/b/c", false),
+            ("GET", "/portForward/a/b", false),
+            ("POST", "/run/a/b/c", false),
+            ("POST", "/stats/summary", false),
+            ("GET", "/nothing", false),
+            ("GET", "/agent/v1/status", false),
+        ];
+        for (method, path, viewer) in requests {
+            assert!(Policy::Local.allows(&member(MASTERS), method, path), "{path}");
+            assert_eq!(Policy::Local.allows(&member(VIEWERS), method, path), viewer, "{method} {path}");
+            assert!(!Policy::Local.allows(&member("system:nodes"), method, path), "{path}");
+            assert!(!Policy::Local.allows(&User::anonymous(), method, path), "{path}");
+            assert!(Policy::AlwaysAllow.allows(&User::anonymous(), method, path), "{path}");
+        }
+        let said = forbidden(&member(VIEWERS), "box", "GET", "/configz");
+        assert_eq!(
+            said,
+            "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[configz proxy], node=box)\n"
+        );
+    }
+}

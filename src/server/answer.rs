@@ -1,0 +1,300 @@
+//! The kubelet's API: what each resource answers.
+//!
+//! Owns the answers and their codes, upstream's where it has them. Must not know how the request came in nor who may ask.
+
+use std::rc::Rc;
+
+use hyper::body::Incoming;
+use hyper::{Request, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::body::{Body, allowing, failure, object, response, text};
+use super::logs;
+use super::node::{SharedNode, Stream, Wanted};
+use super::proxy;
+use super::report::ObjectDetail;
+use super::route::{LogOptions, PodName, Refused, Route, Target};
+use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
+use crate::clock::Clock;
+use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::streaming;
+use crate::types::ContainerId;
+
+/// What is served beside the plain resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// `enableDebuggingHandlers`: logs, commands, configuration.
+    pub debugging: bool,
+    /// The agent's own resources: on the local socket only, which is root's.
+    pub own: bool,
+}
+
+/// Upstream's word for a failure in plain text.
+type Failed = (StatusCode, String);
+
+/// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
+pub async fn answer(
+    request: Request<Incoming>,
+    route: Result<Route, Refused>,
+    node: &SharedNode,
+    served: Served,
+    clock: &Clock,
+    held: impl Sized + 'static,
+) -> Response<Body> {
+    let route = match route {
+        Ok(route) => route,
+        Err(refused) => return refusal(refused),
+    };
+    if !served.debugging && is_debugging(&route) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
+    }
+    let answered = match route {
+        Route::Health(check) => Ok(health(node, &check, request.uri().query().unwrap_or_default())),
+        Route::Pods => Ok(object(StatusCode::OK, &pod_list(node.pods()))),
+        Route::RunningPods => running_pods(node).await,
+        Route::Configz => Ok(object(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() }))),
+        Route::Flagz => Ok(text(StatusCode::OK, flagz(node))),
+        Route::Statusz => Ok(text(StatusCode::OK, statusz(node, clock))),
+        Route::ContainerLogs(container, options) => container_log(node, clock, &container, &options).await,
+        Route::Exec(container, command, streams) => {
+            let wanted = |id| Wanted::Exec(id, command, streams);
+            stream(request, node, running(node, &container).await.map(wanted), held).await
+        }
+        Route::Attach(container, streams) => {
+            let wanted = |id| Wanted::Attach(id, streams);
+            stream(request, node, running(node, &container).await.map(wanted), held).await
+        }
+        Route::PortForward(pod, ports) => {
+            let wanted = find_pod(node, &pod).map(|pod| Wanted::PortForward(pod.metadata.uid.clone(), ports));
+            stream(request, node, wanted, held).await
+        }
+        Route::Run(container, command) => run(node, &container, command).await,
+        Route::AgentStatus(query) if served.own => {
+            Ok(object(StatusCode::OK, &node.report(ObjectDetail::from_query(&query))))
+        }
+        Route::AgentStatus(_) => Ok(refusal(Refused::NotFound)),
+    };
+    answered.unwrap_or_else(|(code, message)| text(code, format!("{message}\n")))
+}
+
+fn is_debugging(route: &Route) -> bool {
+    !matches!(route, Route::Health(_) | Route::Pods | Route::AgentStatus(_))
+}
+
+fn refusal(refused: Refused) -> Response<Body> {
+    match refused {
+        Refused::NotFound => {
+            let message = "the server could not find the requested resource";
+            failure(StatusCode::NOT_FOUND, "NotFound", message)
+        }
+        Refused::Method(wanted) => {
+            let message = "the server does not allow this method on the requested resource";
+            allowing(failure(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message), wanted)
+        }
+        Refused::Invalid(code, message) => {
+            let code = StatusCode::from_u16(code).unwrap_or(StatusCode::BAD_REQUEST);
+            text(code, format!("{message}\n"))
+        }
+        Refused::NotServed(why) => text(StatusCode::NOT_IMPLEMENTED, format!("{why}\n")),
+    }
+}
+
+/// `v1.PodList`. Items of a list carry no kind of their own, as upstream's.
+fn pod_list(pods: Vec<Pod>) -> Value {
+    let bare = |mut pod: Pod| {
+        pod.api_version.clear();
+        pod.kind.clear();
+        json!(pod)
+    };
+    let items: Vec<Value> = pods.into_iter().map(bare).collect();
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}
+
+fn health(node: &SharedNode, check: &str, query: &str) -> Response<Body> {
+    let verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
+    let checks = [("ping", Ok(())), ("log", Ok(())), ("syncloop", node.loop_health())];
+    let wanted = checks.iter().filter(|(name, _)| check.is_empty() || check == *name);
+    let trouble: Vec<&str> =
+        wanted.clone().filter(|(_, state)| state.is_err()).map(|(name, _)| *name).collect();
+    if trouble.is_empty() && !verbose {
+        return text(StatusCode::OK, "ok");
+    }
+    let mut lines = String::new();
+    for (name, state) in wanted {
+        match state {
+            Ok(()) => lines += &["[+]", name, " ok\n"].concat(),
+            Err(reason) => lines += &["[-]", name, " failed: ", reason, "\n"].concat(),
+        }
+    }
+    let (code, end) = if trouble.is_empty() {
+        (StatusCode::OK, "passed")
+    } else {
+        (StatusCode::INTERNAL_SERVER_ERROR, "failed")
+    };
+    let what = if check.is_empty() { "healthz".to_owned() } else { format!("healthz/{check}") };
+    text(code, format!("{lines}{what} check {end}\n"))
+}
+
+/// What the runtime runs, as upstream shapes it: names, images, ids and nothing of what was wished for.
+async fn running_pods(node: &SharedNode) -> Result<Response<Body>, Failed> {
+    let all = node.containers(None).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    let mut pods: Vec<Pod> = Vec::new();
+    for found in all.iter().filter(|found| found.state == ContainerStateKind::Running) {
+        let container =
+            Container { name: found.name.to_string(), image: found.image.clone(), ..Container::default() };
+        match pods.iter_mut().find(|pod| pod.metadata.uid == found.pod.uid) {
+            Some(pod) => pod.spec.containers.push(container),
+            None => pods.push(Pod {
+                metadata: ObjectMeta {
+                    name: found.pod.name.clone(),
+                    namespace: found.pod.namespace.clone(),
+                    uid: found.pod.uid.clone(),
+                    ..ObjectMeta::default()
+                },
+                spec: PodSpec { containers: vec![container], ..PodSpec::default() },
+                status: PodStatus { phase: "Running".to_owned(), ..PodStatus::default() },
+                ..Pod::default()
+            }),
+        }
+    }
+    Ok(object(StatusCode::OK, &pod_list(pods)))
+}
+
+fn flagz(node: &SharedNode) -> String {
+    let mut text = "\nagent flagz\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n\n".to_owned();
+    for (name, value) in node.flags() {
+        text += &[&name, "=", &value, "\n"].concat();
+    }
+    text
+}
+
+fn statusz(node: &SharedNode, clock: &Clock) -> String {
+    let report = node.report(ObjectDetail::Counted);
+    let started = report.started_at.unwrap_or_default();
+    let up = clock.now().saturating_since(started).as_secs();
+    format!(
+        "\nagent statusz\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nAgent version: {}\nRuntime: {} {}\nNode: {}\n",
+        started.to_rfc3339(),
+        up / 3600,
+        up / 60 % 60,
+        up % 60,
+        report.version,
+        report.runtime.name,
+        report.runtime.version,
+        report.node_name,
+    )
+}
+
+fn find_pod(node: &SharedNode, wanted: &PodName) -> Result<Pod, Failed> {
+    let is_it = |pod: &Pod| {
+        pod.metadata.name == wanted.name
+            && pod.metadata.namespace == wanted.namespace
+            && wanted.uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid)
+    };
+    let found = node.pods().into_iter().find(is_it);
+    found.ok_or_else(|| {
+        (
+            StatusCode::NOT_FOUND,
+            format!("pod {:?} not found in namespace {:?}", wanted.name, wanted.namespace),
+        )
+    })
+}
+
+fn find_container(node: &SharedNode, wanted: &Target) -> Result<Pod, Failed> {
+    let pod = find_pod(node, &wanted.pod)?;
+    let spec = &pod.spec;
+    let known = spec
+        .containers
+        .iter()
+        .chain(&spec.init_containers)
+        .any(|found| found.name == wanted.container.as_str());
+    if !known {
+        let message =
+            format!("container {:?} not found in pod {:?}", wanted.container.as_str(), wanted.pod.name);
+        return Err((StatusCode::NOT_FOUND, message));
+    }
+    Ok(pod)
+}
+
+async fn container_log(
+    node: &SharedNode,
+    clock: &Clock,
+    wanted: &Target,
+    options: &LogOptions,
+) -> Result<Response<Body>, Failed> {
+    let pod = find_container(node, wanted)?;
+    let name = &wanted.container;
+    let bad = |message| (StatusCode::BAD_REQUEST, message);
+    let id = logs::instance(&pod.status, &wanted.pod.name, name.as_str(), options.previous).map_err(bad)?;
+    let failed = |message| (StatusCode::INTERNAL_SERVER_ERROR, message);
+    let Some(found) = node.container(id.clone()).await.map_err(failed)? else {
+        let message = format!("container {:?} in pod {:?} is not available", name.as_str(), wanted.pod.name);
+        return Err((StatusCode::BAD_REQUEST, message));
+    };
+    let path = std::path::PathBuf::from(&found.log_path);
+    let log = match logs::open(&path, options, clock.now()) {
+        Ok(log) => log,
+        Err(error) => {
+            return Err(failed(format!("failed to open log file {:?}: {error}", found.log_path)));
+        }
+    };
+    let (pieces, body) = Body::in_pieces();
+    let node = Rc::clone(node);
+    crate::rt::spawn("log", async move {
+        let ended = async || {
+            // A runtime that does not answer has not said that the container has ended.
+            let found = node.container(id.clone()).await;
+            found.is_ok_and(|found| found.is_none_or(|found| is_over(&found)))
+        };
+        log.send(pieces, ended).await;
+    });
+    Ok(response(StatusCode::OK, "text/plain; charset=utf-8", body))
+}
+
+fn is_over(found: &ObservedContainer) -> bool {
+    found.state == ContainerStateKind::Exited
+}
+
+/// The running instance of a container.
+async fn running(node: &SharedNode, wanted: &Target) -> Result<ContainerId, Failed> {
+    let pod = find_container(node, wanted)?;
+    let containers = node.containers(Some(pod.metadata.uid.clone())).await;
+    let containers = containers.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    let runs = |found: &&ObservedContainer| {
+        found.name == wanted.container && found.state == ContainerStateKind::Running
+    };
+    let message = || format!("container not found ({:?})", wanted.container.as_str());
+    // Upstream's code and words.
+    containers
+        .iter()
+        .find(runs)
+        .map(|found| found.id.clone())
+        .ok_or_else(|| (StatusCode::INTERNAL_SERVER_ERROR, message()))
+}
+
+async fn stream(
+    request: Request<Incoming>,
+    node: &SharedNode,
+    wanted: Result<Wanted, Failed>,
+    held: impl Sized + 'static,
+) -> Result<Response<Body>, Failed> {
+    let begun = node.stream(wanted?).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    match begun {
+        Stream::Ours(action) => Ok(streaming::respond(request, action, held).map(Body::Whole)),
+        Stream::Runtimes(url) => {
+            proxy::pass_on(request, &url, held).await.map_err(|error| (StatusCode::BAD_GATEWAY, error))
+        }
+    }
+}
+
+async fn run(node: &SharedNode, wanted: &Target, command: Vec<String>) -> Result<Response<Body>, Failed> {
+    let failed = |message| (StatusCode::INTERNAL_SERVER_ERROR, message);
+    let id = running(node, wanted).await?;
+    let output = node.run(id, command.clone()).await.map_err(failed)?;
+    if output.code == 0 {
+        return Ok(text(StatusCode::OK, output.text));
+    }
+    let said = String::from_utf8_lossy(&output.text).into_owned();
+    let words = command.join(" ");
+    Err(failed(format!("command '{words}' exited with {}: {said}", output.code)))
+}

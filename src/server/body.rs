@@ -1,0 +1,117 @@
+//! Answers: whole ones, and those that come in pieces while they are read.
+//!
+//! Owns the body's type and the ways to make a response. Must not know what is answered.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http_body_util::Full;
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+/// How many pieces wait for a client that reads slowly; then the one who writes waits.
+const PIECES: usize = 2;
+
+/// What is sent.
+pub enum Body {
+    /// All of it.
+    Whole(Full<Bytes>),
+    /// As it comes. An error cuts the connection, so that nobody takes a part for the whole.
+    Pieces(mpsc::Receiver<io::Result<Bytes>>),
+}
+
+/// The writing end of [`Body::Pieces`].
+pub type Pieces = mpsc::Sender<io::Result<Bytes>>;
+
+impl Body {
+    /// A body that is written while it is sent. Sending fails when the client has gone.
+    #[must_use]
+    pub fn in_pieces() -> (Pieces, Self) {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        (sender, Self::Pieces(receiver))
+    }
+
+    /// It comes while it is sent.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Self::Pieces(_))
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match self.get_mut() {
+            Self::Whole(full) => {
+                Pin::new(full).poll_frame(context).map_err(|never: std::convert::Infallible| match never {})
+            }
+            Self::Pieces(receiver) => {
+                receiver.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Whole(full) if full.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(full) => full.size_hint(),
+            Self::Pieces(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// An answer of this type.
+#[must_use]
+pub fn response(code: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Words for people.
+#[must_use]
+pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    response(code, "text/plain; charset=utf-8", Body::Whole(Full::new(text.into())))
+}
+
+/// An object for programs.
+#[must_use]
+pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body> {
+    match serde_json::to_vec(object) {
+        Ok(json) => response(code, "application/json", Body::Whole(Full::new(Bytes::from(json)))),
+        Err(error) => {
+            log::error!(err:% = error; "Failed to encode an answer");
+            text(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())
+        }
+    }
+}
+
+/// Kubernetes' `Status` of a failure.
+#[must_use]
+pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code.as_u16(),
+    });
+    object(code, &status)
+}
+
+/// Names the methods that are wanted.
+#[must_use]
+pub fn allowing(mut response: Response<Body>, methods: &'static str) -> Response<Body> {
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    response
+}

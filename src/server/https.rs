@@ -1,0 +1,221 @@
+//! The kubelet's servers on TCP: the API over TLS, and the plain ones for health and, where the user wants it, for reading.
+//!
+//! Owns listening, connections and their bounds. Must not know what a resource answers.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONNECTION, HeaderValue, WWW_AUTHENTICATE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::access::{Policy, User, forbidden};
+use super::answer::{Served, answer};
+use super::body::{Body, text};
+use super::identity::Believed;
+use super::node::SharedNode;
+use super::patience::{PLAIN, Patience, Patient, STREAM};
+use super::route::{self, Refused, Route};
+use super::tls::Tls;
+use crate::clock::Clock;
+use crate::rt::connections::{self, Place};
+
+/// Of the API; each costs some 40 kB with TLS. Two hundred followers of logs and as many streams fit.
+const MAX_CONNECTIONS: usize = 512;
+/// Of health and reading: a few probes and scrapers.
+const MAX_PLAIN_CONNECTIONS: usize = 32;
+/// A handshake takes less on the slowest box and over the worst line.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+/// For a request's head, and how long a connection may wait for the next request.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client certificate's worth of tokens and cookies fits; hyper refuses more with 431.
+const BUFFER_BYTES: usize = 32 * 1024;
+const MAX_HEADERS: usize = 64;
+const BACKLOG: u32 = 128;
+
+/// Cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {address} ({setting}): is another kubelet running?")]
+pub struct ListenError {
+    address: SocketAddr,
+    setting: &'static str,
+    source: io::Error,
+}
+
+/// Listens. `setting` names where the address comes from. Vanished clients are noticed by the kernel (keep-alive).
+///
+/// # Errors
+/// When the address cannot be had.
+pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        // Connections inherit it.
+        socket.set_keepalive(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|source| ListenError { address, setting, source })
+}
+
+/// The API over TLS.
+pub struct Api {
+    /// The node.
+    pub node: SharedNode,
+    /// Certificates.
+    pub tls: Tls,
+    /// Who is known.
+    pub believed: Believed,
+    /// Who may what.
+    pub policy: Policy,
+    /// `enableDebuggingHandlers`.
+    pub debugging: bool,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// Serves the API until the future is dropped, and ends all connections then; streams end by themselves. Needs a `LocalSet`.
+pub async fn serve(listener: TcpListener, api: Rc<Api>) {
+    let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    connections::serve("the API's address", MAX_CONNECTIONS, accept, |stream, place| {
+        serve_tls(stream, Rc::clone(&api), place)
+    })
+    .await;
+}
+
+async fn serve_tls(stream: TcpStream, api: Rc<Api>, place: Place) {
+    // A terminal's letters go out one by one; without it they are a bit late.
+    let _ = stream.set_nodelay(true);
+    let acceptor = TlsAcceptor::from(api.tls.current());
+    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        // A client's mistake, a port scan: nobody has to act.
+        Ok(Err(error)) => return log::debug!(err:% = error; "TLS handshake failed"),
+        Err(_) => return log::debug!("TLS handshake took too long"),
+    };
+    let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates: Rc<[CertificateDer<'static>]> =
+        shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
+    let place = Rc::new(place);
+    serve_requests(stream, move |request| {
+        let (api, certificates, place) = (Rc::clone(&api), Rc::clone(&certificates), Rc::clone(&place));
+        async move { respond(request, &api, &certificates, place).await }
+    })
+    .await;
+}
+
+async fn respond(
+    request: Request<Incoming>,
+    api: &Api,
+    certificates: &[CertificateDer<'_>],
+    place: Rc<Place>,
+) -> Response<Body> {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let authorization = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+    let Some(user) = api.believed.recognise(certificates, authorization, api.clock.now()) else {
+        let mut response = text(StatusCode::UNAUTHORIZED, "Unauthorized\n");
+        let how = HeaderValue::from_static("Bearer realm=\"agent\"");
+        response.headers_mut().insert(WWW_AUTHENTICATE, how);
+        return response;
+    };
+    if !api.policy.allows(&user, method, path) {
+        log::debug!(user = user.name, verb = method, path = path; "Forbidden");
+        return text(StatusCode::FORBIDDEN, forbidden(&user, api.node.name(), method, path));
+    }
+    let wanted = route::route(method, path, request.uri().query().unwrap_or_default());
+    note(&user, &wanted);
+    let served = Served { debugging: api.debugging, own: false };
+    answer(request, wanted, &api.node, served, &api.clock, place).await
+}
+
+/// Who went into a container, for those who ask later.
+fn note(user: &User, wanted: &Result<Route, Refused>) {
+    let (what, container) = match wanted {
+        Ok(Route::Exec(container, ..)) => ("exec", container),
+        Ok(Route::Attach(container, _)) => ("attach", container),
+        Ok(Route::Run(container, _)) => ("run", container),
+        _ => return,
+    };
+    let (pod, name) = (&container.pod, &container.container);
+    log::info!(user = user.name, verb = what, pod = format!("{}/{}", pod.namespace, pod.name), container = name.as_str(); "A client entered a container");
+}
+
+/// What a plain listener shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// `healthzPort`: whether we live.
+    Health,
+    /// `readOnlyPort`: everything that upstream shows there, without asking who looks.
+    ReadOnly,
+}
+
+/// Serves without TLS and without asking who it is, until the future is dropped. Needs a `LocalSet`.
+pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, clock: Clock) {
+    let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    let name = match shows {
+        Plain::Health => "the health address",
+        Plain::ReadOnly => "the read-only address",
+    };
+    connections::serve(name, MAX_PLAIN_CONNECTIONS, accept, |stream, place| {
+        let (node, clock, place) = (Rc::clone(&node), clock.clone(), Rc::new(place));
+        serve_requests(stream, move |request| {
+            let (node, clock, place) = (Rc::clone(&node), clock.clone(), Rc::clone(&place));
+            async move {
+                let query = request.uri().query().unwrap_or_default();
+                let wanted = route::route(request.method().as_str(), request.uri().path(), query);
+                let wanted = wanted.and_then(|route| match (&route, shows) {
+                    (Route::Health(check), Plain::Health) if check.is_empty() => Ok(route),
+                    (_, Plain::ReadOnly) => Ok(route),
+                    _ => Err(Refused::NotFound),
+                });
+                answer(request, wanted, &node, Served { debugging: false, own: false }, &clock, place).await
+            }
+        })
+    })
+    .await;
+}
+
+async fn serve_requests<F>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    respond: impl Fn(Request<Incoming>) -> F + 'static,
+) where
+    F: Future<Output = Response<Body>> + 'static,
+{
+    let patience = Patience::default();
+    let waits = patience.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (response, patience) = (respond(request), waits.clone());
+        async move {
+            let mut response = response.await;
+            let is_stream =
+                response.body().is_stream() || response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            patience.set(if is_stream { STREAM } else { PLAIN });
+            // What went wrong on a connection does not disturb what comes after it: a refused body, say.
+            if response.status().is_client_error() || response.status().is_server_error() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(Patient::new(stream, patience)), service)
+        .with_upgrades();
+    if let Err(error) = connection.await {
+        // A client's mistake or impatience; nobody has to act.
+        log::debug!(err:% = error; "Connection ended early");
+    }
+}

@@ -1,0 +1,305 @@
+//! Who asks: by client certificate or by token.
+//!
+//! Owns whom the node trusts to name people. Must not know what they may do.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use webpki::EndEntityCert;
+
+use super::access::User;
+use super::pki::unix_time;
+use super::subject::Subject;
+use crate::types::Timestamp;
+
+/// A file that names people cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {message}", path.display())]
+pub struct IdentityError {
+    path: PathBuf,
+    message: String,
+}
+
+/// Whom the node believes.
+#[derive(Default)]
+pub struct Believed {
+    /// Sign client certificates.
+    authorities: Vec<CertificateDer<'static>>,
+    tokens: Vec<(String, User)>,
+    anonymous: bool,
+}
+
+impl Believed {
+    /// Nobody, or with `anonymous` everybody as nobody in particular.
+    #[must_use]
+    pub fn new(anonymous: bool) -> Self {
+        Self { anonymous, ..Self::default() }
+    }
+
+    /// Trusts the authorities of a PEM text.
+    ///
+    /// # Errors
+    /// When there is none in it. `path` is for the message.
+    pub fn trust(&mut self, pem: &str, path: &Path) -> Result<(), IdentityError> {
+        let error = |message: String| IdentityError { path: path.to_owned(), message };
+        let before = self.authorities.len();
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            let certificate =
+                certificate.map_err(|source| error(format!("no certificates in PEM: {source}")))?;
+            if webpki::anchor_from_trusted_cert(&certificate).is_err() {
+                return Err(error("one of its certificates is not an X.509 certificate".to_owned()));
+            }
+            self.authorities.push(certificate);
+        }
+        if self.authorities.len() == before {
+            return Err(error("no certificate in PEM".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Trusts a file of authorities, `clientCAFile`.
+    ///
+    /// # Errors
+    /// When it cannot be read or has none.
+    pub fn trust_file(&mut self, path: &Path) -> Result<(), IdentityError> {
+        let read = fs::read_to_string(path);
+        let pem =
+            read.map_err(|source| IdentityError { path: path.to_owned(), message: source.to_string() })?;
+        self.trust(&pem, path)
+    }
+
+    /// Takes in a file of tokens as an apiserver reads it: `token,user,uid[,"group,group"]` a line.
+    ///
+    /// # Errors
+    /// When it cannot be read or a line says something else; the message has the line's number and never its token.
+    pub fn read_tokens(&mut self, path: &Path) -> Result<(), IdentityError> {
+        let error = |message: String| IdentityError { path: path.to_owned(), message };
+        let text = fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let number = index + 1;
+            let wanted = || {
+                error(format!("line {number}: token,user,uid or token,user,uid,\"group,group\" is wanted"))
+            };
+            let mut fields = line.splitn(4, ',').map(str::trim);
+            let (Some(token), Some(name), Some(_)) = (fields.next(), fields.next(), fields.next()) else {
+                return Err(wanted());
+            };
+            if token.is_empty() || name.is_empty() {
+                return Err(wanted());
+            }
+            let groups = fields.next().unwrap_or_default();
+            let groups = groups.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(groups);
+            let groups = groups.split(',').map(str::trim).filter(|group| !group.is_empty());
+            let user = User { name: name.to_owned(), groups: groups.map(str::to_owned).collect() };
+            self.tokens.push((token.to_owned(), user));
+        }
+        Ok(())
+    }
+
+    /// Who this is, from what the connection and the request show; `None`: nobody we know. As upstream, the certificate counts
+    /// before the token, and what is wrong counts like what is missing, except that it never makes anybody anonymous.
+    #[must_use]
+    pub fn recognise(
+        &self,
+        certificates: &[CertificateDer<'_>],
+        authorization: Option<&str>,
+        now: Timestamp,
+    ) -> Option<User> {
+        let token = authorization.and_then(bearer);
+        if let Some(user) = self.of_certificate(certificates, now).or_else(|| self.of_token(token?)) {
+            return Some(user);
+        }
+        (self.anonymous && certificates.is_empty() && token.is_none()).then(User::anonymous)
+    }
+
+    fn of_certificate(&self, certificates: &[CertificateDer<'_>], now: Timestamp) -> Option<User> {
+        let (first, intermediates) = certificates.split_first()?;
+        let parsed = EndEntityCert::try_from(first).ok()?;
+        let anchors: Vec<_> = self
+            .authorities
+            .iter()
+            .filter_map(|known| webpki::anchor_from_trusted_cert(known).ok())
+            .collect();
+        let verified = parsed.verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            &anchors,
+            intermediates,
+            unix_time(now),
+            webpki::KeyUsage::client_auth(),
+            None,
+            None,
+        );
+        if let Err(error) = verified {
+            log::debug!(err:% = error; "A client's certificate does not hold");
+            return None;
+        }
+        let subject = Subject::parse(parsed.subject());
+        // Kubernetes has no user without a name.
+        if subject.common_name.is_empty() {
+            return None;
+        }
+        Some(User { name: subject.common_name, groups: subject.organizations })
+    }
+
+    fn of_token(&self, token: &str) -> Option<User> {
+        // All are compared, each in the same time whatever is right about it: how long it takes tells nothing.
+        let mut found = None;
+        for (known, user) in &self.tokens {
+            if is_same(known.as_bytes(), token.as_bytes()) {
+                found = Some(user);
+            }
+        }
+        found.cloned()
+    }
+}
+
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+/// Takes any certificate at the handshake, as long as the client has its key: who it is, [`Believed`] says later, so that a
+/// client whom we do not know gets an answer it understands (401) instead of a broken connection. Upstream's `RequestClientCert`.
+#[derive(Debug)]
+pub(super) struct AnyClient(pub(super) Arc<CryptoProvider>);
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::server::access::MASTERS;
+    use crate::server::pki::Authority;
+    use crate::source::testing::TempDir;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn certificates(authority: &Authority, user: &str) -> Vec<CertificateDer<'static>> {
+        let pair = authority.client(user, MASTERS, DAY, NOW).unwrap();
+        CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn a_certificate_of_a_trusted_authority_names_its_user_while_it_holds() {
+        let directory = TempDir::new();
+        let authority = Authority::open(directory.path(), "box").unwrap();
+        let other = Authority::open(&directory.join("other"), "box").unwrap();
+        let mut believed = Believed::new(true);
+        believed.trust(authority.certificate(), Path::new("ca")).unwrap();
+        let shown = certificates(&authority, "jane");
+        let jane = User { name: "jane".into(), groups: vec![MASTERS.into()] };
+        assert_eq!(believed.recognise(&shown, None, NOW), Some(jane.clone()));
+        assert_eq!(believed.recognise(&shown, None, Timestamp::from_secs(1)), Some(jane), "in 1970");
+        assert_eq!(
+            believed.recognise(&shown, None, NOW.saturating_add(2 * DAY)),
+            None,
+            "too old, and not anonymous"
+        );
+        assert_eq!(believed.recognise(&certificates(&other, "jane"), None, NOW), None);
+        assert_eq!(believed.recognise(&certificates(&authority, ""), None, NOW), None);
+        assert_eq!(believed.recognise(&[CertificateDer::from(vec![1, 2, 3])], None, NOW), None);
+        assert_eq!(believed.recognise(&[], None, NOW), Some(User::anonymous()));
+        assert_eq!(Believed::new(false).recognise(&[], None, NOW), None);
+        // What the node serves with is not for clients.
+        let pair = crate::server::pki::serving_pair(directory.path(), &authority, "box", &[], NOW).unwrap();
+        let served = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+        assert_eq!(believed.recognise(&[served], None, NOW), None);
+    }
+
+    #[test]
+    fn tokens_name_their_users_and_bad_files_their_lines() {
+        let directory = TempDir::new();
+        let file = directory.join("tokens.csv");
+        fs::write(&file, "# people\n\nsecret1,jane,1\nsecret2, joe ,2,\"a, b\"\nsecret3,jim,3,c\n").unwrap();
+        let mut believed = Believed::new(true);
+        believed.read_tokens(&file).unwrap();
+        let user = |header: &str| {
+            believed.recognise(&[], Some(header), NOW).map(|user| (user.name, user.groups.join(" ")))
+        };
+        assert_eq!(user("Bearer secret1"), Some(("jane".into(), String::new())));
+        assert_eq!(user("bearer  secret2 "), Some(("joe".into(), "a b".into())));
+        assert_eq!(user("Bearer secret3"), Some(("jim".into(), "c".into())));
+        assert_eq!(user("Bearer secret"), None, "wrong is not anonymous");
+        assert_eq!(
+            user("Basic secret1").map(|user| user.0),
+            Some("system:anonymous".into()),
+            "as upstream: not for us"
+        );
+        for (text, said) in [("a,b", "line 1"), ("# x\n,b,c", "line 2"), ("hidden,,1", "line 1")] {
+            fs::write(&file, text).unwrap();
+            let error = Believed::new(false).read_tokens(&file).unwrap_err().to_string();
+            assert!(
+                error.contains(said) && error.contains("tokens.csv") && !error.contains("hidden"),
+                "{error}"
+            );
+        }
+        assert!(
+            Believed::new(false)
+                .trust_file(&file)
+                .unwrap_err()
+                .to_string()
+                .contains("tokens.csv: no certificate")
+        );
+        assert!(Believed::new(false).trust_file(&directory.join("none")).is_err());
+    }
+}

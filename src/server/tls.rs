@@ -1,0 +1,303 @@
+//! The TLS side of the node's API: which certificate, which versions, and when it is read or made again.
+//!
+//! Owns the server configuration that new connections get. Must not know requests.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use tokio::time::Instant;
+
+use super::identity::AnyClient;
+use super::pki::{self, Authority, Pair, PkiError};
+use crate::clock::Clock;
+use crate::http::tls::tls_provider;
+
+/// How often files are looked at, and only while there are connections.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// TLS cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A certificate of ours.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A file of the user's.
+    #[error("{field} {}: {message}", path.display())]
+    File {
+        /// Which setting names it.
+        field: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// A setting.
+    #[error("{0}")]
+    Setting(String),
+    /// rustls' word: the two files do not belong together, say.
+    #[error("use the serving certificate")]
+    Use(#[from] rustls::Error),
+}
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `tlsCertFile` and `tlsPrivateKeyFile`.
+    Files {
+        /// The certificate, then its intermediates.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+    /// Made by the node's own authority, in this directory.
+    Own {
+        /// `--cert-dir`.
+        directory: PathBuf,
+        /// The node.
+        node_name: String,
+        /// What clients may call it: names and addresses.
+        names: Vec<String>,
+    },
+}
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// `tlsMinVersion`; empty for the default, 1.2.
+    pub min_version: String,
+    /// `tlsCipherSuites`, IANA's names; empty for the library's.
+    pub cipher_suites: Vec<String>,
+}
+
+/// What new connections get.
+pub struct Tls {
+    source: Source,
+    settings: TlsSettings,
+    authority: Rc<Authority>,
+    clock: Clock,
+    state: RefCell<State>,
+}
+
+struct State {
+    config: Arc<ServerConfig>,
+    pair: Pair,
+    looked: Instant,
+    /// A trouble that was told.
+    trouble: Option<String>,
+}
+
+impl Tls {
+    /// Reads or makes the certificate.
+    ///
+    /// # Errors
+    /// When there is none to serve with.
+    pub fn open(
+        source: Source,
+        settings: TlsSettings,
+        authority: Rc<Authority>,
+        clock: Clock,
+    ) -> Result<Self, TlsError> {
+        let pair = read(&source, &authority, &clock)?;
+        let config = configure(&settings, &pair)?;
+        let state = RefCell::new(State { config, pair, looked: Instant::now(), trouble: None });
+        Ok(Self { source, settings, authority, clock, state })
+    }
+
+    /// For a new connection. Looks now and then whether the files have changed or the certificate ends; what cannot be used is
+    /// told once, and the last good one stays.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        if self.state.borrow().looked.elapsed() >= LOOK_EVERY {
+            self.refresh();
+        }
+        Arc::clone(&self.state.borrow().config)
+    }
+
+    fn refresh(&self) {
+        let mut state = self.state.borrow_mut();
+        state.looked = Instant::now();
+        let due = matches!(self.source, Source::Files { .. })
+            || pki::is_due(&state.pair, &self.authority, self.clock.now())
+            || self.files_differ(&state.pair);
+        if !due {
+            return;
+        }
+        let renewed = read(&self.source, &self.authority, &self.clock).and_then(|pair| {
+            let config = if pair == state.pair { None } else { Some(configure(&self.settings, &pair)?) };
+            Ok((pair, config))
+        });
+        match renewed {
+            Ok((_, None)) => state.trouble = None,
+            Ok((pair, Some(config))) => {
+                log::info!("Serving with a new certificate");
+                (state.pair, state.config, state.trouble) = (pair, config, None);
+            }
+            Err(error) => {
+                let trouble = crate::logging::chain(&error);
+                if state.trouble.as_ref() != Some(&trouble) {
+                    log::warn!(err:% = trouble; "Failed to renew the serving certificate, going on with the last one");
+                }
+                state.trouble = Some(trouble);
+            }
+        }
+    }
+
+    /// Somebody has put another pair there, or taken ours away.
+    fn files_differ(&self, pair: &Pair) -> bool {
+        let Source::Own { directory, .. } = &self.source else { return true };
+        fs::read_to_string(directory.join("kubelet.crt")).map_or(true, |found| found != pair.certificate)
+    }
+}
+
+fn read(source: &Source, authority: &Authority, clock: &Clock) -> Result<Pair, TlsError> {
+    match source {
+        Source::Files { certificate, key } => {
+            let read = |field: &'static str, path: &Path| {
+                fs::read_to_string(path).map_err(|error| TlsError::File {
+                    field,
+                    path: path.to_owned(),
+                    message: error.to_string(),
+                })
+            };
+            Ok(Pair { certificate: read("tlsCertFile", certificate)?, key: read("tlsPrivateKeyFile", key)? })
+        }
+        Source::Own { directory, node_name, names } => {
+            Ok(pki::serving_pair(directory, authority, node_name, names, clock.now())?)
+        }
+    }
+}
+
+fn configure(settings: &TlsSettings, pair: &Pair) -> Result<Arc<ServerConfig>, TlsError> {
+    let (provider, versions) = spoken(settings)?;
+    let bad = |what: &str| TlsError::Setting(format!("the serving certificate's file has no {what} in PEM"));
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|_| bad("certificates"))?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| bad("private key"))?;
+    let verifier = Arc::new(AnyClient(Arc::clone(&provider)));
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificates, key)?;
+    // Streams need upgrades, which HTTP/2 does not have.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // A resumed session would be remembered by us for clients that rarely come again.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+type Spoken = (Arc<CryptoProvider>, Vec<&'static SupportedProtocolVersion>);
+
+/// What the settings leave of what the library can.
+fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
+    let versions = match settings.min_version.as_str() {
+        "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {
+            vec![&rustls::version::TLS13, &rustls::version::TLS12]
+        }
+        "VersionTLS13" => vec![&rustls::version::TLS13],
+        other => {
+            let message =
+                format!("tlsMinVersion: {other:?} is unknown: VersionTLS12 or VersionTLS13 is wanted");
+            return Err(TlsError::Setting(message));
+        }
+    };
+    if settings.cipher_suites.is_empty() {
+        return Ok((tls_provider(), versions));
+    }
+    let mut provider = CryptoProvider::clone(&tls_provider());
+    let name = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
+    let wanted = |suite: &rustls::SupportedCipherSuite| {
+        // As upstream: the names are those of TLS 1.2, and TLS 1.3 has all of its own.
+        suite.tls13().is_some() || settings.cipher_suites.contains(&name(suite))
+    };
+    provider.cipher_suites.retain(wanted);
+    if provider.cipher_suites.iter().all(|suite| suite.tls13().is_some()) && versions.len() > 1 {
+        let known = tls_provider();
+        let known: Vec<String> =
+            known.cipher_suites.iter().filter(|suite| suite.tls13().is_none()).map(name).collect();
+        let message = format!(
+            "tlsCipherSuites: none of {} is offered: name one of {}, or set tlsMinVersion: VersionTLS13",
+            settings.cipher_suites.join(", "),
+            known.join(", ")
+        );
+        return Err(TlsError::Setting(message));
+    }
+    Ok((Arc::new(provider), versions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::testing::TempDir;
+    use crate::types::Timestamp;
+
+    fn settings(min_version: &str, suites: &[&str]) -> TlsSettings {
+        let cipher_suites = suites.iter().map(|suite| (*suite).to_owned()).collect();
+        TlsSettings { min_version: min_version.to_owned(), cipher_suites }
+    }
+
+    #[test]
+    fn settings_choose_versions_and_suites_or_are_refused_with_what_there_is() {
+        let count = |settings: &TlsSettings| {
+            spoken(settings).map(|(provider, versions)| (provider.cipher_suites.len(), versions.len()))
+        };
+        let all = tls_provider().cipher_suites.len();
+        assert_eq!(count(&settings("", &[])).unwrap(), (all, 2));
+        assert_eq!(count(&settings("VersionTLS13", &[])).unwrap(), (all, 1));
+        let one = settings("", &["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]);
+        assert_eq!(count(&one).unwrap(), (4, 2), "three of TLS 1.3 and the one");
+        let none = count(&settings("", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).unwrap_err().to_string();
+        assert!(
+            none.contains("tlsCipherSuites") && none.contains("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+            "{none}"
+        );
+        assert!(count(&settings("VersionTLS13", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).is_ok());
+        assert!(count(&settings("1.3", &[])).unwrap_err().to_string().contains("VersionTLS13"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_users_files_are_read_again_when_they_change_and_bad_ones_change_nothing() {
+        let directory = TempDir::new();
+        let authority = Rc::new(Authority::open(&directory.join("pki"), "box").unwrap());
+        let now = Timestamp::from_secs(1_800_000_000);
+        let make =
+            |name: &str| pki::serving_pair(&directory.join(name), &authority, "box", &[], now).unwrap();
+        let put = |pair: &Pair| {
+            fs::write(directory.join("tls.crt"), &pair.certificate).unwrap();
+            fs::write(directory.join("tls.key"), &pair.key).unwrap();
+        };
+        put(&make("one"));
+        let source = Source::Files { certificate: directory.join("tls.crt"), key: directory.join("tls.key") };
+        let tls =
+            Tls::open(source.clone(), TlsSettings::default(), Rc::clone(&authority), Clock::System).unwrap();
+        let first = tls.current();
+        put(&make("two"));
+        assert!(Arc::ptr_eq(&first, &tls.current()), "not at every connection");
+        tokio::time::advance(LOOK_EVERY).await;
+        let second = tls.current();
+        assert!(!Arc::ptr_eq(&first, &second));
+        for bad in ["", "junk"] {
+            fs::write(directory.join("tls.key"), bad).unwrap();
+            tokio::time::advance(LOOK_EVERY).await;
+            assert!(Arc::ptr_eq(&second, &tls.current()), "{bad:?}");
+        }
+        fs::write(directory.join("tls.key"), make("three").key).unwrap();
+        tokio::time::advance(LOOK_EVERY).await;
+        assert!(Arc::ptr_eq(&second, &tls.current()), "of another certificate");
+        put(&make("three"));
+        tokio::time::advance(LOOK_EVERY).await;
+        assert!(!Arc::ptr_eq(&second, &tls.current()));
+        fs::remove_file(directory.join("tls.crt")).unwrap();
+        let error =
+            Tls::open(source, TlsSettings::default(), authority, Clock::System).map(drop).unwrap_err();
+        assert!(error.to_string().starts_with("tlsCertFile "), "{error}");
+    }
+}

@@ -1,0 +1,186 @@
+//! The API over TLS: who gets in, who may do what, and how it is spoken.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use super::node::Node;
+use crate::support::agent::PATIENCE;
+use crate::support::api::{Api, free_port};
+use crate::support::wait::{wait_for, wait_until};
+
+fn served(more: &[&str]) -> (Node, Api) {
+    let mut node = Node::new();
+    let api = Api::of(&mut node.agent, node.scratch.path());
+    for argument in more {
+        node.agent.argument(*argument);
+    }
+    node.start_with_neighbour();
+    api.wait(&mut node.agent);
+    (node, api)
+}
+
+#[test]
+fn nobody_gets_in_without_a_certificate_and_each_group_may_what_it_may() {
+    let (mut node, api) = served(&[]);
+    for path in ["/pods", "/healthz", "/nothing", "/exec/default/neighbour-edge/main?command=id&output=1"] {
+        assert_eq!(api.curl(None, path, &[]), (401, "Unauthorized\n".to_owned()), "{path}");
+    }
+    assert_eq!(api.curl(None, "/pods", &["-H", "Authorization: Bearer guessed"]).0, 401);
+    let admin = api.person(&node.agent, "admin", &[]);
+    let viewer = api.person(&node.agent, "jane", &["--view"]);
+    let expired = api.person(&node.agent, "late", &["--duration", "1ms"]);
+    for (path, may_view) in [
+        ("/pods", true),
+        ("/runningpods/", true),
+        ("/healthz", true),
+        ("/statusz", true),
+        ("/configz", false),
+        ("/flagz", false),
+    ] {
+        let (code, body) = api.curl(Some(&admin), path, &[]);
+        assert_eq!(code, 200, "{path}: {body}");
+        assert_eq!(api.curl(Some(&viewer), path, &[]).0, if may_view { 200 } else { 403 }, "{path}");
+    }
+    let exec = "/exec/default/neighbour-edge/main?command=id&output=1";
+    let (code, body) = api.curl(Some(&viewer), exec, &[]);
+    let said = "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[proxy], node=edge)\n";
+    assert_eq!((code, body.as_str()), (403, said));
+    wait_until("a certificate to end", PATIENCE, || api.curl(Some(&expired), "/pods", &[]).0 == 401);
+    // Another node's authority.
+    let mut other = Node::new();
+    let elsewhere = Api::of(&mut other.agent, other.scratch.path());
+    let stranger = elsewhere.person(&other.agent, "stranger", &[]);
+    assert_eq!(api.curl(Some(&stranger), "/pods", &[]).0, 401);
+    assert_eq!(api.curl(Some(&admin), "/agent/v1/status", &[]).0, 404, "that is the local socket's");
+    let (code, body) = api.curl(Some(&admin), "/checkpoint/a/b/c", &["-X", "POST"]);
+    assert!(code == 501 && body.contains("checkpoints"), "{code} {body}");
+    let (code, body) = api.curl(Some(&admin), "/containerLogs/default/neighbour-edge/none", &[]);
+    assert_eq!((code, body.as_str()), (404, "container \"none\" not found in pod \"neighbour-edge\"\n"));
+    let (code, body) = api.curl(Some(&admin), "/containerLogs/default/nobody/none", &[]);
+    assert_eq!((code, body.as_str()), (404, "pod \"nobody\" not found in namespace \"default\"\n"));
+    let (_, pods) = api.curl(Some(&viewer), "/pods", &[]);
+    assert!(pods.contains("\"kind\":\"PodList\"") && pods.contains("neighbour-edge"), "{pods}");
+    node.agent.assert_alive();
+}
+
+#[test]
+fn tokens_anonymous_clients_and_the_plain_ports_are_there_when_they_are_asked_for() {
+    let tokens = std::env::temp_dir().join(format!("tokens-{}", std::process::id()));
+    fs::write(&tokens, "seen,joe,1,\"agent:viewers\"\nhidden,jim,2\n").expect("write");
+    let (health, reading) = (free_port(), free_port());
+    let (node, api) = served(&[
+        &format!("--token-auth-file={}", tokens.display()),
+        "--anonymous-auth=true",
+        &format!("--healthz-port={health}"),
+        &format!("--read-only-port={reading}"),
+        "--enable-debugging-handlers=false",
+    ]);
+    let with =
+        |token: &str, path: &str| api.curl(None, path, &["-H", &format!("Authorization: Bearer {token}")]).0;
+    assert_eq!((with("seen", "/pods"), with("hidden", "/pods"), with("wrong", "/pods")), (200, 403, 401));
+    let (code, body) = api.curl(None, "/pods", &[]);
+    assert!(code == 403 && body.contains("user=system:anonymous"), "{code} {body}");
+    let admin = api.person(&node.agent, "admin", &[]);
+    assert_eq!(api.curl(Some(&admin), "/configz", &[]), (405, "Debug endpoints are disabled.\n".to_owned()));
+    let plain = |port: u16, path: &str| {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        let output =
+            Command::new("curl").args(["-sS", "-w", "\n%{http_code}", &url]).output().expect("run curl");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (body, code) = text.rsplit_once('\n').expect("a status");
+        (code.parse::<u16>().expect("a number"), body.to_owned())
+    };
+    assert_eq!(plain(health, "/healthz"), (200, "ok".to_owned()));
+    assert_eq!(plain(health, "/pods").0, 404);
+    assert_eq!(plain(reading, "/pods").0, 200);
+    assert_eq!(plain(reading, "/configz").0, 405);
+    assert_eq!(plain(reading, "/agent/v1/status").0, 404);
+    let _ = fs::remove_file(tokens);
+}
+
+/// What `openssl s_client` makes of the port.
+fn handshake(port: u16, options: &[&str]) -> bool {
+    let status = Command::new("openssl")
+        .args(["s_client", "-connect", &format!("127.0.0.1:{port}")])
+        .args(options)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.expect("run openssl").success()
+}
+
+#[test]
+fn old_protocols_are_refused_and_the_settings_count() {
+    let (_node, api) = served(&[]);
+    assert!(handshake(api.port, &["-tls1_3"]) && handshake(api.port, &["-tls1_2"]));
+    assert!(!handshake(api.port, &["-tls1_1", "-cipher", "ALL:@SECLEVEL=0"]));
+    let one = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+    let (_node, api) = served(&[&format!("--tls-cipher-suites={one}")]);
+    assert!(handshake(api.port, &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256"]));
+    assert!(!handshake(api.port, &["-tls1_2", "-cipher", "ECDHE-ECDSA-AES256-GCM-SHA384"]));
+    let (_node, api) = served(&["--tls-min-version=VersionTLS13"]);
+    assert!(handshake(api.port, &["-tls1_3"]) && !handshake(api.port, &["-tls1_2"]));
+}
+
+#[test]
+fn what_cannot_be_served_ends_the_start_with_the_setting_and_the_reason() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = taken.local_addr().expect("an address").port();
+    let refused = |more: &[&str]| {
+        let mut node = Node::new();
+        let _api = Api::of(&mut node.agent, node.scratch.path());
+        for argument in more {
+            node.agent.argument(*argument);
+        }
+        node.agent.start();
+        assert_eq!(node.agent.wait_for_end().code(), Some(1));
+        node.log_lines(&["error: "]).join("\n")
+    };
+    let said = refused(&[&format!("--port={port}")]);
+    assert!(said.contains(&format!("listen on 127.0.0.1:{port} (address, port)")), "{said}");
+    let said = refused(&["--authorization-mode=Webhook"]);
+    assert!(said.contains("authorization.mode: Webhook asks an API server: give --kubeconfig"), "{said}");
+    let said = refused(&["--client-ca-file=/nowhere/ca.crt"]);
+    assert!(said.contains("authentication.x509.clientCAFile: /nowhere/ca.crt: "), "{said}");
+    let said = refused(&["--tls-cert-file=/nowhere/tls.crt", "--tls-private-key-file=/nowhere/tls.key"]);
+    assert!(said.contains("tlsCertFile /nowhere/tls.crt"), "{said}");
+}
+
+#[test]
+fn clients_that_do_not_speak_hold_up_nobody() {
+    let (node, api) = served(&[]);
+    let admin = api.person(&node.agent, "admin", &[]);
+    let silent: Vec<TcpStream> =
+        (0..200).map(|_| TcpStream::connect(("127.0.0.1", api.port)).expect("it listens")).collect();
+    let mut garbage = TcpStream::connect(("127.0.0.1", api.port)).expect("it listens");
+    garbage.write_all(b"GET /pods HTTP/1.1\r\n\r\n").expect("sent");
+    garbage.set_read_timeout(Some(PATIENCE)).expect("set");
+    let mut answer = Vec::new();
+    let _ = garbage.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/1.1 200"), "no TLS, no answer");
+    assert_eq!(api.curl(Some(&admin), "/pods", &[]).0, 200);
+    drop(silent);
+}
+
+#[test]
+fn the_certificate_stays_over_a_restart_and_the_users_own_is_read_again() {
+    let (mut node, api) = served(&[]);
+    let pki = api.authority().with_file_name("kubelet.crt");
+    let first = fs::read(&pki).expect("it is there");
+    let admin = api.person(&node.agent, "admin", &[]);
+    node.agent.kill9();
+    node.agent.start();
+    api.wait(&mut node.agent);
+    assert_eq!(fs::read(&pki).expect("it is there"), first);
+    assert_eq!(api.curl(Some(&admin), "/pods", &[]).0, 200, "and who was let in still is");
+    // As a tool puts a new one into place; it is looked at every ten seconds.
+    fs::remove_file(&pki).expect("remove it");
+    let fresh = wait_for("another certificate", PATIENCE, || {
+        let _ = api.curl(Some(&admin), "/healthz", &[]);
+        fs::read(&pki).map_err(|error| error.to_string())
+    });
+    assert_ne!(fresh, first);
+}

@@ -1,0 +1,131 @@
+//! The agent's API over TLS, and clients of it: curl, and a plain port on loopback that leads into TLS.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use edge_agent::api::base64;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::agent::{AgentProcess, PATIENCE};
+use super::wait::wait_until;
+
+/// An agent's API.
+pub struct Api {
+    /// Where it listens, on 127.0.0.1.
+    pub port: u16,
+    directory: PathBuf,
+}
+
+/// Somebody's certificate, in files.
+#[derive(Clone, Debug)]
+pub struct Person {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+/// A port that nobody has now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    listener.local_addr().expect("an address").port()
+}
+
+impl Api {
+    /// Has the agent, which is not started yet, serve its API.
+    pub fn of(agent: &mut AgentProcess, directory: &Path) -> Self {
+        let port = free_port();
+        let directory = directory.join("pki");
+        agent.argument("--enable-server=true");
+        agent.argument("--address=127.0.0.1");
+        agent.argument(format!("--port={port}"));
+        agent.argument(format!("--cert-dir={}", directory.display()));
+        Self { port, directory }
+    }
+
+    /// Waits until it listens.
+    pub fn wait(&self, agent: &mut AgentProcess) {
+        wait_until("the API to listen", PATIENCE, || {
+            agent.assert_alive();
+            std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        });
+    }
+
+    /// The node's authority.
+    pub fn authority(&self) -> PathBuf {
+        self.directory.join("agent-ca.crt")
+    }
+
+    /// Somebody with a certificate by `agent kubeconfig` and these options.
+    pub fn person(&self, agent: &AgentProcess, name: &str, options: &[&str]) -> Person {
+        let cert_dir = format!("--cert-dir={}", self.directory.display());
+        let mut command = agent.command_of("kubeconfig");
+        let output = command.arg(cert_dir).args(["--user", name]).args(options).output().expect("run it");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("text");
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.trim().strip_prefix(name)).expect(name);
+            base64::decode(line.trim_start_matches(':').trim().trim_matches('"')).expect("base64")
+        };
+        let file = |kind: &str| self.directory.join(format!("{name}.{kind}"));
+        let person = Person { certificate: file("crt"), key: file("pem") };
+        fs::write(&person.certificate, field("client-certificate-data")).expect("write");
+        fs::write(&person.key, field("client-key-data")).expect("write");
+        assert_eq!(field("certificate-authority-data"), fs::read(self.authority()).expect("read"));
+        person
+    }
+
+    /// The status and the body of a request by curl.
+    pub fn curl(&self, who: Option<&Person>, path: &str, more: &[&str]) -> (u16, String) {
+        let mut command = Command::new("curl");
+        command
+            .args(["-sS", "--max-time", "60", "-o", "-", "-w", "\n%{http_code}", "--cacert"])
+            .arg(self.authority());
+        if let Some(person) = who {
+            command.arg("--cert").arg(&person.certificate).arg("--key").arg(&person.key);
+        }
+        let url = format!("https://127.0.0.1:{}{path}", self.port);
+        let output = command.args(more).arg(url).output().expect("run curl");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (body, code) = text.rsplit_once('\n').unwrap_or(("", &text));
+        assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
+        (code.parse().expect("a status"), body.to_owned())
+    }
+
+    /// A port on loopback: what goes into it comes to the API over TLS, as this person. Needs a tokio runtime.
+    pub async fn plain_port(&self, who: &Person) -> u16 {
+        let read = |path: &Path| fs::read(path).expect("read");
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_slice(&read(&self.authority())).expect("PEM"))
+            .expect("an authority");
+        let certificates =
+            CertificateDer::pem_slice_iter(&read(&who.certificate)).map(|one| one.expect("PEM")).collect();
+        let key = PrivateKeyDer::from_pem_slice(&read(&who.key)).expect("PEM");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_root_certificates(roots)
+            .with_client_auth_cert(certificates, key)
+            .expect("a pair");
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let (plain, port) = (listener.local_addr().expect("an address").port(), self.port);
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let connector = connector.clone();
+                tokio::spawn(async move {
+                    let far = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
+                    let name = ServerName::try_from("localhost").expect("a name");
+                    let mut far = connector.connect(name, far).await.expect("it speaks TLS");
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                });
+            }
+        });
+        plain
+    }
+}
