@@ -95,6 +95,11 @@ pub enum Invocation {
         /// Unparsed.
         args: Vec<OsString>,
     },
+    /// `agent delete`, with the arguments that are not its name.
+    Delete {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
     /// `agent get`, with the arguments that are not its name.
     Get {
         /// Unparsed.
@@ -179,7 +184,8 @@ impl Resolved {
 }
 
 /// The commands of this version.
-const COMMANDS: [&str; 8] = ["config", "cri", "describe", "get", "help", "image", "status", "version"];
+const COMMANDS: [&str; 9] =
+    ["config", "cri", "delete", "describe", "get", "help", "image", "status", "version"];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -200,6 +206,7 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         "version" => Ok(Invocation::Version(VersionKind::Plain)),
         "status" => Ok(Invocation::Status { args: joined(before, rest) }),
         "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
+        "delete" => Ok(Invocation::Delete { args: joined(before, rest) }),
         "get" => Ok(Invocation::Get { args: joined(before, rest) }),
         "image" => Ok(Invocation::Image { args: joined(before, rest) }),
         "cri" => {
