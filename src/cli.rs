@@ -1,11 +1,12 @@
-//! Sub-commands that look at the agent: `status`, `get` and `describe`, and `image`, which works on the image store. Each
-//! parses, calls and renders.
+//! Sub-commands that look at the agent: `status`, `get` and `describe`, and two that change what it keeps: `image`, which works
+//! on the image store, and `delete`, on the data of claims. Each parses, calls and renders.
 //!
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
 
 mod age;
 mod args;
+mod claims;
 mod client;
 mod describe;
 mod findings;
@@ -35,6 +36,7 @@ use crate::types::Timestamp;
 
 /// Commands that [`run`] knows, each with a line of help.
 pub const COMMANDS: &[(&str, &str)] = &[
+    ("delete", "Delete the data of a claim that nobody defines any more"),
     ("describe", "Show everything about a pod, ConfigMap, Secret or claim, as kubectl does"),
     ("get", "Show pods, ConfigMaps, Secrets and claims, as kubectl does"),
     ("image", "List, pull, import and remove images of the embedded runtime"),
@@ -105,6 +107,7 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "get" => get::run(arguments, &mut environment),
         "image" => image::run(arguments, &mut environment),
         "describe" => describe::run(arguments, &mut environment),
+        "delete" => claims::run(arguments, &mut environment),
         "kubeconfig" => kubeconfig::run(arguments, &mut environment),
         "logs" => logs::run(arguments, &mut environment),
         _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),

@@ -95,6 +95,11 @@ pub enum Invocation {
         /// Unparsed.
         args: Vec<OsString>,
     },
+    /// `agent delete`, with the arguments that are not its name.
+    Delete {
+        /// Unparsed.
+        args: Vec<OsString>,
+    },
     /// `agent get`, with the arguments that are not its name.
     Get {
         /// Unparsed.
@@ -202,8 +207,19 @@ impl Resolved {
 }
 
 /// The commands of this version.
-const COMMANDS: [&str; 10] =
-    ["config", "cri", "describe", "get", "help", "image", "kubeconfig", "logs", "status", "version"];
+const COMMANDS: [&str; 11] = [
+    "config",
+    "cri",
+    "delete",
+    "describe",
+    "get",
+    "help",
+    "image",
+    "kubeconfig",
+    "logs",
+    "status",
+    "version",
+];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -224,6 +240,7 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         "version" => Ok(Invocation::Version(VersionKind::Plain)),
         "status" => Ok(Invocation::Status { args: joined(before, rest) }),
         "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
+        "delete" => Ok(Invocation::Delete { args: joined(before, rest) }),
         "get" => Ok(Invocation::Get { args: joined(before, rest) }),
         "image" => Ok(Invocation::Image { args: joined(before, rest) }),
         "kubeconfig" => Ok(Invocation::Kubeconfig { args: joined(before, rest) }),

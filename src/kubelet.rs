@@ -76,6 +76,8 @@ enum Event {
     Shutdown,
     Source(SourceUpdate),
     Pleg(PlegUpdate),
+    /// Time to look at the set of pods that is on trial.
+    Trial,
     RetryWrites,
     Watchdog,
     Quiet,
@@ -94,7 +96,9 @@ impl<R: Runtime> Kubelet<R> {
         let mut watchdog = self.watchdog.map(tokio::time::interval);
         let mut sweep: Option<(tokio::time::Instant, JoinHandle<()>)> = None;
         let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
+        let mut statuses = self.workers.statuses().watch();
         loop {
+            let (on_trial, look_at) = (self.pod_config.is_on_trial(), self.pod_config.look_at());
             self.view.set_busy(false);
             let has_unwritten = self.pod_config.store_trouble().is_some();
             let event = tokio::select! {
@@ -104,6 +108,9 @@ impl<R: Runtime> Kubelet<R> {
                 // Losing these is safe: a message stays in its channel until it is received.
                 Some(update) = self.updates.recv() => Event::Source(update),
                 Some(update) = self.pleg.recv() => Event::Pleg(update),
+                // Losing these is safe: the version stays changed until it is looked at, and the moment stays the same.
+                Ok(()) = statuses.changed(), if on_trial => Event::Trial,
+                () = reached(look_at) => Event::Trial,
                 // Losing these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => Event::RetryWrites,
                 () = tick(watchdog.as_mut()) => Event::Watchdog,
@@ -121,6 +128,7 @@ impl<R: Runtime> Kubelet<R> {
                     new_look = Some(snapshot);
                 }
                 Event::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
+                Event::Trial => self.on_trial().await,
                 Event::RetryWrites => {
                     self.pod_config.retry_writes().await;
                     self.view.set_store_trouble(self.pod_config.store_trouble());
@@ -157,6 +165,7 @@ impl<R: Runtime> Kubelet<R> {
             log::info!(pod:% = pod.pod_ref(); "Going on with the removal of pod");
             self.workers.go_on_terminating(Rc::new(pod));
         }
+        self.pod_config.begin_trials().await;
         let changes = self.pod_config.drop_unregistered().await;
         for change in changes {
             if change.op == PodOp::Remove {
@@ -183,6 +192,19 @@ impl<R: Runtime> Kubelet<R> {
         }
         self.workers.look_if_objects_changed();
         self.view.heard(source);
+        self.publish_sources();
+    }
+
+    async fn on_trial(&mut self) {
+        let statuses = Rc::clone(self.workers.statuses());
+        let changes = self.pod_config.judge(self.view.runtime_is_up(), |uid| statuses.last(uid)).await;
+        if changes.is_empty() {
+            return;
+        }
+        for change in changes {
+            self.dispatch(change);
+        }
+        self.workers.look_if_objects_changed();
         self.publish_sources();
     }
 

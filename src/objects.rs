@@ -128,7 +128,7 @@ impl fmt::Debug for ObjectContent {
 /// A claim for a directory of this node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimSpec {
-    /// `ReadWriteOnce` and the like; recorded, one node is one node.
+    /// `ReadWriteOncePod` is honoured; the others are recorded, one node is one node.
     pub access_modes: Vec<String>,
     /// `resources.requests.storage`: recorded and shown, not enforced.
     pub storage: Quantity,
@@ -158,6 +158,8 @@ pub struct ClaimedVolume {
     pub supplemental_group: Option<i64>,
     /// The volume can only be read.
     pub read_only: bool,
+    /// `ReadWriteOncePod` is its only access mode: one pod at a time.
+    pub single_pod: bool,
 }
 
 /// What kind of PersistentVolume it is.

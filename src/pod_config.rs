@@ -3,17 +3,25 @@
 //!
 //! Owns the desired set, the objects and what is wrong with the sources. Must not know workers, nor how a source reads.
 
+mod staging;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use tokio::time::Instant;
+
+use crate::api::pod::PodStatus;
 use crate::clock::Clock;
 use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
 use crate::events::{EventRecorder, EventType};
 use crate::objects::LocalObjects;
 use crate::reconcile::local_objects::{ObjectFinding, ObjectSets};
 use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
+use crate::reconcile::rollback::{Fallback, Progress, Stage, Verdict, answer_digest, progress};
 use crate::store::{StoreHandle, StoredSource};
-use crate::types::{PodSource, Timestamp};
+use crate::types::{PodSource, PodUid, Timestamp};
+pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
+use staging::{Staging, shown};
 
 /// Event and problem reason of a pod that is dropped.
 const FAILED_VALIDATION: &str = "FailedValidation";
@@ -52,6 +60,10 @@ pub struct PodConfig {
     events: EventRecorder,
     clock: Clock,
     store_trouble: Option<String>,
+    /// Of the source whose new sets are tried, if one's are.
+    staging: Option<Staging>,
+    /// What the store remembers of trials; taken at the begin.
+    stages: BTreeMap<PodSource, Stage>,
 }
 
 impl PodConfig {
@@ -86,11 +98,151 @@ impl PodConfig {
             events: events.without_log(),
             clock,
             store_trouble: None,
+            staging: None,
+            stages: BTreeMap::new(),
         };
         for source in config.registered.clone() {
             config.count(source);
         }
         config
+    }
+
+    /// Tries new sets of one source before they count, going on from what the store remembers of trials. `None`: what a
+    /// source says counts, and earlier trials are forgotten.
+    #[must_use]
+    pub fn with_rollback(
+        mut self,
+        config: Option<RollbackConfig>,
+        mut stages: BTreeMap<PodSource, Stage>,
+    ) -> Self {
+        self.staging = config.map(|config| {
+            let stage = stages.remove(&config.source).unwrap_or_default();
+            Staging::new(config, stage)
+        });
+        self.stages = stages;
+        self
+    }
+
+    /// To be called once, before anything else: a start uses up a part of a trial, and that is on disk before the pods
+    /// of the trial start, because they may be what makes the machine start again.
+    pub async fn begin_trials(&mut self) {
+        let mut stages: Vec<(PodSource, Stage)> =
+            std::mem::take(&mut self.stages).into_keys().map(|source| (source, Stage::Good)).collect();
+        if let Some(staging) = &mut self.staging {
+            let stage = std::mem::take(&mut staging.stage).after_start();
+            staging.enter(stage.clone());
+            stages.push((staging.config.source, stage));
+        }
+        for (source, stage) in stages {
+            if let Err(error) = self.store.put_stage(source, &stage).await {
+                log::warn!(source = source.as_str(), err:% = error; "Failed to write down the trial of a set");
+            }
+        }
+    }
+
+    /// When to call [`Self::judge`] next, if no status changes before. `None`: nothing is on trial, or time decides nothing.
+    #[must_use]
+    pub fn look_at(&self) -> Option<Instant> {
+        self.staging.as_ref().and_then(|staging| staging.look_at)
+    }
+
+    /// True while a change of any status is a reason to call [`Self::judge`].
+    #[must_use]
+    pub fn is_on_trial(&self) -> bool {
+        self.staging.as_ref().is_some_and(|staging| staging.stage.is_open())
+    }
+
+    /// Looks how the set on trial gets on. When it is given up, the last good one is on disk as what is wanted when this
+    /// returns, and the changes may be acted on. While the runtime does not answer no time is used up.
+    pub async fn judge(
+        &mut self,
+        runtime_is_up: bool,
+        status_of: impl Fn(&PodUid) -> Option<PodStatus>,
+    ) -> Vec<PodChange> {
+        let Some(staging) = self.staging.as_mut().filter(|staging| staging.stage.is_open()) else {
+            return Vec::new();
+        };
+        let source = staging.config.source;
+        let wanted = self.desired.sources.get(&source).map(|state| &state.pods);
+        let pods: Vec<(String, Progress)> = staging
+            .stage
+            .on_trial(wanted.into_iter().flat_map(BTreeMap::values))
+            .map(|pod| {
+                let metadata = &pod.metadata;
+                let name = format!("{}/{}", metadata.namespace, metadata.name);
+                (name, progress(status_of(&metadata.uid).as_ref()))
+            })
+            .collect();
+        let all_started = runtime_is_up && pods.iter().all(|(_, progress)| *progress == Progress::Started);
+        let times = staging.times(all_started);
+        match staging.stage.judge(&pods, times) {
+            Verdict::Wait(time) => staging.look_at = time.map(|time| Instant::now() + time),
+            Verdict::PartOver | Verdict::RollBack(_) if !runtime_is_up => {
+                staging.part_does_not_count();
+            }
+            Verdict::PartOver => {
+                staging.part_over();
+                let stage = staging.stage.clone();
+                if let Err(error) = self.store.put_stage(source, &stage).await {
+                    log::debug!(source = source.as_str(), err:% = error; "Failed to write down the trial of a set");
+                }
+            }
+            Verdict::Good => {
+                let (source, origin) = (source.as_str(), staging.config.origin.as_str());
+                if matches!(staging.stage, Stage::Trial { .. }) {
+                    log::info!(source = source, origin = origin; "The new set of pods has started, it is the good one from now on");
+                } else {
+                    log::info!(source = source, origin = origin; "The first set of pods has started, it is the good one from now on");
+                }
+                staging.enter(Stage::Good);
+                if let Err(error) = self.store.put_stage(staging.config.source, &Stage::Good).await {
+                    log::warn!(source = source, err:% = error; "Failed to write down the end of a trial");
+                }
+            }
+            Verdict::RollBack(why) => return self.roll_back(why).await,
+        }
+        Vec::new()
+    }
+
+    async fn roll_back(&mut self, why: String) -> Vec<PodChange> {
+        let now = self.clock.now();
+        let Some(staging) = &mut self.staging else { return Vec::new() };
+        let source = staging.config.source;
+        let Stage::Trial { fallback, digest, .. } = std::mem::take(&mut staging.stage) else {
+            return Vec::new();
+        };
+        staging.enter(Stage::RolledBack { digest, why, since: now });
+        let merged = merge(&self.desired, source, Some(fallback.pods), now);
+        self.desired = merged.desired;
+        self.object_sets = self.object_sets.merge(source, fallback.objects);
+        // Without a validator: after a restart the source has to show what it says, since that is not what runs.
+        self.write(source, None).await;
+        self.objects.replace(self.object_sets.effective());
+        let before = self.views.get(&source).map(|view| view.problems.clone()).unwrap_or_default();
+        self.publish_problems(source, self.with_rollback_problem(source, before)).await;
+        self.count(source);
+        log_changes(source, &merged.changes);
+        merged.changes
+    }
+
+    fn with_rollback_problem(
+        &self,
+        source: PodSource,
+        mut problems: Vec<SourceProblem>,
+    ) -> Vec<SourceProblem> {
+        let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
+        problems.extend(staging.and_then(Staging::problem));
+        problems
+    }
+
+    /// What was wanted of a source until now; `None` if it never answered.
+    fn known(&self, source: PodSource) -> Option<Fallback> {
+        let pods = self.desired.sources.get(&source)?;
+        let objects = self.object_sets.sources.get(&source);
+        Some(Fallback {
+            pods: pods.pods.values().cloned().collect(),
+            objects: objects.into_iter().flat_map(BTreeMap::values).cloned().collect(),
+        })
     }
 
     /// Every wanted pod.
@@ -146,29 +298,34 @@ impl PodConfig {
     /// changes may be acted on.
     pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
         let now = self.clock.now();
+        let mut update = update;
+        let staged = self.stage_of_answer(&mut update);
         let (answer, answering) = match update.answer {
             SourceAnswer::Pods(pods) => (Some(pods), true),
             SourceAnswer::Unknown => (None, false),
         };
         let merged = merge(&self.desired, update.source, answer, now);
         self.desired = merged.desired;
+        let objects_before = self.object_sets.sources.get(&update.source).cloned();
         if answering {
             self.object_sets = self.object_sets.merge(update.source, update.objects);
+        }
+        if let Some(staged) = staged {
+            let objects = self.object_sets.sources.get(&update.source);
+            let is_change = !merged.changes.is_empty() || objects_before.as_ref() != objects;
+            self.enter_stage(staged, is_change);
         }
         let mut problems = update.problems;
         problems.extend(self.note_findings(update.source, merged.findings, now));
         problems.extend(self.note_object_findings(update.source, self.object_sets.findings(), now));
-        self.report_problems(update.source, &problems);
+        let problems = self.with_rollback_problem(update.source, problems);
         if answering {
             self.write(update.source, update.validator).await;
             self.objects.replace(self.object_sets.effective());
         }
-        if let Err(error) = self.store.put_problems(update.source, &problems).await {
-            log::debug!(source = update.source.as_str(), err:% = error; "Failed to write down problems");
-        }
+        self.publish_problems(update.source, problems).await;
         let view = self.views.entry(update.source).or_default();
         view.answering = answering;
-        view.problems = problems;
         if answering {
             view.seen = true;
             view.last_answer = Some(now);
@@ -176,6 +333,40 @@ impl PodConfig {
         self.count(update.source);
         log_changes(update.source, &merged.changes);
         merged.changes
+    }
+
+    /// Names an answer of the source on trial. One that failed before is put aside for what runs instead of it.
+    fn stage_of_answer(&self, update: &mut SourceUpdate) -> Option<Staged> {
+        let staging = self.staging.as_ref().filter(|staging| staging.config.source == update.source)?;
+        let SourceAnswer::Pods(pods) = &update.answer else { return None };
+        let digest = answer_digest(pods, &update.objects);
+        let known = self.known(update.source);
+        if staging.stage.refuses(&digest) {
+            let good = known.unwrap_or_default();
+            update.answer = SourceAnswer::Pods(good.pods);
+            (update.objects, update.validator) = (good.objects, None);
+            return None;
+        }
+        Some(Staged { digest, known })
+    }
+
+    fn enter_stage(&mut self, staged: Staged, is_change: bool) {
+        let Some(staging) = &mut self.staging else { return };
+        let before = std::mem::take(&mut staging.stage);
+        if matches!(before, Stage::Good) && !is_change && staged.known.is_some() {
+            return;
+        }
+        let keeps = before.is_open() && !is_change;
+        let stage = before.after_answer(staged.digest, is_change, staged.known);
+        if keeps {
+            // Its time goes on.
+            staging.stage = stage;
+            return;
+        }
+        if matches!(stage, Stage::Trial { .. }) {
+            log::info!(source = staging.config.source.as_str(), origin = staging.config.origin, after = shown(staging.config.after); "A new set of pods is on trial");
+        }
+        staging.enter(stage);
     }
 
     /// Tries again to write what could not be written. Cheap when there is nothing.
@@ -198,7 +389,9 @@ impl PodConfig {
             .get(&source)
             .map(|objects| objects.values().cloned().collect())
             .unwrap_or_default();
-        match self.store.commit_source(source, &pods, &objects, validator.as_deref()).await {
+        let stage = self.staging.as_ref().filter(|staging| staging.config.source == source);
+        let stage = stage.map(|staging| staging.stage.clone()).unwrap_or_default();
+        match self.store.commit_staged(source, &pods, &objects, validator.as_deref(), &stage).await {
             Ok(_) => {
                 if self.unwritten.is_empty() && self.store_trouble.take().is_some() {
                     log::info!(source = source.as_str(); "The desired state is on disk again");
@@ -271,6 +464,14 @@ impl PodConfig {
         known.iter().map(|problem| (identity(problem), problem.since)).collect()
     }
 
+    async fn publish_problems(&mut self, source: PodSource, problems: Vec<SourceProblem>) {
+        self.report_problems(source, &problems);
+        if let Err(error) = self.store.put_problems(source, &problems).await {
+            log::debug!(source = source.as_str(), err:% = error; "Failed to write down problems");
+        }
+        self.views.entry(source).or_default().problems = problems;
+    }
+
     /// Says each problem once when it appears and once when nothing is wrong with its origin any more. The one place that
     /// logs them.
     fn report_problems(&self, source: PodSource, problems: &[SourceProblem]) {
@@ -295,6 +496,12 @@ impl PodConfig {
             log::info!(source = source.as_str(), more = mended.len() - LOGGED_PROBLEMS; "More problems with a source of pods are gone");
         }
     }
+}
+
+/// An answer on its way into a stage: its name, and what was wanted before.
+struct Staged {
+    digest: String,
+    known: Option<Fallback>,
 }
 
 /// What makes two problems the same one.

@@ -190,6 +190,12 @@ impl<R: Runtime> PodWorkers<R> {
         });
     }
 
+    /// What everybody says of their pods.
+    #[must_use]
+    pub fn statuses(&self) -> &Rc<StatusManager> {
+        &self.shared.deps.statuses
+    }
+
     /// Pods that have a worker.
     #[must_use]
     pub fn uids(&self) -> BTreeSet<PodUid> {

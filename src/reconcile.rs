@@ -22,6 +22,7 @@ pub mod probe;
 pub mod projection;
 pub mod resources;
 pub mod restart;
+pub mod rollback;
 pub mod security;
 pub mod static_pod;
 pub mod status;

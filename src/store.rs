@@ -19,6 +19,7 @@ mod records;
 mod rows;
 mod schema;
 mod seal;
+mod trial;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -43,8 +44,9 @@ use crate::api::pod::PodStatus;
 use crate::desired::{SourceObject, SourcePod, SourceProblem};
 use crate::logging::chain;
 use crate::objects::{ObjectContent, ObjectData, wire};
+use crate::reconcile::rollback::Stage;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
-use db::{Db, PodRow};
+use db::{Db, PodRow, StageChange};
 use objects::ObjectRow;
 use pending::Pending;
 
@@ -185,11 +187,49 @@ impl StoreHandle {
         objects: &[SourceObject],
         validator: Option<&str>,
     ) -> Result<Commit, StoreError> {
+        self.commit(source, pods, objects, validator, StageChange::Keep).await
+    }
+
+    /// As [`Self::commit_source`], and how far that set has got, all at once.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn commit_staged(
+        &self,
+        source: PodSource,
+        pods: &[SourcePod],
+        objects: &[SourceObject],
+        validator: Option<&str>,
+        stage: &Stage,
+    ) -> Result<Commit, StoreError> {
+        let stage = StageChange::To(trial::encode(source, stage)?);
+        self.commit(source, pods, objects, validator, stage).await
+    }
+
+    /// Remembers, durably, how far a source's set has got, if that changed.
+    ///
+    /// # Errors
+    /// Nothing was changed on the disk.
+    pub async fn put_stage(&self, source: PodSource, stage: &Stage) -> Result<(), StoreError> {
+        let row = trial::encode(source, stage)?;
+        self.write("trials", move |db| db.put_trial(source, row.as_ref())).await
+    }
+
+    async fn commit(
+        &self,
+        source: PodSource,
+        pods: &[SourcePod],
+        objects: &[SourceObject],
+        validator: Option<&str>,
+        stage: StageChange,
+    ) -> Result<Commit, StoreError> {
         let rows = pods.iter().map(pod_row).collect::<Result<Vec<_>, _>>()?;
         let objects: Vec<_> = objects.iter().map(object_row).collect();
         let validator = validator.map(str::to_owned);
-        self.write("desired pods", move |db| db.commit_source(source, &rows, &objects, validator.as_deref()))
-            .await
+        self.write("desired pods", move |db| {
+            db.commit_source(source, &rows, &objects, validator.as_deref(), &stage)
+        })
+        .await
     }
 
     /// Remembers, durably, since when a terminating pod terminates and with what grace: its `deletionTimestamp` and

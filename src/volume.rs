@@ -31,7 +31,7 @@ use crate::runtime_config::ImageMount;
 use crate::sys::dir::make_dir;
 use crate::types::PodUid;
 
-use claim::FsGroup;
+use claim::{BeingGiven, FsGroup, LocalVolume};
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
@@ -114,6 +114,14 @@ pub enum VolumeError {
         /// Name of the claim.
         claim: String,
     },
+    /// The claim is for one pod, and another has it.
+    #[error(
+        "MountVolume.SetUp failed for volume {volume:?} : volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+    )]
+    InUse {
+        /// Its name in the pod.
+        volume: String,
+    },
     /// The directory of a local PersistentVolume.
     #[error("MountVolume.SetUp failed for volume {volume:?} : path {path:?} does not exist")]
     LocalPathMissing {
@@ -193,6 +201,7 @@ pub struct Volumes {
     refreshed: Refreshed,
     remote_jobs: RemoteJobs,
     guard: Guard,
+    being_given: BeingGiven,
 }
 
 impl Volumes {
@@ -206,6 +215,7 @@ impl Volumes {
             refreshed: Refreshed::default(),
             remote_jobs: RemoteJobs::default(),
             guard: Guard::default(),
+            being_given: BeingGiven::default(),
         }
     }
 
@@ -300,11 +310,25 @@ impl Volumes {
             ClaimedSource::Directory { path } => {
                 let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
                 claim::ensure_directory(name, &path).await?;
-                claim::ensure_local(pod_dir, name, &volume.name, &path, group).await?
+                let wanted = LocalVolume {
+                    name,
+                    volume: &volume.name,
+                    source: &path,
+                    fs_group: group,
+                    single_pod: volume.single_pod,
+                };
+                claim::ensure_local(pod_dir, wanted, &self.being_given).await?
             }
             ClaimedSource::Local { path } => {
                 let group = fs_group(pod).filter(|_| !read_only);
-                claim::ensure_local(pod_dir, name, &volume.name, Path::new(&path), group).await?
+                let wanted = LocalVolume {
+                    name,
+                    volume: &volume.name,
+                    source: Path::new(&path),
+                    fs_group: group,
+                    single_pod: volume.single_pod,
+                };
+                claim::ensure_local(pod_dir, wanted, &self.being_given).await?
             }
             ClaimedSource::Nfs { server, path } => {
                 let export = Export { server, path, read_only, options: volume.mount_options };

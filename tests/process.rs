@@ -8,6 +8,7 @@ mod life;
 mod many;
 mod memory;
 mod node;
+mod rollback;
 mod runonce;
 mod runtime;
 mod security;

@@ -1,4 +1,4 @@
-//! The arguments `status`, `get` and `describe` share.
+//! The arguments `status`, `get`, `describe` and `delete` share.
 //!
 //! Owns their names and defaults. Must not know what they lead to.
 
@@ -21,6 +21,8 @@ pub(super) struct Options {
     pub no_headers: bool,
     pub exit_zero: bool,
     pub show_secrets: bool,
+    /// Of `delete`: do it.
+    pub yes: bool,
     pub help: bool,
     /// Everything that is not an option.
     pub words: Vec<String>,
@@ -72,6 +74,17 @@ pub enum UsageError {
     /// `describe` alone.
     #[error("say what to describe: agent describe pod|configmap|secret|pvc NAME")]
     NothingToDescribe,
+    /// `delete` alone.
+    #[error("say what to delete: agent delete pvc NAME")]
+    NothingToDelete,
+    /// `delete` of something else.
+    #[error(
+        "agent delete deletes the data of claims (pvc), not {given:?}: pods, configmaps and secrets go when they leave their manifest"
+    )]
+    Undeletable {
+        /// As given.
+        given: String,
+    },
     /// An argument too many.
     #[error("unexpected argument {given:?}")]
     Unexpected {
@@ -89,6 +102,7 @@ pub(super) enum Command {
     Status,
     Get,
     Describe,
+    Delete,
 }
 
 impl Options {
@@ -102,24 +116,29 @@ impl Options {
             no_headers: false,
             exit_zero: false,
             show_secrets: false,
+            yes: false,
             help: false,
             words: Vec::new(),
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
             let pods = command != Command::Status;
+            let shows = command != Command::Delete;
             match argument {
                 Arg::Long("socket") => options.socket = value(&mut parser)?.into(),
                 Arg::Long("root-dir") => options.root_dir = value(&mut parser)?.into(),
-                Arg::Short('o') | Arg::Long("output") if command != Command::Describe => {
+                Arg::Short('o') | Arg::Long("output") if shows && command != Command::Describe => {
                     options.output = output(command, &text(value(&mut parser)?))?;
                 }
                 Arg::Short('n') | Arg::Long("namespace") if pods => {
                     options.namespace = Some(text(value(&mut parser)?));
                 }
-                Arg::Short('A') | Arg::Long("all-namespaces") if pods => options.all_namespaces = true,
+                Arg::Short('A') | Arg::Long("all-namespaces") if pods && shows => {
+                    options.all_namespaces = true;
+                }
                 Arg::Long("no-headers") if command == Command::Get => options.no_headers = true,
-                Arg::Long("show-secrets") if pods => options.show_secrets = true,
+                Arg::Long("show-secrets") if pods && shows => options.show_secrets = true,
+                Arg::Long("yes") if !shows => options.yes = true,
                 Arg::Long("exit-zero") if !pods => options.exit_zero = true,
                 Arg::Short('h') | Arg::Long("help") => options.help = true,
                 Arg::Value(word) => options.words.push(text(word)),

@@ -8,7 +8,9 @@ use std::fmt::Write;
 use super::args::{Options, Output};
 use super::table::printable;
 use super::tabs::Tabbed;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
+use super::{
+    CliError, EXIT_FAILED, EXIT_OK, Environment, age, claims, offline, print, table, to_json, to_yaml,
+};
 use crate::objects::ObjectKind;
 use crate::server::report::{ObjectDetail, ObjectReport};
 use crate::types::Timestamp;
@@ -51,7 +53,14 @@ pub(super) fn run(
     let detail = if options.show_secrets { ObjectDetail::Shown } else { ObjectDetail::Hidden };
     let report = offline::report(options, detail, environment)?;
     let namespace = options.namespace.as_deref().unwrap_or("default");
+    let released =
+        if kind == ObjectKind::PersistentVolumeClaim { claims::released(&report) } else { Vec::new() };
     let mut objects: Vec<ObjectReport> = report.objects;
+    objects.extend(released);
+    let place = |object: &ObjectReport| {
+        ["/metadata/namespace", "/metadata/name"].map(|pointer| text(&object.object, pointer).to_owned())
+    };
+    objects.sort_by_cached_key(place);
     objects.retain(|object| {
         text(&object.object, "/kind") == kind.as_str()
             && (options.all_namespaces || text(&object.object, "/metadata/namespace") == namespace)

@@ -457,3 +457,81 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
     assert_eq!(directory.run("image rm").0, EXIT_USAGE);
     assert_eq!(directory.run("image fetch").0, EXIT_USAGE);
 }
+
+/// Data of claims is deleted only when nobody can want it any more, and only when asked twice.
+#[test]
+fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
+    let directory = Directory::new("delete");
+    fill_with_objects(&directory);
+    let volumes = directory.0.join("volumes/default");
+    for claim in ["data", "old", "other"] {
+        fs::create_dir_all(volumes.join(claim).join("deep")).unwrap();
+        fs::write(volumes.join(claim).join("deep/rows"), "12345").unwrap();
+    }
+    let refused = |line: &str| {
+        let (code, out, err) = directory.run(line);
+        assert_eq!((code, &*out), (EXIT_FAILED, ""), "{line}: {err}");
+        err.replace("agent is not running; showing the last known state\n", "")
+    };
+    let (_, table, _) = directory.run("get pvc");
+    assert!(table.contains("data    Bound") && table.contains("old     Released"), "{table}");
+    let (_, wide, _) = directory.run("get pvc old -o wide");
+    assert!(wide.contains("ROOT/volumes/default/old"), "{wide}");
+
+    assert_eq!(
+        refused("delete pvc data --yes"),
+        "error: claim \"data\" is still defined in /m/x.yaml: remove it there first\n"
+    );
+    assert_eq!(
+        refused("delete pvc old"),
+        "error: this would delete 1 files, 5 bytes, in \"ROOT/volumes/default/old\" for good: give --yes to do so\n"
+    );
+    assert!(refused("delete pvc none --yes").contains("there is no data of a claim \"none\""));
+    assert!(refused("delete pvc old -n elsewhere --yes").contains("ROOT/volumes/elsewhere/old"));
+    for name in ["..", "../other", ".deleted-x", "A"] {
+        let said = refused(&format!("delete pvc {name} --yes"));
+        assert!(said.contains("RFC 1123"), "{said}");
+    }
+    assert_eq!(fs::read_dir(&volumes).unwrap().count(), 3, "nothing was touched");
+
+    let (code, out, _) = directory.run("delete pvc/old --yes");
+    assert_eq!(code, EXIT_OK);
+    assert_eq!(out, "persistentvolumeclaim \"old\" deleted, with its data in ROOT/volumes/default/old\n");
+    assert!(!volumes.join("old").exists() && volumes.join("other/deep/rows").exists());
+    assert_eq!(fs::read_dir(&volumes).unwrap().count(), 2, "nothing is left beside it");
+
+    // A deletion that was cut off is finished by the next; a link goes without what it leads to.
+    fs::create_dir_all(volumes.join(".deleted-cut/deep")).unwrap();
+    let (_, table, _) = directory.run("get pvc");
+    assert!(!table.contains("cut"), "{table}");
+    assert_eq!(directory.run("delete pvc cut --yes").0, EXIT_OK);
+    assert!(!volumes.join(".deleted-cut").exists());
+    let disk = directory.0.join("disk");
+    fs::create_dir_all(&disk).unwrap();
+    fs::write(disk.join("rows"), "x").unwrap();
+    std::os::unix::fs::symlink(&disk, volumes.join("linked")).unwrap();
+    assert_eq!(directory.run("delete pvc linked --yes").0, EXIT_OK);
+    assert!(volumes.join("linked").symlink_metadata().is_err() && disk.join("rows").exists());
+}
+
+#[test]
+fn a_pod_keeps_the_data_of_its_claim_from_being_deleted() {
+    let directory = Directory::new("delete-used");
+    let mut pod = running_pod("default", "web");
+    pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let store = directory.0.join("agent.db").display().to_string();
+    directory.serve(json!({"mode": "running", "pods": [pod], "store": {"path": store, "ok": true}}));
+    let data = directory.0.join("volumes/default/data");
+    fs::create_dir_all(&data).unwrap();
+    let (code, _, err) = directory.run("delete pvc data --yes");
+    assert_eq!(code, EXIT_FAILED);
+    assert!(err.starts_with("error: claim \"data\" is still used by pod web: "), "{err}");
+    assert!(data.exists());
+    let (code, _, err) = directory.run("delete pod web --yes");
+    assert_eq!(code, EXIT_USAGE);
+    assert!(err.contains("deletes the data of claims (pvc), not \"pod\""), "{err}");
+    assert_eq!(directory.run("delete").0, EXIT_USAGE);
+    assert_eq!(directory.run("delete pvc").0, EXIT_USAGE);
+    assert_eq!(directory.run("delete pvc x -A").0, EXIT_USAGE);
+    assert!(directory.run("delete --help").1.contains("--yes"));
+}

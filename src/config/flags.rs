@@ -166,6 +166,7 @@ pub(super) static FLAGS: &[Flag] = &[
     ours("manifest-url-client-key-file", Text, "", "PEM file of its key; empty means that it is in the certificate's file"),
     ours("manifest-url-token-file", Text, "", "file of a bearer token sent to the server of --manifest-url; read each time"),
     ours("manifest-url-verify-key-file", Text, "", "minisign public key: what the URL serves must have a good signature at the URL with .minisig added"),
+    ours("manifest-url-rollback-after", Duration, "0s", "a set from --manifest-url that has not started after this long is given up for the last good one; 0 means never"),
     ours("token-auth-file", Text, "", "file of bearer tokens for the API on port 10250, a line each: token,user,uid,\"group,group\""),
     ours("store-key-file", Text, "", "key (32 bytes as base64 or hex) that encrypts Secrets in agent.db; empty means the systemd credential agent-store-key, if there is one"),
     ours("runonce-timeout", Duration, "5m", "how long --runonce waits for the pods"),

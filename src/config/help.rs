@@ -20,6 +20,7 @@ Usage:
   agent status                      what runs, what is wrong, and why
   agent get                         pods as a table
   agent describe                    everything about a pod
+  agent delete                      delete the data of a claim that nobody defines any more
   agent image                       images of the embedded runtime: list, import, remove
   agent cri [flags]                 the embedded runtime served as CRI; --listen (unix:///run/agent/cri.sock) and
                                     --stream-address (127.0.0.1:0) say where

@@ -78,6 +78,8 @@ pub struct AgentFlags {
     pub manifest_url_token_file: Option<PathBuf>,
     /// A file with the public key that manifests from `--manifest-url` must be signed with.
     pub manifest_url_verify_key_file: Option<PathBuf>,
+    /// How long a new set from `--manifest-url` may take to start; zero: as long as it likes.
+    pub manifest_url_rollback_after: GoDuration,
     /// Bearer tokens for the API.
     pub token_auth_file: Option<PathBuf>,
     /// Holds the key for Secrets in the store.
@@ -181,6 +183,19 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         findings.add("--manifest-url-client-key-file", "needs --manifest-url-client-cert-file beside it");
         return Err(ConfigError::Flags(findings));
     }
+    let manifest_url_rollback_after = values.duration("manifest-url-rollback-after");
+    let trouble = if manifest_url_rollback_after.is_negative() {
+        Some("must not be negative; 0 means never")
+    } else if run_once && !manifest_url_rollback_after.is_zero() {
+        Some("needs an agent that stays and watches; leave it out with --runonce")
+    } else {
+        None
+    };
+    if let Some(trouble) = trouble {
+        let mut findings = Findings::default();
+        findings.add("--manifest-url-rollback-after", trouble);
+        return Err(ConfigError::Flags(findings));
+    }
     let manifest_url_client = certificate.map(|certificate| ClientFiles { certificate, key });
     Ok(AgentFlags {
         run_once,
@@ -191,6 +206,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         manifest_url_client,
         manifest_url_token_file: path("manifest-url-token-file"),
         manifest_url_verify_key_file: path("manifest-url-verify-key-file"),
+        manifest_url_rollback_after,
         token_auth_file: path("token-auth-file"),
         store_key_file: path("store-key-file"),
         agent_socket: PathBuf::from(values.text("agent-socket")),

@@ -29,7 +29,7 @@ use crate::kubelet::window::{Enter, Window};
 use crate::kubelet::{Kubelet, embedded};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
-use crate::pod_config::PodConfig;
+use crate::pod_config::{PodConfig, RollbackConfig};
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::prober::{Prober, ProberConfig};
 use crate::reconcile::restart::BackOffLimits;
@@ -306,6 +306,7 @@ struct House<R> {
     workers: PodWorkerConfig,
     runtime_name: Rc<RefCell<String>>,
     registered: Vec<PodSource>,
+    rollback: Option<RollbackConfig>,
     write_behind: tokio::task::JoinHandle<()>,
 }
 
@@ -359,6 +360,7 @@ impl<R: Runtime> House<R> {
             clock,
             runtime_name,
             registered,
+            rollback: rollback(resolved),
         })
     }
 
@@ -485,7 +487,8 @@ impl<R: Runtime> House<R> {
                 self.store.clone(),
                 self.events.clone(),
                 self.clock.clone(),
-            ),
+            )
+            .with_rollback(self.rollback.take(), loaded.stages),
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates,
@@ -504,6 +507,12 @@ impl<R: Runtime> House<R> {
             log::warn!(err:% = error; "Failed to close the store");
         }
     }
+}
+
+fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
+    let after = resolved.agent.manifest_url_rollback_after.to_std();
+    let origin = origins(resolved).remove(&PodSource::Http)?;
+    (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
 }
 
 fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {

@@ -66,12 +66,18 @@ impl ObjectLookup for LocalObjects {
             mount_options: Vec::new(),
             supplemental_group: None,
             read_only: false,
+            single_pod: is_for_one_pod(&claim.content),
         })
     }
 
     fn generation(&self) -> u64 {
         self.generation.get()
     }
+}
+
+/// Upstream's rule: with other modes beside it nobody knows which one a pod means.
+fn is_for_one_pod(claim: &ObjectContent) -> bool {
+    matches!(claim, ObjectContent::Claim(claim) if claim.access_modes == ["ReadWriteOncePod"])
 }
 
 /// One object after another, for tests of whoever looks them up.

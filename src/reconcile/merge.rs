@@ -264,7 +264,7 @@ fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
 }
 
 /// Annotations that say where and when we saw a pod: never compared, never overwritten.
-const LOCAL_ANNOTATIONS: [&str; 3] =
+pub const LOCAL_ANNOTATIONS: [&str; 3] =
     [CONFIG_SOURCE_ANNOTATION, CONFIG_SEEN_ANNOTATION, CONFIG_MIRROR_ANNOTATION];
 
 fn is_local(annotation: &str) -> bool {

@@ -17,6 +17,7 @@ use super::objects::{ObjectRow, RawObject, put_objects, read_objects, seal_plain
 use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
 use super::rows::{collect, execute};
 use super::seal::StoreKey;
+use super::trial::{self, RawTrial, TrialRow, put_trial, read_trials};
 use crate::desired::SourceProblem;
 use crate::types::{PodSource, Timestamp};
 
@@ -56,12 +57,21 @@ pub struct Commit {
     pub removed: usize,
 }
 
+/// What a commit says about the source's stage.
+pub(crate) enum StageChange {
+    /// Nothing.
+    Keep,
+    /// This one.
+    To(Option<TrialRow>),
+}
+
 /// Everything, undecoded.
 #[derive(Default)]
 pub(crate) struct RawLoaded {
     pub sources: Vec<(String, Option<String>)>,
     pub desired: Vec<(String, PodRow)>,
     pub objects: Vec<RawObject>,
+    pub trials: Vec<RawTrial>,
     pub terminating: Vec<(String, String)>,
     pub container_state: Vec<(String, String, StoredContainerStateRow)>,
     pub statuses: Vec<(String, String)>,
@@ -102,7 +112,7 @@ impl Db {
         }
         let key = self.key.clone();
         let is_due = self.write(Durability::Full, "encrypt values", |transaction| {
-            if seal_plain(transaction, &key)? > 0 {
+            if seal_plain(transaction, &key)? + trial::seal_plain(transaction, &key)? > 0 {
                 execute(transaction, "INSERT OR REPLACE INTO meta VALUES (?1, 'due')", [REWRITE])?;
             }
             let due = collect(transaction, "SELECT 1 FROM meta WHERE key = ?1", [REWRITE], |_| Ok(()))?;
@@ -170,12 +180,16 @@ impl Db {
         pods: &[PodRow],
         objects: &[ObjectRow],
         validator: Option<&str>,
+        stage: &StageChange,
     ) -> Result<Commit, StoreError> {
         let action = "commit desired pods";
         let key = self.key.clone();
         self.write(Durability::Full, action, |transaction| {
             let mut commit = Commit { written: put_source(transaction, source, validator)?, removed: 0 };
             commit.written += put_objects(transaction, &key, source, objects)?;
+            if let StageChange::To(row) = stage {
+                commit.written += put_trial(transaction, &key, source, row.as_ref())?;
+            }
             let mut wanted = BTreeSet::new();
             for pod in pods {
                 // The first of two pods with one uid wins, as in the merge.
@@ -190,6 +204,14 @@ impl Db {
                 }
             }
             Ok(commit)
+        })
+    }
+
+    /// The stage alone.
+    pub(crate) fn put_trial(&mut self, source: PodSource, row: Option<&TrialRow>) -> Result<(), StoreError> {
+        let key = self.key.clone();
+        self.write(Durability::Full, "remember a trial", |transaction| {
+            put_trial(transaction, &key, source, row).map(drop)
         })
     }
 
@@ -498,6 +520,7 @@ pub(crate) fn read_all(connection: &mut Connection, key: &StoreKey) -> Result<Ra
             },
         )?,
         objects: read_objects(&snapshot, key)?,
+        trials: read_trials(&snapshot, key)?,
         terminating: collect(&snapshot, "SELECT uid, json FROM terminating ORDER BY uid", [], pair)?,
         container_state: collect(
             &snapshot,

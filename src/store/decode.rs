@@ -5,6 +5,7 @@
 use super::db::RawLoaded;
 use super::objects::RawObject;
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
+use super::trial;
 use crate::api::decode::decode;
 use crate::desired::{SourceObject, SourcePod};
 use crate::objects::{LocalObject, ObjectContent, ObjectData, ObjectKind, wire};
@@ -53,6 +54,18 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
         match local_object(row) {
             Ok(object) => stored.objects.push(SourceObject { object: Rc::new(object), origin }),
             Err(message) => unreadable.push(UnreadableRow { table: "object", key, message }),
+        }
+    }
+    for row in raw.trials {
+        let Some(source) = PodSource::from_name(&row.source) else {
+            unreadable.push(unknown_source("trial", row.source));
+            continue;
+        };
+        match trial::decode_row(row) {
+            Ok(stage) => drop(loaded.stages.insert(source, stage)),
+            Err(message) => {
+                unreadable.push(UnreadableRow { table: "trial", key: source.to_string(), message });
+            }
         }
     }
     for stored in &mut loaded.desired {

@@ -64,7 +64,10 @@ impl ReadOnlyStore {
     /// # Errors
     /// The file cannot be read.
     pub fn load(&mut self) -> Result<Loaded, StoreError> {
-        Ok(decode::loaded(db::read_all(&mut self.connection, &StoreKey::None)?))
+        let mut raw = db::read_all(&mut self.connection, &StoreKey::None)?;
+        // The agent's alone, and sealed as a whole where there is a key.
+        raw.trials.clear();
+        Ok(decode::loaded(raw))
     }
 
     /// The ring of events, oldest first.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::api::pod::{Pod, PodStatus};
 use crate::desired::{SourceObject, SourcePod, SourceProblem};
 use crate::reconcile::restart::BackOff;
+use crate::reconcile::rollback::Stage;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
 /// Everything the agent remembers, read once at start.
@@ -14,6 +15,8 @@ use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 pub struct Loaded {
     /// Every source that has ever given a valid answer, with its last good set.
     pub desired: Vec<StoredSource>,
+    /// How far the sets of sources have got that are not simply good.
+    pub stages: BTreeMap<PodSource, Stage>,
     /// Pods that left the desired set and whose end nobody has confirmed with `forget_pod`; some may be wanted again.
     pub terminating: Vec<Pod>,
     /// Restart counts and back-off.

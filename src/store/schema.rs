@@ -93,6 +93,15 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     );
     -- Objects of an answer that an older release has taken in were left out: it must be asked for again.
     UPDATE source SET validator = NULL;
+",
+    "
+    -- One row per source whose set is on trial, or was rolled back. key_id as of secret_value.
+    CREATE TABLE trial (
+        source TEXT NOT NULL PRIMARY KEY,
+        parts_left INTEGER NOT NULL,
+        key_id TEXT NOT NULL,
+        record BLOB NOT NULL
+    );
 "];
 
 /// One statement per table that names every column we use: preparing it proves that the file has our shape.
@@ -107,6 +116,7 @@ const SHAPE: &[&str] = &[
     "SELECT id, kind, namespace, name, uid, field_path, type, reason, message, count, first, last FROM event",
     "SELECT source, kind, namespace, name, origin, json FROM object",
     "SELECT source, namespace, name, key, key_id, value FROM secret_value",
+    "SELECT source, parts_left, key_id, record FROM trial",
 ];
 
 /// The newest version this program knows.

@@ -2,8 +2,11 @@
 //!
 //! Owns `volumes/kubernetes.io~local-volume` of a pod. Must not know how claims are bound.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::{MountedVolume, VolumeError, make_dir, ownership, plugin_dir, set_up_error};
 use crate::rt;
@@ -47,17 +50,59 @@ pub(super) async fn ensure_directory(name: &str, path: &Path) -> Result<(), Volu
     .await
 }
 
-/// Binds a local volume into the pod's directory. Its files get the pod's group when no other pod uses it.
+/// Volumes for one pod that a pod is being given now: what is mounted does not show it yet.
+pub(super) type BeingGiven = Rc<RefCell<BTreeSet<String>>>;
+
+/// A volume on its way to a pod; no longer when dropped.
+struct Given<'a> {
+    volume: &'a str,
+    all: &'a BeingGiven,
+}
+
+impl Drop for Given<'_> {
+    fn drop(&mut self) {
+        self.all.borrow_mut().remove(self.volume);
+    }
+}
+
+/// A local volume as a pod wants it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalVolume<'a> {
+    /// The pod's name for it.
+    pub(super) name: &'a str,
+    /// Of the PersistentVolume.
+    pub(super) volume: &'a str,
+    /// Where its data is.
+    pub(super) source: &'a Path,
+    /// Whom its files are to belong to.
+    pub(super) fs_group: Option<FsGroup>,
+    /// No second pod may have it.
+    pub(super) single_pod: bool,
+}
+
+/// Binds a local volume into the pod's directory. Its files get the pod's group when no other pod uses it. One for a single
+/// pod is refused while another has it, in upstream's words (`GenerateMountVolumeFunc`, 1.36): the pod tries again.
 pub(super) async fn ensure_local(
     pod_dir: &Path,
-    name: &str,
-    volume: &str,
-    source: &Path,
-    fs_group: Option<FsGroup>,
+    wanted: LocalVolume<'_>,
+    being_given: &BeingGiven,
 ) -> Result<MountedVolume, VolumeError> {
+    let LocalVolume { name, volume, source, fs_group, single_pod } = wanted;
+    let in_use = || VolumeError::InUse { volume: name.to_owned() };
+    let _given = if single_pod {
+        if !being_given.borrow_mut().insert(volume.to_owned()) {
+            return Err(in_use());
+        }
+        Some(Given { volume, all: being_given })
+    } else {
+        None
+    };
     let target = plugin_dir(pod_dir, PLUGIN).join(volume);
     let (owned_name, from, to) = (name.to_owned(), source.to_owned(), target.clone());
     let use_ = rt::blocking("look at local volume", move || look(&owned_name, &from, &to)).await?;
+    if single_pod && use_ == Use::OtherPods {
+        return Err(in_use());
+    }
     if use_ == Use::Nobody
         && let Some(FsGroup { group, policy }) = fs_group
     {
@@ -88,8 +133,12 @@ fn look(name: &str, source: &Path, target: &Path) -> Result<Use, VolumeError> {
         return Ok(Use::ThisPod);
     }
     let place: PathBuf = target.components().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect();
+    // `<pods>/<uid>/volumes/<plugin>/<volume>`: pods of this agent, not of another one on the machine.
+    let pods_dir = target.ancestors().nth(4).unwrap_or(target);
+    let pods_dir = pods_dir.canonicalize().map_err(failed)?;
     let points = mount::mount_points().map_err(failed)?;
-    Ok(if points.iter().any(|point| point.ends_with(&place)) { Use::OtherPods } else { Use::Nobody })
+    let is_ours = |point: &PathBuf| point.starts_with(&pods_dir) && point.ends_with(&place);
+    Ok(if points.iter().any(is_ours) { Use::OtherPods } else { Use::Nobody })
 }
 
 fn bind(name: &str, source: &Path, target: &Path) -> Result<(), VolumeError> {
@@ -109,7 +158,8 @@ mod tests {
         let scratch = Scratch::new("local");
         let (disk, pod_dir) = (scratch.0.join("disk"), scratch.0.join("pods/uid"));
         let fs_group = Some(FsGroup { group: 4321, policy: ownership::Policy::OnRootMismatch });
-        let make = || run(ensure_local(&pod_dir, "data", "pv-1", &disk, fs_group));
+        let wanted = LocalVolume { name: "data", volume: "pv-1", source: &disk, fs_group, single_pod: false };
+        let make = || run(ensure_local(&pod_dir, wanted, &BeingGiven::default()));
         let missing = make().unwrap_err().to_string();
         let text = format!("MountVolume.SetUp failed for volume \"data\" : path {disk:?} does not exist");
         assert_eq!(missing, text);
@@ -148,12 +198,50 @@ mod tests {
         std::fs::create_dir_all(&disk).unwrap();
         let make = |pod: &str, group: u32| {
             let fs_group = Some(FsGroup { group, policy: ownership::Policy::Always });
-            run(ensure_local(&scratch.0.join(pod), "data", "pv-shared-test", &disk, fs_group)).unwrap();
+            let wanted = LocalVolume {
+                name: "data",
+                volume: "pv-shared-test",
+                source: &disk,
+                fs_group,
+                single_pod: false,
+            };
+            run(ensure_local(&scratch.0.join(pod), wanted, &BeingGiven::default())).unwrap();
         };
         make("one", 111);
         make("two", 222);
         tear_down_dir(&scratch.0.join("one")).unwrap();
         tear_down_dir(&scratch.0.join("two")).unwrap();
         assert_eq!(disk.metadata().unwrap().gid(), 111);
+    }
+    #[test]
+    fn a_volume_for_one_pod_goes_to_one_at_a_time() {
+        let scratch = Scratch::new("single-local");
+        let disk = scratch.0.join("disk");
+        std::fs::create_dir_all(&disk).unwrap();
+        let wanted =
+            LocalVolume { name: "data", volume: "pv-one", source: &disk, fs_group: None, single_pod: true };
+        let given = BeingGiven::default();
+        let pod = |name: &str| scratch.0.join("pods").join(name);
+        let make = |name: &str| run(ensure_local(&pod(name), wanted, &given));
+        make("one").unwrap();
+        make("one").unwrap();
+        let refused = make("two").unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "MountVolume.SetUp failed for volume \"data\" : volume uses the ReadWriteOncePod access mode and is \
+             already in use by another pod"
+        );
+        // Two at once: whoever comes second while the first is being given it.
+        tear_down_dir(&pod("one")).unwrap();
+        given.borrow_mut().insert("pv-one".to_owned());
+        assert!(matches!(make("two"), Err(VolumeError::InUse { .. })));
+        given.borrow_mut().clear();
+        make("two").unwrap();
+        assert!(given.borrow().is_empty());
+        let shared = LocalVolume { single_pod: false, ..wanted };
+        run(ensure_local(&pod("three"), shared, &given)).unwrap();
+        for name in ["two", "three"] {
+            tear_down_dir(&pod(name)).unwrap();
+        }
     }
 }

@@ -19,6 +19,7 @@ struct Claims(RefCell<BTreeMap<String, ClaimedVolume>>);
 impl Claims {
     fn bind(&self, claim: &str, source: ClaimedSource, read_only: bool) {
         let volume = ClaimedVolume {
+            single_pod: false,
             name: format!("pv-{claim}"),
             source,
             mount_options: Vec::new(),

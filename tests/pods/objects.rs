@@ -149,6 +149,62 @@ fn a_pod_waits_for_missing_objects_with_upstreams_words_and_starts_by_itself() {
     assert_eq!(node.written("started"), "here kept\n");
 }
 
+fn a_claim_for_one_pod_goes_to_one_at_a_time_and_its_data_only_when_nobody_can_want_it() {
+    let mut node = Node::new();
+    let mut only = claim("only");
+    only["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+    write(&node, "only.yaml", &[&only]);
+    let user = |name: &str| {
+        let mut pod = node.pod(name, &format!("echo {name} >> /data/users; sleep 1000"));
+        mount(
+            &mut pod,
+            json!({ "name": "data", "persistentVolumeClaim": { "claimName": "only" } }),
+            json!({ "name": "data", "mountPath": "/data" }),
+        );
+        pod
+    };
+    let (first, second) = (user("first"), user("second"));
+    node.apply(&first);
+    node.agent.start();
+    node.running("first");
+    node.apply(&second);
+    node.agent.wait_for_pod("second", "refused", |pod| {
+        let status = pod["status"].to_string();
+        status
+            .contains("volume uses the ReadWriteOncePod access mode and is already in use by another pod")
+            .then_some(())
+    });
+    let shown = node.agent.cli(&["get", "pvc"]).expect("ask the agent");
+    assert!(shown.contains("RWOP") && shown.contains("64Mi"), "{shown}");
+    // A restart changes nothing about who has it.
+    let before = node.running("first");
+    node.agent.kill9();
+    node.agent.start();
+    assert_eq!(node.running("first"), before);
+    node.delete("first");
+    node.gone("first");
+    node.running("second");
+    let directory = node.agent.root_dir().join("volumes/default/only");
+    wait_for("both to have had it", PATIENCE, || match fs::read_to_string(directory.join("users")) {
+        Ok(users) if users == "first\nsecond\n" => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+
+    let delete = |node: &Node| node.agent.cli(&["delete", "pvc", "only", "--yes"]);
+    assert!(delete(&node).is_err_and(|said| said.contains("still defined in")));
+    node.agent.remove_manifest("only.yaml");
+    wait_for("the claim to be released", PATIENCE, || {
+        let shown = node.agent.cli(&["get", "pvc"])?;
+        if shown.contains("Released") { Ok(()) } else { Err(shown) }
+    });
+    assert!(delete(&node).is_err_and(|said| said.contains("still used by pod second-")));
+    node.delete("second");
+    node.gone("second");
+    wait_for("the data to be deleted", PATIENCE, || delete(&node));
+    assert!(!directory.exists());
+    assert_eq!(node.agent.cli(&["get", "pvc", "-o", "name"]), Ok(String::new()));
+}
+
 fn with_a_store_key_no_secret_is_in_the_store_and_a_power_cut_without_manifests_loses_none() {
     let mut node = Node::new();
     let key = node.runtime.scratch().path().join("store.key");
@@ -203,5 +259,6 @@ fn with_a_store_key_no_secret_is_in_the_store_and_a_power_cut_without_manifests_
 super::on_both_runtimes! {
     objects_of_one_file_reach_variables_files_and_sub_paths_and_a_change_the_files_alone,
     a_pod_waits_for_missing_objects_with_upstreams_words_and_starts_by_itself,
+    a_claim_for_one_pod_goes_to_one_at_a_time_and_its_data_only_when_nobody_can_want_it,
     with_a_store_key_no_secret_is_in_the_store_and_a_power_cut_without_manifests_loses_none,
 }

@@ -20,7 +20,7 @@ use edge_agent::kubelet::Kubelet;
 use edge_agent::kubelet::report::{Identity, View};
 use edge_agent::objects::LocalObjects;
 use edge_agent::pleg::{self, PlegConfig};
-use edge_agent::pod_config::PodConfig;
+use edge_agent::pod_config::{PodConfig, RollbackConfig};
 use edge_agent::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::prober::{Prober, ProberConfig};
 use edge_agent::reconcile::admission::NodeFacts;
@@ -63,6 +63,8 @@ pub struct Node {
     pub writes: Rc<Writes>,
     /// The sources the agent is configured with.
     pub sources: Vec<PodSource>,
+    /// Whether new sets are on trial.
+    pub rollback: Option<RollbackConfig>,
     /// What it offers to pods.
     pub facts: NodeFacts,
     /// While it runs.
@@ -160,6 +162,7 @@ impl Node {
             disk: Disk::new(),
             writes: Rc::default(),
             sources: sources.to_vec(),
+            rollback: None,
             facts,
             agent: None,
         };
@@ -329,7 +332,8 @@ impl Node {
                 store.clone(),
                 events.clone(),
                 clock.clone(),
-            ),
+            )
+            .with_rollback(self.rollback.clone(), loaded.stages),
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates: update_receiver,

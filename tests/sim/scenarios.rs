@@ -11,6 +11,7 @@ mod probes;
 mod pull_secrets;
 mod removal;
 mod resize;
+mod rollback;
 mod runtime;
 mod sources;
 mod volumes;

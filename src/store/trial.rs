@@ -1,0 +1,194 @@
+//! Stages of sources (see `reconcile::rollback`): one record each, written in the transaction of the desired set they
+//! belong to.
+//!
+//! Owns the record's shape and its table. A record holds the values of Secrets, so it is sealed as they are; with a key
+//! that cannot be used it is not written. Must not know what a stage means.
+
+use std::rc::Rc;
+
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::{Doing, StoreError};
+use super::rows::{collect, execute};
+use super::seal::{PLAIN, Place, StoreKey};
+use crate::api::decode::decode;
+use crate::api::pod::Pod;
+use crate::desired::{SourceObject, SourcePod};
+use crate::objects::{ObjectKind, wire};
+use crate::reconcile::rollback::{Fallback, Stage};
+use crate::types::{PodSource, Timestamp};
+
+/// A stage as a row; [`Stage::Good`] has none. `Debug` is left out: values of Secrets are in here.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct TrialRow {
+    /// In a column of its own: it changes often, and the record may be long.
+    parts_left: u8,
+    record: Vec<u8>,
+}
+
+/// A row as read; the record opened.
+pub(crate) struct RawTrial {
+    pub source: String,
+    parts_left: i64,
+    record: Result<Vec<u8>, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "camelCase", rename_all_fields = "camelCase")]
+enum Record {
+    Unproven,
+    Trial { digest: String, pods: Vec<Item>, objects: Vec<ObjectItem> },
+    RolledBack { digest: String, why: String, since_nanos: i64 },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Item {
+    origin: String,
+    pod: Value,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ObjectItem {
+    origin: String,
+    kind: String,
+    object: Value,
+}
+
+/// The row of a stage.
+pub(super) fn encode(source: PodSource, stage: &Stage) -> Result<Option<TrialRow>, StoreError> {
+    let failed = |error| StoreError::Encode { what: format!("the trial of source {source}"), source: error };
+    let mut left = 0;
+    let record = match stage {
+        Stage::Good => return Ok(None),
+        Stage::Unproven => Record::Unproven,
+        Stage::Trial { fallback, digest, parts_left } => {
+            left = *parts_left;
+            let pods = fallback.pods.iter().map(|pod| {
+                Ok(Item { origin: pod.origin.clone(), pod: serde_json::to_value(&*pod.pod).map_err(failed)? })
+            });
+            let objects = fallback.objects.iter().map(|object| ObjectItem {
+                origin: object.origin.clone(),
+                kind: object.object.key.kind.as_str().to_owned(),
+                object: wire::to_value(&object.object, wire::Values::Shown),
+            });
+            Record::Trial {
+                digest: digest.clone(),
+                pods: pods.collect::<Result<_, StoreError>>()?,
+                objects: objects.collect(),
+            }
+        }
+        Stage::RolledBack { digest, why, since } => {
+            Record::RolledBack { digest: digest.clone(), why: why.clone(), since_nanos: since.as_nanos() }
+        }
+    };
+    Ok(Some(TrialRow { parts_left: left, record: serde_json::to_vec(&record).map_err(failed)? }))
+}
+
+/// The stage of a row.
+pub(super) fn decode_row(row: RawTrial) -> Result<Stage, String> {
+    let record = serde_json::from_slice(&row.record?).map_err(|error| error.to_string())?;
+    Ok(match record {
+        Record::Unproven => Stage::Unproven,
+        Record::Trial { digest, pods, objects } => Stage::Trial {
+            fallback: Fallback {
+                pods: pods.into_iter().map(pod).collect::<Result<_, _>>()?,
+                objects: objects.into_iter().map(object).collect::<Result<_, _>>()?,
+            },
+            digest,
+            parts_left: u8::try_from(row.parts_left).unwrap_or_default(),
+        },
+        Record::RolledBack { digest, why, since_nanos } => {
+            Stage::RolledBack { digest, why, since: Timestamp::from_nanos(since_nanos) }
+        }
+    })
+}
+
+fn pod(item: Item) -> Result<SourcePod, String> {
+    let decoded = decode::<Pod>(item.pod).map_err(|error| error.to_string())?;
+    Ok(SourcePod { pod: Rc::new(decoded.object), origin: item.origin })
+}
+
+fn object(item: ObjectItem) -> Result<SourceObject, String> {
+    let kind = ObjectKind::from_name(&item.kind).ok_or("not a kind this agent knows")?;
+    Ok(SourceObject { object: Rc::new(wire::from_value(kind, item.object)?), origin: item.origin })
+}
+
+fn place(source: &str) -> Place<'_> {
+    // No Secret is in a namespace without a name.
+    Place { namespace: "", name: source, key: "trial" }
+}
+
+/// Makes `row` the stage of a source, if it changed; how many rows were written or removed.
+pub(super) fn put_trial(
+    transaction: &Transaction<'_>,
+    key: &StoreKey,
+    source: PodSource,
+    row: Option<&TrialRow>,
+) -> Result<usize, StoreError> {
+    let source = source.as_str();
+    let remove = || execute(transaction, "DELETE FROM trial WHERE source = ?1", [source]);
+    let Some(row) = row else { return remove() };
+    let stored: Option<(String, Vec<u8>)> = transaction
+        .query_row("SELECT key_id, record FROM trial WHERE source = ?1", [source], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .optional()
+        .doing("read a trial")?;
+    let is_same = stored.is_some_and(|(key_id, stored)| {
+        key_id == key.id() && key.open(place(source), &key_id, &stored).is_ok_and(|known| known == row.record)
+    });
+    if is_same {
+        return execute(
+            transaction,
+            "UPDATE trial SET parts_left = ?2 WHERE source = ?1 AND parts_left <> ?2",
+            params![source, row.parts_left],
+        );
+    }
+    // Better forgotten than wrong: a trial that is not remembered counts as passed after a restart.
+    let Some(sealed) = key.seal(place(source), &row.record)? else { return remove() };
+    execute(
+        transaction,
+        "INSERT INTO trial (source, parts_left, key_id, record) VALUES (?1, ?2, ?3, ?4)
+         ON CONFLICT (source) DO UPDATE SET parts_left = excluded.parts_left, key_id = excluded.key_id,
+            record = excluded.record",
+        params![source, row.parts_left, key.id(), sealed],
+    )
+}
+
+/// Every stage that is not [`Stage::Good`].
+pub(super) fn read_trials(connection: &Connection, key: &StoreKey) -> Result<Vec<RawTrial>, StoreError> {
+    let rows: Vec<(String, i64, String, Vec<u8>)> = collect(
+        connection,
+        "SELECT source, parts_left, key_id, record FROM trial ORDER BY source",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+    )?;
+    let opened = |(source, parts_left, key_id, record): (String, i64, String, Vec<u8>)| {
+        let record = key.open(place(&source), &key_id, &record);
+        RawTrial { source, parts_left, record }
+    };
+    Ok(rows.into_iter().map(opened).collect())
+}
+
+/// Seals records that are stored as they are; how many.
+pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Result<usize, StoreError> {
+    let plain: Vec<(String, Vec<u8>)> =
+        collect(transaction, "SELECT source, record FROM trial WHERE key_id = ?1", [PLAIN], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })?;
+    for (source, record) in &plain {
+        if let Some(sealed) = key.seal(place(source), record)? {
+            execute(
+                transaction,
+                "UPDATE trial SET key_id = ?2, record = ?3 WHERE source = ?1",
+                params![source, key.id(), sealed],
+            )?;
+        }
+    }
+    Ok(plain.len())
+}
+
+#[cfg(test)]
+mod tests;

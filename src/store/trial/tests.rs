@@ -1,0 +1,150 @@
+//! Stages on real files: what comes back, what is written, and that no secret of a good set is left in the clear.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::*;
+use crate::store::open::with_suffix;
+use crate::store::{FILE_NAME, Loaded, Mode, OpenOptions, ReadOnlyStore, SealingKey, StoreHandle};
+
+const VALUE: &str = "correct-horse-battery-staple";
+const HTTP: PodSource = PodSource::Http;
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("agent-trial-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn open(&self, key: &StoreKey) -> StoreHandle {
+        let options = OpenOptions { mode: Mode::Inline, key: key.clone(), ..OpenOptions::default() };
+        StoreHandle::open(&self.0.join(FILE_NAME), options).unwrap().0
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let path = self.0.join(FILE_NAME);
+        let read = |suffix: &&str| fs::read(with_suffix(&path, suffix)).unwrap_or_default();
+        ["", "-wal", "-shm"].iter().flat_map(read).collect()
+    }
+
+    fn holds_the_secret(&self) -> bool {
+        let bytes = self.bytes();
+        let encoded = crate::api::base64::encode(VALUE.as_bytes());
+        [VALUE, &encoded].iter().any(|text| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(future)
+}
+
+fn key(byte: u8) -> StoreKey {
+    StoreKey::Sealed(Box::new(SealingKey::parse(&[byte; 32]).unwrap()))
+}
+
+fn trial(parts_left: u8) -> Stage {
+    let pod = json!({
+        "metadata": {"name": "web", "namespace": "default", "uid": "u1"},
+        "spec": {"containers": [{"name": "main", "image": "i"}]},
+    });
+    let secret = json!({"metadata": {"name": "db"}, "stringData": {"password": VALUE}});
+    let secret = wire::from_value(ObjectKind::Secret, secret).unwrap();
+    let fallback = Fallback {
+        pods: vec![super::pod(Item { origin: "http://a".to_owned(), pod }).unwrap()],
+        objects: vec![SourceObject { object: Rc::new(secret), origin: "http://a".to_owned() }],
+    };
+    Stage::Trial { fallback, digest: "d".to_owned(), parts_left }
+}
+
+fn rolled_back() -> Stage {
+    Stage::RolledBack { digest: "d".to_owned(), why: "pod x".to_owned(), since: Timestamp::from_nanos(1_234) }
+}
+
+fn load(store: &StoreHandle) -> Loaded {
+    run(store.load()).unwrap()
+}
+
+fn put(store: &StoreHandle, stage: &Stage) -> usize {
+    run(store.commit_staged(HTTP, &[], &[], None, stage)).unwrap().written
+}
+
+#[test]
+fn every_stage_comes_back_and_what_has_not_changed_is_not_written() {
+    for key in [StoreKey::None, key(1)] {
+        let directory = Directory::new("back");
+        let store = directory.open(&key);
+        put(&store, &Stage::Good);
+        assert!(load(&store).stages.is_empty());
+        for stage in [Stage::Unproven, trial(4), trial(3), rolled_back()] {
+            assert_eq!(put(&store, &stage), 1, "{stage:?}");
+            assert_eq!(load(&store).stages.get(&HTTP), Some(&stage));
+            let before = directory.bytes();
+            assert_eq!(put(&store, &stage), 0);
+            run(store.put_stage(HTTP, &stage)).unwrap();
+            run(store.commit_source(HTTP, &[], &[], None)).unwrap();
+            assert!(directory.bytes() == before, "nothing new, nothing written");
+            assert_eq!(load(&store).stages.get(&HTTP), Some(&stage), "a commit without a stage keeps it");
+        }
+        run(store.put_stage(HTTP, &Stage::Good)).unwrap();
+        assert!(load(&store).stages.is_empty());
+    }
+}
+
+#[test]
+fn a_good_set_is_sealed_like_the_one_that_runs() {
+    let directory = Directory::new("sealed");
+    let store = directory.open(&key(1));
+    put(&store, &trial(4));
+    assert!(!directory.holds_the_secret());
+    drop(store);
+    let store = directory.open(&key(2));
+    let loaded = load(&store);
+    assert!(loaded.stages.is_empty());
+    assert_eq!(loaded.unreadable.len(), 1, "another key: {:?}", loaded.unreadable);
+    drop(store);
+    let read = ReadOnlyStore::open(&directory.0.join(FILE_NAME)).unwrap().load().unwrap();
+    assert_eq!(read.unreadable, [], "the command line does not look at trials");
+
+    let directory = Directory::new("sealed-later");
+    let store = directory.open(&StoreKey::None);
+    put(&store, &trial(4));
+    drop(store);
+    assert!(directory.holds_the_secret(), "the test would see it");
+    let store = directory.open(&key(1));
+    assert_eq!(load(&store).stages.get(&HTTP), Some(&trial(4)));
+    assert!(!directory.holds_the_secret());
+
+    let directory = Directory::new("unusable");
+    let store = directory.open(&StoreKey::Unusable { reason: "gone".to_owned() });
+    put(&store, &trial(4));
+    assert!(load(&store).stages.is_empty() && !directory.holds_the_secret());
+}
+
+#[test]
+fn a_row_that_makes_no_sense_is_told_and_skipped() {
+    let row =
+        |record: &[u8]| RawTrial { source: "http".to_owned(), parts_left: 1, record: Ok(record.to_vec()) };
+    for record in [
+        &b"{}"[..],
+        b"x",
+        br#"{"stage":"other"}"#,
+        br#"{"stage":"trial","digest":"d","pods":[{"origin":"a","pod":7}],"objects":[]}"#,
+    ] {
+        assert!(decode_row(row(record)).is_err(), "{}", String::from_utf8_lossy(record));
+    }
+    let odd = RawTrial { parts_left: -3, ..row(br#"{"stage":"trial","digest":"d","pods":[],"objects":[]}"#) };
+    assert!(matches!(decode_row(odd), Ok(Stage::Trial { parts_left: 0, .. })));
+}
