@@ -197,8 +197,9 @@ impl<R: Runtime> Kubelet<R> {
 
     async fn on_trial(&mut self) {
         let statuses = Rc::clone(self.workers.statuses());
+        let was_on_trial = self.pod_config.is_on_trial();
         let changes = self.pod_config.judge(self.view.runtime_is_up(), |uid| statuses.last(uid)).await;
-        if changes.is_empty() {
+        if was_on_trial == self.pod_config.is_on_trial() {
             return;
         }
         for change in changes {

@@ -36,6 +36,8 @@ pub struct SourceView {
     pub seen: bool,
     /// Its last answer was valid.
     pub answering: bool,
+    /// What it says runs on trial.
+    pub on_trial: bool,
     /// When it last gave one.
     pub last_answer: Option<Timestamp>,
     /// Pods it wants.
@@ -131,7 +133,9 @@ impl PodConfig {
         if let Some(staging) = &mut self.staging {
             let stage = std::mem::take(&mut staging.stage).after_start();
             staging.enter(stage.clone());
-            stages.push((staging.config.source, stage));
+            let source = staging.config.source;
+            stages.push((source, stage));
+            self.count(source);
         }
         for (source, stage) in stages {
             if let Err(error) = self.store.put_stage(source, &stage).await {
@@ -195,9 +199,11 @@ impl PodConfig {
                     log::info!(source = source, origin = origin; "The first set of pods has started, it is the good one from now on");
                 }
                 staging.enter(Stage::Good);
-                if let Err(error) = self.store.put_stage(staging.config.source, &Stage::Good).await {
-                    log::warn!(source = source, err:% = error; "Failed to write down the end of a trial");
+                let source = staging.config.source;
+                if let Err(error) = self.store.put_stage(source, &Stage::Good).await {
+                    log::warn!(source = source.as_str(), err:% = error; "Failed to write down the end of a trial");
                 }
+                self.count(source);
             }
             Verdict::RollBack(why) => return self.roll_back(why).await,
         }
@@ -214,7 +220,8 @@ impl PodConfig {
         staging.enter(Stage::RolledBack { digest, why, since: now });
         let merged = merge(&self.desired, source, Some(fallback.pods), now);
         self.desired = merged.desired;
-        self.object_sets = self.object_sets.merge(source, fallback.objects);
+        // As if they had been removed and defined anew: what may not change would stay otherwise.
+        self.object_sets = self.object_sets.merge(source, Vec::new()).merge(source, fallback.objects);
         // Without a validator: after a restart the source has to show what it says, since that is not what runs.
         self.write(source, None).await;
         self.objects.replace(self.object_sets.effective());
@@ -411,8 +418,10 @@ impl PodConfig {
     fn count(&mut self, source: PodSource) {
         let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
         let objects = self.object_sets.sources.get(&source).map_or(0, BTreeMap::len);
+        let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
+        let on_trial = staging.is_some_and(|staging| matches!(staging.stage, Stage::Trial { .. }));
         let view = self.views.entry(source).or_default();
-        (view.pods, view.objects) = (pods, objects);
+        (view.pods, view.objects, view.on_trial) = (pods, objects, on_trial);
     }
 
     /// Findings of the merge are problems of the source too; a known one keeps its first time.

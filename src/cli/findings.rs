@@ -59,7 +59,7 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
                     format!("no valid answer from {} for {last}; its last good pods stand", source.origin),
                 );
             }
-            SourceState::Waiting | SourceState::Ok => {}
+            SourceState::Waiting | SourceState::Ok | SourceState::Trial => {}
         }
         for problem in &source.problems {
             let since = age::since(problem.since, now);

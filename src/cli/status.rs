@@ -135,6 +135,7 @@ fn source_rows(report: &AgentReport, now: Timestamp) -> Vec<Vec<String>> {
             _ if report.mode == AgentMode::NotRunning => "stored",
             SourceState::Waiting => "waiting",
             SourceState::Ok => "ok",
+            SourceState::Trial => "trial",
             SourceState::Failing => "failing",
         };
         let answered = match source.last_answer {

@@ -236,6 +236,7 @@ impl View {
             name: source.as_str().to_owned(),
             origin: self.identity.origins.get(&source).cloned().unwrap_or_default(),
             state: match (view.seen, view.answering) {
+                (_, true) if view.on_trial => SourceState::Trial,
                 (_, true) => SourceState::Ok,
                 (true, false) => SourceState::Failing,
                 (false, false) => SourceState::Waiting,

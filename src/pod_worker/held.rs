@@ -9,6 +9,8 @@ use crate::types::{ContainerName, Timestamp};
 
 /// What starts fail with when a ConfigMap, a Secret or a key is missing: in volumes, in variables.
 const OBJECT_REASONS: [&str; 2] = ["FailedMount", "CreateContainerConfigError"];
+/// No failure holds anything back for longer: back-offs end at five minutes.
+const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// A failure that is being waited out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +40,8 @@ impl HeldStarts {
     pub fn hold_back(&self, mut plan: PodPlan, now: Timestamp) -> PodPlan {
         let mut wake: Option<Duration> = plan.requeue_after;
         let mut is_held = |held: &Held| match held.until {
-            Some(until) if until <= now => false,
+            // Nobody asks for longer: the clock was set back since.
+            Some(until) if until <= now || until.saturating_since(now) > LONGEST_HOLD => false,
             Some(until) => {
                 let left = until.saturating_since(now);
                 wake = Some(wake.map_or(left, |wake| wake.min(left)));
@@ -134,6 +137,16 @@ mod tests {
         assert_eq!(early.requeue_after, Some(Duration::from_secs(5)));
         let late = starts.hold_back(plan.clone(), Timestamp::from_secs(20));
         assert_eq!(late, plan);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_hold_anything_for_years() {
+        let mut starts = HeldStarts { pod: Some(held(Some(4_000_000_000))), ..HeldStarts::default() };
+        starts.containers.insert("bad".into(), held(Some(4_000_000_000)));
+        let plan = PodPlan { actions: vec![start("bad")], ..PodPlan::default() };
+        let shortly = starts.hold_back(plan.clone(), Timestamp::from_secs(3_999_999_700));
+        assert!(shortly.actions.is_empty(), "five minutes may be meant");
+        assert_eq!(starts.hold_back(plan.clone(), Timestamp::from_secs(1_795_190_400)), plan);
     }
 
     #[test]

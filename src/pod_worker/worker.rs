@@ -267,7 +267,9 @@ impl<R: Runtime> Worker<R> {
     fn next_look(&self, requeue_after: Option<Duration>) -> Next {
         let deps = &self.shared.deps;
         let started = deps.statuses.last(&self.uid).and_then(|status| status.start_time);
-        let deadline = started.and_then(|started| deadline_left(&self.pod, started, deps.clock.now()));
+        let deadline = started.and_then(|started| {
+            deadline_left(&self.pod, started, deps.clock.now(), deps.clock.since_boot())
+        });
         match (requeue_after, deadline) {
             (Some(after), Some(deadline)) => Next::After(after.min(deadline)),
             (Some(after), None) | (None, Some(after)) => Next::After(after),
@@ -543,6 +545,7 @@ impl<R: Runtime> Worker<R> {
         let runtime_name = deps.runtime_name.borrow();
         let context = StatusContext {
             now: deps.clock.now(),
+            up: deps.clock.since_boot(),
             previous: previous.as_ref(),
             waiting: &waiting,
             blocked: &plan.blocked,

@@ -30,6 +30,8 @@ const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
 pub struct StatusContext<'a> {
     /// Now.
     pub now: Timestamp,
+    /// For how long the machine has been up.
+    pub up: Duration,
     /// The status before this one; after a restart of the agent, the stored one.
     pub previous: Option<&'a PodStatus>,
     /// Reason and message of the last failed start per container, forgotten when one succeeds.
@@ -78,7 +80,7 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
             status.message.clone_from(&previous.message);
         }
     }
-    let left = deadline_left(pod, start_time, context.now);
+    let left = deadline_left(pod, start_time, context.now, context.up);
     if !is_terminal(status) && left == Some(Duration::ZERO) {
         "Failed".clone_into(&mut status.phase);
         DEADLINE_EXCEEDED.clone_into(&mut status.reason);
@@ -110,11 +112,13 @@ fn backing_off(status: &PodStatus) -> impl Iterator<Item = &str> {
     all.filter(waits).map(|status| status.name.as_str())
 }
 
-/// How long the pod may still be active; zero when its time is over, `None` without `activeDeadlineSeconds`.
+/// How long the pod may still be active; zero when its time is over, `None` without `activeDeadlineSeconds`. No pod is active
+/// for longer than its machine is `up`: a box that boots in 1970 and hears the time a minute later must not lose every pod
+/// that has a deadline (the kubelet's are lost).
 #[must_use]
-pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp) -> Option<Duration> {
+pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp, up: Duration) -> Option<Duration> {
     let allowed = Duration::from_secs(u64::try_from(pod.spec.active_deadline_seconds?).unwrap_or(0));
-    Some(allowed.saturating_sub(now.saturating_since(start_time)))
+    Some(allowed.saturating_sub(now.saturating_since(start_time).min(up)))
 }
 
 /// The last status of a pod that is gone from the runtime: nothing may look as if it still ran (upstream: TerminatePod).

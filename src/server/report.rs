@@ -242,6 +242,8 @@ pub enum SourceState {
     Waiting,
     /// Its last answer was valid.
     Ok,
+    /// So it did, and that set has not proved yet that it starts; the last good one is kept beside it.
+    Trial,
     /// It has answered before, but does not now; the last good set stands.
     Failing,
 }

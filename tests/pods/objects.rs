@@ -139,9 +139,9 @@ fn a_pod_waits_for_missing_objects_with_upstreams_words_and_starts_by_itself() {
     node.delete("waits");
     node.gone("waits");
     node.agent.remove_manifest("data.yaml");
-    wait_for("the claim to be gone", PATIENCE, || {
-        let shown = node.agent.cli(&["get", "pvc", "-o", "name"])?;
-        if shown.is_empty() { Ok(()) } else { Err(shown) }
+    wait_for("the claim to be gone and its data kept", PATIENCE, || {
+        let shown = node.agent.cli(&["get", "pvc"])?;
+        if shown.contains("Released") { Ok(()) } else { Err(shown) }
     });
     write(&node, "data.yaml", &[&claim("data")]);
     fs::remove_file(node.out("started")).expect("forget the first start");

@@ -31,7 +31,10 @@ fn a_set_that_does_not_start_is_given_up_for_the_last_good_one() {
 
     server.answer(answer(&[unpullable("web"), pod("extra")]));
     node.logged(&["A new set of pods is on trial", "20s"]);
-    node.running("extra");
+    let extra = node.running("extra");
+    let status = node.agent.cli(&["status", "--exit-zero"]).expect("the agent answers");
+    assert!(status.contains("http     trial"), "{status}");
+    node.keeps_running("extra", &extra);
     let problem = node.problem(&["did not start within 20s", "default/web", "ErrImageNeverPull"]);
     assert!(problem.starts_with(&server.url("/pods.yaml")), "{problem}");
     let back = node.running_other_than("web", Some(&web));

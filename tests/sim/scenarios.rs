@@ -2,6 +2,7 @@
 
 mod admission;
 mod cgroups;
+mod clock;
 mod crashes;
 mod disk;
 mod hooks;

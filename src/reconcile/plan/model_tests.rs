@@ -74,6 +74,7 @@ impl Model {
         let waiting = BTreeMap::new();
         let context = StatusContext {
             now: self.context.now,
+            up: Duration::MAX,
             previous: self.status.as_ref(),
             waiting: &waiting,
             blocked: &plan.blocked,

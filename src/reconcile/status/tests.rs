@@ -53,6 +53,7 @@ struct Case {
     terminal: bool,
     is_static: bool,
     now: i64,
+    up: Duration,
 }
 
 impl Default for Case {
@@ -65,6 +66,7 @@ impl Default for Case {
             terminal: false,
             is_static: true,
             now: NOW,
+            up: Duration::MAX,
         }
     }
 }
@@ -77,6 +79,7 @@ impl Case {
     fn of(&self, more: Value, observed: &ObservedPod) -> PodStatus {
         let context = StatusContext {
             now: Timestamp::from_secs(self.now),
+            up: self.up,
             previous: self.previous.as_ref(),
             waiting: &self.waiting,
             blocked: &self.blocked,
@@ -278,6 +281,22 @@ fn a_pod_past_its_deadline_has_failed() {
 }
 
 #[test]
+fn a_clock_that_jumps_ends_no_pod_before_its_time() {
+    let spec = || json!({"activeDeadlineSeconds": 60});
+    let booted = Case { now: 20, up: Duration::from_secs(20), ..Case::default() };
+    let first = booted.status(spec(), "a:running b:running");
+    let phase = |now, up| {
+        let up = Duration::from_secs(up);
+        Case { previous: Some(first.clone()), now, up, ..Case::default() }
+            .status(spec(), "a:running b:running")
+            .phase
+    };
+    assert_eq!(phase(NOW, 50), "Running", "from 1970 to now, half a minute later");
+    assert_eq!(phase(NOW + 31, 81), "Failed", "no machine that is up for less can have run it for longer");
+    assert_eq!(phase(-7, 50), "Running", "set back");
+}
+
+#[test]
 fn nothing_looks_alive_in_the_final_status() {
     let running = Case::default().status(json!({}), "a:running b:exited");
     let last = final_status(&pod(json!({})), running.clone(), false);
@@ -293,6 +312,7 @@ fn termination_messages_share_a_budget() {
     let empty = (BTreeMap::new(), BTreeMap::new());
     let context = StatusContext {
         now: Timestamp::from_secs(NOW),
+        up: Duration::MAX,
         previous: None,
         waiting: &empty.0,
         blocked: &[],

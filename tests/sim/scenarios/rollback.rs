@@ -1,7 +1,9 @@
 //! Sets of pods on trial: what does not start goes back to what was good, whatever happens meanwhile.
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use edge_agent::objects::ObjectContent;
 use edge_agent::pod_config::{REASON_ROLLED_BACK, RollbackConfig};
 use edge_agent::reconcile::rollback::Stage;
 use edge_agent::runtime::fake::FakeFaults;
@@ -128,7 +130,12 @@ fn objects_go_back_with_their_pods() {
         node.defined.insert(PodSource::Http, first.clone());
         node.want(PodSource::Http, &good());
         node.wait(MINUTE).await;
-        node.defined.insert(PodSource::Http, vec![config_map("shared", "two", PodSource::Http)]);
+        // The new one may not change, which does not keep it.
+        let mut second = config_map("shared", "two", PodSource::Http);
+        if let ObjectContent::ConfigMap { immutable, .. } = &mut Rc::make_mut(&mut second.object).content {
+            *immutable = true;
+        }
+        node.defined.insert(PodSource::Http, vec![second]);
         node.want(PodSource::Http, &bad());
         node.wait(6 * MINUTE).await;
         assert!(runs(&node, &good()[0]));
