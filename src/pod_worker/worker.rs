@@ -491,7 +491,7 @@ impl<R: Runtime> Worker<R> {
             }
             let written = self.shared.deps.store.put_container_state(&self.uid, &start.name, state).await;
             if let Err(error) = written {
-                // A full or read-only disk must not stop what should run: memory remembers until it can be written.
+                // A full or read-only disk must not stop what should run: the store writes it when it can.
                 log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember restart count");
             }
             self.containers.insert(start.name.clone(), state);
