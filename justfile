@@ -34,6 +34,10 @@ storm pods="100" rounds="300":
 faults rounds="500" seed="1":
     AGENT_FAULT_ROUNDS={{rounds}} AGENT_FAULT_SEED={{seed}} cargo test --locked --test it whatever_dies -- --nocapture
 
+# A disk that fails: so many calls that fail, in every way that disks do, and five times as many power cuts. As root.
+fs-faults rounds="600" seed="1":
+    AGENT_FS_FAULT_ROUNDS={{rounds}} AGENT_FS_FAULT_SEED={{seed}} cargo test --locked --test it fs_faults:: -- --nocapture --test-threads=1
+
 # The release binary's figures. As root; AGENT_BUDGET_STRICT=1 fails on times, too.
 budget:
     cargo build --locked --release --bin agent

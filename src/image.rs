@@ -168,13 +168,18 @@ impl<R: Runtime> ImagePuller<R> {
                     request.image
                 );
                 self.event(&request, EventType::Normal, "Pulled", &text);
+                self.back_off.borrow_mut().remove(&(request.pod.uid.clone(), image));
                 Ok(status)
             }
             (PullDecision::Refuse, _) => {
                 let message =
                     format!("Container image {:?} is not present with pull policy of Never", request.image);
                 self.event(&request, EventType::Warning, "ErrImageNeverPull", &message);
-                Err(StartFailure { reason: "ErrImageNeverPull", message, retry_after: Some(self.limits.max) })
+                // Somebody may bring it at any time, and what waits for it should not wait much longer than that took.
+                let reason = "ErrImageNeverPull";
+                let key = (request.pod.uid.clone(), image);
+                let retry_after = Some(self.lengthen_back_off(key, format!("{reason}: {message}")));
+                Err(StartFailure { reason, message, retry_after })
             }
             _ => self.pull(&request, &image).await,
         }
@@ -293,16 +298,20 @@ impl<R: Runtime> ImagePuller<R> {
             "Failed",
             &format!("Failed to pull image {:?}: {message}", request.image),
         );
+        self.lengthen_back_off(key, format!("{reason}: {message}"));
+        // Soon again: the next look finds the back-off and the status says ImagePullBackOff, as users know it.
+        StartFailure { reason, message, retry_after: Some(TELL_BACK_OFF_AFTER) }
+    }
+
+    /// The first wait, or twice the last one.
+    fn lengthen_back_off(&self, key: (PodUid, String), last_error: String) -> Duration {
         let mut back_off = self.back_off.borrow_mut();
         let delay = match back_off.get(&key) {
             Some(entry) => (entry.delay * 2).min(self.limits.max),
             None => self.limits.initial,
         };
-        let entry =
-            PullBackOff { delay, failed_at: self.clock.now(), last_error: format!("{reason}: {message}") };
-        back_off.insert(key, entry);
-        // Soon again: the next look finds the back-off and the status says ImagePullBackOff, as users know it.
-        StartFailure { reason, message, retry_after: Some(TELL_BACK_OFF_AFTER) }
+        back_off.insert(key, PullBackOff { delay, failed_at: self.clock.now(), last_error });
+        delay
     }
 
     fn take_token(&self) -> bool {

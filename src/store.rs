@@ -256,15 +256,24 @@ impl StoreHandle {
     /// Remembers restart count and back-off, durably, if they changed.
     ///
     /// # Errors
-    /// Nothing was changed on the disk.
+    /// Nothing was changed on the disk; it is tried again behind.
     pub async fn put_container_state(
         &self,
         uid: &PodUid,
         name: &ContainerName,
         state: StoredContainerState,
     ) -> Result<(), StoreError> {
-        let (uid, name) = (uid.to_string(), name.to_string());
-        self.write("container state", move |db| db.put_container_state(&uid, &name, state)).await
+        let (pod, container) = (uid.to_string(), name.to_string());
+        let job = move |db: &mut Db| db.put_container_state(&pod, &container, state);
+        let result = self.write("container state", job).await;
+        let mut pending = self.shared.pending.borrow_mut();
+        if result.is_ok() {
+            pending.forget_refused(uid, name);
+        } else {
+            pending.put_refused(uid.clone(), name.clone(), state);
+            self.shared.work.notify_one();
+        }
+        result
     }
 
     /// Replaces the list of what is wrong with a source, if it changed.
@@ -325,6 +334,9 @@ impl StoreHandle {
             .await?;
         self.pass(WriteMoment::After).await;
         self.note("statuses and events", &result);
+        if result.is_ok() && !batch.container_states.is_empty() {
+            self.shared.troubles.borrow_mut().remove("container state");
+        }
         let mut pending = self.shared.pending.borrow_mut();
         match result {
             Ok(strangers) => strangers.into_iter().for_each(|uid| pending.was_dropped(&PodUid::from(uid))),

@@ -267,9 +267,8 @@ impl<R: Runtime> Worker<R> {
     fn next_look(&self, requeue_after: Option<Duration>) -> Next {
         let deps = &self.shared.deps;
         let started = deps.statuses.last(&self.uid).and_then(|status| status.start_time);
-        let deadline = started.and_then(|started| {
-            deadline_left(&self.pod, started, deps.clock.now(), deps.clock.since_boot())
-        });
+        let deadline = started
+            .and_then(|started| deadline_left(&self.pod, started, deps.clock.now(), deps.clock.since_boot()));
         match (requeue_after, deadline) {
             (Some(after), Some(deadline)) => Next::After(after.min(deadline)),
             (Some(after), None) | (None, Some(after)) => Next::After(after),
@@ -493,7 +492,7 @@ impl<R: Runtime> Worker<R> {
             }
             let written = self.shared.deps.store.put_container_state(&self.uid, &start.name, state).await;
             if let Err(error) = written {
-                // A full or read-only disk must not stop what should run: memory remembers until it can be written.
+                // A full or read-only disk must not stop what should run: the store writes it when it can.
                 log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember restart count");
             }
             self.containers.insert(start.name.clone(), state);

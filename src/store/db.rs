@@ -87,6 +87,8 @@ pub(crate) type StoredContainerStateRow = (i64, Option<i64>, Option<i64>);
 pub(crate) struct Batch {
     pub statuses: Vec<(String, String)>,
     pub events: Vec<StoredEvent>,
+    /// What a disk has refused: pod, container.
+    pub container_states: Vec<(String, String, StoredContainerState)>,
 }
 
 /// One open database.
@@ -95,13 +97,16 @@ pub(crate) struct Db {
     connection: Option<Connection>,
     durability: Option<Durability>,
     key: StoreKey,
+    /// A sync may have failed. The kernel takes what it was to write for written then, and later syncs leave it out: what can
+    /// be read from the log may not be on the disk, and all that is committed after it would be lost with it.
+    suspect: bool,
     /// Held as long as the connection; released by the kernel when the process dies.
     lock: Option<std::fs::File>,
 }
 
 impl Db {
     pub(crate) fn new(connection: Connection, lock: Option<std::fs::File>, key: StoreKey) -> Self {
-        Self { connection: Some(connection), durability: None, key, lock }
+        Self { connection: Some(connection), durability: None, key, suspect: false, lock }
     }
 
     /// Encrypts what is stored in the clear, when there is a key, and leaves no trace of it in the files. What an earlier
@@ -151,8 +156,34 @@ impl Db {
         self.connection.as_mut().ok_or(StoreError::Closed)
     }
 
-    /// A write transaction at the wanted level. `synchronous` is a setting of the connection and costs no write.
+    /// A write transaction at the wanted level, on top of what is certainly on the disk.
     fn write<T>(
+        &mut self,
+        durability: Durability,
+        action: &'static str,
+        job: impl FnOnce(&Transaction<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if self.suspect {
+            self.suspect = !self.fold_log()?;
+        }
+        let result = self.transact(durability, action, job);
+        self.suspect |= matches!(result, Err(StoreError::Io { .. }));
+        result
+    }
+
+    /// Writes everything that is in the log into the file, syncs it, and begins the log anew. False when a reader is in the way.
+    fn fold_log(&mut self) -> Result<bool, StoreError> {
+        self.durability = None;
+        let connection = self.connection()?;
+        connection.pragma_update(None, "synchronous", "FULL").doing("set the sync level")?;
+        let busy: i64 = connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .doing("write the log into the store after an error of the disk")?;
+        Ok(busy == 0)
+    }
+
+    /// `synchronous` is a setting of the connection and costs no write.
+    fn transact<T>(
         &mut self,
         durability: Durability,
         action: &'static str,
@@ -247,21 +278,8 @@ impl Db {
         container: &str,
         state: StoredContainerState,
     ) -> Result<(), StoreError> {
-        let delay =
-            state.back_off.map(|back_off| i64::try_from(back_off.delay.as_nanos()).unwrap_or(i64::MAX));
-        let updated = state.back_off.map(|back_off| back_off.updated.as_nanos());
         self.write(Durability::Full, "write container state", |transaction| {
-            execute(
-                transaction,
-                "INSERT INTO container_state VALUES (?1, ?2, ?3, ?4, ?5)
-                 ON CONFLICT (uid, container) DO UPDATE SET restart_count = excluded.restart_count,
-                    back_off_nanos = excluded.back_off_nanos, back_off_updated = excluded.back_off_updated
-                 WHERE restart_count IS NOT excluded.restart_count
-                    OR back_off_nanos IS NOT excluded.back_off_nanos
-                    OR back_off_updated IS NOT excluded.back_off_updated",
-                params![uid, container, state.restart_count, delay, updated],
-            )
-            .map(drop)
+            write_container_state(transaction, uid, container, state)
         })
     }
 
@@ -312,8 +330,24 @@ impl Db {
     /// Answers the uids of statuses that were not kept because nobody wants or stops such a pod: nobody would ever clear
     /// them away.
     pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<Vec<String>, StoreError> {
-        self.write(Durability::Normal, "write statuses and events", |transaction| {
+        let has_states = !batch.container_states.is_empty();
+        let durability = if has_states { Durability::Full } else { Durability::Normal };
+        self.write(durability, "write statuses and events", |transaction| {
             let mut strangers = Vec::new();
+            for (uid, container, state) in &batch.container_states {
+                // A later one may have been written meanwhile, and counts only grow.
+                let is_old = transaction
+                    .query_row(
+                        "SELECT restart_count > ?3 FROM container_state WHERE uid = ?1 AND container = ?2",
+                        params![uid, container, state.restart_count],
+                        |row| row.get(0),
+                    )
+                    .optional()
+                    .doing("look up container state")?;
+                if is_old != Some(true) && is_known(transaction, uid)? {
+                    write_container_state(transaction, uid, container, *state)?;
+                }
+            }
             for (uid, json) in &batch.statuses {
                 if is_known(transaction, uid)? {
                     execute(
@@ -344,6 +378,27 @@ impl Db {
         let key = self.key.clone();
         read_all(self.connection()?, &key)
     }
+}
+
+fn write_container_state(
+    transaction: &Transaction<'_>,
+    uid: &str,
+    container: &str,
+    state: StoredContainerState,
+) -> Result<(), StoreError> {
+    let delay = state.back_off.map(|back_off| i64::try_from(back_off.delay.as_nanos()).unwrap_or(i64::MAX));
+    let updated = state.back_off.map(|back_off| back_off.updated.as_nanos());
+    execute(
+        transaction,
+        "INSERT INTO container_state VALUES (?1, ?2, ?3, ?4, ?5)
+         ON CONFLICT (uid, container) DO UPDATE SET restart_count = excluded.restart_count,
+            back_off_nanos = excluded.back_off_nanos, back_off_updated = excluded.back_off_updated
+         WHERE restart_count IS NOT excluded.restart_count
+            OR back_off_nanos IS NOT excluded.back_off_nanos
+            OR back_off_updated IS NOT excluded.back_off_updated",
+        params![uid, container, state.restart_count, delay, updated],
+    )
+    .map(drop)
 }
 
 fn put_source(

@@ -1,4 +1,4 @@
-//! What waits to be written behind: the latest status per pod, events added up.
+//! What waits to be written behind: the latest status per pod, events added up, container states that the disk refused.
 //!
 //! Owns the queue and its bounds. Must not know SQL.
 
@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::db::{Batch, MAX_EVENTS};
-use super::records::{EventKey, StoredEvent};
+use super::records::{EventKey, StoredContainerState, StoredEvent};
 use crate::api::pod::PodStatus;
-use crate::types::{PodUid, Timestamp};
+use crate::types::{ContainerName, PodUid, Timestamp};
 
 #[derive(Default)]
 pub(crate) struct Pending {
@@ -16,6 +16,7 @@ pub(crate) struct Pending {
     events: BTreeMap<EventKey, StoredEvent>,
     /// Fingerprint of the last status queued per pod, so that an unchanged one does not even wake the writer.
     seen: BTreeMap<PodUid, u64>,
+    refused: BTreeMap<(PodUid, ContainerName), StoredContainerState>,
 }
 
 impl Pending {
@@ -30,6 +31,18 @@ impl Pending {
         }
         self.statuses.insert(uid.clone(), json);
         true
+    }
+
+    /// The disk has refused it; the latest one waits.
+    pub(crate) fn put_refused(&mut self, uid: PodUid, name: ContainerName, state: StoredContainerState) {
+        self.refused.insert((uid, name), state);
+    }
+
+    /// A later one is on the disk.
+    pub(crate) fn forget_refused(&mut self, uid: &PodUid, name: &ContainerName) {
+        if !self.refused.is_empty() {
+            self.refused.remove(&(uid.clone(), name.clone()));
+        }
     }
 
     /// At the bound the oldest waiting event goes.
@@ -54,6 +67,7 @@ impl Pending {
     pub(crate) fn forget(&mut self, uid: &PodUid) {
         self.statuses.remove(uid);
         self.seen.remove(uid);
+        self.refused.retain(|(owner, _), _| owner != uid);
     }
 
     /// The store did not keep the status; should the pod become known, the same status is news.
@@ -65,7 +79,7 @@ impl Pending {
 
     /// Everything that waits, oldest event first; `None` when nothing does.
     pub(crate) fn take(&mut self) -> Option<Batch> {
-        if self.statuses.is_empty() && self.events.is_empty() {
+        if self.statuses.is_empty() && self.events.is_empty() && self.refused.is_empty() {
             return None;
         }
         let statuses = std::mem::take(&mut self.statuses);
@@ -74,6 +88,10 @@ impl Pending {
         Some(Batch {
             statuses: statuses.into_iter().map(|(uid, json)| (uid.to_string(), json)).collect(),
             events,
+            container_states: std::mem::take(&mut self.refused)
+                .into_iter()
+                .map(|((uid, name), state)| (uid.to_string(), name.to_string(), state))
+                .collect(),
         })
     }
 
@@ -88,6 +106,10 @@ impl Pending {
         }
         for event in batch.events {
             self.put_event(event);
+        }
+        for (uid, name, state) in batch.container_states {
+            let key = (PodUid::from(uid), ContainerName::from(name));
+            self.refused.entry(key).or_insert(state);
         }
     }
 }

@@ -608,6 +608,30 @@ fn a_full_disk_is_told_apart_and_what_waits_stays_waiting() {
 }
 
 #[test]
+fn a_restart_count_that_the_disk_refused_is_written_behind_unless_a_later_one_was() {
+    run(async {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        store.commit_source(PodSource::File, &[pod("a", "1"), pod("b", "1")], &[], None).await.unwrap();
+        let main = ContainerName::from("main");
+        let count = |restart_count| StoredContainerState { restart_count, back_off: None };
+        let [a, b, gone] = ["uid-a", "uid-b", "uid-gone"].map(PodUid::from);
+        store.run(|db| db.execute_for_test("PRAGMA query_only = ON")).await.unwrap();
+        for (uid, number) in [(&a, 1), (&a, 2), (&b, 1), (&gone, 1)] {
+            store.put_container_state(uid, &main, count(number)).await.unwrap_err();
+        }
+        assert!(store.flush().await.is_err() && store.trouble().is_some());
+        store.run(|db| db.execute_for_test("PRAGMA query_only = OFF")).await.unwrap();
+        store.put_container_state(&b, &main, count(2)).await.unwrap();
+        store.flush().await.unwrap();
+        assert_eq!(store.trouble(), None);
+        let states = store.load().await.unwrap().container_state;
+        let counts: Vec<_> = states.iter().map(|(uid, names)| (uid, names[&main].restart_count)).collect();
+        assert_eq!(counts, [(&a, 2), (&b, 2)], "and none of a pod that nobody knows");
+    });
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_told_apart_and_still_read() {
     run(async {
         let directory = Directory::new();

@@ -158,6 +158,11 @@ impl AgentProcess {
         })
     }
 
+    /// How it ended, when it has by itself.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut().expect("the agent was started").try_wait().expect("look after the agent")
+    }
+
     /// Everything it has logged so far.
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()

@@ -10,6 +10,7 @@ use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, Reference, io_error, normalise_reference, remove_tree, short,
     step,
 };
+use crate::sys::layer::sync_dir;
 use crate::sys::lock;
 
 /// An image whose layers are unpacked.
@@ -136,6 +137,11 @@ impl ImageStore {
         (record.id, record.manifest, record.layers, record.pinned) = (id, manifest, layers, pinned);
         let image = self.image(&index.images[at])?;
         if index != before {
+            // Their names are durable, unless it was a sync of theirs that failed an earlier try: the index must not name what
+            // may be gone after a power cut. Costs nothing where there is nothing to write.
+            for directory in [self.root.join("layers"), self.blobs()] {
+                sync_dir(&directory).map_err(io_error("sync", &directory))?;
+            }
             self.save(&index)?;
         }
         Ok(image)

@@ -1,14 +1,16 @@
 //! The directory of image archives: what lies there at the start is imported, and what lands there later.
 //!
-//! Owns when a file is looked at. Must not know what is in it. A file that goes takes no image along.
+//! Owns when a file is looked at. Must not know what is in it. A file that goes takes no image along. One that is broken waits
+//! for a whole one in its place; one that the machine has failed (no room, an error of a disk) is tried again by itself.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::index::Archive;
-use super::{Image, ImageError, ImageStore, io_error};
+use super::{Image, ImageError, ImageStore, LayerError, io_error};
 use crate::logging::chain;
 use crate::rt;
 use crate::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
@@ -16,9 +18,29 @@ use crate::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
 /// A file as it was looked at: a change of any of these makes it another. Size, time in nanoseconds, inode.
 type Stamp = (u64, i64, u64);
 
+/// Until an archive that the machine has failed is tried again: first, and, doubled each time, at most.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+
 /// Archives that could not be imported, as they were: they are told of once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Broken(BTreeMap<PathBuf, Stamp>);
+pub struct Broken(BTreeMap<PathBuf, Failed>);
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Failed {
+    stamp: Stamp,
+    /// It was not the archive's fault.
+    again: bool,
+}
+
+impl Broken {
+    /// Whether there are some for which another try is of use though nothing of them changes.
+    #[must_use]
+    pub fn any_again(&self) -> bool {
+        self.0.values().any(|failed| failed.again)
+    }
+}
 
 /// What a look at the directory brought.
 #[derive(Debug, Default)]
@@ -75,7 +97,8 @@ impl ImageStore {
                     && (archive.size, archive.mtime, archive.inode) == stamp
                     && !archive.images.iter().any(is_damaged)
             });
-            if is_known || broken.0.get(&path) == Some(&stamp) {
+            let before = broken.0.get(&path).copied().filter(|failed| failed.stamp == stamp);
+            if is_known || before.is_some_and(|failed| !failed.again) {
                 continue;
             }
             let result = self.import(&path).and_then(|images| {
@@ -94,13 +117,32 @@ impl ImageStore {
                     imported.images.extend(images);
                 }
                 Err(error) => {
-                    broken.0.insert(path.clone(), stamp);
-                    imported.failed.push((path, error));
+                    let failed = Failed { stamp, again: is_the_machines(&error) };
+                    broken.0.insert(path.clone(), failed);
+                    if before != Some(failed) {
+                        imported.failed.push((path, error));
+                    }
                 }
             }
         }
         Ok(imported)
     }
+}
+
+/// The kernel has said no, or there is no room: the same archive may do the next time.
+fn is_the_machines(error: &ImageError) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        let is_of_kernel =
+            error.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error().is_some());
+        let is_room = matches!(error.downcast_ref(), Some(LayerError::Space { .. }));
+        let is_gone = matches!(error.downcast_ref(), Some(ImageError::LayerMissing(_)));
+        if is_of_kernel || is_room || is_gone {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 fn is_unfinished(path: &Path) -> bool {
@@ -136,6 +178,7 @@ pub async fn watch_images(
     watcher.watch(&directory, Interest::Contents).map_err(WatchError::Watch)?;
     let mut broken = Broken::default();
     let mut is_first = true;
+    let mut retry = FIRST_RETRY;
     loop {
         let (store, place, before) = (store.clone(), directory.clone(), std::mem::take(&mut broken));
         let (result, after) = rt::blocking("import images", move || {
@@ -149,12 +192,26 @@ pub async fn watch_images(
             changed(images);
         }
         is_first = false;
-        let mut events = Vec::new();
-        while !events.iter().any(is_news) {
-            events.clear();
-            watcher.read(&mut events).await.map_err(WatchError::Watch)?;
+        if broken.any_again() {
+            // Whichever comes first; nothing is lost of events that wait.
+            if let Ok(news) = tokio::time::timeout(retry, wait_for_news(&watcher)).await {
+                news?;
+            }
+            retry = (retry * 2).min(LONGEST_RETRY);
+        } else {
+            retry = FIRST_RETRY;
+            wait_for_news(&watcher).await?;
         }
     }
+}
+
+async fn wait_for_news(watcher: &Watcher) -> Result<(), WatchError> {
+    let mut events = Vec::new();
+    while !events.iter().any(is_news) {
+        events.clear();
+        watcher.read(&mut events).await.map_err(WatchError::Watch)?;
+    }
+    Ok(())
 }
 
 /// One line for each archive.
@@ -167,10 +224,15 @@ fn tell(directory: &Path, result: Result<Imported, ImageError>) -> Vec<Image> {
         }
     };
     for (path, error) in &imported.failed {
-        log::error!(
-            path = path.display().to_string(), err = chain(error);
-            "An image archive cannot be imported; put a whole one in its place, it is tried again then"
-        );
+        let (path, err) = (path.display().to_string(), chain(error));
+        if is_the_machines(error) {
+            log::error!(path = path, err = err; "An image archive cannot be imported now; it is tried again");
+        } else {
+            log::error!(
+                path = path, err = err;
+                "An image archive cannot be imported; put a whole one in its place, it is tried again then"
+            );
+        }
     }
     for image in &imported.images {
         let name = image.repo_tags.first().unwrap_or(&image.id);
