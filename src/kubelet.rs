@@ -81,6 +81,7 @@ enum Event {
     RetryWrites,
     Watchdog,
     Quiet,
+    Served,
 }
 
 impl<R: Runtime> Kubelet<R> {
@@ -115,9 +116,11 @@ impl<R: Runtime> Kubelet<R> {
                 _ = write_timer.tick(), if has_unwritten => Event::RetryWrites,
                 () = tick(watchdog.as_mut()) => Event::Watchdog,
                 () = reached(quiet_at) => Event::Quiet,
+                // Losing it is safe: the next client tells of both.
+                () = self.view.served() => Event::Served,
             };
             self.view.set_busy(true);
-            if matches!(event, Event::Source(_) | Event::Pleg(_)) {
+            if matches!(event, Event::Source(_) | Event::Pleg(_) | Event::Served) {
                 quiet_at = Some(tokio::time::Instant::now() + QUIET);
             }
             match event {
@@ -134,6 +137,8 @@ impl<R: Runtime> Kubelet<R> {
                     self.view.set_store_trouble(self.pod_config.store_trouble());
                 }
                 Event::Watchdog => self.notifier.alive(),
+                // What a client needed is given back when it is quiet again, TLS and all.
+                Event::Served => {}
                 Event::Quiet => {
                     quiet_at = None;
                     sys::memory::rest();

@@ -69,6 +69,7 @@ async fn serve_connection(stream: UnixStream, node: SharedNode, clock: Clock, pl
     let place = Rc::new(place);
     let patience = Patience::default();
     let waits = patience.clone();
+    let served = Rc::clone(&node);
     let service = service_fn(move |request: Request<Incoming>| {
         let (node, clock, place) = (Rc::clone(&node), clock.clone(), Rc::clone(&place));
         let patience = waits.clone();
@@ -91,6 +92,7 @@ async fn serve_connection(stream: UnixStream, node: SharedNode, clock: Clock, pl
         // A client's mistake or impatience; nobody has to act.
         log::debug!(err:% = error; "Local connection ended early");
     }
+    served.served();
 }
 
 async fn respond(

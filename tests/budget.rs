@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::agent::AgentProcess;
+use crate::support::api::Api;
 use crate::support::image::STAMP;
 use crate::support::runtime::{Kind as RuntimeKind, TestRuntime, on};
 use crate::support::wait::{pause, wait_for};
@@ -28,6 +29,8 @@ const IDLE_SECONDS: u64 = 60;
 const SETTLE: Duration = Duration::from_secs(5);
 /// A start's last coalesced writes are on disk by then; idleness begins after it.
 const SETTLE_MANY: Duration = Duration::from_secs(20);
+/// Enough to show what each would leave behind.
+const REQUESTS: usize = 50;
 /// All pods run by then, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -160,6 +163,8 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
     let runtime = TestRuntime::start();
     let out = runtime.scratch().dir("out");
     let mut agent = runtime.agent().with_program(&release_binary());
+    // As an agent is that nobody configured: with its API.
+    let api = Api::of(&mut agent, runtime.scratch().path());
 
     let started = Instant::now();
     agent.start();
@@ -188,6 +193,12 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
     idleness(&agent, &mut table);
     let usual = usual_pss_megabytes(agent.pid());
     table.hard("agent PSS with 50 pods", usual, 10.0, "MB");
+    let admin = api.person(&agent, "admin", &[]);
+    for _ in 0..REQUESTS {
+        assert_eq!(api.curl(Some(&admin), "/pods", &[]).0, 200);
+    }
+    pause(SETTLE_MANY);
+    table.hard("... after 50 times all of them over TLS", pss_megabytes(agent.pid()), 10.0, "MB");
     monitors::measure(&agent, usual, &mut table);
     agent.assert_alive();
     finish(&table);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::desired::SourceObject;
@@ -68,6 +68,7 @@ pub struct View {
     /// The scheme of container ids, as statuses show it; shared with workers.
     runtime_name: Rc<RefCell<String>>,
     version: watch::Sender<u64>,
+    served: Notify,
 }
 
 impl View {
@@ -76,7 +77,13 @@ impl View {
     pub fn new(identity: Identity, runtime_name: Rc<RefCell<String>>) -> Self {
         let runtime = RuntimeReport { endpoint: identity.endpoint.clone(), ..RuntimeReport::default() };
         let state = State { runtime, ..State::default() };
-        Self { identity, state: RefCell::new(state), runtime_name, version: watch::Sender::new(0) }
+        Self {
+            identity,
+            state: RefCell::new(state),
+            runtime_name,
+            version: watch::Sender::new(0),
+            served: Notify::new(),
+        }
     }
 
     /// Changes whenever something in here does.
@@ -116,6 +123,16 @@ impl View {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A client has been served.
+    pub(super) fn set_served(&self) {
+        self.served.notify_one();
+    }
+
+    /// Waits until a client has been served since the last time.
+    pub(super) async fn served(&self) {
+        self.served.notified().await;
     }
 
     /// The loop takes something up, or waits again.

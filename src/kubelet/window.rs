@@ -112,6 +112,10 @@ impl<R: Enter> Node for Window<R> {
         self.view.loop_health()
     }
 
+    fn served(&self) {
+        self.view.set_served();
+    }
+
     fn configuration(&self) -> Value {
         self.configuration.clone()
     }

@@ -107,11 +107,13 @@ async fn serve_tls(stream: TcpStream, api: Rc<Api>, place: Place) {
     let certificates: Rc<[CertificateDer<'static>]> =
         shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let place = Rc::new(place);
+    let node = Rc::clone(&api.node);
     serve_requests(stream, move |request| {
         let (api, certificates, place) = (Rc::clone(&api), Rc::clone(&certificates), Rc::clone(&place));
         async move { respond(request, &api, &certificates, place).await }
     })
     .await;
+    node.served();
 }
 
 async fn respond(

@@ -54,6 +54,8 @@ pub trait Node {
     fn pods(&self) -> Vec<Pod>;
     /// Whether the loop goes round.
     fn loop_health(&self) -> LoopHealth;
+    /// A connection has ended: what it needed may be given back.
+    fn served(&self);
     /// The configuration in force, as KubeletConfiguration.
     fn configuration(&self) -> Value;
     /// Every flag and its value.
@@ -100,6 +102,8 @@ pub mod testing {
         fn loop_health(&self) -> LoopHealth {
             Ok(())
         }
+
+        fn served(&self) {}
 
         fn configuration(&self) -> Value {
             serde_json::json!({ "kind": "KubeletConfiguration" })

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{IDLE_SECONDS, PATIENCE, Table, float, monitors, release_binary};
 use crate::support::agent::AgentProcess;
+use crate::support::api::Api;
 use crate::support::image::BUSYBOX;
 use crate::support::runtime::TestRuntime;
 use crate::support::wait::{pause, wait_for};
@@ -60,8 +61,10 @@ fn run(command: &mut Command) {
 /// Adds the rows.
 pub fn measure(table: &mut Table) {
     let runtime = TestRuntime::start();
-    let flash = Flash::mount(&runtime.scratch().path().join("agent"));
+    let flash_dir = runtime.scratch().path().join("agent");
+    let flash = Flash::mount(&flash_dir);
     let mut agent = runtime.agent().with_program(&release_binary());
+    let _api = Api::of(&mut agent, &flash_dir);
     agent.start();
     monitors::wait_for_images(&agent);
     pause(SETTLE);
