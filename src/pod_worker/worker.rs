@@ -267,9 +267,8 @@ impl<R: Runtime> Worker<R> {
     fn next_look(&self, requeue_after: Option<Duration>) -> Next {
         let deps = &self.shared.deps;
         let started = deps.statuses.last(&self.uid).and_then(|status| status.start_time);
-        let deadline = started.and_then(|started| {
-            deadline_left(&self.pod, started, deps.clock.now(), deps.clock.since_boot())
-        });
+        let deadline = started
+            .and_then(|started| deadline_left(&self.pod, started, deps.clock.now(), deps.clock.since_boot()));
         match (requeue_after, deadline) {
             (Some(after), Some(deadline)) => Next::After(after.min(deadline)),
             (Some(after), None) | (None, Some(after)) => Next::After(after),
