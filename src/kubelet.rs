@@ -7,6 +7,7 @@
 pub mod cri;
 mod earlier;
 mod embedded;
+mod logs;
 mod memory;
 pub mod node_facts;
 pub mod report;

@@ -29,6 +29,7 @@ pub mod http;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod admission;
+pub mod container_logs;
 pub mod cri_server;
 pub mod events;
 pub mod executor;

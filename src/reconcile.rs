@@ -13,6 +13,7 @@ pub mod images;
 pub mod keyring;
 pub mod lifecycle;
 pub mod local_objects;
+pub mod log_rotation;
 pub mod merge;
 pub mod mounts;
 pub mod network;

@@ -49,6 +49,8 @@ pub trait Runtime: 'static {
     /// Removes an ended container. Fine on one that is gone.
     async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError>;
 
+    /// Opens a running container's log anew, after somebody has moved it aside.
+    async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), RuntimeError>;
     /// Changes a running container's cgroup values; zero values are left as they are.
     async fn update_container_resources(
         &self,

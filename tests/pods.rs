@@ -21,6 +21,7 @@ mod fixture;
 mod hooks;
 mod inside;
 mod lifecycle;
+mod logs;
 mod manifests;
 mod network;
 mod objects;

@@ -172,6 +172,7 @@ pub(super) static FLAGS: &[Flag] = &[
     ours("runonce-timeout", Duration, "5m", "how long --runonce waits for the pods"),
     ours("runonce-wait", Text, "running", "what --runonce waits for: running or completed"),
     ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)"),
+    ours("container-log-ram", Text, "", "keep container logs in memory, at most this much for all (64Mi); they go with the boot, and nothing of them is written to disk"),
     ours("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and its relatives"),
     ours("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: records of what runs, on a tmpfs"),
     ours("bridge-name", Text, "agent0", "embedded runtime: the bridge of pods; also names its nftables table"),

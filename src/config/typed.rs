@@ -18,7 +18,11 @@ use super::resolve::{Layered, Origin, layer};
 use super::schema::KubeletConfiguration;
 use super::{Environment, Resolved, explain, tree, validate};
 use crate::api::decode::decode;
+use crate::api::quantity::Quantity;
 use crate::http::ClientFiles;
+
+/// Less memory than this for logs would be a mistyped unit.
+const LEAST_LOG_RAM: u64 = 1 << 20;
 
 /// The kubelet's flags that are no fields of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +88,8 @@ pub struct AgentFlags {
     pub token_auth_file: Option<PathBuf>,
     /// Holds the key for Secrets in the store.
     pub store_key_file: Option<PathBuf>,
+    /// Most bytes of memory for container logs; `None`: they are on disk.
+    pub container_log_ram: Option<u64>,
     /// The socket of `agent status`.
     pub agent_socket: PathBuf,
     /// Records of the embedded runtime.
@@ -163,6 +169,20 @@ fn kubelet_flags(values: &Values<'_>) -> KubeletFlags {
     }
 }
 
+fn container_log_ram(text: &str) -> Result<Option<u64>, ConfigError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let bytes = Quantity::parse(text).ok().and_then(|size| u64::try_from(size.value()).ok());
+    if let Some(bytes) = bytes.filter(|bytes| *bytes >= LEAST_LOG_RAM) {
+        return Ok(Some(bytes));
+    }
+    let mut findings = Findings::default();
+    let problem = format!("{text:?} is no amount of memory of at least 1Mi; for example 64Mi");
+    findings.add("--container-log-ram", problem);
+    Err(ConfigError::Flags(findings))
+}
+
 fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<AgentFlags, ConfigError> {
     let path = |name: &str| Some(values.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from);
     let run_once_wait = match values.text("runonce-wait").as_str() {
@@ -196,6 +216,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         findings.add("--manifest-url-rollback-after", trouble);
         return Err(ConfigError::Flags(findings));
     }
+    let container_log_ram = container_log_ram(&values.text("container-log-ram"))?;
     let manifest_url_client = certificate.map(|certificate| ClientFiles { certificate, key });
     Ok(AgentFlags {
         run_once,
@@ -209,6 +230,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         manifest_url_rollback_after,
         token_auth_file: path("token-auth-file"),
         store_key_file: path("store-key-file"),
+        container_log_ram,
         agent_socket: PathBuf::from(values.text("agent-socket")),
         runtime_state_dir: PathBuf::from(values.text("runtime-state-dir")),
         bridge_name: values.text("bridge-name"),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::api::pod::Pod;
 use crate::executor::Executor;
 use crate::observed::ObservedContainer;
+use crate::reconcile::log_rotation::is_rotated;
 use crate::rt;
 use crate::runtime::Runtime;
 use crate::sys::dir::make_dir;
@@ -94,8 +95,15 @@ impl<R: Runtime> Executor<R> {
             self.config.container_logs_dir.join(log_link_name(pod, name, &container.id)),
             messages.join(termination_log_name(container.attempt)),
         ];
-        files.extend(log_of.map(|attempt| logs.join(log_file_name(attempt))));
+        let log = log_of.map(log_file_name);
+        files.extend(log.iter().map(|log| logs.join(log)));
         rt::blocking("remove container files", move || {
+            if let Some(log) = log {
+                let entries = std::fs::read_dir(&logs).into_iter().flatten().flatten();
+                let rotated =
+                    entries.filter(|entry| is_rotated(&log, entry.file_name().to_str().unwrap_or_default()));
+                files.extend(rotated.map(|entry| entry.path()));
+            }
             for file in files {
                 let _ = std::fs::remove_file(file);
             }

@@ -26,7 +26,7 @@ use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::serving::{self, ServingError};
 use crate::kubelet::window::{Enter, Window};
-use crate::kubelet::{Kubelet, embedded};
+use crate::kubelet::{Kubelet, embedded, logs};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::{PodConfig, RollbackConfig};
@@ -199,9 +199,10 @@ async fn run_with<R: Enter>(
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);
     let servers = house.start_servers(resolved).await?;
+    let logs = logs::start(resolved, &house.runtime, house.clock.clone());
     let (kubelet, view, statuses) = house.kubelet(updates, watched.notifier, watched.watchdog);
     let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, watched.shutdown).await;
-    for task in sources.into_iter().chain(servers) {
+    for task in sources.into_iter().chain(servers).chain([logs]) {
         task.abort();
     }
     house.close().await;
@@ -320,6 +321,7 @@ impl<R: Runtime> House<R> {
             ExecutorConfig { user_ids: user_ids(resolved).await?, ..executor_config(resolved, &objects)? };
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
+        logs::place(resolved, &executor.pod_logs_dir);
         make_dir(&executor.volumes.pods_dir, 0o750)?;
         make_dir(&executor.container_logs_dir, 0o755)?;
         let path = root.join("agent.db");
@@ -565,7 +567,7 @@ fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<Ex
     let resources = resources::measure(resolved).map_err(SetupError::Reservations)?;
     Ok(ExecutorConfig {
         volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
-        container_logs_dir: container_logs_dir(&pod_logs_dir),
+        container_logs_dir: logs::container_logs_dir(&pod_logs_dir),
         pod_logs_dir,
         seccomp_dir: root.join("seccomp"),
         seccomp_default: resolved.seccomp_default(),
@@ -590,9 +592,4 @@ async fn user_ids(resolved: &Resolved) -> Result<NodeIds, SetupError> {
     let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
     let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);
     node_ids(ids_per_pod.unwrap_or(DEFAULT_IDS_PER_POD), max_pods).await.map_err(SetupError::UserNamespaces)
-}
-
-/// `/var/log/containers` for the usual log directory, else a sibling of the given one.
-fn container_logs_dir(pod_logs_dir: &Path) -> PathBuf {
-    pod_logs_dir.parent().unwrap_or(Path::new("/var/log")).join("containers")
 }

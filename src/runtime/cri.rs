@@ -285,6 +285,13 @@ impl Runtime for CriRuntime {
         Ok(())
     }
 
+    async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let request = cri::ReopenContainerLogRequest { container_id: id.to_string() };
+        let mut client = self.runtime();
+        self.change("ReopenContainerLog", client.reopen_container_log(request)).await?;
+        Ok(())
+    }
+
     async fn update_container_resources(
         &self,
         id: &ContainerId,

@@ -451,6 +451,10 @@ impl Runtime for FakeRuntime {
         self.call("RemoveContainer", id.as_str(), effect).await
     }
 
+    async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.call("ReopenContainerLog", id.as_str(), |_: &mut World, _| Ok(())).await
+    }
+
     async fn update_container_resources(
         &self,
         id: &ContainerId,

@@ -325,6 +325,8 @@ pub fn has_extended(node: &super::dir::Handle, key: &str, value: &[u8]) -> io::R
 pub struct Free {
     /// Bytes for those who are not root.
     pub bytes: u64,
+    /// All bytes there are.
+    pub total_bytes: u64,
     /// Inodes; `u64::MAX` for file systems that make them as needed.
     pub inodes: u64,
 }
@@ -336,9 +338,11 @@ pub struct Free {
 #[expect(clippy::useless_conversion, reason = "narrower on 32-bit machines")]
 pub fn free_space(path: &Path) -> io::Result<Free> {
     let answer = nix::sys::statvfs::statvfs(path)?;
-    let bytes = u64::from(answer.blocks_available()).saturating_mul(u64::from(answer.fragment_size()));
+    let fragment = u64::from(answer.fragment_size());
+    let bytes = u64::from(answer.blocks_available()).saturating_mul(fragment);
+    let total_bytes = u64::from(answer.blocks()).saturating_mul(fragment);
     let inodes = if answer.files() == 0 { u64::MAX } else { u64::from(answer.files_available()) };
-    Ok(Free { bytes, inodes })
+    Ok(Free { bytes, total_bytes, inodes })
 }
 
 /// Makes names and removals in a directory durable.

@@ -48,6 +48,29 @@ pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> io::Result<()> {
     }
 }
 
+/// Makes `target` a tmpfs of at most `size_bytes` for root alone; one that is mounted exactly there gets the size.
+///
+/// # Errors
+/// The kernel's answer; `EBUSY` when something that is no tmpfs is mounted there.
+pub fn ensure_private_tmpfs(target: &Path, size_bytes: u64) -> io::Result<()> {
+    let target = target.canonicalize()?;
+    let present = mount_lines()?.into_iter().rfind(|line| line.point == target);
+    let mut flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    match present {
+        Some(line) if line.kind != "tmpfs" => return Err(Errno::EBUSY.into()),
+        Some(_) => flags |= MsFlags::MS_REMOUNT,
+        None => {}
+    }
+    let mount = |options: String| {
+        nix::mount::mount(Some("tmpfs"), &target, Some("tmpfs"), flags, Some(options.as_str()))
+    };
+    let options = format!("mode=0750,size={size_bytes}");
+    match mount(format!("{options},noswap")) {
+        Err(Errno::EINVAL) => Ok(mount(options)?),
+        other => Ok(other?),
+    }
+}
+
 /// Mounts a hugetlbfs of pages of `page_bytes`.
 ///
 /// # Errors

@@ -38,6 +38,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "admission",
             "pleg",
             "pod_worker",
+            "container_logs",
             "node",
             "streaming",
             "server",

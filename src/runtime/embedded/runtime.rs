@@ -437,6 +437,10 @@ impl Runtime for EmbeddedRuntime {
         self.carry_out("RemoveContainer", work).await
     }
 
+    async fn reopen_container_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.reopen_log(id).await
+    }
+
     async fn update_container_resources(
         &self,
         id: &ContainerId,
