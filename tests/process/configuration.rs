@@ -9,7 +9,7 @@ use crate::support::agent::binary;
 #[test]
 fn the_log_tells_flags_deprecations_and_what_is_not_acted_on_each_once() {
     let mut node = Node::new();
-    node.agent.configure("healthzPort: 1234\n");
+    node.agent.configure("protectKernelDefaults: true\n");
     for argument in [
         "-v=1",
         "--event-qps=7",
@@ -26,7 +26,7 @@ fn the_log_tells_flags_deprecations_and_what_is_not_acted_on_each_once() {
         &["Flag --event-qps has been deprecated", "eventRecordQPS", "--config"],
         &["Flag --log-dir was removed", "stderr"],
         &["eventRecordQPS", "does not act on it"],
-        &["healthzPort", "does not act on it"],
+        &["protectKernelDefaults", "does not act on it"],
     ] {
         assert_eq!(node.log_lines(words).len(), 1, "{words:?}: {}", node.agent.log());
     }
