@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::db::{Batch, MAX_EVENTS};
 use super::records::{EventKey, StoredEvent};
 use crate::api::pod::PodStatus;
+use crate::reconcile::status::is_terminal;
 use crate::types::{PodUid, Timestamp};
 
 #[derive(Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Pending {
     events: BTreeMap<EventKey, StoredEvent>,
     /// Fingerprint of the last status queued per pod, so that an unchanged one does not even wake the writer.
     seen: BTreeMap<PodUid, u64>,
+    /// One of the statuses says how a pod ended.
+    ends: bool,
 }
 
 impl Pending {
@@ -29,6 +32,7 @@ impl Pending {
             return false;
         }
         self.statuses.insert(uid.clone(), json);
+        self.ends |= is_terminal(status);
         true
     }
 
@@ -74,11 +78,13 @@ impl Pending {
         Some(Batch {
             statuses: statuses.into_iter().map(|(uid, json)| (uid.to_string(), json)).collect(),
             events,
+            ends: std::mem::take(&mut self.ends),
         })
     }
 
     /// A batch that could not be written waits again; newer statuses win.
     pub(crate) fn put_back(&mut self, batch: Batch) {
+        self.ends |= batch.ends;
         for (uid, json) in batch.statuses {
             let uid = PodUid::from(uid);
             // Forgotten meanwhile.
