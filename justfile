@@ -38,6 +38,10 @@ faults rounds="500" seed="1":
 fs-faults rounds="600" seed="1":
     AGENT_FS_FAULT_ROUNDS={{rounds}} AGENT_FS_FAULT_SEED={{seed}} cargo test --locked --test it fs_faults:: -- --nocapture --test-threads=1
 
+# Cuts the power of a machine in QEMU so many times while pods and images come and go, and checks what comes back. As root.
+power-cut cuts=env_var_or_default("CUTS", "20"):
+    CUTS={{cuts}} scripts/power-cut/run
+
 # The release binary's figures. As root; AGENT_BUDGET_STRICT=1 fails on times, too.
 budget:
     cargo build --locked --release --bin agent

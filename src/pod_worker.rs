@@ -3,6 +3,7 @@
 //! Owns which workers exist and which incarnation of a full name may run. Must not know where pods come from; it is told
 //! what is desired and woken when something changed, and it finds out the rest itself.
 
+mod counts;
 pub mod held;
 mod resizing;
 mod worker;

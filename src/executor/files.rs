@@ -1,5 +1,6 @@
 //! The files of a pod that are neither volumes nor the runtime's: log directories and links, hosts file, termination logs.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::rt;
 use crate::runtime::Runtime;
 use crate::sys::dir::make_dir;
 use crate::sys::open::{open_file_below, open_without_following, open_without_waiting};
-use crate::types::ContainerId;
+use crate::types::{ContainerId, ContainerName};
 use crate::volume;
 
 /// The longest file name Linux file systems take.
@@ -43,6 +44,25 @@ pub(super) fn log_file_name(attempt: u32) -> String {
 /// Upstream's eight hex digits are random; the restart count tells instances apart as well and can be found again.
 pub(super) fn termination_log_name(attempt: u32) -> String {
     format!("{attempt:08x}")
+}
+
+/// The restart count that a log's name begins with; those that have been rotated say more behind it.
+fn attempt_of(log_name: &str) -> Option<u32> {
+    let (attempt, rest) = log_name.split_once(".log")?;
+    (rest.is_empty() || rest.starts_with('.')).then(|| attempt.parse().ok()).flatten()
+}
+
+fn counts_in(directory: &Path) -> BTreeMap<ContainerName, u32> {
+    let entries = |directory: &Path| std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let next = |container: &Path| {
+        let attempts = entries(container).filter_map(|log| attempt_of(log.file_name().to_str()?));
+        attempts.max().map(|attempt| attempt.saturating_add(1))
+    };
+    let containers = entries(directory).filter_map(|container| {
+        let name = ContainerName::from(container.file_name().to_str()?);
+        Some((name, next(&container.path())?))
+    });
+    containers.collect()
 }
 
 impl<R: Runtime> Executor<R> {
@@ -109,6 +129,13 @@ impl<R: Runtime> Executor<R> {
             }
         })
         .await;
+    }
+
+    /// What the pod's log files say of the restart count of each container's next instance; those without a log file are
+    /// left out.
+    pub async fn logged_counts(&self, pod: &Pod) -> BTreeMap<ContainerName, u32> {
+        let directory = log_directory(&self.config.pod_logs_dir, pod);
+        rt::blocking("look at pod logs", move || counts_in(&directory)).await
     }
 
     /// Removes the pod's log directory, and links into it: they go with their containers, but an agent may have died between
@@ -237,5 +264,28 @@ mod tests {
         write_file(&path, "b", 0o600).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "b");
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn the_next_count_is_behind_the_newest_log_rotated_or_not_and_other_files_say_nothing() {
+        let logs = std::env::temp_dir().join(format!("edge-agent-logs-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&logs);
+        assert!(counts_in(&logs).is_empty());
+        let files = [
+            "web/0.log",
+            "web/9.log",
+            "web/10.log.20260102-030405.gz",
+            "db/0.log",
+            "new/1.login",
+            "odd/x.log",
+        ];
+        for file in files {
+            let path = logs.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        let counts = counts_in(&logs);
+        std::fs::remove_dir_all(&logs).unwrap();
+        assert_eq!(counts, [("web".into(), 11), ("db".into(), 1)].into());
     }
 }

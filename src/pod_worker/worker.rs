@@ -17,6 +17,7 @@ use crate::image::StartFailure;
 use crate::mailbox::{Letters, Mailbox};
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
+use crate::pod_worker::counts::Counts;
 use crate::pod_worker::held::{Held, HeldStarts};
 use crate::pod_worker::resizing::Resizing;
 use crate::pod_worker::{ContainerStates, Shared};
@@ -25,14 +26,12 @@ use crate::reconcile::containers::all_with_ephemeral;
 use crate::reconcile::hooks::longest_kill;
 use crate::reconcile::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::reconcile::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
-use crate::reconcile::restart::counts_after;
 use crate::reconcile::status::{
     DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deadline_left, final_status, is_terminal,
     newly_backing_off,
 };
 use crate::reconcile::termination::compute_teardown;
 use crate::runtime::{Runtime, RuntimeError};
-use crate::store::StoredContainerState;
 use crate::types::{ContainerName, PodFullName, PodUid};
 
 /// First wait after the runtime did not answer; doubles up to [`LONGEST_RETRY`].
@@ -61,7 +60,7 @@ pub(super) struct Worker<R> {
     uid: PodUid,
     name: PodFullName,
     state: PodWorkerState,
-    containers: ContainerStates,
+    counts: Counts,
     held: HeldStarts,
     resizing: Resizing,
     /// Of objects, when the pod was looked at last.
@@ -91,7 +90,7 @@ impl<R: Runtime> Worker<R> {
             mailbox,
             pod,
             state: PodWorkerState::WaitingForName,
-            containers,
+            counts: Counts::new(containers),
             held: HeldStarts::default(),
             resizing: Resizing::default(),
             objects_generation: 0,
@@ -195,6 +194,7 @@ impl<R: Runtime> Worker<R> {
             Err(next) => return next,
         };
         self.probe(&observed);
+        self.counts.learn(&self.pod, &observed, &self.shared.deps.executor).await;
         if let Some(next) = self.wait_for_room(&observed).await {
             return next;
         }
@@ -223,7 +223,7 @@ impl<R: Runtime> Worker<R> {
             return Next::After(REPEATED_PLAN_PAUSE);
         }
         log::debug!(pod:% = self.pod.pod_ref(), plan:%; "Carrying out plan");
-        self.remember_restarts(&plan).await;
+        self.counts.remember(&self.pod, &plan, &self.shared.deps.store).await;
         if plan.actions.iter().any(|action| matches!(action, Action::ResizeContainer(_))) {
             self.keep_cgroup(&allocated, &observed).await;
         }
@@ -467,7 +467,7 @@ impl<R: Runtime> Worker<R> {
     /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Nothing of the old
     /// one stays on disk, or the next process would go on with it.
     async fn start_over(&mut self) {
-        self.containers.clear();
+        self.counts.clear();
         if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget the pod's earlier life in the store");
         }
@@ -480,36 +480,13 @@ impl<R: Runtime> Worker<R> {
         self.shared.holds_name(&self.name, &self.uid);
     }
 
-    /// Restart counts and back-off are on disk before the restart happens, so that no crash makes a busy loop of a crash
-    /// loop. First starts have nothing to remember and write nothing.
-    async fn remember_restarts(&mut self, plan: &PodPlan) {
-        for action in &plan.actions {
-            let Action::StartContainer(start) = action else { continue };
-            let state = StoredContainerState { restart_count: start.attempt, back_off: start.back_off };
-            let known = self.containers.get(&start.name).copied().unwrap_or_default();
-            if known == state {
-                continue;
-            }
-            let written = self.shared.deps.store.put_container_state(&self.uid, &start.name, state).await;
-            if let Err(error) = written {
-                // A full or read-only disk must not stop what should run: the store writes it when it can.
-                log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember restart count");
-            }
-            self.containers.insert(start.name.clone(), state);
-        }
-    }
-
     fn plan_context(&self, terminating_grace: Option<i64>) -> PlanContext {
         let deps = &self.shared.deps;
-        let states = &self.containers;
         PlanContext {
             now: deps.clock.now(),
-            back_off: states
-                .iter()
-                .filter_map(|(name, state)| Some((name.clone(), state.back_off?)))
-                .collect(),
-            restart_counts: states.iter().map(|(name, state)| (name.clone(), state.restart_count)).collect(),
-            shown_counts: counts_after(deps.statuses.last(&self.uid).as_ref()),
+            back_off: self.counts.back_off(),
+            restart_counts: self.counts.stored(),
+            shown_counts: self.counts.shown(deps.statuses.last(&self.uid).as_ref()),
             limits: deps.config.limits,
             terminating: terminating_grace.map(|grace_seconds| Terminating { grace_seconds }),
             max_dead_per_container: deps.config.max_dead_per_container,

@@ -4,9 +4,10 @@
 //!
 //! Guarantees: desired state, terminating pods and container state are on the disk (WAL synced, `synchronous=FULL`) when
 //! the call returns, because the next thing a caller does is to act on them: a power cut between starting a container
-//! and remembering its restart count would turn a crash loop into a busy one. Statuses, problems, facts and events use
-//! `NORMAL`: losing the last second of them costs history only, and a sync per event would wear out flash. Neither level
-//! can corrupt the file. A call that changes nothing writes nothing.
+//! and remembering its restart count would turn a crash loop into a busy one. The status of a pod that has ended is, too: its work
+//! would be done again. Other statuses, problems, facts and events use `NORMAL`: a power cut may take those that the kernel has not
+//! written yet (half a minute, or until the next synchronised call), which costs history only, and a sync per event would wear
+//! out flash. Neither level can corrupt the file. A call that changes nothing writes nothing.
 
 use std::collections::BTreeSet;
 
@@ -89,6 +90,8 @@ pub(crate) struct Batch {
     pub events: Vec<StoredEvent>,
     /// What a disk has refused: pod, container.
     pub container_states: Vec<(String, String, StoredContainerState)>,
+    /// A pod has ended: that is not to be forgotten, or its work would be done again.
+    pub ends: bool,
 }
 
 /// One open database.
@@ -330,8 +333,8 @@ impl Db {
     /// Answers the uids of statuses that were not kept because nobody wants or stops such a pod: nobody would ever clear
     /// them away.
     pub(crate) fn write_batch(&mut self, batch: &Batch) -> Result<Vec<String>, StoreError> {
-        let has_states = !batch.container_states.is_empty();
-        let durability = if has_states { Durability::Full } else { Durability::Normal };
+        let is_kept = batch.ends || !batch.container_states.is_empty();
+        let durability = if is_kept { Durability::Full } else { Durability::Normal };
         self.write(durability, "write statuses and events", |transaction| {
             let mut strangers = Vec::new();
             for (uid, container, state) in &batch.container_states {

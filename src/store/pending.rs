@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::db::{Batch, MAX_EVENTS};
 use super::records::{EventKey, StoredContainerState, StoredEvent};
 use crate::api::pod::PodStatus;
+use crate::reconcile::status::is_terminal;
 use crate::types::{ContainerName, PodUid, Timestamp};
 
 #[derive(Default)]
@@ -17,6 +18,8 @@ pub(crate) struct Pending {
     /// Fingerprint of the last status queued per pod, so that an unchanged one does not even wake the writer.
     seen: BTreeMap<PodUid, u64>,
     refused: BTreeMap<(PodUid, ContainerName), StoredContainerState>,
+    /// One of the statuses says how a pod ended.
+    ends: bool,
 }
 
 impl Pending {
@@ -30,6 +33,7 @@ impl Pending {
             return false;
         }
         self.statuses.insert(uid.clone(), json);
+        self.ends |= is_terminal(status);
         true
     }
 
@@ -92,11 +96,13 @@ impl Pending {
                 .into_iter()
                 .map(|((uid, name), state)| (uid.to_string(), name.to_string(), state))
                 .collect(),
+            ends: std::mem::take(&mut self.ends),
         })
     }
 
     /// A batch that could not be written waits again; newer statuses win.
     pub(crate) fn put_back(&mut self, batch: Batch) {
+        self.ends |= batch.ends;
         for (uid, json) in batch.statuses {
             let uid = PodUid::from(uid);
             // Forgotten meanwhile.

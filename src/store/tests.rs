@@ -381,6 +381,22 @@ fn events_of_a_clock_that_was_ahead_do_not_keep_newer_ones_out() {
 }
 
 #[test]
+fn how_a_pod_ended_is_not_lost_with_the_power_and_is_still_not_after_a_failed_try() {
+    let mut pending = pending::Pending::default();
+    let (web, job) = (PodUid::from("web"), PodUid::from("job"));
+    pending.put_status(&web, &status("Running"));
+    assert!(!pending.take().unwrap().ends);
+    pending.put_status(&job, &status("Succeeded"));
+    pending.put_status(&web, &status("Pending"));
+    let batch = pending.take().unwrap();
+    assert!(batch.ends);
+    pending.put_back(batch);
+    assert!(pending.take().unwrap().ends);
+    pending.put_status(&web, &status("Running"));
+    assert!(!pending.take().unwrap().ends);
+}
+
+#[test]
 fn waiting_events_are_bounded_too() {
     let mut pending = pending::Pending::default();
     for number in 0..i64::from(MAX_EVENTS) + 5 {

@@ -31,6 +31,9 @@ struct MountLine {
     kind: String,
 }
 
+/// The kernel that can keep a tmpfs out of swap.
+const TMPFS_NOSWAP: (u32, u32) = (6, 4);
+
 /// Mounts a tmpfs of at most `size_bytes` (`None`: the kernel's default, half of the memory) that is never swapped out where
 /// the kernel can promise that (Linux 6.4).
 ///
@@ -42,6 +45,9 @@ pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> io::Result<()> {
     let mount = |options: String| {
         nix::mount::mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options.as_str()))
     };
+    if super::node::is_older_than(TMPFS_NOSWAP) {
+        return Ok(mount(format!("mode=0777{size}"))?);
+    }
     match mount(format!("mode=0777{size},noswap")) {
         Err(Errno::EINVAL) => Ok(mount(format!("mode=0777{size}"))?),
         other => Ok(other?),

@@ -151,6 +151,14 @@ pub fn kernel_version() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// True when the running kernel is older than `version`, false when nobody says how old it is. For options whose refusal the kernel
+/// writes into its own log: what is asked for again and again is not tried then.
+#[must_use]
+pub fn is_older_than(version: (u32, u32)) -> bool {
+    let running = kernel_version();
+    running != (0, 0) && running < version
+}
+
 /// True when the kernel enforces AppArmor profiles.
 #[must_use]
 pub fn apparmor_enabled() -> bool {

@@ -163,6 +163,8 @@ struct Shared {
     program: Option<OwnedFd>,
     /// Places for chains of network plugins.
     plugins: Semaphore,
+    /// Held while a pod's built-in network is made or taken down.
+    network_turn: Mutex<()>,
     /// Held while the network is asked.
     network_said: Mutex<Option<networking::Said>>,
     _claim: claim::Claim,
@@ -249,6 +251,7 @@ impl EmbeddedRuntime {
             said: RefCell::default(),
             program,
             plugins: Semaphore::new(networking::MOST_PLUGINS),
+            network_turn: Mutex::default(),
             network_said: Mutex::default(),
             _claim: claim,
         });

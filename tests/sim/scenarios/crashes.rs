@@ -165,6 +165,41 @@ fn after_a_reboot_without_any_source_every_pod_that_should_run_runs() {
     });
 }
 
+/// A runtime's log file of each container's first instance; the fake one writes none.
+fn write_logs(node: &Node) {
+    let entries =
+        |path: &std::path::Path| std::fs::read_dir(path).expect("logs").map(|one| one.expect("entry").path());
+    for pod in entries(&node.path("logs")) {
+        for container in entries(&pod) {
+            std::fs::write(container.join("0.log"), "").expect("write a log");
+        }
+    }
+}
+
+#[test]
+fn a_start_that_the_power_cut_left_no_time_to_tell_of_is_counted_by_its_log() {
+    simulate(async {
+        let mut node = node().await;
+        let web = files(&[&Manifest::new("web", "Always", Act::Forever)]);
+        node.want(PodSource::File, &web);
+        // Less than statuses wait to be written.
+        node.wait(SECOND / 2).await;
+        assert_eq!(running(&node, "web").len(), 1);
+        write_logs(&node);
+        node.crash();
+        node.fake.reboot();
+        node.start().await;
+        node.wait(MINUTE).await;
+        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 1);
+        // The next life of the pod is another one.
+        node.want(PodSource::File, &[]);
+        node.wait(MINUTE).await;
+        node.want(PodSource::File, &web);
+        node.wait(MINUTE).await;
+        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 0);
+    });
+}
+
 #[test]
 fn what_a_dead_agent_asked_for_and_comes_late_does_no_harm() {
     for seconds in 0..15 {

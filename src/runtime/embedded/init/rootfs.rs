@@ -23,6 +23,7 @@ use crate::sys::mount_tree::{
     Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root,
     is_unsupported, mount_overlay, set_propagation,
 };
+use crate::sys::node::is_older_than;
 
 /// Files of procfs that something may be mounted over, as runc allows it: system containers show their own figures there.
 const COVERABLE: [&str; 11] = [
@@ -356,6 +357,10 @@ pub fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) ->
     for dir in [&overlay.upper, &overlay.work].into_iter().filter(|dir| !dir.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir).doing("make", dir.display())?;
     }
+    // An older kernel would say that it cannot in its own log, at every start of a container.
+    if is_older_than(LAYER_BY_LAYER) {
+        return mount_in_one_page(target, overlay);
+    }
     let point = point_at(target).doing("open", target.display())?;
     match overlay_by_layer(overlay) {
         Ok(mount) => mount.attach(point.as_fd()).doing("mount overlay on", target.display()).map(|()| mount),
@@ -364,7 +369,10 @@ pub fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) ->
     }
 }
 
-/// Layers one by one (Linux 6.8), so that neither their number nor their names are limited by a page.
+/// The kernel that takes layers one by one.
+const LAYER_BY_LAYER: (u32, u32) = (6, 8);
+
+/// Layers one by one, so that neither their number nor their names are limited by a page.
 fn overlay_by_layer(overlay: &Overlay) -> std::io::Result<Mount> {
     use std::os::unix::ffi::OsStrExt;
     let new = NewFileSystem::open("overlay")?;

@@ -1,14 +1,14 @@
 //! The network's verbs as the runtime calls them: in which thread, how many at once, how often.
 //!
 //! Plugins are other people's programs and may hang until they are killed. Those of one pod hold up nobody else: each chain has a
-//! thread of its own, so many at once. The built-in network is the kernel's answer to a few messages and takes its turn in the
-//! pool.
+//! thread of its own, so many at once. The built-in network is the kernel's answer to a few messages; one pod after the other has
+//! it, and who waits does not wait in the pool.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{MutexGuard, oneshot};
 use tokio::time::Instant;
 
 use super::super::network::{Attachment, Configured, Network};
@@ -54,6 +54,12 @@ async fn runs_plugins(shared: &Shared, sandbox: &SandboxId) -> bool {
     rt::blocking("read network record", move || network.runs_plugins(&sandbox)).await
 }
 
+/// One pod's built-in network is made or taken down at a time, by a lock below. Whoever waited for that in the pool would hold up
+/// what needs no network: the first may take seconds on a slow machine, where the kernel loads modules for it.
+async fn turn(shared: &Shared, plugins: bool) -> Option<MutexGuard<'_, ()>> {
+    if plugins { None } else { Some(shared.network_turn.lock().await) }
+}
+
 /// Connects a sandbox whose namespaces `pid` has; its addresses.
 pub(super) async fn attach(
     shared: &Rc<Shared>,
@@ -70,6 +76,7 @@ pub(super) async fn attach(
         dns: config.dns.clone(),
     };
     let plugins = runs_plugins(shared, id).await;
+    let _turn = turn(shared, plugins).await;
     let attached = run(shared, "attach network", plugins, move |network| network.attach(&attachment)).await?;
     let addresses = attached.map_err(|error| {
         Failure::because(&format!("failed to setup network for sandbox \"{id}\""), &error)
@@ -89,6 +96,7 @@ pub(super) async fn detach(shared: &Shared, id: &SandboxId, netns: Option<String
         return Ok(());
     }
     let (plugins, sandbox) = (runs_plugins(shared, id).await, id.clone());
+    let _turn = turn(shared, plugins).await;
     let detached =
         run(shared, "detach network", plugins, move |network| network.detach(&sandbox, netns.as_deref()));
     detached
