@@ -16,6 +16,7 @@ use crate::support::image::STAMP;
 use crate::support::runtime::{Kind as RuntimeKind, TestRuntime, on};
 use crate::support::wait::{pause, wait_for};
 
+mod boot;
 mod flash;
 mod monitors;
 mod own_share;
@@ -127,6 +128,15 @@ fn little_is_written_to_flash_and_nothing_while_idle() {
     on(RuntimeKind::Embedded, || {
         let mut table = Table::default();
         flash::measure(&mut table);
+        finish(&table);
+    });
+}
+
+#[test]
+fn pods_of_the_store_and_changed_objects_are_there_soon() {
+    on(RuntimeKind::Embedded, || {
+        let mut table = Table::default();
+        boot::measure(&mut table);
         finish(&table);
     });
 }
