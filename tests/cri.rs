@@ -219,9 +219,9 @@ async fn pulls_carry_credentials_and_answer_with_the_reference_to_use() {
     assert_eq!(runtime.image_status("closed").await.unwrap().unwrap().id, id);
 }
 
-/// Until a stream has settled there are several hints, the last one some five seconds after it opened.
+/// Until a stream has settled there are several hints, the last one some three seconds after it opened.
 async fn all_hints_had(runtime: &CriRuntime) {
-    while tokio::time::timeout(Duration::from_secs(6), runtime.next_change()).await.is_ok() {}
+    while tokio::time::timeout(Duration::from_secs(4), runtime.next_change()).await.is_ok() {}
 }
 
 /// More calls than the runtime can serve in the time of one.

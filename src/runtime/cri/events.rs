@@ -38,9 +38,10 @@ const GOOD_STREAM: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_millis(500);
 /// How long after its own event containerd's CRI usually shows the change (it deletes the task in between)...
 const FIRST_LOOK: Duration = Duration::from_millis(25);
-/// ...and later ones, measured from the last event: containerd syncs a container's state to disk before CRI shows it.
+/// ...and later ones, measured from the last event: containerd syncs a container's state to disk before CRI shows it. The last is
+/// over when the loop, after five quiet seconds, gives back the memory that looking takes.
 const LATER_LOOKS: [Duration; 3] =
-    [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(5)];
+    [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(3)];
 /// When to ask again a runtime that has no events: it may have been upgraded.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 /// What containerd says of tasks and sandboxes of CRI, as far as it changes what CRI lists.
