@@ -25,7 +25,7 @@ mod probes;
 /// Pods of the big row.
 const MANY: usize = 50;
 /// How long idleness is watched, unless `AGENT_BUDGET_IDLE_SECONDS` says otherwise.
-const IDLE_SECONDS: u64 = 60;
+const IDLE_SECONDS: u64 = 30;
 /// What is still to be written and freed after a start is done by then.
 const SETTLE: Duration = Duration::from_secs(5);
 /// A start's last coalesced writes are on disk by then; idleness begins after it.

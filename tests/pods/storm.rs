@@ -9,7 +9,7 @@ use crate::support::containerd::Instance;
 use crate::support::wait::{pause, wait_for};
 
 /// How often the agent is killed, unless `AGENT_STORM_KILLS` says otherwise.
-const KILLS: u32 = 200;
+const KILLS: u32 = 100;
 /// Pods that nobody touches: their processes must live through everything.
 const STABLE: u32 = 8;
 /// Pods whose manifests change all the time: exactly the last version must run in the end.

@@ -13,7 +13,7 @@ use super::pods::{Fate, Manifest};
 use super::script::{Simulation, Story};
 
 /// Seeds in a normal run of the tests, by each of the two tests that share them.
-const SEEDS: u64 = 40;
+const SEEDS: u64 = 20;
 /// Enough for the longest back-offs, one after another.
 const SETTLING: Duration = Duration::from_secs(30 * 60);
 
