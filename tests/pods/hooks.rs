@@ -62,7 +62,7 @@ fn a_pre_stop_hook_that_never_ends_costs_no_more_than_the_grace_period() {
 
 fn a_pre_stop_sleep_and_an_http_hook_are_carried_out() {
     let mut node = Node::new();
-    let mut pod = node.pod("web", "mkdir -p /tmp/www/cgi-bin; printf '#!/bin/sh\\necho asked >> /out/asked\\necho; echo ok\\n' > /tmp/www/cgi-bin/stop; chmod +x /tmp/www/cgi-bin/stop; httpd -f -p 8080 -h /tmp/www");
+    let mut pod = node.pod("web", "mkdir -p /tmp/www/cgi-bin; printf '#!/bin/sh\\necho asked >> /out/asked\\necho; echo ok\\n' > /tmp/www/cgi-bin/stop; chmod +x /tmp/www/cgi-bin/stop; trap 'exit 0' TERM; httpd -p 8080 -h /tmp/www; echo up > /out/up; while :; do sleep 0.1; done");
     pod["spec"].as_object_mut().expect("an object").remove("hostNetwork");
     pod["spec"]["terminationGracePeriodSeconds"] = json!(10);
     pod["spec"]["containers"][0]["ports"] = json!([{ "name": "web", "containerPort": 8080 }]);
@@ -75,6 +75,8 @@ fn a_pre_stop_sleep_and_an_http_hook_are_carried_out() {
     node.agent.start();
     node.agent.wait_for_phase("web", "Running");
     node.wait_written("order", "main\n");
+    // The server forks away once it listens.
+    node.wait_written("up", "up\n");
     let began = Instant::now();
     node.delete("web");
     node.gone("web");
