@@ -185,7 +185,7 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
         monitors::wait_for_images(&agent);
     }
     pause(SETTLE);
-    table.hard("agent PSS without pods", pss_megabytes(agent.pid()), 8.0, "MB");
+    table.hard("agent PSS without pods", usual_pss_megabytes(agent.pid()), 8.0, "MB");
 
     let first = first_instructions(&agent, &out, &["one".to_owned()]);
     table.time("manifest renamed to first instruction, 1 pod", first, limits[0], "ms");
@@ -207,8 +207,8 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
     for _ in 0..REQUESTS {
         assert_eq!(api.curl(Some(&admin), "/pods", &[]).0, 200);
     }
-    pause(SETTLE_MANY);
-    table.hard("... after 50 times all of them over TLS", pss_megabytes(agent.pid()), 10.0, "MB");
+    pause(SETTLE);
+    table.hard("... after 50 times all of them over TLS", usual_pss_megabytes(agent.pid()), 10.0, "MB");
     monitors::measure(&agent, usual, &mut table);
     agent.assert_alive();
     finish(&table);
