@@ -30,6 +30,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::clock::Clock;
@@ -38,7 +39,7 @@ use crate::rt::connections::{self, Place};
 use answer::Served;
 use body::Body;
 use node::SharedNode;
-use patience::{Patience, Patient, STREAM};
+use patience::{PLAIN, Patience, Patient, STREAM};
 
 pub use bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
@@ -48,12 +49,10 @@ pub const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
 
 /// More than people and scripts on one box need; each costs a buffer.
 const MAX_CONNECTIONS: usize = 64;
-/// A client that does not say what it wants makes room for others.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// hyper's least.
-const BUFFER_BYTES: usize = 8192;
-/// Our own client sends a few; those of streams some more.
-const MAX_HEADERS: usize = 32;
+/// A client that does not say what it wants makes room for others. The buffer is hyper's least; our own client sends a few
+/// headers, those of streams some more.
+const LOCAL: Bounds =
+    Bounds { header_timeout: Duration::from_secs(5), buffer_bytes: 8192, max_headers: 32, once: true };
 
 /// Serves until the future is dropped, and ends all connections then. Whoever can open the socket may do everything: it is
 /// root's. Needs a `LocalSet`.
@@ -65,34 +64,63 @@ pub async fn serve(listener: UnixListener, node: SharedNode, clock: Clock) {
     .await;
 }
 
-async fn serve_connection(stream: UnixStream, node: SharedNode, clock: Clock, place: Place) {
-    let place = Rc::new(place);
+/// What a connection may cost.
+struct Bounds {
+    /// For a request's head, and how long a connection may wait for the next request.
+    header_timeout: Duration,
+    buffer_bytes: usize,
+    max_headers: usize,
+    /// One request a connection.
+    once: bool,
+}
+
+/// Serves the requests of a connection until it ends, and tells the node then. Streams that began on it go on.
+async fn serve_requests<F>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    bounds: Bounds,
+    node: SharedNode,
+    respond: impl Fn(Request<Incoming>) -> F + 'static,
+) where
+    F: Future<Output = Response<Body>> + 'static,
+{
     let patience = Patience::default();
     let waits = patience.clone();
-    let served = Rc::clone(&node);
     let service = service_fn(move |request: Request<Incoming>| {
-        let (node, clock, place) = (Rc::clone(&node), clock.clone(), Rc::clone(&place));
-        let patience = waits.clone();
+        let (response, patience) = (respond(request), waits.clone());
         async move {
-            let response = respond(request, &node, &clock, place).await;
-            if response.body().is_stream() || response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                patience.set(STREAM);
+            let mut response = response.await;
+            let code = response.status();
+            let upgrades = code == StatusCode::SWITCHING_PROTOCOLS;
+            patience.set(if upgrades || response.body().is_stream() { STREAM } else { PLAIN });
+            // After a refusal, too: a body that nobody wants may follow. Not by turning keep-alive off: hyper would write
+            // `Upgrade, close` into an upgrade, and clients in Go would see none.
+            if code.is_client_error() || code.is_server_error() || (bounds.once && !upgrades) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
         }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(BUFFER_BYTES)
-        .max_headers(MAX_HEADERS)
+        .header_read_timeout(bounds.header_timeout)
+        .max_buf_size(bounds.buffer_bytes)
+        .max_headers(bounds.max_headers)
         .serve_connection(TokioIo::new(Patient::new(stream, patience)), service)
         .with_upgrades();
     if let Err(error) = connection.await {
         // A client's mistake or impatience; nobody has to act.
-        log::debug!(err:% = error; "Local connection ended early");
+        log::debug!(err:% = error; "Connection ended early");
     }
-    served.served();
+    node.served();
+}
+
+async fn serve_connection(stream: UnixStream, node: SharedNode, clock: Clock, place: Place) {
+    let (asked, place) = (Rc::clone(&node), Rc::new(place));
+    serve_requests(stream, LOCAL, node, move |request| {
+        let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
+        async move { respond(request, &node, &clock, place).await }
+    })
+    .await;
 }
 
 async fn respond(
@@ -107,17 +135,12 @@ async fn respond(
         path = "/pods";
     }
     let wanted = route::route(request.method().as_str(), path, query);
-    let mut response = if request.body().is_end_stream() || request.method() == Method::POST {
+    if request.body().is_end_stream() || request.method() == Method::POST {
         answer::answer(request, wanted, node, Served { debugging: true, own: true }, clock, place).await
     } else {
         let message = "a request to this server has no body";
         body::failure(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
-    };
-    // One request a connection. Not by turning keep-alive off: hyper would write `Upgrade, close` into an upgrade.
-    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    response
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ use command::Dialect;
 use pipe::Activity;
 use websocket::connection::Messages;
 
+pub use crate::types::Streams;
 pub use session::{
-    CREATION_TIMEOUT, Dialer, Duplex, IDLE_TIMEOUT, MAX_PORTS, Pending, Reader, Session, Streams,
-    TerminalSize, Writer,
+    CREATION_TIMEOUT, Dialer, Duplex, IDLE_TIMEOUT, MAX_PORTS, Pending, Reader, Session, TerminalSize, Writer,
 };
 
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");

@@ -255,6 +255,19 @@ pub fn go_duration(duration: Duration) -> String {
     }
 }
 
+/// Which streams of a program a client wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streams {
+    /// To write to it.
+    pub stdin: bool,
+    /// To read from it.
+    pub stdout: bool,
+    /// To read its errors; never with `tty`.
+    pub stderr: bool,
+    /// It has a terminal, whose size can change.
+    pub tty: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

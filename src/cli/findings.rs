@@ -43,6 +43,9 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     if !report.store.ok || !report.store.message.is_empty() {
         add("store", with_reason(&report.store.path, &report.store.message));
     }
+    for trouble in &report.serving {
+        add("serving", trouble.clone());
+    }
     if running && report.sources.is_empty() {
         add("sources", "no source of pods is configured: give --manifest-dir or --manifest-url".to_owned());
     }

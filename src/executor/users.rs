@@ -3,8 +3,6 @@
 //! Owns `<pods>/<uid>/userns` and the allocation. Must not know what the range is used for.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,6 +15,7 @@ use crate::reconcile::users::{
 use crate::rt;
 use crate::runtime::IdRange;
 use crate::sys::dir::make_dir;
+use crate::sys::durable::write_durably;
 use crate::types::PodUid;
 
 /// In the pod's directory, as the kubelet has it.
@@ -204,16 +203,8 @@ fn write_mappings(directory: &Path, range: IdRange) -> Result<(), UserNamespaceE
         move |source| UserNamespaceError::File { action, path, source }
     };
     let path = directory.join(MAPPINGS_FILE);
-    let young = directory.join(".userns.tmp");
     make_dir(directory, 0o750).map_err(fail("create", directory))?;
-    File::create(&young)
-        .and_then(|mut file| {
-            file.write_all(format_mappings(range).as_bytes())?;
-            file.sync_all()
-        })
-        .map_err(fail("write", &young))?;
-    std::fs::rename(&young, &path).map_err(fail("write", &path))?;
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(fail("sync", directory))
+    write_durably(&path, format_mappings(range).as_bytes(), 0o644).map_err(fail("write", &path))
 }
 
 #[cfg(test)]

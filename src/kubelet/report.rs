@@ -54,6 +54,8 @@ struct State {
     begun: bool,
     heard: BTreeSet<PodSource>,
     store_trouble: Option<String>,
+    /// Trouble by server.
+    serving: BTreeMap<&'static str, String>,
     /// When the loop took up what it is doing; `None` while it waits.
     busy_since: Option<Instant>,
 }
@@ -133,6 +135,17 @@ impl View {
     /// Waits until a client has been served since the last time.
     pub(super) async fn served(&self) {
         self.served.notified().await;
+    }
+
+    /// What a server cannot do now; true when that is news.
+    pub(super) fn set_serving_trouble(&self, server: &'static str, trouble: Option<&str>) -> bool {
+        let mut state = self.state.borrow_mut();
+        match trouble {
+            None => state.serving.remove(server).is_some(),
+            Some(trouble) => {
+                state.serving.insert(server, trouble.to_owned()).is_none_or(|before| before != trouble)
+            }
+        }
     }
 
     /// The loop takes something up, or waits again.
@@ -239,6 +252,7 @@ impl View {
             pods: statuses.everybody(),
             object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
             objects: detail.reports(&state.objects, &identity.volumes_dir),
+            serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
             events: events.recent().into_iter().map(EventReport::from).collect(),
             store: StoreReport {
                 path: identity.store_path.clone(),

@@ -3,13 +3,16 @@
 //! Owns their configuration and their start. Must not know what they answer.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::config::Resolved;
+use crate::kubelet::report::View;
+use crate::logging::chain;
 use crate::rt;
 use crate::server::access::Policy;
 use crate::server::https::{self, Api, ListenError, Plain};
@@ -44,40 +47,75 @@ pub enum ServingError {
     NoApiServer(&'static str),
 }
 
-/// Starts what the configuration wants, and nothing of it if a part cannot be.
+/// How often what cannot be served is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Starts what the configuration wants. What the machine does not let us serve now (a port that is taken, a certificate on a
+/// disk that is not there yet) keeps no pod from running: it is told, shown by `agent status`, and tried again. The kubelet ends.
 ///
 /// # Errors
-/// The part that cannot be.
+/// A configuration that can never be served.
 pub(super) fn start(
     resolved: &Resolved,
     node: &SharedNode,
+    view: &Rc<View>,
     clock: &Clock,
 ) -> Result<Vec<JoinHandle<()>>, ServingError> {
     let kubelet = &resolved.kubelet;
     let mut tasks = Vec::new();
-    if kubelet.healthz_port > 0 {
-        let at = address(&kubelet.healthz_bind_address, kubelet.healthz_port);
-        let listener = https::listen(at, "healthzBindAddress, healthzPort")?;
-        log::info!(address:% = at; "Serving health");
-        let served = https::serve_plain(listener, Rc::clone(node), Plain::Health, clock.clone());
-        tasks.push(rt::spawn("health server", served));
-    }
+    let mut plain = |name, bind: &str, port: i32, setting, shows| {
+        if port > 0 {
+            let (at, node, view, clock) =
+                (address(bind, port), Rc::clone(node), Rc::clone(view), clock.clone());
+            tasks.push(rt::spawn(name, async move {
+                let listener = persist(name, at, &view, || Ok(https::listen(at, setting)?)).await;
+                https::serve_plain(listener, node, shows, clock).await;
+            }));
+        }
+    };
+    let health = "healthzBindAddress, healthzPort";
+    plain("health server", &kubelet.healthz_bind_address, kubelet.healthz_port, health, Plain::Health);
     if !kubelet.enable_server {
         return Ok(tasks);
     }
-    let api = Rc::new(api(resolved, node, clock)?);
-    let at = address(&kubelet.address, kubelet.port);
-    let listener = https::listen(at, "address, port")?;
-    log::info!(address:% = at; "Serving the API");
-    tasks.push(rt::spawn("API server", https::serve(listener, api)));
-    if kubelet.read_only_port > 0 {
-        let at = address(&kubelet.address, kubelet.read_only_port);
-        let listener = https::listen(at, "address, readOnlyPort")?;
-        log::warn!(address:% = at; "Serving what can be read without asking who reads it, as readOnlyPort says");
-        let served = https::serve_plain(listener, Rc::clone(node), Plain::ReadOnly, clock.clone());
-        tasks.push(rt::spawn("read-only server", served));
-    }
+    let reading = "address, readOnlyPort";
+    plain("read-only server", &kubelet.address, kubelet.read_only_port, reading, Plain::ReadOnly);
+    let wanted = WantedApi::of(resolved)?;
+    let (at, node, view, clock) =
+        (address(&kubelet.address, kubelet.port), Rc::clone(node), Rc::clone(view), clock.clone());
+    tasks.push(rt::spawn("API server", async move {
+        let open = || Ok((https::listen(at, "address, port")?, wanted.open(&node, &clock)?));
+        let (listener, api) = persist("API server", at, &view, open).await;
+        // Whoever asks earlier waits in the socket's queue: there would seem to be no pods.
+        view.begun().await;
+        https::serve(listener, Rc::new(api)).await;
+    }));
     Ok(tasks)
+}
+
+/// Tries until it works.
+async fn persist<T>(
+    name: &'static str,
+    at: SocketAddr,
+    view: &View,
+    mut open: impl FnMut() -> Result<T, ServingError>,
+) -> T {
+    loop {
+        match open() {
+            Ok(opened) => {
+                view.set_serving_trouble(name, None);
+                log::info!(address:% = at; "Serving: {name}");
+                return opened;
+            }
+            Err(error) => {
+                let trouble = chain(&error);
+                if view.set_serving_trouble(name, Some(&trouble)) {
+                    log::error!(address:% = at, err = trouble; "Cannot serve: {name}; pods run without, it is tried again");
+                }
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
 }
 
 /// Validated before: an address and a port.
@@ -86,65 +124,98 @@ fn address(address: &str, port: i32) -> SocketAddr {
     SocketAddr::new(address, u16::try_from(port).unwrap_or_default())
 }
 
-fn api(resolved: &Resolved, node: &SharedNode, clock: &Clock) -> Result<Api, ServingError> {
-    let kubelet = &resolved.kubelet;
-    if kubelet.authentication.webhook.enabled {
-        return Err(ServingError::NoApiServer("authentication.webhook.enabled"));
-    }
-    let policy = match kubelet.authorization.mode.as_str() {
-        "AlwaysAllow" => Policy::AlwaysAllow,
-        "Webhook" => return Err(ServingError::NoApiServer("authorization.mode: Webhook")),
-        _ => Policy::Local,
-    };
-    let directory = &resolved.flags.cert_dir;
-    let authority = Rc::new(Authority::open(directory, &resolved.node_name)?);
-    let mut believed = Believed::new(kubelet.authentication.anonymous.enabled);
-    let identity = |setting| move |source| ServingError::Identity { setting, source };
-    believed
-        .trust(authority.certificate(), &authority_file(directory))
-        .map_err(identity("the node's own authority"))?;
-    let client_ca = kubelet.authentication.x509.client_ca_file.as_str();
-    if !client_ca.is_empty() {
-        believed.trust_file(Path::new(client_ca)).map_err(identity("authentication.x509.clientCAFile"))?;
-    }
-    if let Some(file) = &resolved.agent.token_auth_file {
-        believed.read_tokens(file).map_err(identity("--token-auth-file"))?;
-    }
-    let source = if kubelet.tls_cert_file.is_empty() {
-        Source::Own {
-            directory: directory.clone(),
-            node_name: resolved.node_name.clone(),
-            names: names(resolved),
-        }
-    } else {
-        Source::Files {
-            certificate: kubelet.tls_cert_file.as_str().into(),
-            key: kubelet.tls_private_key_file.as_str().into(),
-        }
-    };
-    let settings = TlsSettings {
-        min_version: kubelet.tls_min_version.clone(),
-        cipher_suites: kubelet.tls_cipher_suites.clone(),
-    };
-    let tls = Tls::open(source, settings, authority, clock.clone())?;
-    let debugging = kubelet.enable_debugging_handlers;
-    Ok(Api { node: Rc::clone(node), tls, believed, policy, debugging, clock: clock.clone() })
+/// The API as configured.
+struct WantedApi {
+    policy: Policy,
+    anonymous: bool,
+    debugging: bool,
+    cert_dir: PathBuf,
+    node_name: String,
+    client_ca: Option<PathBuf>,
+    tokens: Option<PathBuf>,
+    source: Source,
+    settings: TlsSettings,
 }
 
-/// What clients may call this node.
-pub(super) fn names(resolved: &Resolved) -> Vec<String> {
-    let mut names =
-        vec![resolved.node_name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
-    let host = node::hostname().unwrap_or_default().to_lowercase();
-    let addresses = resolved.node_ips.iter().copied().chain(node::default_route_addresses());
-    let configured: IpAddr = resolved.kubelet.address.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    let more = [host]
-        .into_iter()
-        .chain(addresses.chain([configured]).filter(|ip| !ip.is_unspecified()).map(|ip| ip.to_string()));
-    for name in more {
-        if !name.is_empty() && !names.contains(&name) {
-            names.push(name);
+impl WantedApi {
+    fn of(resolved: &Resolved) -> Result<Self, ServingError> {
+        let kubelet = &resolved.kubelet;
+        if kubelet.authentication.webhook.enabled {
+            return Err(ServingError::NoApiServer("authentication.webhook.enabled"));
         }
+        let policy = match kubelet.authorization.mode.as_str() {
+            "AlwaysAllow" => Policy::AlwaysAllow,
+            "Webhook" => return Err(ServingError::NoApiServer("authorization.mode: Webhook")),
+            _ => Policy::Local,
+        };
+        let settings = TlsSettings {
+            min_version: kubelet.tls_min_version.clone(),
+            cipher_suites: kubelet.tls_cipher_suites.clone(),
+        };
+        settings.check()?;
+        let file = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
+        let (directory, node_name) = (resolved.flags.cert_dir.clone(), resolved.node_name.clone());
+        let source = match file(&kubelet.tls_cert_file) {
+            Some(certificate) => {
+                Source::Files { certificate, key: kubelet.tls_private_key_file.as_str().into() }
+            }
+            None => Source::Own {
+                directory: directory.clone(),
+                node_name: node_name.clone(),
+                names: names(node_name.clone(), resolved.node_ips.clone(), &kubelet.address),
+            },
+        };
+        Ok(Self {
+            policy,
+            anonymous: kubelet.authentication.anonymous.enabled,
+            debugging: kubelet.enable_debugging_handlers,
+            cert_dir: directory,
+            node_name,
+            client_ca: file(&kubelet.authentication.x509.client_ca_file),
+            tokens: resolved.agent.token_auth_file.clone(),
+            source,
+            settings,
+        })
     }
-    names
+
+    fn open(&self, node: &SharedNode, clock: &Clock) -> Result<Api, ServingError> {
+        let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
+        let identity = |setting| move |source| ServingError::Identity { setting, source };
+        let mut believed = Believed::new(self.anonymous);
+        believed
+            .trust(authority.certificate(), &authority_file(&self.cert_dir))
+            .map_err(identity("the node's own authority"))?;
+        if let Some(file) = &self.client_ca {
+            believed.trust_file(file).map_err(identity("authentication.x509.clientCAFile"))?;
+        }
+        if let Some(file) = &self.tokens {
+            believed.read_tokens(file).map_err(identity("--token-auth-file"))?;
+        }
+        let tls = Tls::open(self.source.clone(), self.settings.clone(), authority, clock.clone())?;
+        Ok(Api {
+            node: Rc::clone(node),
+            tls,
+            believed,
+            policy: self.policy,
+            debugging: self.debugging,
+            clock: clock.clone(),
+        })
+    }
+}
+
+/// What clients may call this node, each time as it is then.
+fn names(node_name: String, node_ips: Vec<IpAddr>, address: &str) -> Rc<dyn Fn() -> Vec<String>> {
+    let configured = address.parse().ok().filter(|address: &IpAddr| !address.is_unspecified());
+    Rc::new(move || {
+        let host = node::hostname().unwrap_or_default().to_lowercase();
+        let addresses = node_ips.iter().copied().chain(configured).chain(node::default_route_addresses());
+        let own = [node_name.as_str(), "localhost", "127.0.0.1", "::1", &host].map(str::to_owned);
+        let mut names: Vec<String> = Vec::new();
+        for name in own.into_iter().chain(addresses.map(|address| address.to_string())) {
+            if !name.is_empty() && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names
+    })
 }

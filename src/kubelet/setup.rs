@@ -433,7 +433,7 @@ impl<R: Runtime> House<R> {
             events: self.events.clone(),
             runtime: Rc::clone(&self.runtime),
         });
-        let mut tasks = serving::start(resolved, &node, &self.clock)?;
+        let mut tasks = serving::start(resolved, &node, &self.view, &self.clock)?;
         let (begun, clock) = (Rc::clone(&self.view), self.clock.clone());
         tasks.push(rt::spawn("local API", async move {
             // Whoever asks earlier waits in the socket's queue.

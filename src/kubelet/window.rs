@@ -12,7 +12,7 @@ use crate::events::EventRecorder;
 use crate::kubelet::report::View;
 use crate::logging::chain;
 use crate::observed::ObservedContainer;
-use crate::runtime::cri::{CriRuntime, WantedStreams};
+use crate::runtime::cri::CriRuntime;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
 use crate::server::node::{LoopHealth, Node, Output, Stream, Wanted};
@@ -58,14 +58,10 @@ impl Enter for EmbeddedRuntime {
 
 impl Enter for CriRuntime {
     fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>> {
-        let of = |streams: Streams| {
-            let Streams { stdin, stdout, stderr, tty } = streams;
-            WantedStreams { stdin, stdout, stderr, tty }
-        };
         Box::pin(async move {
             let url = match wanted {
-                Entry::Exec(id, command, streams) => self.exec_url(&id, &command, of(streams)).await,
-                Entry::Attach(id, streams) => self.attach_url(&id, of(streams)).await,
+                Entry::Exec(id, command, streams) => self.exec_url(&id, &command, streams).await,
+                Entry::Attach(id, streams) => self.attach_url(&id, streams).await,
                 Entry::PortForward(sandbox, ports) => self.port_forward_url(&sandbox, &ports).await,
             };
             url.map(Stream::Runtimes).map_err(|error| chain(&error))

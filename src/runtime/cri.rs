@@ -30,7 +30,6 @@ mod streaming;
 mod stuck;
 
 pub use endpoint::EndpointError;
-pub use streaming::WantedStreams;
 
 use call::{answered, bounded, command_answer, forgive_not_found, unbounded};
 use events::ChangeHints;

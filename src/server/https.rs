@@ -2,20 +2,15 @@
 //!
 //! Owns listening, connections and their bounds. Must not know what a resource answers.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONNECTION, HeaderValue, WWW_AUTHENTICATE};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::pki_types::CertificateDer;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -24,9 +19,9 @@ use super::answer::{Served, answer};
 use super::body::{Body, text};
 use super::identity::Believed;
 use super::node::SharedNode;
-use super::patience::{PLAIN, Patience, Patient, STREAM};
 use super::route::{self, Refused, Route};
 use super::tls::Tls;
+use super::{Bounds, serve_requests};
 use crate::clock::Clock;
 use crate::rt::connections::{self, Place};
 
@@ -36,11 +31,9 @@ const MAX_CONNECTIONS: usize = 512;
 const MAX_PLAIN_CONNECTIONS: usize = 32;
 /// A handshake takes less on the slowest box and over the worst line.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
-/// For a request's head, and how long a connection may wait for the next request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A client certificate's worth of tokens and cookies fits; hyper refuses more with 431.
-const BUFFER_BYTES: usize = 32 * 1024;
-const MAX_HEADERS: usize = 64;
+/// Of all of them. A client certificate's worth of tokens and cookies fits; hyper refuses more with 431.
+const BOUNDS: Bounds =
+    Bounds { header_timeout: Duration::from_secs(30), buffer_bytes: 32 * 1024, max_headers: 64, once: false };
 const BACKLOG: u32 = 128;
 
 /// Cannot listen.
@@ -108,12 +101,11 @@ async fn serve_tls(stream: TcpStream, api: Rc<Api>, place: Place) {
         shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let place = Rc::new(place);
     let node = Rc::clone(&api.node);
-    serve_requests(stream, move |request| {
+    serve_requests(stream, BOUNDS, node, move |request| {
         let (api, certificates, place) = (Rc::clone(&api), Rc::clone(&certificates), Rc::clone(&place));
         async move { respond(request, &api, &certificates, place).await }
     })
     .await;
-    node.served();
 }
 
 async fn respond(
@@ -169,9 +161,9 @@ pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, 
         Plain::ReadOnly => "the read-only address",
     };
     connections::serve(name, MAX_PLAIN_CONNECTIONS, accept, |stream, place| {
-        let (node, clock, place) = (Rc::clone(&node), clock.clone(), Rc::new(place));
-        serve_requests(stream, move |request| {
-            let (node, clock, place) = (Rc::clone(&node), clock.clone(), Rc::clone(&place));
+        let (asked, clock, place) = (Rc::clone(&node), clock.clone(), Rc::new(place));
+        serve_requests(stream, BOUNDS, Rc::clone(&node), move |request| {
+            let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
             async move {
                 let query = request.uri().query().unwrap_or_default();
                 let wanted = route::route(request.method().as_str(), request.uri().path(), query);
@@ -185,39 +177,4 @@ pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, 
         })
     })
     .await;
-}
-
-async fn serve_requests<F>(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    respond: impl Fn(Request<Incoming>) -> F + 'static,
-) where
-    F: Future<Output = Response<Body>> + 'static,
-{
-    let patience = Patience::default();
-    let waits = patience.clone();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (response, patience) = (respond(request), waits.clone());
-        async move {
-            let mut response = response.await;
-            let is_stream =
-                response.body().is_stream() || response.status() == StatusCode::SWITCHING_PROTOCOLS;
-            patience.set(if is_stream { STREAM } else { PLAIN });
-            // What went wrong on a connection does not disturb what comes after it: a refused body, say.
-            if response.status().is_client_error() || response.status().is_server_error() {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            Ok::<_, Infallible>(response)
-        }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(BUFFER_BYTES)
-        .max_headers(MAX_HEADERS)
-        .serve_connection(TokioIo::new(Patient::new(stream, patience)), service)
-        .with_upgrades();
-    if let Err(error) = connection.await {
-        // A client's mistake or impatience; nobody has to act.
-        log::debug!(err:% = error; "Connection ended early");
-    }
 }

@@ -6,10 +6,9 @@
 //! A box without a battery boots in 1970 and learns the time later, if ever. So nothing of ours begins to be valid "now": all
 //! of it is valid since [`FLOOR`], and whoever asks whether it still is takes the later of the clock and that.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +22,8 @@ use time::OffsetDateTime;
 use webpki::EndEntityCert;
 
 use super::subject::Subject;
+use crate::sys::durable::write_durably;
+use crate::sys::lock;
 use crate::types::Timestamp;
 
 /// 2026-01-01: no clock that shows less is right, as this program did not exist.
@@ -55,6 +56,9 @@ pub enum PkiError {
         /// What is wrong and what helps.
         message: String,
     },
+    /// Somebody else makes certificates, and the file that says so cannot be had.
+    #[error(transparent)]
+    Lock(#[from] lock::LockError),
     /// The library's word; nothing that a user did.
     #[error("make a certificate")]
     Make(#[from] rcgen::Error),
@@ -109,6 +113,10 @@ impl Authority {
     /// too: a new one would silently make void what people were given.
     pub fn open(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
         let (file, key_file) = (authority_file(directory), authority_key_file(directory));
+        let fail = |action| move |source| PkiError::File { action, path: directory.to_owned(), source };
+        crate::sys::dir::make_dir(directory, 0o755).map_err(fail("make the directory"))?;
+        // The agent and somebody who wants a kubeconfig may come at the same time, and each make one.
+        let _lock = lock::acquire(&directory.join(".lock"))?;
         let (certificate, key) = (read(&file)?, read(&key_file)?);
         let key = match (&certificate, key) {
             (Some(_), None) => {
@@ -306,10 +314,11 @@ fn standing(
     }
 }
 
-/// Whether a serving pair of ours has to be replaced by now. False for what others made.
+/// Whether a serving pair of ours has to be replaced by now, because it ends soon or the node is called otherwise. False for
+/// what others made.
 #[must_use]
-pub fn is_due(pair: &Pair, authority: &Authority, now: Timestamp) -> bool {
-    standing(&pair.certificate, &pair.key, authority, &[], now) == Some(Standing::Ends)
+pub fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: Timestamp) -> bool {
+    standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Ends)
 }
 
 fn read(path: &Path) -> Result<Option<String>, PkiError> {
@@ -320,25 +329,11 @@ fn read(path: &Path) -> Result<Option<String>, PkiError> {
     }
 }
 
-/// All of it or nothing, also after a power cut.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     let fail = |action| move |source| PkiError::File { action, path: path.to_owned(), source };
     let directory = path.parent().unwrap_or(Path::new("/"));
     crate::sys::dir::make_dir(directory, 0o755).map_err(fail("make the directory of"))?;
-    let young = path.with_extension(format!("{}.tmp", std::process::id()));
-    let _ = fs::remove_file(&young);
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&young)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&young, path))
-        .and_then(|()| File::open(directory)?.sync_all());
-    if written.is_err() {
-        let _ = fs::remove_file(&young);
-    }
-    written.map_err(fail("write"))
+    write_durably(path, text.as_bytes(), mode).map_err(fail("write"))
 }
 
 #[cfg(test)]

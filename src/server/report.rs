@@ -39,6 +39,8 @@ pub struct AgentReport {
     pub object_counts: ObjectCounts,
     /// The objects themselves, if they were asked for.
     pub objects: Vec<ObjectReport>,
+    /// Servers that cannot serve now, and why.
+    pub serving: Vec<String>,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
     /// The agent's memory.

@@ -130,7 +130,7 @@ fn idle_clients_are_sent_away_and_their_places_taken() {
         tokio::pin!(late);
         let early = tokio::time::timeout(Duration::from_millis(500), &mut late).await;
         assert!(early.is_err(), "the server is full");
-        let patient = HEADER_TIMEOUT + Duration::from_secs(60);
+        let patient = LOCAL.header_timeout + Duration::from_secs(60);
         assert_eq!(tokio::time::timeout(patient, late).await.unwrap().0, 200);
         server.abort();
     });

@@ -43,12 +43,17 @@ pub enum TlsError {
     #[error("{0}")]
     Setting(String),
     /// rustls' word: the two files do not belong together, say.
-    #[error("use the serving certificate")]
-    Use(#[from] rustls::Error),
+    #[error("serve with {files}")]
+    Use {
+        /// The certificate and its key.
+        files: String,
+        /// What is wrong.
+        source: rustls::Error,
+    },
 }
 
 /// Where the certificate comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub enum Source {
     /// `tlsCertFile` and `tlsPrivateKeyFile`.
     Files {
@@ -63,9 +68,19 @@ pub enum Source {
         directory: PathBuf,
         /// The node.
         node_name: String,
-        /// What clients may call it: names and addresses.
-        names: Vec<String>,
+        /// What clients may call it now, names and addresses: a box has its address some time after its start.
+        names: Rc<dyn Fn() -> Vec<String>>,
     },
+}
+
+impl Source {
+    fn files(&self) -> String {
+        let (certificate, key) = match self {
+            Self::Files { certificate, key } => (certificate.clone(), key.clone()),
+            Self::Own { directory, .. } => (directory.join("kubelet.crt"), directory.join("kubelet.key")),
+        };
+        format!("{} and {}", certificate.display(), key.display())
+    }
 }
 
 /// How TLS is spoken.
@@ -94,6 +109,16 @@ struct State {
     trouble: Option<String>,
 }
 
+impl TlsSettings {
+    /// Whether there is anything to speak.
+    ///
+    /// # Errors
+    /// The setting that leaves nothing, and what could be set.
+    pub fn check(&self) -> Result<(), TlsError> {
+        spoken(self).map(drop)
+    }
+}
+
 impl Tls {
     /// Reads or makes the certificate.
     ///
@@ -106,7 +131,7 @@ impl Tls {
         clock: Clock,
     ) -> Result<Self, TlsError> {
         let pair = read(&source, &authority, &clock)?;
-        let config = configure(&settings, &pair)?;
+        let config = configure(&settings, &source, &pair)?;
         let state = RefCell::new(State { config, pair, looked: Instant::now(), trouble: None });
         Ok(Self { source, settings, authority, clock, state })
     }
@@ -123,14 +148,21 @@ impl Tls {
     fn refresh(&self) {
         let mut state = self.state.borrow_mut();
         state.looked = Instant::now();
-        let due = matches!(self.source, Source::Files { .. })
-            || pki::is_due(&state.pair, &self.authority, self.clock.now())
-            || self.files_differ(&state.pair);
+        let due = match &self.source {
+            Source::Files { .. } => true,
+            Source::Own { directory, names, .. } => {
+                // Somebody has put another pair there, or taken ours away.
+                fs::read_to_string(directory.join("kubelet.crt"))
+                    .map_or(true, |found| found != state.pair.certificate)
+                    || pki::is_due(&state.pair, &self.authority, &names(), self.clock.now())
+            }
+        };
         if !due {
             return;
         }
         let renewed = read(&self.source, &self.authority, &self.clock).and_then(|pair| {
-            let config = if pair == state.pair { None } else { Some(configure(&self.settings, &pair)?) };
+            let config =
+                if pair == state.pair { None } else { Some(configure(&self.settings, &self.source, &pair)?) };
             Ok((pair, config))
         });
         match renewed {
@@ -148,12 +180,6 @@ impl Tls {
             }
         }
     }
-
-    /// Somebody has put another pair there, or taken ours away.
-    fn files_differ(&self, pair: &Pair) -> bool {
-        let Source::Own { directory, .. } = &self.source else { return true };
-        fs::read_to_string(directory.join("kubelet.crt")).map_or(true, |found| found != pair.certificate)
-    }
 }
 
 fn read(source: &Source, authority: &Authority, clock: &Clock) -> Result<Pair, TlsError> {
@@ -169,23 +195,27 @@ fn read(source: &Source, authority: &Authority, clock: &Clock) -> Result<Pair, T
             Ok(Pair { certificate: read("tlsCertFile", certificate)?, key: read("tlsPrivateKeyFile", key)? })
         }
         Source::Own { directory, node_name, names } => {
-            Ok(pki::serving_pair(directory, authority, node_name, names, clock.now())?)
+            Ok(pki::serving_pair(directory, authority, node_name, &names(), clock.now())?)
         }
     }
 }
 
-fn configure(settings: &TlsSettings, pair: &Pair) -> Result<Arc<ServerConfig>, TlsError> {
+fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc<ServerConfig>, TlsError> {
     let (provider, versions) = spoken(settings)?;
-    let bad = |what: &str| TlsError::Setting(format!("the serving certificate's file has no {what} in PEM"));
+    let files = source.files();
+    let bad = |what: &str| TlsError::Setting(format!("serve with {files}: no {what} in PEM"));
+    let unusable = |source| TlsError::Use { files: files.clone(), source };
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
         .collect::<Result<_, _>>()
         .map_err(|_| bad("certificates"))?;
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| bad("private key"))?;
     let verifier = Arc::new(AnyClient(Arc::clone(&provider)));
     let mut config = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&versions)?
+        .with_protocol_versions(&versions)
+        .map_err(unusable)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates, key)?;
+        .with_single_cert(certificates, key)
+        .map_err(unusable)?;
     // Streams need upgrades, which HTTP/2 does not have.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // A resumed session would be remembered by us for clients that rarely come again.

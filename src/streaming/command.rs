@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
+use super::Streams;
 use super::pipe::{Activity, Gone, Inlet, Outlet};
-use super::session::{CREATION_TIMEOUT, Pending, Reader, Session, Streams, TerminalSize};
+use super::session::{CREATION_TIMEOUT, Pending, Reader, Session, TerminalSize};
 use super::spdy::connection::{Connection as SpdyConnection, Stream};
 use super::websocket::connection::{Connection as WebSocketConnection, Messages};
 

@@ -29,19 +29,6 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 /// Connects to a port of a pod; the error is for people.
 pub type Dialer = Rc<dyn Fn(u16) -> Pending<Result<Box<dyn Duplex>, String>>>;
 
-/// Which streams of a program a client wants.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streams {
-    /// To write to it.
-    pub stdin: bool,
-    /// To read from it.
-    pub stdout: bool,
-    /// To read its errors; never with `tty`.
-    pub stderr: bool,
-    /// It has a terminal, whose size can change.
-    pub tty: bool,
-}
-
 /// Of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {

@@ -345,14 +345,6 @@ pub fn free_space(path: &Path) -> io::Result<Free> {
     Ok(Free { bytes, total_bytes, inodes })
 }
 
-/// Makes names and removals in a directory durable.
-///
-/// # Errors
-/// The kernel's answer.
-pub fn sync_dir(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -144,9 +144,9 @@ impl<'de> MapAccess<'de> for Members<'_> {
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
         let Some((key, value)) = self.left.next() else { return Ok(None) };
-        let name = key.clone();
+        let name = seed.deserialize(Key(key.clone()))?;
         self.waiting = Some((key, value));
-        self.track.below(Step::Key(name.clone()), || seed.deserialize(Key(name))).map(Some)
+        Ok(Some(name))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {

@@ -4,20 +4,7 @@
 
 use super::{CriRuntime, RuntimeError};
 use crate::proto::runtime as cri;
-use crate::types::{ContainerId, SandboxId};
-
-/// Which streams are wanted; with a terminal no stderr.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WantedStreams {
-    /// To write to the program.
-    pub stdin: bool,
-    /// To read what it writes.
-    pub stdout: bool,
-    /// To read its errors.
-    pub stderr: bool,
-    /// It has a terminal.
-    pub tty: bool,
-}
+use crate::types::{ContainerId, SandboxId, Streams};
 
 impl CriRuntime {
     /// Where a client runs `command` in a container.
@@ -28,9 +15,9 @@ impl CriRuntime {
         &self,
         id: &ContainerId,
         command: &[String],
-        wanted: WantedStreams,
+        wanted: Streams,
     ) -> Result<String, RuntimeError> {
-        let WantedStreams { stdin, stdout, stderr, tty } = wanted;
+        let Streams { stdin, stdout, stderr, tty } = wanted;
         let request = cri::ExecRequest {
             container_id: id.to_string(),
             cmd: command.to_vec(),
@@ -47,8 +34,8 @@ impl CriRuntime {
     ///
     /// # Errors
     /// As any call.
-    pub async fn attach_url(&self, id: &ContainerId, wanted: WantedStreams) -> Result<String, RuntimeError> {
-        let WantedStreams { stdin, stdout, stderr, tty } = wanted;
+    pub async fn attach_url(&self, id: &ContainerId, wanted: Streams) -> Result<String, RuntimeError> {
+        let Streams { stdin, stdout, stderr, tty } = wanted;
         let request = cri::AttachRequest { container_id: id.to_string(), stdin, tty, stdout, stderr };
         let mut client = self.runtime();
         Ok(self.look("Attach", client.attach(request)).await?.url)

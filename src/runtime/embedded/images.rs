@@ -45,7 +45,8 @@ pub use tar::TarError;
 pub use unpack::{LayerError, UnpackLimits};
 
 use crate::sys::dir::Handle;
-use crate::sys::layer::{LayerDir, has_extended, sync_dir};
+use crate::sys::durable::sync_dir;
+use crate::sys::layer::{LayerDir, has_extended};
 use crate::sys::lock::{self, ByteLock, FileLock};
 use index::Record;
 

@@ -30,7 +30,7 @@ fn an_authority_is_made_once_and_found_again() {
         (subject.common_name.as_str(), subject.organizations),
         ("jane", vec!["system:masters".to_owned()])
     );
-    assert_eq!(fs::read_dir(&pki).unwrap().count(), 2, "nothing half-made stays");
+    assert_eq!(fs::read_dir(&pki).unwrap().count(), 3, "nothing half-made stays beside the lock");
 }
 
 #[test]
@@ -69,8 +69,8 @@ fn a_serving_pair_stays_until_it_ends_soon_or_the_node_is_called_otherwise() {
     let first = at(&names(), NOW);
     assert!(at(&names(), NOW) == first);
     assert!(at(&names(), NOW.saturating_add(290 * DAY)) == first);
-    assert!(!is_due(&first, &authority, NOW.saturating_add(290 * DAY)));
-    assert!(is_due(&first, &authority, NOW.saturating_add(293 * DAY)));
+    assert!(!is_due(&first, &authority, &[], NOW.saturating_add(290 * DAY)));
+    assert!(is_due(&first, &authority, &[], NOW.saturating_add(293 * DAY)));
     let renewed = at(&names(), NOW.saturating_add(293 * DAY));
     assert!(renewed != first);
     let more: Vec<String> = [names(), vec!["192.0.2.7".to_owned()]].concat();
@@ -97,10 +97,10 @@ fn a_clock_in_1970_makes_certificates_that_hold_when_it_is_right() {
     let authority = Authority::open(directory.path(), "box").unwrap();
     let early =
         serving_pair(directory.path(), &authority, "box", &names(), Timestamp::from_secs(60)).unwrap();
-    assert!(!is_due(&early, &authority, Timestamp::from_secs(60)));
-    assert!(!is_due(&early, &authority, FLOOR.saturating_add(100 * DAY)));
+    assert!(!is_due(&early, &authority, &[], Timestamp::from_secs(60)));
+    assert!(!is_due(&early, &authority, &[], FLOOR.saturating_add(100 * DAY)));
     assert!(
-        is_due(&early, &authority, FLOOR.saturating_add(400 * DAY)),
+        is_due(&early, &authority, &[], FLOOR.saturating_add(400 * DAY)),
         "it is replaced once the time is known"
     );
 }
@@ -117,5 +117,5 @@ fn a_pair_of_somebody_elses_is_used_as_it_is() {
     let late = NOW.saturating_add(5000 * DAY);
     let pair = serving_pair(directory.path(), &authority, "box", &["new".to_owned()], late).unwrap();
     assert!(pair == foreign);
-    assert!(!is_due(&pair, &authority, late));
+    assert!(!is_due(&pair, &authority, &[], late));
 }

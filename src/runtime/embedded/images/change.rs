@@ -10,7 +10,7 @@ use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, Reference, io_error, normalise_reference, remove_tree, short,
     step,
 };
-use crate::sys::layer::sync_dir;
+use crate::sys::durable::sync_dir;
 use crate::sys::lock;
 
 /// An image whose layers are unpacked.

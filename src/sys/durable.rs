@@ -1,0 +1,72 @@
+//! Files that are there after a power cut.
+//!
+//! Owns the order of writing, syncing and renaming. Must not know what is in a file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Makes names and removals in a directory durable.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Puts a file with this content and mode at `path`: all of it or what was there before, also after a power cut. Its name while
+/// it is young is hidden and always the same, so that nothing piles up: one writer at a time.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".tmp");
+    let young = directory.join(name);
+    match std::fs::remove_file(&young) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&young)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        })
+        .and_then(|()| std::fs::rename(&young, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&young);
+    }
+    written.and_then(|()| sync_dir(directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_what_a_cut_left_is_no_obstacle() {
+        let directory = std::env::temp_dir().join(format!("edge-agent-durable-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("key");
+        std::fs::write(directory.join(".key.tmp"), "torn").unwrap();
+        for (text, mode) in [("first, and longer", 0o600), ("second", 0o640)] {
+            write_durably(&path, text.as_bytes(), mode).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode & !0o022);
+        }
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+        let missing = write_durably(&directory.join("none/key"), b"", 0o600).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}
