@@ -43,7 +43,8 @@ pub struct LogConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LogFile {
     path: PathBuf,
-    bytes: u64,
+    /// `None`: it was moved aside, and whoever writes it has not been told. An earlier agent died between the two.
+    bytes: Option<u64>,
 }
 
 /// Puts the log directory on a tmpfs of at most `bytes`, unless it is there since an earlier start: that one gets the size.
@@ -96,7 +97,7 @@ fn look(config: &LogConfig) -> Vec<LogFile> {
         logs.truncate(1);
         return logs;
     }
-    logs.retain(|log| is_long(log.bytes, config.limits));
+    logs.retain(|log| log.bytes.is_none_or(|bytes| is_long(bytes, config.limits)));
     logs
 }
 
@@ -105,8 +106,11 @@ fn logs(links_dir: &Path) -> Vec<LogFile> {
     let Ok(entries) = fs::read_dir(links_dir) else { return Vec::new() };
     let log = |entry: DirEntry| {
         let path = fs::read_link(entry.path()).ok()?;
-        let metadata = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
-        Some(LogFile { path, bytes: metadata.len() })
+        let bytes = match fs::symlink_metadata(&path) {
+            Ok(metadata) => Some(metadata.is_file().then_some(metadata.len())?),
+            Err(_) => None,
+        };
+        (bytes.is_some() || !rotated_of(&path).is_empty()).then_some(LogFile { path, bytes })
     };
     entries.flatten().filter_map(log).collect()
 }
@@ -132,7 +136,7 @@ fn space(directory: &Path) -> io::Result<(u64, u64)> {
     Ok((free.bytes, free.total_bytes))
 }
 
-/// One log. An ended container's is nobody's to open again and does not grow.
+/// One log. An ended container's is nobody's to open again and does not grow. One that was moved aside before is only opened.
 async fn rotate<R: Runtime>(
     runtime: &R,
     config: &LogConfig,
@@ -140,6 +144,9 @@ async fn rotate<R: Runtime>(
     now: Timestamp,
 ) -> Result<(), String> {
     let Some(id) = container_of(runtime, &config.pod_logs_dir, &log.path).await? else { return Ok(()) };
+    if log.bytes.is_none() {
+        return runtime.reopen_container_log(&id).await.map_err(|error| error.to_string());
+    }
     let (path, limits) = (log.path.clone(), config.limits);
     let moved = rt::blocking("rotate container log", move || move_aside(&path, limits, now)).await;
     let moved = moved.map_err(|error| error.to_string())?;
@@ -225,11 +232,18 @@ mod tests {
         assert_eq!(look(&config), []);
         for (second, text) in ["0123456789", "abcdefghij"].iter().enumerate() {
             fs::write(&log, text).unwrap();
-            assert_eq!(look(&config), [LogFile { path: log.clone(), bytes: 10 }]);
+            assert_eq!(look(&config), [LogFile { path: log.clone(), bytes: Some(10) }]);
             let now = Timestamp::from_secs(1_700_000_000 + i64::try_from(second).unwrap());
             let moved = move_aside(&log, limits, now).unwrap();
             assert_eq!(fs::read_to_string(moved).unwrap(), *text);
+            assert_eq!(
+                look(&config),
+                [LogFile { path: log.clone(), bytes: None }],
+                "nobody has opened it again"
+            );
         }
+        fs::write(&log, "").unwrap();
+        assert_eq!(look(&config), []);
         let left = rotated_of(&log);
         assert_eq!(left.len(), 1);
         assert!(left[0].key.ends_with("0.log.20231114-221321"), "{left:?}");

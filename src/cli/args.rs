@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use lexopt::Arg;
 
+use crate::config::GoDuration;
+
 /// The kubelet's default root directory.
 pub(super) const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
 
@@ -155,6 +157,18 @@ pub(super) fn value(parser: &mut lexopt::Parser) -> Result<OsString, UsageError>
 
 pub(super) fn text(value: OsString) -> String {
     value.into_string().unwrap_or_else(|value| value.to_string_lossy().into_owned())
+}
+
+/// A time longer than none. `name` and `example` are for the error.
+pub(super) fn duration(
+    parser: &mut lexopt::Parser,
+    name: &str,
+    example: &str,
+) -> Result<GoDuration, UsageError> {
+    let given = text(value(parser)?);
+    let parsed = GoDuration::parse(&given).ok().filter(|parsed| parsed.as_nanos() > 0);
+    let message = || format!("{name} {given:?}: a time such as {example} is wanted");
+    parsed.ok_or_else(|| UsageError::Option { message: message() })
 }
 
 pub(super) fn bad_option(error: &lexopt::Error) -> UsageError {

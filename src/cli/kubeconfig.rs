@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use lexopt::Arg;
 use serde_json::json;
 
-use super::args::{UsageError, bad_option, text, value};
+use super::args::{UsageError, bad_option, duration, text, value};
 use super::{CliError, EXIT_OK, Environment, print, yaml};
 use crate::api::base64;
 use crate::config::GoDuration;
@@ -60,12 +60,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             Arg::Long("view") => wanted.group = VIEWERS,
             Arg::Long("server") => wanted.server = text(value(&mut parser)?),
             Arg::Long("cert-dir") => wanted.cert_dir = value(&mut parser)?.into(),
-            Arg::Long("duration") => {
-                let given = text(value(&mut parser)?);
-                let parsed = GoDuration::parse(&given).ok().filter(|parsed| parsed.as_nanos() > 0);
-                let message = || format!("--duration {given:?}: a time such as 720h is wanted");
-                wanted.duration = parsed.ok_or_else(|| UsageError::Option { message: message() })?;
-            }
+            Arg::Long("duration") => wanted.duration = duration(&mut parser, "--duration", "720h")?,
             Arg::Short('h') | Arg::Long("help") => wanted.help = true,
             Arg::Value(word) => return Err(UsageError::Unexpected { given: text(word) }),
             other => return Err(bad_option(&other.unexpected())),

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 
 use lexopt::Arg;
 
-use super::args::{UsageError, bad_option, text, value};
+use super::args::{UsageError, bad_option, duration, text, value};
 use super::{CliError, EXIT_OK, Environment, client, print};
 use crate::api::pod::Pod;
-use crate::config::GoDuration;
 use crate::server::ObjectDetail;
 
 const HELP: &str = "\
@@ -72,10 +71,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             Arg::Long("limit-bytes") => parameters.push(("limitBytes", text(value(&mut parser)?))),
             Arg::Long("since-time") => parameters.push(("sinceTime", text(value(&mut parser)?))),
             Arg::Long("since") => {
-                let given = text(value(&mut parser)?);
-                let parsed = GoDuration::parse(&given).ok().filter(|parsed| parsed.as_nanos() > 0);
-                let message = || format!("--since {given:?}: a time such as 10m is wanted");
-                let since = parsed.ok_or_else(|| UsageError::Option { message: message() })?;
+                let since = duration(&mut parser, "--since", "10m")?;
                 // As kubectl: what is asked for in parts of a second is rounded up.
                 let seconds = since.to_std().as_millis().div_ceil(1000);
                 parameters.push(("sinceSeconds", seconds.to_string()));

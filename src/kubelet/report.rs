@@ -303,4 +303,20 @@ mod tests {
         view.set_sources(&BTreeMap::new());
         assert!(begun.as_mut().poll(&mut context).is_ready());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_is_healthy_while_it_goes_round() {
+        let view = View::new(Identity::default(), Rc::default());
+        assert_eq!(view.loop_health().unwrap_err(), "the sync loop has not begun yet");
+        view.set_sources(&BTreeMap::new());
+        view.set_busy(true);
+        tokio::time::advance(STUCK_AFTER).await;
+        assert_eq!(view.loop_health(), Ok(()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let said = view.loop_health().unwrap_err();
+        assert_eq!(said, "the sync loop has been busy with one thing for 121 seconds");
+        view.set_busy(false);
+        tokio::time::advance(STUCK_AFTER * 10).await;
+        assert_eq!(view.loop_health(), Ok(()), "it waits for something to do");
+    }
 }

@@ -207,6 +207,7 @@ fn find_container(node: &SharedNode, wanted: &Target) -> Result<Pod, Failed> {
         .containers
         .iter()
         .chain(&spec.init_containers)
+        .chain(&spec.ephemeral_containers)
         .any(|found| found.name == wanted.container.as_str());
     if !known {
         let message =
@@ -232,7 +233,7 @@ async fn container_log(
         return Err((StatusCode::BAD_REQUEST, message));
     };
     let path = std::path::PathBuf::from(&found.log_path);
-    let log = match logs::open(&path, options, clock.now()) {
+    let log = match logs::open(path, options, clock.now()).await {
         Ok(log) => log,
         Err(error) => {
             return Err(failed(format!("failed to open log file {:?}: {error}", found.log_path)));

@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::body::Bytes;
@@ -16,10 +16,13 @@ use hyper::body::Bytes;
 use super::body::Pieces;
 use super::route::LogOptions;
 use crate::api::pod::{ContainerState, ContainerStatus, PodStatus};
+use crate::rt;
 use crate::types::{ContainerId, Timestamp};
 
 /// What is read at a time, and sent.
 const CHUNK: usize = 32 * 1024;
+/// What is read in one go when nothing of it is wanted: a few milliseconds' worth.
+const CHUNKS_AT_ONCE: usize = 64;
 /// A line of CRI is at most 16 KiB and its head; a longer one is somebody else's and is cut up.
 const LONGEST_LINE: usize = 64 * 1024;
 /// How often a follower looks for more...
@@ -179,9 +182,22 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
+/// What one look into the file brought.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// This is to be sent, perhaps nothing; there may be more.
+    On(Vec<u8>),
+    /// This is to be sent, and no more is wanted.
+    Enough(Vec<u8>),
+    /// The end of the file, for now.
+    End,
+}
+
 /// A file on the way to a client.
 struct Reading {
     file: File,
+    /// How far it was read.
+    position: u64,
     /// The beginning of a line whose end has not been read.
     held: Vec<u8>,
 }
@@ -189,35 +205,48 @@ struct Reading {
 impl Reading {
     fn open(path: &Path, tail: Option<u64>) -> io::Result<Self> {
         let mut file = File::open(path)?;
-        if let Some(lines) = tail {
-            let start = tail_start(&mut file, lines)?;
-            file.seek(SeekFrom::Start(start))?;
-        }
-        Ok(Self { file, held: Vec::new() })
+        let position = match tail {
+            Some(lines) => {
+                let start = tail_start(&mut file, lines)?;
+                file.seek(SeekFrom::Start(start))?
+            }
+            None => 0,
+        };
+        Ok(Self { file, position, held: Vec::new() })
     }
 
-    /// Reads on. `None`: nothing more for now. The flag: more is wanted.
-    fn next(&mut self, filter: &mut Filter) -> io::Result<Option<(Vec<u8>, bool)>> {
-        let mut chunk = vec![0; CHUNK];
-        let length = self.file.read(&mut chunk)?;
-        if length == 0 {
-            return Ok(None);
-        }
-        self.held.extend_from_slice(&chunk[..length]);
-        let mut out = Vec::new();
-        let mut taken = 0;
-        while let Some(index) = self.held[taken..].iter().position(|byte| *byte == b'\n') {
-            let line = &self.held[taken..taken + index];
-            taken += index + 1;
-            if !filter.add(line, &mut out) {
-                return Ok(Some((out, false)));
+    /// Reads on until there is something worth sending, but not for long: others wait for the thread.
+    fn next(&mut self, filter: &mut Filter) -> io::Result<Step> {
+        let (mut chunk, mut out) = (vec![0; CHUNK], Vec::new());
+        for _ in 0..CHUNKS_AT_ONCE {
+            let length = self.file.read(&mut chunk)?;
+            if length == 0 {
+                return Ok(if out.is_empty() { Step::End } else { Step::On(out) });
+            }
+            self.position += u64::try_from(length).unwrap_or_default();
+            self.held.extend_from_slice(&chunk[..length]);
+            let mut taken = 0;
+            while let Some(index) = self.held[taken..].iter().position(|byte| *byte == b'\n') {
+                let line = &self.held[taken..taken + index];
+                taken += index + 1;
+                if !filter.add(line, &mut out) {
+                    return Ok(Step::Enough(out));
+                }
+            }
+            self.held.drain(..taken);
+            if self.held.len() > LONGEST_LINE {
+                self.held.clear();
+            }
+            if out.len() >= CHUNK {
+                break;
             }
         }
-        self.held.drain(..taken);
-        if self.held.len() > LONGEST_LINE {
-            self.held.clear();
-        }
-        Ok(Some((out, true)))
+        Ok(Step::On(out))
+    }
+
+    /// The file is longer than what was read.
+    fn has_grown(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.len() > self.position)
     }
 
     /// The file has another name by now: it was rotated away.
@@ -230,64 +259,83 @@ impl Reading {
     }
 }
 
-/// Sends a log until its end; when following, until the container has ended and all it wrote is sent, or the client is gone.
-/// `ended` says whether the container has ended.
+/// Opens a log, and finds the place to begin at.
 ///
 /// # Errors
-/// When the file cannot be opened; what fails later cuts the answer short.
-pub fn open(path: &Path, options: &LogOptions, now: Timestamp) -> io::Result<Log> {
-    let reading = Reading::open(path, options.tail)?;
-    Ok(Log { reading, filter: Filter::new(options, now), path: path.to_owned(), follow: options.follow })
+/// When the file cannot be opened.
+pub async fn open(path: PathBuf, options: &LogOptions, now: Timestamp) -> io::Result<Log> {
+    let (filter, follow, tail) = (Filter::new(options, now), options.follow, options.tail);
+    let opened = path.clone();
+    let reading = rt::blocking("open log", move || Reading::open(&opened, tail)).await?;
+    Ok(Log { reading, filter, path, follow })
 }
 
 /// An open log.
 pub struct Log {
     reading: Reading,
     filter: Filter,
-    path: std::path::PathBuf,
+    path: PathBuf,
     follow: bool,
 }
 
 impl Log {
-    /// Sends it; see [`open`].
+    /// Sends a log until its end; when following, until the container has ended and all it wrote is sent, or the client is
+    /// gone. `ended` says whether the container has ended. What fails cuts the answer short.
     pub async fn send(mut self, pieces: Pieces, mut ended: impl AsyncFnMut() -> bool) {
         let mut is_last = !self.follow;
-        let mut quiet = Duration::ZERO;
         loop {
-            match self.reading.next(&mut self.filter) {
-                Ok(Some((bytes, more))) => {
-                    quiet = Duration::ZERO;
-                    if !bytes.is_empty() && pieces.send(Ok(Bytes::from(bytes))).await.is_err() {
-                        return;
-                    }
-                    if !more {
+            let step;
+            (self, step) = rt::blocking("read log", move || {
+                let step = self.reading.next(&mut self.filter);
+                (self, step)
+            })
+            .await;
+            match step {
+                Ok(Step::On(bytes)) => {
+                    let gone = if bytes.is_empty() {
+                        pieces.is_closed()
+                    } else {
+                        pieces.send(Ok(Bytes::from(bytes))).await.is_err()
+                    };
+                    if gone {
                         return;
                     }
                 }
-                Ok(None) if self.reading.is_replaced(&self.path) => match Reading::open(&self.path, None) {
-                    Ok(next) => self.reading = next,
-                    // Renamed away, and the next one not made yet.
-                    Err(_) => tokio::time::sleep(LOOK_EVERY).await,
-                },
-                Ok(None) if is_last => return,
-                Ok(None) => {
-                    if quiet >= ASK_EVERY {
-                        quiet = Duration::ZERO;
-                        // Once more after that: what it wrote last may have come since.
-                        is_last = ended().await;
-                        continue;
+                Ok(Step::Enough(bytes)) => return drop(pieces.send(Ok(Bytes::from(bytes))).await),
+                Ok(Step::End) => {
+                    if self.reading.is_replaced(&self.path) {
+                        // Not made yet: it is looked at again.
+                        if let Ok(next) = Reading::open(&self.path, None) {
+                            self.reading = next;
+                            continue;
+                        }
+                    } else if is_last {
+                        return;
                     }
                     tokio::select! {
                         () = pieces.closed() => return,
-                        () = tokio::time::sleep(LOOK_EVERY) => quiet += LOOK_EVERY,
+                        grown = self.grows() => if !grown {
+                            // Once more after that: what it wrote last may have come since.
+                            is_last = ended().await;
+                        },
                     }
                 }
-                Err(error) => {
-                    let _ = pieces.send(Err(error)).await;
-                    return;
-                }
+                Err(error) => return drop(pieces.send(Err(error)).await),
             }
         }
+    }
+
+    /// Waits for more. False when it is time to ask whether there can be.
+    async fn grows(&self) -> bool {
+        let mut waited = Duration::ZERO;
+        while waited < ASK_EVERY {
+            if self.reading.has_grown() {
+                return true;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+            waited += LOOK_EVERY;
+        }
+        false
     }
 }
 

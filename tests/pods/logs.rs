@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Node;
-use crate::support::agent::PATIENCE;
-use crate::support::wait::wait_for;
+use crate::support::agent::{NODE, PATIENCE};
+use crate::support::wait::{wait_for, wait_until};
 
 /// Lines of a hundred bytes without end, sixty in each tenth of a second.
 const CHATTY: &str = "i=0; line=$(printf '%090d' 0); while true; do \
@@ -64,6 +64,13 @@ fn a_log_that_is_long_is_moved_aside_and_only_so_many_are_kept() {
         }
         Err(format!("{files:?}; agent: {}", node.agent.log_tail()))
     });
+    waits_for_growth(&node, "chatty");
+    // As if it had died between moving the log aside and telling who writes it.
+    node.agent.kill9();
+    let log = node.agent.pod_logs_dir().join(format!("default_chatty-{NODE}_{}/main/0.log", first.uid));
+    fs::rename(&log, log.with_file_name("0.log.20260101-000000")).expect("move it aside");
+    node.agent.start();
+    wait_until("the log to be there again", PATIENCE, || log.exists());
     waits_for_growth(&node, "chatty");
     assert_eq!(node.running("chatty").id, first.id, "nothing is restarted for it");
     node.delete("chatty");

@@ -126,27 +126,60 @@ fn old_protocols_are_refused_and_the_settings_count() {
 }
 
 #[test]
-fn what_cannot_be_served_ends_the_start_with_the_setting_and_the_reason() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
-    let port = taken.local_addr().expect("an address").port();
-    let refused = |more: &[&str]| {
+fn what_can_never_be_served_ends_the_start_with_the_setting_and_the_reason() {
+    let refused = |argument: &str| {
         let mut node = Node::new();
         let _api = Api::of(&mut node.agent, node.scratch.path());
-        for argument in more {
-            node.agent.argument(*argument);
-        }
+        node.agent.argument(argument);
         node.agent.start();
         assert_eq!(node.agent.wait_for_end().code(), Some(1));
         node.log_lines(&["error: "]).join("\n")
     };
-    let said = refused(&[&format!("--port={port}")]);
-    assert!(said.contains(&format!("listen on 127.0.0.1:{port} (address, port)")), "{said}");
-    let said = refused(&["--authorization-mode=Webhook"]);
+    let said = refused("--authorization-mode=Webhook");
     assert!(said.contains("authorization.mode: Webhook asks an API server: give --kubeconfig"), "{said}");
-    let said = refused(&["--client-ca-file=/nowhere/ca.crt"]);
-    assert!(said.contains("authentication.x509.clientCAFile: /nowhere/ca.crt: "), "{said}");
-    let said = refused(&["--tls-cert-file=/nowhere/tls.crt", "--tls-private-key-file=/nowhere/tls.key"]);
-    assert!(said.contains("tlsCertFile /nowhere/tls.crt"), "{said}");
+    let said = refused("--tls-cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA");
+    assert!(said.contains("tlsCipherSuites: none of TLS_RSA_WITH_AES_128_CBC_SHA is offered"), "{said}");
+}
+
+/// A disk that comes late, another program on the port: nothing that a pod has to wait for.
+#[test]
+fn what_cannot_be_served_yet_keeps_no_pod_from_running_and_is_tried_again() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+    let port = taken.local_addr().expect("an address").port();
+    let mut node = Node::new();
+    let mut api = Api::of(&mut node.agent, node.scratch.path());
+    api.port = port;
+    let late = node.scratch.path().join("late.pem");
+    node.agent.argument(format!("--port={port}"));
+    node.agent.argument(format!("--tls-cert-file={}", late.display()));
+    node.agent.argument(format!("--tls-private-key-file={}", late.display()));
+    node.start_with_neighbour();
+    let status = |node: &Node| {
+        let output = node.agent.command_of("status").arg("--socket").arg(node.agent.socket()).output();
+        String::from_utf8_lossy(&output.expect("run it").stdout).into_owned()
+    };
+    let says = |node: &Node, expected: &str| {
+        wait_for("the status to say why", PATIENCE, || {
+            let said = status(node);
+            if said.contains(expected) { Ok(()) } else { Err(said) }
+        });
+    };
+    says(&node, &format!("API server: listen on 127.0.0.1:{port} (address, port)"));
+    drop(taken);
+    says(&node, &format!("API server: tlsCertFile {}", late.display()));
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-batch"])
+        .args(["-subj", "/CN=edge", "-keyout"])
+        .arg(&late)
+        .output()
+        .expect("run openssl");
+    assert!(made.status.success(), "{made:?}");
+    let pair = [fs::read(&late).expect("the key"), made.stdout].concat();
+    fs::write(&late, pair).expect("write");
+    api.wait(&mut node.agent);
+    wait_until("the API to speak", PATIENCE, || handshake(port, &["-tls1_3"]));
+    let said = status(&node);
+    assert!(said.contains("neighbour-edge") && !said.contains("API server"), "{said}");
 }
 
 #[test]

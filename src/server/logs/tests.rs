@@ -24,7 +24,7 @@ fn lines(count: i64) -> String {
 async fn read_all(path: &Path, options: &LogOptions) -> String {
     let (pieces, body) = Body::in_pieces();
     let Body::Pieces(mut received) = body else { unreachable!("made in pieces") };
-    let log = open(path, options, NOW).unwrap();
+    let log = open(path.to_owned(), options, NOW).await.unwrap();
     let send = log.send(pieces, async || true);
     let receive = async {
         let mut all = Vec::new();
@@ -83,7 +83,7 @@ async fn following_goes_on_over_a_rotation_and_ends_with_the_container() {
     let options = LogOptions { follow: true, ..LogOptions::default() };
     let over = std::rc::Rc::new(std::cell::Cell::new(false));
     let ended = std::rc::Rc::clone(&over);
-    let send = open(&path, &options, NOW).unwrap().send(pieces, async move || ended.get());
+    let send = open(path.clone(), &options, NOW).await.unwrap().send(pieces, async move || ended.get());
     let append = |path: &Path, text: &str| {
         let mut file = File::options().append(true).create(true).open(path).unwrap();
         writeln!(file, "{} stdout F {text}", stamp(9)).unwrap();
@@ -115,7 +115,7 @@ async fn a_follower_who_has_gone_is_noticed() {
     std::fs::write(&path, "").unwrap();
     let (pieces, body) = Body::in_pieces();
     let options = LogOptions { follow: true, ..LogOptions::default() };
-    let send = open(&path, &options, NOW).unwrap().send(pieces, async || false);
+    let send = open(path.clone(), &options, NOW).await.unwrap().send(pieces, async || false);
     drop(body);
     tokio::time::timeout(ASK_EVERY, send).await.expect("it ends");
 }
@@ -127,9 +127,26 @@ async fn a_file_without_line_breaks_is_not_kept_in_memory() {
     std::fs::write(&path, "x".repeat(5 << 20)).unwrap();
     let mut reading = Reading::open(&path, None).unwrap();
     let mut filter = Filter::new(&LogOptions::default(), NOW);
-    while reading.next(&mut filter).unwrap().is_some() {
+    while reading.next(&mut filter).unwrap() != Step::End {
         assert!(reading.held.len() <= LONGEST_LINE + CHUNK);
     }
+}
+
+#[test]
+fn a_long_log_of_which_nothing_is_wanted_is_read_in_turns() {
+    let directory = TempDir::new();
+    let path = directory.join("0.log");
+    let length = CHUNK * CHUNKS_AT_ONCE * 3;
+    let mut file = File::create(&path).unwrap();
+    let line = lines(1);
+    file.write_all(line.repeat(length / line.len() + 1).as_bytes()).unwrap();
+    let mut reading = Reading::open(&path, None).unwrap();
+    let mut filter = Filter::new(&LogOptions { since_time: Some(NOW), ..LogOptions::default() }, NOW);
+    let turns = (0..100).take_while(|_| reading.next(&mut filter).unwrap() == Step::On(Vec::new())).count();
+    assert_eq!(turns, 3);
+    assert!(!reading.has_grown());
+    file.write_all(b"more").unwrap();
+    assert!(reading.has_grown());
 }
 
 fn ended(id: &str) -> ContainerState {
