@@ -1,5 +1,6 @@
-//! Sub-commands that look at the agent: `status`, `get` and `describe`, and two that change what it keeps: `image`, which works
-//! on the image store, and `delete`, on the data of claims. Each parses, calls and renders.
+//! Sub-commands that look at the agent (`status`, `get`, `describe`, `logs`), lead into its pods (`exec`, `attach`,
+//! `port-forward`), or change what it keeps: `image`, which works on the image store, and `delete`, on the data of claims. Each
+//! parses, calls and renders.
 //!
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
@@ -9,7 +10,9 @@ mod args;
 mod claims;
 mod client;
 mod describe;
+mod enter;
 mod findings;
+mod forward;
 mod get;
 mod image;
 mod kubeconfig;
@@ -20,6 +23,7 @@ mod pod_columns;
 mod status;
 mod table;
 mod tabs;
+mod target;
 pub mod yaml;
 
 use std::io::{self, Write};
@@ -33,17 +37,6 @@ use crate::logging::chain;
 use crate::server::pki::PkiError;
 use crate::store::StoreError;
 use crate::types::Timestamp;
-
-/// Commands that [`run`] knows, each with a line of help.
-pub const COMMANDS: &[(&str, &str)] = &[
-    ("delete", "Delete the data of a claim that nobody defines any more"),
-    ("describe", "Show everything about a pod, ConfigMap, Secret or claim, as kubectl does"),
-    ("get", "Show pods, ConfigMaps, Secrets and claims, as kubectl does"),
-    ("image", "List, pull, import and remove images of the embedded runtime"),
-    ("kubeconfig", "Make a client certificate and print a kubeconfig with it"),
-    ("logs", "Print what a container wrote"),
-    ("status", "Show what runs, what is wrong, and why"),
-];
 
 /// All is well.
 pub const EXIT_OK: u8 = 0;
@@ -100,7 +93,7 @@ pub fn pods_table(pods: &[crate::api::pod::Pod], now: Timestamp) -> String {
     table::render(&get::pod_rows(pods, true, true, now))
 }
 
-/// Runs a command of [`COMMANDS`] with the arguments after its name; answers the exit code.
+/// Runs a command of [`crate::config::CLIENT_COMMANDS`] with the arguments after its name; answers the exit code.
 pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>) -> u8 {
     let result = match command {
         "status" => status::run(arguments, &mut environment),
@@ -109,6 +102,9 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "describe" => describe::run(arguments, &mut environment),
         "delete" => claims::run(arguments, &mut environment),
         "kubeconfig" => kubeconfig::run(arguments, &mut environment),
+        "exec" => enter::run(enter::Entry::Exec, arguments, &mut environment),
+        "attach" => enter::run(enter::Entry::Attach, arguments, &mut environment),
+        "port-forward" => forward::run(arguments, &mut environment),
         "logs" => logs::run(arguments, &mut environment),
         _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),
     };

@@ -34,6 +34,7 @@ pub use cri::CriFlags;
 pub use duration::{DurationError, GoDuration};
 pub use error::{ConfigError, FileError, Finding, Findings, FlagError, RunOnceError};
 pub use gates::FeatureGates;
+pub use help::CLIENT_COMMANDS;
 pub use resolve::{Origin, Provenance};
 pub use schema::{
     Anonymous, Authentication, AuthenticationWebhook, Authorization, AuthorizationWebhook, ConfigTaint,
@@ -78,9 +79,11 @@ pub enum Invocation {
         /// The configuration.
         resolved: Box<Resolved>,
     },
-    /// `agent status`, with the arguments that are not its name.
-    Status {
-        /// Unparsed.
+    /// One of [`CLIENT_COMMANDS`].
+    Client {
+        /// Its name.
+        command: &'static str,
+        /// The arguments that are not its name, unparsed.
         args: Vec<OsString>,
     },
     /// `agent cri`: the embedded runtime, served as CRI.
@@ -89,36 +92,6 @@ pub enum Invocation {
         flags: CriFlags,
         /// All others.
         resolved: Box<Resolved>,
-    },
-    /// `agent describe`, with the arguments that are not its name.
-    Describe {
-        /// Unparsed.
-        args: Vec<OsString>,
-    },
-    /// `agent delete`, with the arguments that are not its name.
-    Delete {
-        /// Unparsed.
-        args: Vec<OsString>,
-    },
-    /// `agent get`, with the arguments that are not its name.
-    Get {
-        /// Unparsed.
-        args: Vec<OsString>,
-    },
-    /// `agent kubeconfig`, with the arguments that are not its name.
-    Kubeconfig {
-        /// Unparsed.
-        args: Vec<OsString>,
-    },
-    /// `agent logs`, with the arguments that are not its name.
-    Logs {
-        /// Unparsed.
-        args: Vec<OsString>,
-    },
-    /// `agent image`, with the arguments that are not its name.
-    Image {
-        /// Unparsed.
-        args: Vec<OsString>,
     },
 }
 
@@ -206,20 +179,8 @@ impl Resolved {
     }
 }
 
-/// The commands of this version.
-const COMMANDS: [&str; 11] = [
-    "config",
-    "cri",
-    "delete",
-    "describe",
-    "get",
-    "help",
-    "image",
-    "kubeconfig",
-    "logs",
-    "status",
-    "version",
-];
+/// The other commands of this version.
+const COMMANDS: [&str; 4] = ["config", "cri", "help", "version"];
 
 /// Reads the arguments (without the program's name), and the files they name.
 ///
@@ -235,16 +196,12 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
         before.extend(rest);
         before
     };
+    if let Some((command, _)) = CLIENT_COMMANDS.iter().find(|(command, _)| *command == name) {
+        return Ok(Invocation::Client { command, args: joined(before, rest) });
+    }
     match name.as_str() {
         "help" => Ok(Invocation::Help(help::text())),
         "version" => Ok(Invocation::Version(VersionKind::Plain)),
-        "status" => Ok(Invocation::Status { args: joined(before, rest) }),
-        "describe" => Ok(Invocation::Describe { args: joined(before, rest) }),
-        "delete" => Ok(Invocation::Delete { args: joined(before, rest) }),
-        "get" => Ok(Invocation::Get { args: joined(before, rest) }),
-        "image" => Ok(Invocation::Image { args: joined(before, rest) }),
-        "kubeconfig" => Ok(Invocation::Kubeconfig { args: joined(before, rest) }),
-        "logs" => Ok(Invocation::Logs { args: joined(before, rest) }),
         "cri" => {
             let (flags, others) = cri::own_flags(joined(before, rest))?;
             let args = scan(&others, false)?;
@@ -267,7 +224,8 @@ pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invoca
 }
 
 fn unknown_command(name: &str, after_bool: Option<&str>) -> ConfigError {
-    let hint = match (after_bool, nearest(name, COMMANDS.into_iter())) {
+    let known = CLIENT_COMMANDS.iter().map(|(command, _)| *command).chain(COMMANDS);
+    let hint = match (after_bool, nearest(name, known)) {
         (Some(flag), _) if matches!(name, "true" | "false") => format!(": write {flag}={name}"),
         (_, Some(near)) => format!(", did you mean {near}?"),
         _ => String::new(),

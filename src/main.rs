@@ -50,13 +50,7 @@ fn run(invocation: Invocation) -> u8 {
             }
             print(&if explain { resolved.explain() } else { resolved.to_yaml() })
         }
-        Invocation::Status { args } => run_cli("status", args),
-        Invocation::Describe { args } => run_cli("describe", args),
-        Invocation::Delete { args } => run_cli("delete", args),
-        Invocation::Get { args } => run_cli("get", args),
-        Invocation::Image { args } => run_cli("image", args),
-        Invocation::Kubeconfig { args } => run_cli("kubeconfig", args),
-        Invocation::Logs { args } => run_cli("logs", args),
+        Invocation::Client { command, args } => run_cli(command, args),
     }
 }
 

@@ -1,9 +1,10 @@
 //! Streams over HTTP as Kubernetes' clients speak them: exec, attach and port-forward over SPDY/3.1 and WebSocket.
 //!
-//! Owns the protocols, their negotiation and their bounds. Whoever serves requests hands them to [`respond`] with an [`Action`];
+//! Owns the protocols, their negotiation and their bounds; [`client`] is the other side, for `agent exec` and its like. Whoever serves requests hands them to [`respond`] with an [`Action`];
 //! [`server`] is such a one, for requests announced by CRI. Must not know CRI, nor which runtime carries an action out. A client
 //! that is slow or vanishes holds up nobody but itself.
 
+pub mod client;
 pub mod command;
 pub mod forward;
 pub mod pipe;

@@ -26,6 +26,7 @@ pub mod node;
 pub mod open;
 pub mod own_program;
 pub mod packets;
+pub mod raw_mode;
 pub mod reactor;
 pub mod seccomp;
 pub mod streams;

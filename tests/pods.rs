@@ -16,6 +16,7 @@ use crate::support::wait::wait_for;
 mod anywhere;
 mod cgroups;
 mod client;
+mod commands;
 mod disk;
 mod fixture;
 mod hooks;

@@ -10,8 +10,9 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::HOST;
-use hyper::{Request, StatusCode};
+use hyper::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
@@ -175,6 +176,40 @@ pub(super) async fn stream(
     }
 }
 
+/// Asks for a connection that speaks SPDY/3.1 and `protocol` over it. Needs a `LocalSet`.
+pub(super) async fn upgrade(
+    path: &Path,
+    resource: &str,
+    protocol: &'static str,
+) -> Result<TokioIo<Upgraded>, CliError> {
+    let http = |source| CliError::Client(ClientError::Http { path: path.to_owned(), source });
+    let stream = UnixStream::connect(path).await;
+    let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
+    let (mut sender, connection) =
+        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+    crate::rt::spawn("connection", connection.with_upgrades());
+    let mut request = request(resource);
+    *request.method_mut() = Method::POST;
+    let headers = request.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("SPDY/3.1"));
+    headers.insert("x-stream-protocol-version", HeaderValue::from_static(protocol));
+    // A runtime may be asked where to go, so it takes longer than what the agent knows.
+    let response = sender.send_request(request).await.map_err(http)?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return hyper::upgrade::on(response).await.map(TokioIo::new).map_err(http);
+    }
+    let code = response.status();
+    let body = Limited::new(response.into_body(), MAX_WORDS).collect().await;
+    let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+    let words = String::from_utf8_lossy(&body).trim_end().to_owned();
+    Err(if words.is_empty() {
+        CliError::Client(ClientError::Refused { path: path.to_owned(), code })
+    } else {
+        CliError::Answer(words)
+    })
+}
+
 /// A part of a path or a query, so that nothing in it means anything there.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -192,7 +227,7 @@ pub(super) fn escaped(text: &str) -> String {
 fn request(resource: &str) -> Request<Empty<Bytes>> {
     let mut request = Request::new(Empty::new());
     *request.uri_mut() = resource.parse().unwrap_or_default();
-    request.headers_mut().insert(HOST, hyper::header::HeaderValue::from_static("agent"));
+    request.headers_mut().insert(HOST, HeaderValue::from_static("agent"));
     request
 }
 

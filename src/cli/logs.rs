@@ -1,15 +1,13 @@
 //! `agent logs`: what a container wrote, as kubectl shows it.
 //!
-//! Owns the command and the choice of the container. Must not know where logs are: the agent reads them.
+//! Owns the command. Must not know where logs are: the agent reads them.
 
 use std::path::PathBuf;
 
 use lexopt::Arg;
 
 use super::args::{UsageError, bad_option, duration, text, value};
-use super::{CliError, EXIT_OK, Environment, client, print};
-use crate::api::pod::Pod;
-use crate::server::ObjectDetail;
+use super::{CliError, EXIT_OK, Environment, client, print, target};
 
 const HELP: &str = "\
 Print what a container of a pod wrote.
@@ -34,9 +32,6 @@ Options:
 
 Exit status: 0, 1 if there is no such pod or log, 2 for bad usage.
 ";
-
-/// kubectl's.
-const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 struct Wanted {
     socket: PathBuf,
@@ -99,68 +94,21 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(CliError::Runtime)?;
-    let report = runtime.block_on(client::fetch_report(&wanted.socket, ObjectDetail::Counted));
-    let report = report.map_err(CliError::Client)?;
-    let pod = find(&report.pods, &wanted.namespace, name, &report.node_name)
-        .ok_or_else(|| CliError::NotFound { name: name.clone(), namespace: wanted.namespace.clone() })?;
-    let container = wanted.container.clone().unwrap_or_else(|| {
-        let (chosen, others) = default_container(pod);
-        if let Some(others) = others {
-            // kubectl's words.
-            let _ = writeln!(environment.err, "Defaulted container {chosen:?} out of: {others}");
-        }
-        chosen
-    });
+    let found = runtime.block_on(target::find(&wanted.socket, &wanted.namespace, name))?;
+    let container = found.container(wanted.container.as_deref(), environment);
     let query: Vec<String> =
         wanted.parameters.iter().map(|(name, value)| format!("{name}={}", client::escaped(value))).collect();
-    let resource = format!(
-        "/containerLogs/{}/{}/{}?{}",
-        client::escaped(&wanted.namespace),
-        client::escaped(&pod.metadata.name),
-        client::escaped(&container),
-        query.join("&")
-    );
+    let resource =
+        format!("/containerLogs/{}/{}?{}", found.path(), client::escaped(&container), query.join("&"));
     let out = &mut *environment.out;
     let mut write = |piece: &[u8]| out.write_all(piece).and_then(|()| out.flush());
     runtime.block_on(client::stream(&wanted.socket, &resource, &mut write))?;
     Ok(EXIT_OK)
 }
 
-/// By its full name, else by that without the node's.
-fn find<'a>(pods: &'a [Pod], namespace: &str, name: &str, node: &str) -> Option<&'a Pod> {
-    let of_namespace = || pods.iter().filter(|pod| pod.metadata.namespace == namespace);
-    let full = format!("{name}-{node}");
-    of_namespace()
-        .find(|pod| pod.metadata.name == name)
-        .or_else(|| of_namespace().find(|pod| pod.metadata.name == full))
-}
-
-/// The container, and all names if there was a choice that nobody made.
-fn default_container(pod: &Pod) -> (String, Option<String>) {
-    let spec = &pod.spec;
-    let named = pod.metadata.annotations.get(DEFAULT_CONTAINER);
-    if let Some(named) = named.filter(|named| spec.containers.iter().any(|found| found.name == **named)) {
-        return (named.clone(), None);
-    }
-    let first = spec.containers.first().map(|found| found.name.clone()).unwrap_or_default();
-    let inits = spec.init_containers.iter().map(|found| format!("{} (init)", found.name));
-    let all: Vec<String> = spec.containers.iter().map(|found| found.name.clone()).chain(inits).collect();
-    (first, (all.len() > 1).then(|| all.join(", ")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::decode::decode;
-
-    fn pod(name: &str, containers: &[&str]) -> Pod {
-        let containers: Vec<_> = containers.iter().map(|name| serde_json::json!({ "name": name })).collect();
-        let pod = serde_json::json!({
-            "metadata": { "name": name, "namespace": "default" },
-            "spec": { "containers": containers, "initContainers": [{ "name": "setup" }] },
-        });
-        decode::<Pod>(pod).unwrap().object
-    }
 
     #[test]
     fn options_become_the_apis_parameters_and_bad_ones_are_named() {
@@ -179,20 +127,5 @@ mod tests {
         assert!(said("web --since yesterday").contains("--since"));
         assert!(said("web other").contains("other"));
         assert!(said("web --lines").contains("--lines"));
-    }
-
-    #[test]
-    fn pods_are_found_with_and_without_the_nodes_name_and_the_default_container_is_kubectls() {
-        let pods = [pod("web-box", &["main", "side"]), pod("web", &["x"])];
-        let name = |asked| find(&pods, "default", asked, "box").map(|pod| pod.metadata.name.as_str());
-        assert_eq!((name("web"), name("web-box"), name("we")), (Some("web"), Some("web-box"), None));
-        assert!(find(&pods, "other", "web", "box").is_none());
-        let others = "main, side, setup (init)".to_owned();
-        assert_eq!(default_container(&pods[0]), ("main".to_owned(), Some(others)));
-        let mut chosen = pod("a", &["main", "side"]);
-        chosen.metadata.annotations.insert(DEFAULT_CONTAINER.to_owned(), "side".to_owned());
-        assert_eq!(default_container(&chosen), ("side".to_owned(), None));
-        chosen.metadata.annotations.insert(DEFAULT_CONTAINER.to_owned(), "none".to_owned());
-        assert_eq!(default_container(&chosen).0, "main");
     }
 }

@@ -535,3 +535,14 @@ fn a_pod_keeps_the_data_of_its_claim_from_being_deleted() {
     assert_eq!(directory.run("delete pvc x -A").0, EXIT_USAGE);
     assert!(directory.run("delete --help").1.contains("--yes"));
 }
+
+#[test]
+fn every_command_that_the_program_knows_has_a_help_of_its_own() {
+    for (command, _) in crate::config::CLIENT_COMMANDS {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let environment = Environment { out: &mut out, err: &mut err, colour: false, now: NOW };
+        assert_eq!(run(command, &["--help".to_owned()], environment), EXIT_OK, "{command}");
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains(&format!("agent {command}")) && err.is_empty(), "{command}: {text}");
+    }
+}

@@ -17,19 +17,32 @@ Usage:
   agent [flags]                     run
   agent --runonce [flags]           start the pods once, wait for them, and leave them running
   agent config [--explain] [flags]  print the resolved configuration; --explain says where each setting came from
-  agent status                      what runs, what is wrong, and why
-  agent get                         pods as a table
-  agent describe                    everything about a pod
-  agent delete                      delete the data of a claim that nobody defines any more
-  agent image                       images of the embedded runtime: list, import, remove
   agent cri [flags]                 the embedded runtime served as CRI; --listen (unix:///run/agent/cri.sock) and
                                     --stream-address (127.0.0.1:0) say where
   agent version                     the version
 ";
 
+/// Commands that ask the running agent or work beside it, each with a line of help; `cli` carries them out.
+pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
+    ("status", "what runs, what is wrong, and why"),
+    ("get", "pods, ConfigMaps, Secrets and claims as a table"),
+    ("describe", "everything about one of them"),
+    ("logs", "what a container wrote"),
+    ("exec", "run a command in a container"),
+    ("attach", "see what a container writes, and type what it reads"),
+    ("port-forward", "reach ports of a pod through ports of this machine"),
+    ("delete", "delete the data of a claim that nobody defines any more"),
+    ("image", "images of the embedded runtime: list, pull, import, remove"),
+    ("kubeconfig", "make a client certificate and print a kubeconfig with it"),
+];
+
 /// The whole text.
 pub(super) fn text() -> String {
     let mut text = INTRODUCTION.to_owned();
+    text.push_str("\nCommands, each with a --help of its own:\n");
+    for (name, help) in CLIENT_COMMANDS {
+        let _ = writeln!(text, "  agent {name:<27} {help}");
+    }
     text.push_str("\nFlags of this agent:\n");
     for (alias, flag) in ALIASES {
         let _ = writeln!(

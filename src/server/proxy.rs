@@ -98,26 +98,41 @@ async fn couple(client: OnUpgrade, runtime: OnUpgrade) {
     let Ok(Ok((client, runtime))) = both else { return };
     let (client, runtime) = (tokio::io::split(TokioIo::new(client)), tokio::io::split(TokioIo::new(runtime)));
     let moved = Arc::new(AtomicU64::new(0));
+    let inward = async {
+        if copy(client.0, runtime.1, &moved).await == Stopped::Sink {
+            // The runtime takes nothing more: it is done, and what it has said is still under way to the client.
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::select! {
-        _ = copy(client.0, runtime.1, &moved) => {}
+        () = inward => {}
         _ = copy(runtime.0, client.1, &moved) => {}
         () = idle(&moved, IDLE_TIMEOUT) => log::info!("Closed a stream over which nothing went"),
     }
+}
+
+/// Which side ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopped {
+    Source,
+    Sink,
 }
 
 async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     moved: &AtomicU64,
-) -> std::io::Result<()> {
+) -> Stopped {
     let mut buffer = vec![0; CHUNK];
     loop {
-        let length = from.read(&mut buffer).await?;
-        if length == 0 {
-            return to.shutdown().await;
+        let Ok(length @ 1..) = from.read(&mut buffer).await else {
+            // Gone already, perhaps.
+            let _ = to.shutdown().await;
+            return Stopped::Source;
+        };
+        if to.write_all(&buffer[..length]).await.is_err() || to.flush().await.is_err() {
+            return Stopped::Sink;
         }
-        to.write_all(&buffer[..length]).await?;
-        to.flush().await?;
         moved.fetch_add(1, Ordering::Relaxed);
     }
 }

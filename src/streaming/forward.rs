@@ -161,7 +161,7 @@ pub async fn through_tunnel(io: impl AsyncRead + AsyncWrite + 'static, dial: Dia
     connection.close().await;
 }
 
-/// One connection, until both sides have closed it.
+/// One connection, until both sides have closed it; when the client cannot be told that the pod's side has, until that has.
 async fn forward(inlet: Inlet, mut data: Outlet, mut error: Outlet, port: u16, dial: Dialer) {
     let connected = tokio::select! {
         biased;
@@ -171,16 +171,34 @@ async fn forward(inlet: Inlet, mut data: Outlet, mut error: Outlet, port: u16, d
     match connected {
         Ok(connection) => {
             let (read, write) = tokio::io::split(connection);
-            // The inner select ends both directions when the client drops the stream.
-            tokio::join!(from_client(inlet, write), to_client(read, &mut data));
+            let half_closes = data.half_closes();
+            let inward = async {
+                from_client(inlet, write).await;
+                if !half_closes {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let outward = async {
+                // Ends, too, when the client drops the stream.
+                to_client(read, &mut data).await;
+                data.finish().await;
+            };
+            if half_closes {
+                tokio::join!(inward, outward);
+            } else {
+                tokio::select! {
+                    () = inward => {}
+                    () = outward => {}
+                }
+            }
         }
         Err(message) => {
             let message = format!("error forwarding port {port} to pod: {message}");
             // When the client is gone nobody needs to know.
             let _ = error.write(message.as_bytes()).await;
+            data.finish().await;
         }
     }
-    data.finish().await;
     error.finish().await;
 }
 

@@ -212,6 +212,12 @@ impl Outlet {
         Self { frames, framing }
     }
 
+    /// Whether the client learns from [`Outlet::finish`] that nothing more will come.
+    #[must_use]
+    pub fn half_closes(&self) -> bool {
+        matches!(self.framing, Framing::Spdy { .. })
+    }
+
     /// Waits until the client wants nothing more of this stream, or is gone. May be dropped while waiting.
     pub async fn cut(&self) {
         let cut = async {

@@ -343,6 +343,37 @@ async fn ports_are_forwarded_over_spdy_many_at_a_time() {
     .await;
 }
 
+/// A server that speaks first and closes, to which its client says nothing: the end comes through.
+#[tokio::test]
+async fn the_end_of_a_pods_side_reaches_the_client_while_its_own_is_open() {
+    with_server(|announcer| async move {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            while let Ok((mut io, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let _ = io.write_all(b"good bye").await;
+                    let _ = io.shutdown().await;
+                    // It waits for the client's end, as servers of HTTP do.
+                    let _ = io.read_to_end(&mut Vec::new()).await;
+                });
+            }
+        });
+        let url = announce_forward(&announcer, Vec::new());
+        let mut client = Spdy::connect(&url, &["portforward.k8s.io"], &dictionary()).await.expect("accepted");
+        let name = port.to_string();
+        client.open(&[("streamtype", "error"), ("port", &name), ("requestid", "0")]).await;
+        let data = client.open(&[("streamtype", "data"), ("port", &name), ("requestid", "0")]).await;
+        client.until(|client| client.finished.contains(&data)).await;
+        assert_eq!(client.text(data), "good bye");
+        let url = announce_forward(&announcer, vec![port]);
+        let mut client = WebSocket::connect(&url, "v4.channel.k8s.io").await.expect("accepted");
+        client.until(|client| client.closed).await;
+        assert!(client.channel(0).ends_with(b"good bye"));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn ports_are_forwarded_over_websocket() {
     with_server(|announcer| async move {

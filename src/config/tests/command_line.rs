@@ -127,13 +127,13 @@ fn commands_take_their_own_arguments() {
     let words =
         |args: &[OsString]| args.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>();
     match parse_words(&["--agent-socket=/s", "status", "-o", "json", "--help"]) {
-        Ok(Invocation::Status { args }) => {
+        Ok(Invocation::Client { command: "status", args }) => {
             assert_eq!(words(&args), ["--agent-socket=/s", "-o", "json", "--help"]);
         }
         other => panic!("{other:?}"),
     }
     match parse_words(&["get", "pods"]) {
-        Ok(Invocation::Get { args }) => assert_eq!(words(&args), ["pods"]),
+        Ok(Invocation::Client { command: "get", args }) => assert_eq!(words(&args), ["pods"]),
         other => panic!("{other:?}"),
     }
     match parse_words(&["--v=3", "config", "--explain", "--port=77"]) {

@@ -1,4 +1,4 @@
-//! A client's connection and the streams it opens.
+//! A connection and its streams: a client's, and ours to a server.
 //!
 //! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until it is read; then the
 //! connection is not read on, and the client waits. Must not know what streams are for.
@@ -24,15 +24,15 @@ const WAITING: usize = 16;
 const INITIAL_WINDOW: i64 = 64 * 1024;
 const READ: usize = 8 * 1024;
 
-/// A stream that the client opened.
+/// A stream that the client opened, the other side or we.
 pub struct Stream {
     /// Its number.
     pub id: u32,
     /// What it is for.
     pub headers: Headers,
-    /// From the client.
+    /// From the other side.
     pub inlet: Inlet,
-    /// To the client.
+    /// To the other side.
     pub outlet: Outlet,
 }
 
@@ -47,12 +47,33 @@ pub struct Connection {
 impl Connection {
     /// Serves the client behind `io`. Needs a `LocalSet`.
     pub fn start(io: impl AsyncRead + AsyncWrite + 'static, activity: &Rc<Activity>) -> Self {
+        Self::over(io, activity, |_| ()).0
+    }
+
+    /// Asks the server behind `io` for streams, all of them at once: a stream for each of `wanted`, in that order, which are as
+    /// many as frames can wait. Needs a `LocalSet`.
+    pub fn ask(
+        io: impl AsyncRead + AsyncWrite + 'static,
+        wanted: Vec<Headers>,
+        activity: &Rc<Activity>,
+    ) -> (Self, Vec<Stream>) {
+        Self::over(io, activity, |table| {
+            table.is_client = true;
+            wanted.into_iter().map(|headers| table.ask(headers)).collect()
+        })
+    }
+
+    fn over<T>(
+        io: impl AsyncRead + AsyncWrite + 'static,
+        activity: &Rc<Activity>,
+        prepare: impl FnOnce(&mut Table) -> T,
+    ) -> (Self, T) {
         let (read, write) = tokio::io::split(io);
         let (frames, outgoing) = frames();
         let (opened, streams) = mpsc::channel(WAITING);
         let (mut reader, mut writer) = (JoinSet::new(), JoinSet::new());
         writer.spawn_local(write_frames(write, outgoing, Rc::clone(activity)));
-        let table = Table {
+        let mut table = Table {
             frames: frames.clone(),
             opened,
             open: BTreeMap::new(),
@@ -60,9 +81,11 @@ impl Connection {
             window: INITIAL_WINDOW,
             window_kept: false,
             headers: HeaderWriter::default(),
+            is_client: false,
         };
+        let asked = prepare(&mut table);
         reader.spawn_local(read_frames(read, table, Rc::clone(activity)));
-        Self { streams, frames, reader, writer }
+        (Self { streams, frames, reader, writer }, asked)
     }
 
     /// The next stream that the client opens; `None` when it is gone. May be dropped while waiting.
@@ -104,6 +127,8 @@ struct Table {
     window: i64,
     window_kept: bool,
     headers: HeaderWriter,
+    /// The other side serves.
+    is_client: bool,
 }
 
 async fn read_frames(mut io: impl AsyncRead + Unpin, mut table: Table, activity: Rc<Activity>) {
@@ -138,7 +163,8 @@ impl Table {
                     entry.window.cut();
                 }
             }
-            Event::Ping { id } if id % 2 == 1 => self.send(frame::ping(id)).await,
+            // Clients' numbers are odd; the others answer ours.
+            Event::Ping { id } if (id % 2 == 0) == self.is_client => self.send(frame::ping(id)).await,
             Event::WindowUpdate { stream, delta } => {
                 if let Some(entry) = self.open.get(&stream) {
                     entry.window.widen(delta.into());
@@ -160,8 +186,8 @@ impl Table {
     }
 
     async fn open(&mut self, id: u32, fin: bool, headers: Headers) {
-        // Clients' numbers are odd and grow.
-        if id.is_multiple_of(2) || id <= self.last {
+        // Clients' numbers are odd and grow; servers have nothing to ask for.
+        if self.is_client || id.is_multiple_of(2) || id <= self.last {
             return self.send(frame::reset(id, RESET_PROTOCOL_ERROR)).await;
         }
         self.last = id;
@@ -173,15 +199,30 @@ impl Table {
         if self.open.len() >= MAX_STREAMS {
             return self.send(frame::reset(id, RESET_REFUSED)).await;
         }
-        let window = Window::new(self.window, self.window_kept);
-        let (pieces, inlet) = Inlet::new(Some((id, self.frames.clone())));
-        let framing = Framing::Spdy { stream: id, window: Rc::clone(&window) };
-        let outlet = Outlet::new(self.frames.clone(), framing);
-        self.open.insert(id, Entry { pieces: (!fin).then_some(pieces), window });
+        let stream = self.enter(id, fin, headers);
         let reply = frame::reply(id, &mut self.headers);
         self.send(reply).await;
         // Nobody wants streams any more when the connection is being closed.
-        let _ = self.opened.send(Stream { id, headers, inlet, outlet }).await;
+        let _ = self.opened.send(stream).await;
+    }
+
+    fn enter(&mut self, id: u32, fin: bool, headers: Headers) -> Stream {
+        let window = Window::new(self.window, self.window_kept);
+        // Servers keep no windows, and one that has closed its end would answer what we owe by cutting off what it has said.
+        let credit = (!self.is_client).then(|| (id, self.frames.clone()));
+        let (pieces, inlet) = Inlet::new(credit);
+        let framing = Framing::Spdy { stream: id, window: Rc::clone(&window) };
+        let outlet = Outlet::new(self.frames.clone(), framing);
+        self.open.insert(id, Entry { pieces: (!fin).then_some(pieces), window });
+        Stream { id, headers, inlet, outlet }
+    }
+
+    fn ask(&mut self, headers: Headers) -> Stream {
+        let id = if self.last == 0 { 1 } else { self.last + 2 };
+        self.last = id;
+        // There is room: nothing else was sent yet, and all that is sent on the stream comes after it.
+        let _ = self.frames.try_send(Outgoing::Frame(frame::open(id, &headers, &mut self.headers)));
+        self.enter(id, false, headers)
     }
 
     async fn data(&mut self, id: u32, bytes: Vec<u8>, fin: bool) {

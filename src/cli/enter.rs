@@ -1,0 +1,277 @@
+//! `agent exec` and `agent attach`: into a container, with this terminal if wanted, as kubectl does.
+//!
+//! Owns the commands and this side's terminal. Must not know the protocol, nor which runtime the container is on.
+
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use lexopt::Arg;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::args::{UsageError, bad_option, text, value};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, client, print, target};
+use crate::rt;
+use crate::streaming::client::{self as streams, Ended, Output};
+use crate::streaming::{Streams, TerminalSize};
+use crate::sys::raw_mode::RawMode;
+use crate::sys::streams::terminal_size;
+
+const EXEC_HELP: &str = "\
+Run a command in a container.
+
+Usage: agent exec POD [options] -- COMMAND [ARGUMENTS...]
+
+POD may leave out the node's name at the end. Without -c it is the container that the annotation
+kubectl.kubernetes.io/default-container names, else the first one.
+
+Options:
+  -c, --container NAME      Which container
+  -i, --stdin               The command reads what is typed here
+  -t, --tty                 The command gets a terminal
+  -q, --quiet               Only what the command says
+  -n, --namespace NAME      Namespace of the pod (default \"default\")
+      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
+  -h, --help                This text
+
+Exit status: the command's, 1 if it could not be run, 2 for bad usage.
+";
+
+const ATTACH_HELP: &str = "\
+See what a container writes from now on, and type what it reads.
+
+Usage: agent attach POD [options]
+
+POD may leave out the node's name at the end. Without -c it is the container that the annotation
+kubectl.kubernetes.io/default-container names, else the first one.
+
+Options:
+  -c, --container NAME      Which container
+  -i, --stdin               The container reads what is typed here, if it was made with stdin: true
+  -t, --tty                 This terminal becomes the container's, if it was made with tty: true
+  -q, --quiet               Only what the container says
+  -n, --namespace NAME      Namespace of the pod (default \"default\")
+      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
+  -h, --help                This text
+
+Exit status: 0 when the container has ended, 1 if there is none, 2 for bad usage.
+";
+
+/// What is read from this side at a time.
+const READ: usize = 8 * 1024;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Exec,
+    Attach,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    socket: PathBuf,
+    namespace: String,
+    pod: Option<String>,
+    container: Option<String>,
+    stdin: bool,
+    tty: bool,
+    quiet: bool,
+    command: Vec<String>,
+    help: bool,
+}
+
+fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
+    let mut wanted = Wanted {
+        socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
+        namespace: "default".to_owned(),
+        pod: None,
+        container: None,
+        stdin: false,
+        tty: false,
+        quiet: false,
+        command: Vec::new(),
+        help: false,
+    };
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
+        match argument {
+            Arg::Short('c') | Arg::Long("container") => wanted.container = Some(text(value(&mut parser)?)),
+            Arg::Short('n') | Arg::Long("namespace") => wanted.namespace = text(value(&mut parser)?),
+            Arg::Long("socket") => wanted.socket = value(&mut parser)?.into(),
+            Arg::Short('i') | Arg::Long("stdin") => wanted.stdin = true,
+            Arg::Short('t') | Arg::Long("tty") => wanted.tty = true,
+            Arg::Short('q') | Arg::Long("quiet") => wanted.quiet = true,
+            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
+            Arg::Value(word) if wanted.pod.is_none() => wanted.pod = Some(text(word)),
+            // All that follows is the command's, with and without `--` before it.
+            Arg::Value(word) if entry == Entry::Exec => {
+                wanted.command.push(text(word));
+                let rest = parser.raw_args().map_err(|error| bad_option(&error))?;
+                wanted.command.extend(rest.map(text));
+            }
+            Arg::Value(word) => return Err(UsageError::Unexpected { given: text(word) }),
+            other => return Err(bad_option(&other.unexpected())),
+        }
+    }
+    let message = |message: &str| Err(UsageError::Option { message: message.to_owned() });
+    match (entry, &wanted) {
+        (_, Wanted { help: true, .. }) => {}
+        (Entry::Exec, Wanted { pod: None, .. }) => {
+            return message("say where and what: agent exec POD -- COMMAND");
+        }
+        (Entry::Attach, Wanted { pod: None, .. }) => return message("say whose: agent attach POD"),
+        (Entry::Exec, Wanted { command, .. }) if command.is_empty() => {
+            return message("say which command: agent exec POD -- COMMAND");
+        }
+        _ => {}
+    }
+    Ok(wanted)
+}
+
+pub(super) fn run(
+    entry: Entry,
+    arguments: &[String],
+    environment: &mut Environment<'_>,
+) -> Result<u8, CliError> {
+    let wanted = parse(entry, arguments).map_err(CliError::Usage)?;
+    if wanted.help {
+        print(environment, if entry == Entry::Exec { EXEC_HELP } else { ATTACH_HELP })?;
+        return Ok(EXIT_OK);
+    }
+    let ended = rt::run(enter(entry, wanted, environment)).map_err(CliError::Runtime)??;
+    match ended {
+        Ended::Code(0) => Ok(EXIT_OK),
+        Ended::Code(code) => {
+            // kubectl's words.
+            let _ = writeln!(environment.err, "command terminated with exit code {code}");
+            Ok(u8::try_from(code).unwrap_or(EXIT_FAILED))
+        }
+        Ended::Failed(words) => Err(CliError::Answer(words)),
+        Ended::Lost => Err(CliError::Answer("the connection was lost".to_owned())),
+    }
+}
+
+async fn enter(
+    entry: Entry,
+    mut wanted: Wanted,
+    environment: &mut Environment<'_>,
+) -> Result<Ended, CliError> {
+    let name = wanted.pod.take().unwrap_or_default();
+    let found = target::find(&wanted.socket, &wanted.namespace, &name).await?;
+    let container = found.container(wanted.container.as_deref(), environment);
+    let (mut stdin, mut tty) = (wanted.stdin, wanted.tty);
+    let mut say = |words: &str| {
+        if !wanted.quiet {
+            let _ = writeln!(environment.err, "{words}");
+        }
+    };
+    if entry == Entry::Attach {
+        let (has_terminal, reads) = found.is_interactive(&container);
+        if tty && !has_terminal {
+            say(&format!("Unable to use a TTY - container {container} did not allocate one"));
+        }
+        if stdin && !reads {
+            say(&format!("Container {container} does not read: it was made without stdin: true"));
+        }
+        // What has a terminal has no stderr, whether this side has one or not.
+        (tty, stdin) = (has_terminal, stdin && reads);
+    } else if tty && !io::stdin().is_terminal() {
+        say("Unable to use a TTY - input is not a terminal or the right kind of file");
+        tty = false;
+    }
+    let streams = Streams { stdin, stdout: true, stderr: !tty, tty };
+    let kind = if entry == Entry::Exec { "exec" } else { "attach" };
+    let mut resource = format!("/{kind}/{}/{}?output=1", found.path(), client::escaped(&container));
+    for (name, _) in [("input", stdin), ("error", !tty), ("tty", tty)].iter().filter(|(_, wanted)| *wanted) {
+        resource.extend(["&", name, "=1"]);
+    }
+    for word in &wanted.command {
+        resource.extend(["&command=", &client::escaped(word)]);
+    }
+    let io = client::upgrade(&wanted.socket, &resource, streams::COMMAND).await?;
+    if entry == Entry::Attach {
+        say("If you don't see a command prompt, try pressing enter.");
+    }
+    let mut ends = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
+    // From here on to its end every key is the program's, Ctrl-C, too.
+    let _raw = if tty && stdin && io::stdin().is_terminal() {
+        Some(RawMode::enter().map_err(CliError::Runtime)?)
+    } else {
+        None
+    };
+    let typed = if stdin { read_stdin()? } else { mpsc::channel(1).1 };
+    let sizes = if tty { follow_size()? } else { mpsc::channel(1).1 };
+    let (out, err) = (&mut *environment.out, &mut *environment.err);
+    let write = |output, bytes: &[u8]| {
+        let to = if output == Output::Stdout { &mut *out } else { &mut *err };
+        to.write_all(bytes).and_then(|()| to.flush())
+    };
+    tokio::select! {
+        ended = streams::command(io, streams, typed, sizes, write) => ended.map_err(CliError::Output),
+        _ = ends.recv() => Ok(Ended::Lost),
+    }
+}
+
+/// A thread that reads for as long as the process lives: there is no way to stop waiting for a key.
+fn read_stdin() -> Result<mpsc::Receiver<Vec<u8>>, CliError> {
+    let (sender, typed) = mpsc::channel(1);
+    let read = move || {
+        let (mut stdin, mut block) = (io::stdin().lock(), vec![0; READ]);
+        loop {
+            match stdin.read(&mut block) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
+                Ok(count) => {
+                    if sender.blocking_send(block[..count].to_vec()).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    };
+    rt::spawn_thread("stdin", read).map_err(CliError::Runtime)?;
+    Ok(typed)
+}
+
+/// The terminal's size, now and whenever it changes.
+fn follow_size() -> Result<mpsc::Receiver<TerminalSize>, CliError> {
+    let (sender, sizes) = mpsc::channel(1);
+    let mut changes = signal(SignalKind::window_change()).map_err(CliError::Runtime)?;
+    rt::spawn("terminal size", async move {
+        // Without a terminal here the other side keeps its own idea.
+        while let Ok((width, height)) = terminal_size(io::stdout().as_fd()) {
+            if sender.send(TerminalSize { width, height }).await.is_err() {
+                return;
+            }
+            changes.recv().await;
+        }
+    });
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(entry: Entry, line: &str) -> Result<Wanted, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(entry, &words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_follows_the_pod_is_the_commands_own() {
+        for line in ["web -it -c app -- ls -l --color", "-it -c app web ls -l --color"] {
+            let wanted = parsed(Entry::Exec, line).unwrap();
+            assert_eq!(wanted.command, ["ls", "-l", "--color"], "{line}");
+            assert_eq!((wanted.pod.as_deref(), wanted.container.as_deref()), (Some("web"), Some("app")));
+            assert!(wanted.stdin && wanted.tty && !wanted.quiet);
+        }
+        assert!(parsed(Entry::Exec, "web").unwrap_err().contains("which command"));
+        assert!(parsed(Entry::Exec, "").unwrap_err().contains("agent exec POD -- COMMAND"));
+        assert!(parsed(Entry::Exec, "web --color ls").unwrap_err().contains("--color"));
+        assert!(parsed(Entry::Attach, "web ls").unwrap_err().contains("ls"));
+        assert!(parsed(Entry::Attach, "").unwrap_err().contains("agent attach POD"));
+        assert!(parsed(Entry::Attach, "--help").unwrap().help);
+    }
+}

@@ -1,0 +1,41 @@
+//! The terminal on standard input, without a line discipline.
+
+use std::io;
+
+use nix::libc;
+
+/// For as long as it lives every key goes to whoever reads, as it is: no echo, no lines, no signals.
+#[derive(Debug)]
+pub struct RawMode {
+    before: libc::termios,
+}
+
+impl RawMode {
+    /// Changes the terminal; it is as before when this is dropped.
+    ///
+    /// # Errors
+    /// It is no terminal.
+    pub fn enter() -> io::Result<Self> {
+        // SAFETY: all zeroes are a termios; tcgetattr fills it.
+        let mut before: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: it writes one termios.
+        if unsafe { libc::tcgetattr(libc::STDIN_FILENO, &raw mut before) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut raw = before;
+        // SAFETY: it changes the copy alone.
+        unsafe { libc::cfmakeraw(&raw mut raw) };
+        // SAFETY: it reads one termios.
+        if unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSADRAIN, &raw const raw) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { before })
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // SAFETY: as above. A terminal that is gone needs nothing.
+        unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSADRAIN, &raw const self.before) };
+    }
+}

@@ -1,0 +1,174 @@
+//! `agent exec`, `agent attach` and `agent port-forward` on the box itself, whichever runtime runs the pod.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::json;
+
+use super::Node;
+use crate::support::agent::PATIENCE;
+use crate::support::runtime::on_both_runtimes;
+use crate::support::wait::{wait_for, wait_until};
+
+/// A command of the program against this node, not yet started.
+fn command(node: &Node, words: &str) -> Command {
+    let mut words = words.split(' ');
+    let mut command = node.agent.command_of(words.next().expect("a command"));
+    command.arg("--socket").arg(node.agent.socket()).args(words);
+    command
+}
+
+/// Runs it with something to read.
+fn run(mut command: Command, input: Vec<u8>) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start it");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // It may end before it has read everything.
+            let _ = stdin.write_all(&input);
+        });
+        child.wait_with_output().expect("wait for it")
+    })
+}
+
+/// Exit code, standard output and standard error.
+fn said(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The same in a terminal of 99 columns.
+fn in_a_terminal(node: &Node, words: &str) -> Command {
+    let wanted = command(node, words);
+    let line: Vec<String> = std::iter::once(wanted.get_program())
+        .chain(wanted.get_args())
+        .map(|word| format!("'{}'", word.to_string_lossy()))
+        .collect();
+    let mut script = Command::new("script");
+    script.args(["-qefc", &format!("stty rows 33 cols 99; exec {}", line.join(" ")), "/dev/null"]);
+    script
+}
+
+fn a_command_runs_with_its_streams_its_code_and_a_terminal() {
+    let mut node = Node::new();
+    let mut pod = node.pod("inside", "sleep 1000");
+    let mut second = pod["spec"]["containers"][0].clone();
+    second["name"] = json!("second");
+    pod["spec"]["containers"].as_array_mut().expect("a list").push(second);
+    node.apply(&pod);
+    node.agent.start();
+    node.running("inside");
+    let exec = |words: &str, script: &str| {
+        let mut command = command(&node, words);
+        command.args(["--", "sh", "-c", script]);
+        command
+    };
+    let output = run(exec("exec inside -c main", "echo out; echo err >&2; exit 3"), Vec::new());
+    let (code, out, err) = said(&output);
+    assert_eq!((code, out.as_str()), (Some(3), "out\n"), "{err}");
+    assert_eq!(err, "err\ncommand terminated with exit code 3\n");
+    // Both ways at once, more than all that waits anywhere, and the end of the input is seen.
+    let much: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let output = run(exec("exec -i inside-edge -c second", "cat; exit 0"), much.clone());
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), much.len()), "{}", said(&output).2);
+    assert!(output.stdout == much);
+    let (code, out, err) = said(&run(exec("exec pod/inside", "echo here"), Vec::new()));
+    assert_eq!((code, out.as_str()), (Some(0), "here\n"));
+    assert_eq!(err, "Defaulted container \"main\" out of: main, second\n");
+    let mut missing = command(&node, "exec inside -c main");
+    missing.args(["--", "no-such-program"]);
+    let (code, _, err) = said(&run(missing, Vec::new()));
+    assert!(code == Some(1) && err.contains("no-such-program"), "{code:?} {err}");
+    let (code, _, err) = said(&run(exec("exec inside -c third", "true"), Vec::new()));
+    assert!(code == Some(1) && err.contains("container \"third\" not found"), "{code:?} {err}");
+    let (code, _, err) = said(&run(exec("exec nobody", "true"), Vec::new()));
+    assert!(code == Some(1) && err.contains("nobody"), "{code:?} {err}");
+
+    let script = node.runtime.scratch().path().join("out/ask");
+    let text = "until [ \"$(busybox stty size)\" = '33 99' ]; do sleep 0.1; done; echo ready; read word; \
+                echo \"got $word\" >&2; exit 5";
+    fs::write(script, text).expect("write");
+    let terminal = in_a_terminal(&node, "exec inside -c main -it -- sh /out/ask");
+    let output = run(terminal, b"this\n".to_vec());
+    let (code, out, err) = said(&output);
+    assert_eq!(code, Some(5), "{out} {err}");
+    assert!(out.contains("ready\r\n") && out.contains("got this\r\n"), "{out}");
+}
+
+fn a_container_is_attached_to_and_its_ports_are_reached() {
+    let mut node = Node::new();
+    let mut pod = node.pod(
+        "inside",
+        "mkdir /www; echo welcome > /www/index.html; httpd -f -p 80 -h /www & \
+         while read word; do echo \"heard $word\"; [ $word != bye ] || exit 0; done",
+    );
+    pod["spec"]["hostNetwork"] = json!(false);
+    pod["spec"]["containers"][0]["stdin"] = json!(true);
+    pod["spec"]["containers"][0]["ports"] = json!([{ "name": "http", "containerPort": 80 }]);
+    node.apply(&pod);
+    node.agent.start();
+    node.running("inside");
+
+    let mut forward = command(&node, "port-forward inside :http")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start it");
+    let mut lines = BufReader::new(forward.stdout.take().expect("a pipe")).lines();
+    let first = lines.next().expect("it says where").expect("text");
+    let port = first
+        .strip_prefix("Forwarding from 127.0.0.1:")
+        .and_then(|rest| rest.strip_suffix(" -> 80"))
+        .and_then(|port| port.parse::<u16>().ok())
+        .unwrap_or_else(|| panic!("{first}"));
+    let fetch = || -> std::io::Result<String> {
+        let mut connection = TcpStream::connect(("127.0.0.1", port))?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        let mut page = String::new();
+        connection.read_to_string(&mut page)?;
+        Ok(page)
+    };
+    wait_until("the page", PATIENCE, || fetch().is_ok_and(|page| page.ends_with("welcome\n")));
+    // Several at once, each with a connection of its own.
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| assert!(fetch().expect("a page").ends_with("welcome\n")));
+        }
+    });
+    forward.kill().expect("end it");
+    forward.wait().expect("it ends");
+    let bad = command(&node, "port-forward inside 0.0.0.0:80");
+    assert_eq!(said(&run(bad, Vec::new())).0, Some(2));
+    let (code, _, err) = said(&run(command(&node, "port-forward inside :nothing"), Vec::new()));
+    assert!(code == Some(1) && err.contains("no port called \"nothing\""), "{code:?} {err}");
+
+    let mut attach = command(&node, "attach inside -i")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start it");
+    let mut heard = BufReader::new(attach.stdout.take().expect("a pipe")).lines();
+    let mut keys = attach.stdin.take().expect("a pipe");
+    writeln!(keys, "you").expect("it reads");
+    assert_eq!(heard.next().expect("a line").expect("text"), "heard you");
+    writeln!(keys, "bye").expect("it reads");
+    assert_eq!(heard.next().expect("a line").expect("text"), "heard bye");
+    let code = wait_for("attach to end with the container", PATIENCE, || {
+        attach.try_wait().expect("look").ok_or_else(|| "it goes on".to_owned())
+    });
+    assert_eq!(code.code(), Some(0));
+}
+
+on_both_runtimes! {
+    a_command_runs_with_its_streams_its_code_and_a_terminal,
+    a_container_is_attached_to_and_its_ports_are_reached,
+}
