@@ -16,6 +16,7 @@ pub mod reconcile;
 // Rank 2: seams.
 pub mod clock;
 pub mod logging;
+pub mod metrics;
 pub mod rt;
 pub mod runtime;
 // Rank 3: generated messages and the kernel. `sys` is the only module that may use unsafe code.

@@ -11,6 +11,7 @@ pub mod body;
 pub mod https;
 pub mod identity;
 pub mod logs;
+mod measured;
 pub mod node;
 pub mod patience;
 pub mod pki;

@@ -6,14 +6,20 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `disks` | file systems, writable layers, logs, volumes |
 //! | `machine` | procfs |
+//! | `pages` | `/metrics/resource` and `/metrics/cadvisor` |
 //! | `pods` | the cgroups of pods and their containers |
 //! | `rates` | from CPU time to cores |
+//! | `wire` | `/stats/summary` |
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -21,18 +27,27 @@ use crate::api::pod::Pod;
 use crate::cgroup::CgroupConfig;
 use crate::cgroup::usage::{ContainerStats, Detail};
 use crate::clock::Clock;
+use crate::objects::ObjectLookup;
 use crate::observed::ObservedContainer;
 use crate::reconcile::resources::CgroupLayout;
 use crate::rt;
+use crate::runtime::RuntimeUse;
 use crate::sys::node::FileSystemFacts;
-use crate::types::{PodRef, Timestamp};
+use crate::types::{ContainerId, PodRef, Timestamp};
 
+mod disks;
 pub mod machine;
+pub mod pages;
 mod pods;
 pub mod rates;
+pub mod wire;
 
+use disks::{Disks, Places};
 use pods::Subject;
 use rates::{Rates, Reading};
+
+/// How long a runtime may take; then its figures are left out.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is wanted beside CPU time and memory. Everything costs something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,14 +120,25 @@ pub struct NodeUse {
     pub max_pids: Option<u64>,
     /// How many there are.
     pub pids: Option<u64>,
-    /// Of cgroups that hold no pod's containers: `pods` for all pods together, `kubelet` for this program's.
-    pub system: Vec<(&'static str, Usage)>,
+    /// `pods` for all pods together, `kubelet` for this program.
+    pub system: Vec<SystemUse>,
     /// Where pods' directories are.
     pub fs: Option<FileSystem>,
     /// Where images are.
     pub image_fs: Option<FileSystem>,
     /// Where writable layers are.
     pub container_fs: Option<FileSystem>,
+}
+
+/// A cgroup that is no pod's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SystemUse {
+    /// `pods`, `kubelet`.
+    pub name: &'static str,
+    /// Below the root of a hierarchy.
+    pub cgroup: String,
+    /// CPU and memory.
+    pub usage: Usage,
 }
 
 /// A network interface, counted since it was made.
@@ -230,16 +256,32 @@ pub struct Stats {
     config: Arc<StatsConfig>,
     clock: Clock,
     origin: Instant,
+    objects: Rc<dyn ObjectLookup>,
     rates: RefCell<Rates>,
+    disks: Rc<Disks>,
     forgetting: Cell<bool>,
 }
+
+/// What a runtime answers.
+pub type RuntimeAnswer = Pin<Box<dyn Future<Output = Result<RuntimeUse, String>>>>;
+
+/// A runtime that can be asked what it alone knows: of disks, if they are wanted, and of containers whose cgroups nobody found.
+pub type AskRuntime = Rc<dyn Fn(bool, Vec<ContainerId>) -> RuntimeAnswer>;
 
 impl Stats {
     /// Nothing is read before somebody asks.
     #[must_use]
-    pub fn new(config: StatsConfig, clock: Clock) -> Rc<Self> {
+    pub fn new(config: StatsConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Rc<Self> {
         let (config, origin) = (Arc::new(config), Instant::now());
-        Rc::new(Self { config, clock, origin, rates: RefCell::default(), forgetting: Cell::new(false) })
+        Rc::new(Self {
+            config,
+            clock,
+            origin,
+            objects,
+            rates: RefCell::default(),
+            disks: Rc::default(),
+            forgetting: Cell::new(false),
+        })
     }
 
     /// What is used now, by the node, by these pods and by those of these containers that run.
@@ -248,29 +290,62 @@ impl Stats {
         ask: Ask,
         pods: Vec<Pod>,
         containers: Vec<ObservedContainer>,
+        runtime: AskRuntime,
     ) -> Summary {
+        let mut places = Places { root_dir: self.config.root_dir.clone(), volumes: BTreeMap::new() };
+        if ask.disks {
+            let pods_dir = self.config.root_dir.join("pods");
+            places.volumes = pods
+                .iter()
+                .map(|pod| (pod.metadata.uid.to_string(), disks::measurable(&pods_dir, pod, &*self.objects)))
+                .collect();
+        }
         let subjects: Arc<[Subject]> = pods::subjects(&self.config.layout, pods, containers).into();
-        let mut summary = self.read(ask, &subjects).await;
+        let (mut summary, known) = self.read(ask, &subjects, &runtime).await;
         if ask.rates {
             let mut rates = self.take(&summary);
             let wait = self.rates.borrow().wait(self.origin.elapsed());
             if let Some(wait) = wait {
                 tokio::time::sleep(wait).await;
-                rates = self.take(&self.read(Ask::default(), &subjects).await);
+                rates = self.take(&self.read(Ask::default(), &subjects, &runtime).await.0);
             }
             give(&mut summary, &rates);
+        }
+        if ask.disks {
+            self.disks.fill(self.clock.now(), &mut summary, places, &known).await;
+        }
+        if ask.rates || ask.disks {
             self.forget_later();
         }
         summary
     }
 
-    async fn read(&self, ask: Ask, subjects: &Arc<[Subject]>) -> Summary {
+    async fn read(&self, ask: Ask, subjects: &Arc<[Subject]>, runtime: &AskRuntime) -> (Summary, RuntimeUse) {
         let (config, at, subjects) = (Arc::clone(&self.config), self.clock.now(), Arc::clone(subjects));
-        rt::blocking("read statistics", move || Summary {
+        let read = rt::blocking("read statistics", move || Summary {
             node: pods::node(&config, ask, at),
             pods: subjects.iter().map(|subject| pods::pod(&config, ask, at, subject)).collect(),
-        })
-        .await
+        });
+        let mut summary = read.await;
+        let containers = summary.pods.iter().flat_map(|pod| &pod.containers);
+        let unseen = containers.filter(|container| container.usage.counted.memory_usage.is_none());
+        let unseen: Vec<ContainerId> = unseen.map(|container| container.id.as_str().into()).collect();
+        if !ask.disks && unseen.is_empty() {
+            return (summary, RuntimeUse::default());
+        }
+        let known = match tokio::time::timeout(RUNTIME_PATIENCE, runtime(ask.disks, unseen)).await {
+            Ok(Ok(known)) => known,
+            Ok(Err(error)) => {
+                log::debug!(err = error; "The runtime does not tell what containers use");
+                RuntimeUse::default()
+            }
+            Err(_) => {
+                log::debug!("The runtime did not tell in time what containers use");
+                RuntimeUse::default()
+            }
+        };
+        pods::complete(&mut summary, &known);
+        (summary, known)
     }
 
     fn take(&self, summary: &Summary) -> Reading {
@@ -292,7 +367,8 @@ impl Stats {
         rt::spawn("forget statistics", async move {
             loop {
                 tokio::time::sleep(rates::LONGEST).await;
-                if stats.rates.borrow_mut().forget(stats.origin.elapsed()) {
+                let no_rates = stats.rates.borrow_mut().forget(stats.origin.elapsed());
+                if stats.disks.forget() && no_rates {
                     break;
                 }
             }
@@ -304,8 +380,8 @@ impl Stats {
 /// By what a reading knows the node, `pods` and `kubelet`, pods, containers.
 fn for_each(summary: &Summary, mut each: impl FnMut(String, &Usage)) {
     each("/".to_owned(), &summary.node.usage);
-    for (name, usage) in &summary.node.system {
-        each(format!("/{name}"), usage);
+    for system in &summary.node.system {
+        each(system.cgroup.clone(), &system.usage);
     }
     for pod in &summary.pods {
         each(pod_key(pod), &pod.usage);
@@ -322,8 +398,8 @@ fn pod_key(pod: &PodUse) -> String {
 fn give(summary: &mut Summary, rates: &Reading) {
     let rate = |key: &str| rates.get(key).copied();
     summary.node.usage.nano_cores = rate("/");
-    for (name, usage) in &mut summary.node.system {
-        usage.nano_cores = rate(&format!("/{name}"));
+    for system in &mut summary.node.system {
+        system.usage.nano_cores = rate(&system.cgroup);
     }
     for pod in &mut summary.pods {
         pod.usage.nano_cores = rate(&pod_key(pod));

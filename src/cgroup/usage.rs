@@ -2,6 +2,7 @@
 //!
 //! Owns nothing. A file that is not there leaves its figure out.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -24,6 +25,8 @@ pub struct ContainerStats {
     pub memory_limit: Option<u64>,
     /// Swap in use, bytes.
     pub swap_usage: Option<u64>,
+    /// The swap limit, bytes, without memory; `None` without one.
+    pub swap_limit: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
 }
@@ -59,18 +62,23 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
         (stats.rss, stats.page_faults, stats.major_page_faults) = (rss, faults, major);
         let limit = number("memory.max").or_else(|| number("memory.limit_in_bytes"));
         stats.memory_limit = limit.filter(|limit| *limit < UNLIMITED);
-        stats.swap_usage = if v2.is_some() {
-            number("memory.swap.current")
+        (stats.swap_usage, stats.swap_limit) = if v2.is_some() {
+            (number("memory.swap.current"), number("memory.swap.max"))
         } else {
-            let both = number("memory.memsw.usage_in_bytes");
-            both.zip(stats.memory_usage).map(|(both, memory)| both.saturating_sub(memory))
+            // Version 1 counts memory and swap together.
+            let less = |file: &str, memory: Option<u64>| Some(number(file)?.saturating_sub(memory?));
+            let limit = less("memory.memsw.limit_in_bytes", stats.memory_limit);
+            (
+                less("memory.memsw.usage_in_bytes", stats.memory_usage),
+                limit.filter(|limit| *limit < UNLIMITED / 2),
+            )
         };
     }
     stats
 }
 
 /// What only `/metrics/cadvisor` shows of a cgroup. `None` where the machine does not count it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// CPU time in programs, nanoseconds.
     pub user_ns: Option<u64>,
@@ -100,23 +108,21 @@ pub struct Detail {
     pub cpu_quota: Option<u64>,
     /// Length of a period, microseconds.
     pub cpu_period: Option<u64>,
-    /// The swap limit, bytes, without memory; `None` without one.
-    pub swap_limit: Option<u64>,
-    /// Bytes and operations that went to disks.
-    pub io: Io,
+    /// What went to disks, by their numbers (`8:0`).
+    pub io: BTreeMap<String, Io>,
 }
 
-/// What went to and came from disks, over all of them.
+/// What was read from and written to a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Io {
     /// Bytes.
-    pub read_bytes: Option<u64>,
+    pub read_bytes: u64,
     /// Bytes.
-    pub written_bytes: Option<u64>,
+    pub written_bytes: u64,
     /// Operations.
-    pub reads: Option<u64>,
+    pub reads: u64,
     /// Operations.
-    pub writes: Option<u64>,
+    pub writes: u64,
 }
 
 /// Reads what [`stats`] leaves out.
@@ -149,9 +155,13 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
             detail.cpu_quota = words.next().flatten();
             detail.cpu_period = words.next().flatten();
         }
-        read_io(&mut detail.io, read("io.stat"), read("blkio.throttle.io_service_bytes"), || {
-            read("blkio.throttle.io_serviced")
-        });
+        for (file, is_bytes) in [
+            ("io.stat", true),
+            ("blkio.throttle.io_service_bytes", true),
+            ("blkio.throttle.io_serviced", false),
+        ] {
+            read_io(&mut detail.io, &read(file).unwrap_or_default(), is_bytes);
+        }
         let Some(text) = read("memory.stat") else { continue };
         let v2 = directory.join("memory.current").exists();
         let of = |new: &str, old: &str| field(&text, if v2 { new } else { old });
@@ -161,13 +171,9 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
         if v2 {
             detail.memory_max_usage = number("memory.peak");
             detail.memory_failures = read("memory.events").and_then(|events| field(&events, "max"));
-            detail.swap_limit = number("memory.swap.max");
         } else {
             detail.memory_max_usage = number("memory.max_usage_in_bytes");
             detail.memory_failures = number("memory.failcnt");
-            let limit = |file: &str| number(file).filter(|limit| *limit < UNLIMITED);
-            let both = limit("memory.memsw.limit_in_bytes").zip(limit("memory.limit_in_bytes"));
-            detail.swap_limit = both.map(|(both, memory)| both.saturating_sub(memory));
         }
     }
     detail
@@ -178,32 +184,35 @@ fn shares(weight: u64) -> u64 {
     2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
 }
 
-/// Adds up all disks: of version 2 `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`, of version 1 `8:0 Read 1` in two files.
-fn read_io(
-    io: &mut Io,
-    unified: Option<String>,
-    bytes: Option<String>,
-    operations: impl Fn() -> Option<String>,
-) {
-    let sum = |numbers: &mut dyn Iterator<Item = u64>| Some(numbers.fold(0, u64::saturating_add));
-    if let Some(text) = unified {
-        let of = |name: &str| {
-            let words = text.split_whitespace();
-            sum(&mut words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok()))
-        };
-        (io.read_bytes, io.written_bytes) = (of("rbytes"), of("wbytes"));
-        (io.reads, io.writes) = (of("rios"), of("wios"));
+/// Of version 2 `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; of version 1 `8:0 Read 1`, bytes and operations in a file each.
+fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let Some(disk) = words.next().filter(|disk| disk.contains(':')) else { continue };
+        let words: Vec<&str> = words.collect();
+        let io = disks.entry(disk.to_owned()).or_default();
+        if let [name, number] = words[..]
+            && let Ok(number) = number.parse()
+        {
+            match (name, is_bytes) {
+                ("Read", true) => io.read_bytes = number,
+                ("Write", true) => io.written_bytes = number,
+                ("Read", false) => io.reads = number,
+                ("Write", false) => io.writes = number,
+                _ => {}
+            }
+        }
+        for (name, number) in words.iter().filter_map(|word| word.split_once('=')) {
+            let Ok(number) = number.parse() else { continue };
+            match name {
+                "rbytes" => io.read_bytes = number,
+                "wbytes" => io.written_bytes = number,
+                "rios" => io.reads = number,
+                "wios" => io.writes = number,
+                _ => {}
+            }
+        }
     }
-    let Some(bytes) = bytes else { return };
-    let operations = operations().unwrap_or_default();
-    let of = |text: &str, name: &str| {
-        sum(&mut text.lines().filter_map(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            (words.next()? == name).then(|| words.next()?.parse().ok())?
-        }))
-    };
-    (io.read_bytes, io.written_bytes) = (of(&bytes, "Read"), of(&bytes, "Write"));
-    (io.reads, io.writes) = (of(&operations, "Read"), of(&operations, "Write"));
 }
 
 /// How many processes of the container the kernel has killed for want of memory. 0 when nobody counts.

@@ -14,6 +14,7 @@ use crate::config::Resolved;
 use crate::kubelet::report::View;
 use crate::kubelet::resources;
 use crate::logging::chain;
+use crate::objects::ObjectLookup;
 use crate::rt;
 use crate::server::access::Policy;
 use crate::server::https::{self, Api, ListenError, Plain};
@@ -96,7 +97,7 @@ pub(super) fn start(
 }
 
 /// What is used, for whoever asks.
-pub(super) fn stats(resolved: &Resolved, clock: &Clock) -> Rc<Stats> {
+pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &Clock) -> Rc<Stats> {
     let (layout, cgroup) = resources::layout(&resolved.kubelet, node::cgroup_v2());
     let config = StatsConfig {
         node_name: resolved.node_name.clone(),
@@ -106,7 +107,7 @@ pub(super) fn stats(resolved: &Resolved, clock: &Clock) -> Rc<Stats> {
         root_dir: resolved.flags.root_dir.clone(),
         pod_logs_dir: PathBuf::from(&resolved.kubelet.pod_logs_dir),
     };
-    Stats::new(config, clock.clone())
+    Stats::new(config, objects, clock.clone())
 }
 
 /// Tries until it works.

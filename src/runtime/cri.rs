@@ -28,6 +28,7 @@ mod events;
 mod lanes;
 mod streaming;
 mod stuck;
+mod usage;
 
 pub use endpoint::EndpointError;
 

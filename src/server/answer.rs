@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::body::{Body, allowing, failure, object, response, text};
 use super::logs;
+use super::measured;
 use super::node::{SharedNode, Stream, Wanted};
 use super::proxy;
 use super::report::ObjectDetail;
@@ -55,6 +56,8 @@ pub async fn answer(
         Route::Configz => Ok(object(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() }))),
         Route::Flagz => Ok(text(StatusCode::OK, flagz(node))),
         Route::Statusz => Ok(text(StatusCode::OK, statusz(node, clock))),
+        Route::Summary { only_cpu_and_memory } => measured::summary(node, !only_cpu_and_memory).await,
+        Route::Metrics(page) => Ok(measured::page(node, page).await),
         Route::ContainerLogs(container, options) => container_log(node, clock, &container, &options).await,
         Route::Exec(container, command, streams) => {
             let wanted = |id| Wanted::Exec(id, command, streams);
@@ -78,7 +81,10 @@ pub async fn answer(
 }
 
 fn is_debugging(route: &Route) -> bool {
-    !matches!(route, Route::Health(_) | Route::Pods | Route::AgentStatus(_))
+    !matches!(
+        route,
+        Route::Health(_) | Route::Pods | Route::Summary { .. } | Route::Metrics(_) | Route::AgentStatus(_)
+    )
 }
 
 fn refusal(refused: Refused) -> Response<Body> {

@@ -45,6 +45,7 @@ pub fn machine(proc: &Path) -> Machine {
             major_page_faults: number(&vmstat, "pgmajfault"),
             memory_limit: memory_total,
             swap_usage: less(swap_total, bytes("SwapFree:")),
+            swap_limit: swap_total,
             pids: None,
         },
         memory_total,

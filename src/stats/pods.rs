@@ -7,13 +7,13 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::machine::{default_interface, interfaces, machine};
-use super::{Ask, ContainerUse, Interface, NodeUse, PodUse, StatsConfig, Usage};
+use super::{Ask, ContainerUse, Interface, NodeUse, PodUse, StatsConfig, Summary, SystemUse, Usage, disks};
 use crate::api::pod::Pod;
-use crate::cgroup::usage::{self, ContainerStats};
+use crate::cgroup::usage::{self, ContainerStats, Detail};
 use crate::cgroup::{self, CgroupConfig};
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::reconcile::resources::{CgroupLayout, QosClass, class_cgroup_path, pod_cgroup_path, qos_class};
-use crate::runtime::CgroupDriver;
+use crate::runtime::{CgroupDriver, RuntimeUse};
 use crate::sys::node;
 use crate::types::{PodRef, Timestamp};
 
@@ -26,8 +26,6 @@ pub(super) struct Subject {
     places: Vec<String>,
     sandbox: String,
     containers: Vec<ContainerUse>,
-    /// Its volumes and the claims behind them.
-    pub(super) volumes: Vec<(String, Option<String>)>,
 }
 
 /// Those of the pods that have a running container, by namespace and name. A pod that nobody wants any more is there as long as
@@ -76,15 +74,10 @@ fn subject(layout: &CgroupLayout, container: &ObservedContainer, pod: Option<&Po
         let layout = CgroupLayout { driver, ..layout.clone() };
         places.extend(classes.iter().map(|class| pod_cgroup_path(&container.pod.uid, *class, &layout)));
     }
-    let volumes = pod.map(|pod| pod.spec.volumes.iter()).into_iter().flatten().map(|volume| {
-        let claim = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
-        (volume.name.clone(), claim)
-    });
     Subject {
         pod: container.pod.clone(),
         started_at: pod.and_then(|pod| pod.status.start_time).unwrap_or_default(),
         places,
-        volumes: volumes.collect(),
         ..Subject::default()
     }
 }
@@ -126,8 +119,9 @@ pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     let own = own_cgroup(&text("self/cgroup"));
     let places = [("pods", pods.to_vec()), ("kubelet", own.into_iter().collect())];
     for (name, places) in places {
-        if let Some((_, dirs)) = first_there(&config.cgroup, &places) {
-            node.system.push((name, of(usage::stats(&dirs))));
+        if let Some((place, dirs)) = first_there(&config.cgroup, &places) {
+            let usage = of(usage::stats(&dirs));
+            node.system.push(SystemUse { name, cgroup: place.to_owned(), usage });
         }
     }
     node
@@ -154,10 +148,13 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subje
     let (place, dirs) = first_there(&config.cgroup, &subject.places).unwrap_or_default();
     let ids: Vec<&str> = subject.containers.iter().map(|container| container.id.as_str()).collect();
     let found = cgroup::find_by_ids(&dirs, &ids);
+    let PodRef { namespace, name, uid } = &subject.pod;
+    let logs = config.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"));
     let containers = subject.containers.iter().zip(found).map(|(container, own)| ContainerUse {
         cgroup: below(place, &dirs, &own),
         usage: of(usage::stats(&own)),
-        detail: ask.details.then(|| usage::detail(&own)),
+        detail: ask.details.then(|| detail(&own)),
+        logs: if ask.disks { disks::logs(at, &logs.join(&container.name)) } else { None },
         ..container.clone()
     });
     let containers: Vec<ContainerUse> = containers.collect();
@@ -171,10 +168,51 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subje
         started_at: subject.started_at,
         cgroup: place.to_owned(),
         usage: of(counted),
-        detail: (ask.details && !dirs.is_empty()).then(|| usage::detail(&dirs)),
+        detail: (ask.details && !dirs.is_empty()).then(|| detail(&dirs)),
         interfaces: if ask.network { pod_interfaces(config, &dirs, &subject.sandbox) } else { Vec::new() },
         containers,
         ..PodUse::default()
+    }
+}
+
+/// With disks by their names, as cAdvisor has them.
+fn detail(dirs: &[PathBuf]) -> Detail {
+    let mut detail = usage::detail(dirs);
+    let name = |number: String| {
+        let link = fs::read_link(format!("/sys/dev/block/{number}")).ok();
+        let name = link.as_ref().and_then(|link| link.file_name()).map(|name| name.to_string_lossy());
+        name.map_or(number, |name| format!("/dev/{name}"))
+    };
+    detail.io = std::mem::take(&mut detail.io).into_iter().map(|(disk, io)| (name(disk), io)).collect();
+    detail
+}
+
+/// Fills in what only the runtime could tell, and what pods without a cgroup use.
+pub(super) fn complete(summary: &mut Summary, known: &RuntimeUse) {
+    for pod in &mut summary.pods {
+        let mut is_new = false;
+        for container in &mut pod.containers {
+            let told = known.containers.iter().find(|(id, _)| id.as_str() == container.id);
+            let Some((_, told)) = told.filter(|_| container.usage.counted.memory_usage.is_none()) else {
+                continue;
+            };
+            is_new = true;
+            let limit = told.memory_available.zip(told.working_set);
+            container.usage.counted = ContainerStats {
+                cpu_ns: told.cpu_ns,
+                memory_usage: told.memory_usage,
+                working_set: told.working_set,
+                rss: told.rss,
+                page_faults: told.page_faults,
+                major_page_faults: told.major_page_faults,
+                memory_limit: limit.map(|(left, used)| left.saturating_add(used)),
+                swap_usage: told.swap_usage,
+                ..ContainerStats::default()
+            };
+        }
+        if is_new && pod.cgroup.is_empty() {
+            pod.usage.counted = sum(pod.containers.iter().map(|container| &container.usage.counted));
+        }
     }
 }
 
