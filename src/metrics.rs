@@ -130,6 +130,20 @@ pub fn set(family: &'static Family, values: &[&str], level: f64) {
     change(family, values, |_| Cell::Level(0.0), |cell| *cell = Cell::Level(level));
 }
 
+/// Moves a gauge.
+pub fn add(family: &'static Family, values: &[&str], by: f64) {
+    change(
+        family,
+        values,
+        |_| Cell::Level(0.0),
+        |cell| {
+            if let Cell::Level(level) = cell {
+                *level += by;
+            }
+        },
+    );
+}
+
 /// Adds an observation to a histogram of seconds.
 pub fn observe(family: &'static Family, values: &[&str], took: Duration) {
     let new = |family: &Family| Cell::Spread { counts: vec![0; family.buckets.len() + 1].into(), sum: 0.0 };

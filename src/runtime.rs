@@ -228,3 +228,4 @@ pub mod convert;
 pub mod cri;
 pub mod embedded;
 pub mod fake;
+pub mod metered;

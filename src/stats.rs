@@ -57,16 +57,30 @@ pub struct Ask {
     /// Interfaces of the node and of pods.
     pub network: bool,
     /// File systems, writable layers, logs, volumes: walks of directories.
-    pub disks: bool,
+    pub disks: Measured,
     /// What only `/metrics/cadvisor` shows.
     pub details: bool,
 }
 
+/// Which disks are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measured {
+    /// None.
+    #[default]
+    Nothing,
+    /// Logs of containers and the volumes of claims.
+    Claims,
+    /// All.
+    Everything,
+}
+
 impl Ask {
     /// What `agent top` and metrics.k8s.io show.
-    pub const CPU_AND_MEMORY: Self = Self { rates: true, network: false, disks: false, details: false };
+    pub const CPU_AND_MEMORY: Self =
+        Self { rates: true, network: false, disks: Measured::Nothing, details: false };
     /// Everything that `/stats/summary` has.
-    pub const SUMMARY: Self = Self { rates: true, network: true, disks: true, details: false };
+    pub const SUMMARY: Self =
+        Self { rates: true, network: true, disks: Measured::Everything, details: false };
 }
 
 /// What is used, all of it read at about the same time.
@@ -293,12 +307,14 @@ impl Stats {
         runtime: AskRuntime,
     ) -> Summary {
         let mut places = Places { root_dir: self.config.root_dir.clone(), volumes: BTreeMap::new() };
-        if ask.disks {
+        if ask.disks != Measured::Nothing {
             let pods_dir = self.config.root_dir.join("pods");
-            places.volumes = pods
-                .iter()
-                .map(|pod| (pod.metadata.uid.to_string(), disks::measurable(&pods_dir, pod, &*self.objects)))
-                .collect();
+            let of = |pod: &Pod| {
+                let mut found = disks::measurable(&pods_dir, pod, &*self.objects);
+                found.retain(|volume| ask.disks == Measured::Everything || volume.claim.is_some());
+                (pod.metadata.uid.to_string(), found)
+            };
+            places.volumes = pods.iter().map(of).collect();
         }
         let subjects: Arc<[Subject]> = pods::subjects(&self.config.layout, pods, containers).into();
         let (mut summary, known) = self.read(ask, &subjects, &runtime).await;
@@ -311,10 +327,10 @@ impl Stats {
             }
             give(&mut summary, &rates);
         }
-        if ask.disks {
+        if ask.disks != Measured::Nothing {
             self.disks.fill(self.clock.now(), &mut summary, places, &known).await;
         }
-        if ask.rates || ask.disks {
+        if ask.rates || ask.disks != Measured::Nothing {
             self.forget_later();
         }
         summary
@@ -330,10 +346,11 @@ impl Stats {
         let containers = summary.pods.iter().flat_map(|pod| &pod.containers);
         let unseen = containers.filter(|container| container.usage.counted.memory_usage.is_none());
         let unseen: Vec<ContainerId> = unseen.map(|container| container.id.as_str().into()).collect();
-        if !ask.disks && unseen.is_empty() {
+        let disks = ask.disks == Measured::Everything;
+        if !disks && unseen.is_empty() {
             return (summary, RuntimeUse::default());
         }
-        let known = match tokio::time::timeout(RUNTIME_PATIENCE, runtime(ask.disks, unseen)).await {
+        let known = match tokio::time::timeout(RUNTIME_PATIENCE, runtime(disks, unseen)).await {
             Ok(Ok(known)) => known,
             Ok(Err(error)) => {
                 log::debug!(err = error; "The runtime does not tell what containers use");

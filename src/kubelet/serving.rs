@@ -17,6 +17,7 @@ use crate::logging::chain;
 use crate::objects::ObjectLookup;
 use crate::rt;
 use crate::server::access::Policy;
+use crate::server::answer::SystemLogs;
 use crate::server::https::{self, Api, ListenError, Plain};
 use crate::server::identity::{Believed, IdentityError};
 use crate::server::node::SharedNode;
@@ -146,6 +147,7 @@ struct WantedApi {
     policy: Policy,
     anonymous: bool,
     debugging: bool,
+    system_logs: SystemLogs,
     cert_dir: PathBuf,
     node_name: String,
     client_ca: Option<PathBuf>,
@@ -186,6 +188,11 @@ impl WantedApi {
             policy,
             anonymous: kubelet.authentication.anonymous.enabled,
             debugging: kubelet.enable_debugging_handlers,
+            system_logs: match (kubelet.enable_system_log_handler, kubelet.enable_system_log_query) {
+                (false, _) => SystemLogs::Off,
+                (true, false) => SystemLogs::Files,
+                (true, true) => SystemLogs::Queries,
+            },
             cert_dir: directory,
             node_name,
             client_ca: file(&kubelet.authentication.x509.client_ca_file),
@@ -215,6 +222,7 @@ impl WantedApi {
             believed,
             policy: self.policy,
             debugging: self.debugging,
+            system_logs: self.system_logs,
             clock: clock.clone(),
         })
     }

@@ -72,6 +72,13 @@ pub enum Route {
         /// Only CPU time and memory.
         only_cpu_and_memory: bool,
     },
+    /// `/logs`: the machine's own, a file below `/var/log`.
+    SystemLogs {
+        /// Below it, decoded.
+        path: String,
+        /// The parameters.
+        query: Parameters,
+    },
     /// `/metrics` and what is below.
     Metrics(Page),
     /// `/containerLogs/...`.
@@ -148,6 +155,7 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
             let only_cpu_and_memory = only_cpu_and_memory(&parameters(query))?;
             Ok(Route::Summary { only_cpu_and_memory })
         }
+        ["logs", rest @ ..] => get(Route::SystemLogs { path: rest.join("/"), query: parameters(query) }),
         ["metrics"] => get(Route::Metrics(Page::Agent)),
         ["metrics", "resource"] => get(Route::Metrics(Page::Resource)),
         ["metrics", "cadvisor"] => get(Route::Metrics(Page::Cadvisor)),

@@ -50,7 +50,7 @@ enum Measure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Measurable {
     name: String,
-    claim: Option<String>,
+    pub(super) claim: Option<String>,
     measure: Measure,
     /// It is the node's disk that the pod uses with it.
     is_ephemeral: bool,

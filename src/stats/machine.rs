@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::Interface;
 use crate::cgroup::usage::ContainerStats;
+use crate::runtime::embedded::network::bridge::is_veth_name;
 
 /// Of times in `/proc/stat`, whatever the kernel's own tick is.
 const NANOS_PER_TICK: u64 = 10_000_000;
@@ -78,6 +79,55 @@ fn threads(loadavg: &str) -> Option<u64> {
     loadavg.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
+/// This process, as Prometheus' clients show theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// CPU time, nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Bytes of memory.
+    pub resident: Option<u64>,
+    /// Bytes of address space.
+    pub address_space: Option<u64>,
+    /// Seconds since the epoch.
+    pub started_at: Option<u64>,
+    /// Descriptors it has.
+    pub open_files: Option<u64>,
+    /// Descriptors it may have.
+    pub max_files: Option<u64>,
+}
+
+impl Process {
+    /// Reads it, from `/proc` usually.
+    #[must_use]
+    pub fn read(proc: &Path) -> Self {
+        let read = |file: &str| std::fs::read_to_string(proc.join(file)).unwrap_or_default();
+        let (stat, status, limits) = (read("self/stat"), read("self/status"), read("self/limits"));
+        // The name, in parentheses, may have blanks and parentheses itself; the first number after it is the third field.
+        let fields: Vec<&str> =
+            stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let booted = number(&read("stat"), "btime");
+        let kilobytes = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes * 1024)
+        };
+        let files = std::fs::read_dir(proc.join("self/fd")).ok().map(Iterator::count);
+        Self {
+            cpu_ns: field(14).zip(field(15)).map(|(user, system)| (user + system) * NANOS_PER_TICK),
+            resident: kilobytes("VmRSS:"),
+            address_space: kilobytes("VmSize:"),
+            started_at: booted.zip(field(22)).map(|(booted, ticks)| booted + ticks / 100),
+            // One of them is that of the directory itself.
+            open_files: files
+                .and_then(|files| u64::try_from(files).ok())
+                .map(|files| files.saturating_sub(1)),
+            max_files: limits.lines().find_map(|line| {
+                line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok()
+            }),
+        }
+    }
+}
+
 /// The interfaces of a network namespace, from the `net/dev` of a process in it (`/proc/<pid>/net/dev`). Loopback and the node's
 /// ends of pods' wires are left out, as upstream does.
 #[must_use]
@@ -88,7 +138,8 @@ pub fn interfaces(text: &str) -> Vec<Interface> {
 fn interface(line: &str) -> Option<Interface> {
     let (name, rest) = line.split_once(':')?;
     let name = name.trim();
-    if ["lo", "veth", "docker", "nerdctl"].iter().any(|prefix| name.starts_with(prefix)) {
+    if ["lo", "veth", "docker", "nerdctl"].iter().any(|prefix| name.starts_with(prefix)) || is_veth_name(name)
+    {
         return None;
     }
     let counts: Vec<u64> = rest.split_whitespace().map_while(|word| word.parse().ok()).collect();
@@ -163,6 +214,22 @@ mod tests {
         assert_eq!((read.counted.page_faults, read.counted.major_page_faults), (Some(11), Some(3)));
         assert_eq!((read.memory_total, read.swap_total), (Some(1000 << 10), Some(20 << 10)));
         assert_eq!((read.booted_at, read.threads), (Some(1_700_000_000), Some(234)));
+    }
+
+    #[test]
+    fn this_process_is_read_as_it_is() {
+        let read = Process::read(Path::new("/proc"));
+        assert!(read.resident.unwrap() > 1 << 20 && read.address_space >= read.resident, "{read:?}");
+        assert!(
+            (3..10_000).contains(&read.open_files.unwrap()) && read.max_files >= read.open_files,
+            "{read:?}"
+        );
+        let booted = machine(Path::new("/proc")).booted_at.unwrap();
+        assert!(
+            read.started_at.unwrap() >= u64::try_from(booted).unwrap() && read.cpu_ns.is_some(),
+            "{read:?}"
+        );
+        assert_eq!(Process::read(Path::new("/nonexistent")), Process::default());
     }
 
     #[test]

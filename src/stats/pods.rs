@@ -7,7 +7,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::machine::{default_interface, interfaces, machine};
-use super::{Ask, ContainerUse, Interface, NodeUse, PodUse, StatsConfig, Summary, SystemUse, Usage, disks};
+use super::{
+    Ask, ContainerUse, Interface, Measured, NodeUse, PodUse, StatsConfig, Summary, SystemUse, Usage, disks,
+};
 use crate::api::pod::Pod;
 use crate::cgroup::usage::{self, ContainerStats, Detail};
 use crate::cgroup::{self, CgroupConfig};
@@ -154,7 +156,11 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subje
         cgroup: below(place, &dirs, &own),
         usage: of(usage::stats(&own)),
         detail: ask.details.then(|| detail(&own)),
-        logs: if ask.disks { disks::logs(at, &logs.join(&container.name)) } else { None },
+        logs: if ask.disks != Measured::Nothing {
+            disks::logs(at, &logs.join(&container.name))
+        } else {
+            None
+        },
         ..container.clone()
     });
     let containers: Vec<ContainerUse> = containers.collect();
