@@ -9,10 +9,17 @@ use std::rc::Rc;
 
 use crate::api::pod::Pod;
 use crate::events::{EventRecorder, EventType};
+use crate::metrics::{self, Family};
 use crate::reconcile::admission::{NodeFacts, Rejection, admit, beyond_node, waiting_order};
 use crate::reconcile::plan::resize::{PendingResize, infeasible};
 use crate::runtime::RuntimeStatus;
 use crate::types::PodUid;
+
+static REJECTIONS: Family = Family::counter(
+    "kubelet_admission_rejections_total",
+    "Pods that did not fit when they came; they wait and are tried again",
+    &["reason"],
+);
 
 /// The pods that share the node. Clones share them.
 #[derive(Clone)]
@@ -175,6 +182,7 @@ impl Admission {
             .is_some_and(|before| before.rejection.reason == rejection.reason && before.pod.spec == pod.spec);
         if !told && !runs {
             let (reason, message) = (&rejection.reason, &rejection.message);
+            metrics::count(&REJECTIONS, &[reason]);
             self.shared.events.event(&pod.pod_ref(), None, EventType::Warning, reason, message);
         }
     }

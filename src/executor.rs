@@ -4,6 +4,7 @@
 
 mod cgroups;
 mod config;
+mod counts;
 mod files;
 mod hooks;
 mod image_volumes;
@@ -321,11 +322,11 @@ impl<R: Runtime> Executor<R> {
         let failed = |reason: &'static str, what: &str, error: &RuntimeError| {
             self.sandbox_failure(pod, reason, format!("{what}: {}", error.message), retry_after(error))
         };
-        let id = self
-            .runtime
-            .run_sandbox(&run.sandbox_config)
-            .await
-            .map_err(|error| failed("FailedCreatePodSandBox", "Failed to create pod sandbox", &error))?;
+        let began = counts::Began::sandbox(&run.sandbox_config.runtime_handler);
+        let made = self.runtime.run_sandbox(&run.sandbox_config).await;
+        began.end(made.as_ref().err());
+        let id =
+            made.map_err(|error| failed("FailedCreatePodSandBox", "Failed to create pod sandbox", &error))?;
         let status =
             self.runtime.sandbox_status(&id).await.map_err(|error| {
                 failed("FailedPodSandBoxStatus", "Unable to get pod sandbox status", &error)
@@ -410,7 +411,9 @@ impl<R: Runtime> Executor<R> {
                 let message = format!("Error: {}", failure.message);
                 self.event(run.pod, &field_path, EventType::Warning, "Failed", &message);
             })?;
-        self.create_and_start(run, container, &field_path, &sandbox.id, &config).await
+        let started = self.create_and_start(run, container, &field_path, &sandbox.id, &config).await;
+        counts::started(start.kind, started.as_ref().err().map(|failure| failure.reason));
+        started
     }
 
     async fn create_and_start(

@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType};
+use crate::metrics::{self, Family};
 use crate::objects::ObjectData;
 use crate::reconcile::images::{PullDecision, apply_default_tag, decide_pull};
 use crate::reconcile::restart::BackOffLimits;
@@ -21,6 +22,34 @@ use crate::types::{PodRef, PodUid, Timestamp, go_duration};
 use credentials::Credentials;
 
 pub use credentials::{CredentialsConfig, node_logins};
+
+static PULL_DURATION: Family = Family::seconds(
+    "kubelet_image_pull_duration_seconds",
+    "How long pulls took, by the size of the image",
+    &["image_size_in_bytes"],
+)
+.with_buckets(&[
+    1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+]);
+
+/// Upstream's classes of sizes: up to so many MB, and their names.
+const SIZES: [(u64, &str); 11] = [
+    (10, "0-10MB"),
+    (100, "10MB-100MB"),
+    (500, "100MB-500MB"),
+    (1 << 10, "500MB-1GB"),
+    (5 << 10, "1GB-5GB"),
+    (10 << 10, "5GB-10GB"),
+    (20 << 10, "10GB-20GB"),
+    (30 << 10, "20GB-30GB"),
+    (40 << 10, "30GB-40GB"),
+    (60 << 10, "40GB-60GB"),
+    (100 << 10, "60GB-100GB"),
+];
+
+fn size_label(bytes: u64) -> &'static str {
+    SIZES.iter().find(|(most, _)| bytes < most << 20).map_or("GT100GB", |(_, name)| name)
+}
 
 /// Pulls at the same time when nothing bounds them: enough to keep a slow link busy, few enough for a small box.
 const DEFAULT_PARALLEL_PULLS: usize = 10;
@@ -234,6 +263,7 @@ impl<R: Runtime> ImagePuller<R> {
     }
 
     async fn pull_and_inspect(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, String> {
+        let began = tokio::time::Instant::now();
         let auths = self.credentials.lookup(image, request.secrets).await;
         let pull = async |auth| {
             let pulled = self.runtime.pull_image(image, auth, request.sandbox).await;
@@ -262,6 +292,8 @@ impl<R: Runtime> ImagePuller<R> {
             }
         })?;
         let status = self.runtime.image_status(&reference).await.map_err(|error| error.message)?;
+        let size = status.as_ref().map_or(0, |status| status.size_bytes);
+        metrics::observe(&PULL_DURATION, &[size_label(size)], began.elapsed());
         Ok(status.unwrap_or(ImageStatus { id: reference, ..ImageStatus::default() }))
     }
 

@@ -16,6 +16,7 @@ pub mod reconcile;
 // Rank 2: seams.
 pub mod clock;
 pub mod logging;
+pub mod metrics;
 pub mod rt;
 pub mod runtime;
 // Rank 3: generated messages and the kernel. `sys` is the only module that may use unsafe code.
@@ -43,6 +44,7 @@ pub mod pod_worker;
 pub mod prober;
 pub mod server;
 pub mod source;
+pub mod stats;
 pub mod status;
 pub mod streaming;
 pub mod volume;

@@ -10,9 +10,19 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::metrics::{self, Family};
 use crate::reconcile::pleg::{PlegSnapshot, diff, pods_to_wake};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, RuntimeVersion};
 use crate::types::PodUid;
+
+static RELIST_DURATION: Family =
+    Family::seconds("kubelet_pleg_relist_duration_seconds", "How long a look at all containers took", &[]);
+static RELIST_INTERVAL: Family = Family::seconds(
+    "kubelet_pleg_relist_interval_seconds",
+    "Time between two looks at all containers: up to a minute while the runtime gives hints",
+    &[],
+)
+.with_buckets(&[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]);
 
 /// How often to look.
 #[derive(Clone, Debug)]
@@ -64,9 +74,15 @@ pub async fn run<R: Runtime>(runtime: Rc<R>, config: PlegConfig, updates: mpsc::
     let mut healthy = false;
     let mut retry = FIRST_RETRY;
     let mut hints = Hints { missing_since: None };
+    let mut before: Option<Instant> = None;
     loop {
         let looked_at = Instant::now();
-        let update = match look(&*runtime, healthy).await {
+        if let Some(before) = before.replace(looked_at) {
+            metrics::observe(&RELIST_INTERVAL, &[], looked_at - before);
+        }
+        let looked = look(&*runtime, healthy).await;
+        metrics::observe(&RELIST_DURATION, &[], looked_at.elapsed());
+        let update = match looked {
             Ok((snapshot, version)) => {
                 let snapshot = Rc::new(snapshot);
                 let changed = match &last {

@@ -26,6 +26,7 @@ use crate::rt;
 use crate::runtime::Runtime;
 use crate::types::{PodUid, Timestamp};
 
+mod counts;
 mod instance;
 mod place;
 mod run;
@@ -116,7 +117,9 @@ impl<R: Runtime> Prober<R> {
 
     /// The pod has ended.
     pub fn remove(&self, uid: &PodUid) {
-        self.shared.schedule.borrow_mut().remove(uid);
+        if let Some(pod) = self.shared.schedule.borrow_mut().remove(uid) {
+            counts::forget(&pod.pod_ref());
+        }
     }
 
     /// Where the pod answers; empty while nobody knows, which means this machine.
@@ -173,6 +176,9 @@ impl<R> Shared<R> {
             Err(_) => return,
         };
         let news = self.schedule.borrow_mut().finish(&ended, Instant::now());
+        if let Some(pod) = &news.pod {
+            counts::count(&pod.pod_ref(), &ended);
+        }
         if let Some(complaint) = news.complaint {
             let path = container_path(complaint.list, ended.place.container.as_str());
             let pod = complaint.pod.pod_ref();

@@ -3,6 +3,7 @@
 //! Owns the `Runtime` trait and the messages it speaks. Must not know any implementation, nor pods' desired state beyond
 //! what one call needs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::observed::{ObservedContainer, ObservedSandbox};
@@ -106,6 +107,53 @@ pub struct RuntimeStatus {
     pub supplemental_groups_policy: Option<bool>,
 }
 
+/// What only the runtime knows of what is used: disks, and containers whose cgroups nobody else finds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeUse {
+    /// By container.
+    pub containers: Vec<(ContainerId, ContainerFigures)>,
+    /// The directory that holds writable layers, a directory per container, where that is what they are.
+    pub layers: Option<PathBuf>,
+    /// Images.
+    pub images: Option<DiskFigures>,
+    /// All writable layers, when they are elsewhere.
+    pub all_layers: Option<DiskFigures>,
+}
+
+/// A container's use as its runtime tells it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerFigures {
+    /// CPU time, nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Memory, bytes.
+    pub memory_usage: Option<u64>,
+    /// Memory that cannot be taken away, bytes.
+    pub working_set: Option<u64>,
+    /// Anonymous memory, bytes.
+    pub rss: Option<u64>,
+    /// Page faults.
+    pub page_faults: Option<u64>,
+    /// Those that read from disk.
+    pub major_page_faults: Option<u64>,
+    /// What is left of the memory limit, bytes.
+    pub memory_available: Option<u64>,
+    /// Swap in use, bytes.
+    pub swap_usage: Option<u64>,
+    /// The writable layer.
+    pub layer: Option<DiskFigures>,
+}
+
+/// What something uses of a file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskFigures {
+    /// A directory on that file system.
+    pub place: PathBuf,
+    /// Bytes.
+    pub bytes: Option<u64>,
+    /// Inodes.
+    pub inodes: Option<u64>,
+}
+
 /// How a command in a container ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
@@ -180,3 +228,4 @@ pub mod convert;
 pub mod cri;
 pub mod embedded;
 pub mod fake;
+pub mod metered;

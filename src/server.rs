@@ -11,6 +11,7 @@ pub mod body;
 pub mod https;
 pub mod identity;
 pub mod logs;
+mod measured;
 pub mod node;
 pub mod patience;
 pub mod pki;
@@ -18,6 +19,7 @@ pub mod proxy;
 pub mod report;
 pub mod route;
 pub mod subject;
+mod system_logs;
 pub mod tls;
 
 use std::convert::Infallible;
@@ -36,7 +38,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::clock::Clock;
 use crate::rt::connections::{self, Place};
 
-use answer::Served;
+use answer::{Served, SystemLogs};
 use body::Body;
 use node::SharedNode;
 use patience::{PLAIN, Patience, Patient, STREAM};
@@ -136,7 +138,8 @@ async fn respond(
     }
     let wanted = route::route(request.method().as_str(), path, query);
     if request.body().is_end_stream() || request.method() == Method::POST {
-        answer::answer(request, wanted, node, Served { debugging: true, own: true }, clock, place).await
+        let served = Served { debugging: true, own: true, system_logs: SystemLogs::Off, server_type: "" };
+        answer::answer(request, wanted, node, served, clock, place).await
     } else {
         let message = "a request to this server has no body";
         body::failure(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)

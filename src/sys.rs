@@ -11,6 +11,7 @@ pub mod console;
 pub mod container_root;
 pub mod credentials;
 pub mod dir;
+pub mod disk_usage;
 pub mod durable;
 pub mod epoll;
 pub mod inotify;

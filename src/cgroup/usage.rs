@@ -2,6 +2,7 @@
 //!
 //! Owns nothing. A file that is not there leaves its figure out.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
@@ -24,6 +25,8 @@ pub struct ContainerStats {
     pub memory_limit: Option<u64>,
     /// Swap in use, bytes.
     pub swap_usage: Option<u64>,
+    /// The swap limit, bytes, without memory; `None` without one.
+    pub swap_limit: Option<u64>,
     /// Processes and threads.
     pub pids: Option<u64>,
 }
@@ -59,14 +62,157 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
         (stats.rss, stats.page_faults, stats.major_page_faults) = (rss, faults, major);
         let limit = number("memory.max").or_else(|| number("memory.limit_in_bytes"));
         stats.memory_limit = limit.filter(|limit| *limit < UNLIMITED);
-        stats.swap_usage = if v2.is_some() {
-            number("memory.swap.current")
+        (stats.swap_usage, stats.swap_limit) = if v2.is_some() {
+            (number("memory.swap.current"), number("memory.swap.max"))
         } else {
-            let both = number("memory.memsw.usage_in_bytes");
-            both.zip(stats.memory_usage).map(|(both, memory)| both.saturating_sub(memory))
+            // Version 1 counts memory and swap together.
+            let less = |file: &str, memory: Option<u64>| Some(number(file)?.saturating_sub(memory?));
+            let limit = less("memory.memsw.limit_in_bytes", stats.memory_limit);
+            (
+                less("memory.memsw.usage_in_bytes", stats.memory_usage),
+                limit.filter(|limit| *limit < UNLIMITED / 2),
+            )
         };
     }
     stats
+}
+
+/// What only `/metrics/cadvisor` shows of a cgroup. `None` where the machine does not count it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// CPU time in programs, nanoseconds.
+    pub user_ns: Option<u64>,
+    /// CPU time in the kernel, nanoseconds.
+    pub system_ns: Option<u64>,
+    /// Periods of the CPU quota in which something ran.
+    pub periods: Option<u64>,
+    /// Those in which the quota was used up.
+    pub throttled_periods: Option<u64>,
+    /// Time spent waiting for the next period, nanoseconds.
+    pub throttled_ns: Option<u64>,
+    /// File pages in memory, bytes.
+    pub cache: Option<u64>,
+    /// Mapped file pages, bytes.
+    pub mapped_file: Option<u64>,
+    /// The most memory there ever was, bytes.
+    pub memory_max_usage: Option<u64>,
+    /// How often the memory limit was hit.
+    pub memory_failures: Option<u64>,
+    /// Processes killed for want of memory.
+    pub oom_kills: Option<u64>,
+    /// The limit of processes and threads; `None` without one.
+    pub pids_limit: Option<u64>,
+    /// Relative weight, as `cpu.shares`.
+    pub cpu_shares: Option<u64>,
+    /// CPU time per period, microseconds; `None` without a quota.
+    pub cpu_quota: Option<u64>,
+    /// Length of a period, microseconds.
+    pub cpu_period: Option<u64>,
+    /// What went to disks, by their numbers (`8:0`).
+    pub io: BTreeMap<String, Io>,
+}
+
+/// What was read from and written to a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Io {
+    /// Bytes.
+    pub read_bytes: u64,
+    /// Bytes.
+    pub written_bytes: u64,
+    /// Operations.
+    pub reads: u64,
+    /// Operations.
+    pub writes: u64,
+}
+
+/// Reads what [`stats`] leaves out.
+#[must_use]
+pub fn detail(dirs: &[PathBuf]) -> Detail {
+    let mut detail = Detail::default();
+    for directory in dirs {
+        let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
+        let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
+        if let Some(text) = read("cpu.stat") {
+            let of = |name: &str| field(&text, name);
+            let micros = |name: &str| of(name).map(|micros| micros.saturating_mul(1000));
+            detail.periods = of("nr_periods").or(detail.periods);
+            detail.throttled_periods = of("nr_throttled").or(detail.throttled_periods);
+            detail.throttled_ns =
+                of("throttled_time").or_else(|| micros("throttled_usec")).or(detail.throttled_ns);
+            detail.user_ns = detail.user_ns.or_else(|| micros("user_usec"));
+            detail.system_ns = detail.system_ns.or_else(|| micros("system_usec"));
+        }
+        detail.user_ns = number("cpuacct.usage_user").or(detail.user_ns);
+        detail.system_ns = number("cpuacct.usage_sys").or(detail.system_ns);
+        detail.pids_limit = number("pids.max").or(detail.pids_limit);
+        detail.cpu_shares =
+            number("cpu.shares").or_else(|| number("cpu.weight").map(shares)).or(detail.cpu_shares);
+        // No quota is -1, or `max`.
+        detail.cpu_quota = number("cpu.cfs_quota_us").or(detail.cpu_quota);
+        detail.cpu_period = number("cpu.cfs_period_us").or(detail.cpu_period);
+        if let Some(text) = read("cpu.max") {
+            let mut words = text.split_whitespace().map(|word| word.parse().ok());
+            detail.cpu_quota = words.next().flatten();
+            detail.cpu_period = words.next().flatten();
+        }
+        for (file, is_bytes) in [
+            ("io.stat", true),
+            ("blkio.throttle.io_service_bytes", true),
+            ("blkio.throttle.io_serviced", false),
+        ] {
+            read_io(&mut detail.io, &read(file).unwrap_or_default(), is_bytes);
+        }
+        let Some(text) = read("memory.stat") else { continue };
+        let v2 = directory.join("memory.current").exists();
+        let of = |new: &str, old: &str| field(&text, if v2 { new } else { old });
+        detail.cache = of("file", "total_cache");
+        detail.mapped_file = of("file_mapped", "total_mapped_file");
+        detail.oom_kills = Some(oom_kills(std::slice::from_ref(directory)));
+        if v2 {
+            detail.memory_max_usage = number("memory.peak");
+            detail.memory_failures = read("memory.events").and_then(|events| field(&events, "max"));
+        } else {
+            detail.memory_max_usage = number("memory.max_usage_in_bytes");
+            detail.memory_failures = number("memory.failcnt");
+        }
+    }
+    detail
+}
+
+/// `cpu.weight` as `cpu.shares`: the way back of what runtimes write.
+fn shares(weight: u64) -> u64 {
+    2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
+}
+
+/// Of version 2 `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; of version 1 `8:0 Read 1`, bytes and operations in a file each.
+fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let Some(disk) = words.next().filter(|disk| disk.contains(':')) else { continue };
+        let words: Vec<&str> = words.collect();
+        let io = disks.entry(disk.to_owned()).or_default();
+        if let [name, number] = words[..]
+            && let Ok(number) = number.parse()
+        {
+            match (name, is_bytes) {
+                ("Read", true) => io.read_bytes = number,
+                ("Write", true) => io.written_bytes = number,
+                ("Read", false) => io.reads = number,
+                ("Write", false) => io.writes = number,
+                _ => {}
+            }
+        }
+        for (name, number) in words.iter().filter_map(|word| word.split_once('=')) {
+            let Ok(number) = number.parse() else { continue };
+            match name {
+                "rbytes" => io.read_bytes = number,
+                "wbytes" => io.written_bytes = number,
+                "rios" => io.reads = number,
+                "wios" => io.writes = number,
+                _ => {}
+            }
+        }
+    }
 }
 
 /// How many processes of the container the kernel has killed for want of memory. 0 when nobody counts.

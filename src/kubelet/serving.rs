@@ -12,14 +12,18 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::config::Resolved;
 use crate::kubelet::report::View;
+use crate::kubelet::resources;
 use crate::logging::chain;
+use crate::objects::ObjectLookup;
 use crate::rt;
 use crate::server::access::Policy;
+use crate::server::answer::SystemLogs;
 use crate::server::https::{self, Api, ListenError, Plain};
 use crate::server::identity::{Believed, IdentityError};
 use crate::server::node::SharedNode;
 use crate::server::pki::{Authority, PkiError, authority_file};
 use crate::server::tls::{Source, Tls, TlsError, TlsSettings};
+use crate::stats::{Stats, StatsConfig};
 use crate::sys::node;
 
 /// A server cannot be started.
@@ -93,6 +97,20 @@ pub(super) fn start(
     Ok(tasks)
 }
 
+/// What is used, for whoever asks.
+pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &Clock) -> Rc<Stats> {
+    let (layout, cgroup) = resources::layout(&resolved.kubelet, node::cgroup_v2());
+    let config = StatsConfig {
+        node_name: resolved.node_name.clone(),
+        cgroup,
+        layout,
+        proc: PathBuf::from("/proc"),
+        root_dir: resolved.flags.root_dir.clone(),
+        pod_logs_dir: PathBuf::from(&resolved.kubelet.pod_logs_dir),
+    };
+    Stats::new(config, objects, clock.clone())
+}
+
 /// Tries until it works.
 async fn persist<T>(
     name: &'static str,
@@ -129,6 +147,7 @@ struct WantedApi {
     policy: Policy,
     anonymous: bool,
     debugging: bool,
+    system_logs: SystemLogs,
     cert_dir: PathBuf,
     node_name: String,
     client_ca: Option<PathBuf>,
@@ -169,6 +188,11 @@ impl WantedApi {
             policy,
             anonymous: kubelet.authentication.anonymous.enabled,
             debugging: kubelet.enable_debugging_handlers,
+            system_logs: match (kubelet.enable_system_log_handler, kubelet.enable_system_log_query) {
+                (false, _) => SystemLogs::Off,
+                (true, false) => SystemLogs::Files,
+                (true, true) => SystemLogs::Queries,
+            },
             cert_dir: directory,
             node_name,
             client_ca: file(&kubelet.authentication.x509.client_ca_file),
@@ -198,6 +222,7 @@ impl WantedApi {
             believed,
             policy: self.policy,
             debugging: self.debugging,
+            system_logs: self.system_logs,
             clock: clock.clone(),
         })
     }

@@ -432,6 +432,7 @@ impl<R: Runtime> House<R> {
             statuses: Rc::clone(&self.statuses),
             events: self.events.clone(),
             runtime: Rc::clone(&self.runtime),
+            stats: serving::stats(resolved, Rc::<LocalObjects>::clone(&self.objects), &self.clock),
         });
         let mut tasks = serving::start(resolved, &node, &self.view, &self.clock)?;
         let (begun, clock) = (Rc::clone(&self.view), self.clock.clone());

@@ -17,6 +17,7 @@ use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
 use crate::server::node::{LoopHealth, Node, Output, Stream, Wanted};
 use crate::server::{AgentReport, ObjectDetail};
+use crate::stats::{Ask, AskRuntime, RuntimeAnswer, Stats, Summary};
 use crate::status::StatusManager;
 use crate::streaming::{Action, Pending, Streams};
 use crate::types::{ContainerId, PodUid, SandboxId};
@@ -25,6 +26,8 @@ use crate::types::{ContainerId, PodUid, SandboxId};
 pub trait Enter: Runtime {
     /// Begins a stream; the sandbox is the pod's that is ready.
     fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>>;
+    /// What it alone knows of the use of disks, if that is wanted, and of these containers.
+    fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer;
 }
 
 /// As [`Wanted`], with the sandbox found.
@@ -54,6 +57,10 @@ impl Enter for EmbeddedRuntime {
         };
         Box::pin(async { Ok(Stream::Ours(action)) })
     }
+
+    fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer {
+        Box::pin(async move { Ok(EmbeddedRuntime::usage(&self, disks, &of).await) })
+    }
 }
 
 impl Enter for CriRuntime {
@@ -66,6 +73,10 @@ impl Enter for CriRuntime {
             };
             url.map(Stream::Runtimes).map_err(|error| chain(&error))
         })
+    }
+
+    fn usage(self: Rc<Self>, disks: bool, _: Vec<ContainerId>) -> RuntimeAnswer {
+        Box::pin(async move { CriRuntime::usage(&self, disks).await.map_err(|error| chain(&error)) })
     }
 }
 
@@ -85,6 +96,8 @@ pub struct Window<R> {
     pub events: EventRecorder,
     /// The runtime.
     pub runtime: Rc<R>,
+    /// What is used.
+    pub stats: Rc<Stats>,
 }
 
 fn said(error: &RuntimeError) -> String {
@@ -141,6 +154,15 @@ impl<R: Enter> Node for Window<R> {
         Box::pin(async move {
             let output = runtime.exec_sync(&id, &command, None).await.map_err(|error| said(&error))?;
             Ok(Output { text: output.output, code: output.exit_code })
+        })
+    }
+
+    fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>> {
+        let (runtime, stats, pods) = (Rc::clone(&self.runtime), Rc::clone(&self.stats), self.pods());
+        Box::pin(async move {
+            let containers = runtime.list_containers(None).await.map_err(|error| said(&error))?;
+            let asked: AskRuntime = Rc::new(move |disks, of| Rc::clone(&runtime).usage(disks, of));
+            Ok(stats.measure(ask, pods, containers, asked).await)
         })
     }
 

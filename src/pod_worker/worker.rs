@@ -15,6 +15,7 @@ use crate::api::pod::{Pod, PodStatus};
 use crate::executor::{Execution, Patience};
 use crate::image::StartFailure;
 use crate::mailbox::{Letters, Mailbox};
+use crate::metrics::{self, Family};
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
 use crate::pod_worker::counts::Counts;
@@ -130,8 +131,8 @@ impl<R: Runtime> Worker<R> {
         self.read(letters).await;
         match self.state {
             PodWorkerState::WaitingForName => self.wait_for_name().await,
-            PodWorkerState::Syncing => self.sync().await,
-            PodWorkerState::Terminating { .. } => self.terminate().await,
+            PodWorkerState::Syncing => measured("sync", self.sync()).await,
+            PodWorkerState::Terminating { .. } => measured("kill", self.terminate()).await,
             PodWorkerState::Terminated { .. } => self.clean_up().await,
             PodWorkerState::Finished { .. } if self.over => Next::Never,
             PodWorkerState::Finished { .. } => Next::OnLetter,
@@ -572,4 +573,17 @@ impl<R: Runtime> Worker<R> {
         self.last_actions.clear();
         Next::After(pause)
     }
+}
+
+static DURATION: Family = Family::seconds(
+    "kubelet_pod_worker_duration_seconds",
+    "How long a turn of a pod's worker took",
+    &["operation_type"],
+);
+
+async fn measured(operation: &'static str, turn: impl Future<Output = Next>) -> Next {
+    let began = tokio::time::Instant::now();
+    let next = turn.await;
+    metrics::observe(&DURATION, &[operation], began.elapsed());
+    next
 }

@@ -34,6 +34,8 @@ pub(super) struct News {
     pub complaint: Option<Complaint>,
     /// A published result has changed.
     pub wake: Option<Rc<Mailbox>>,
+    /// Whose probe it was, if anybody still asks.
+    pub pod: Option<Rc<Pod>>,
 }
 
 /// The words of an event.
@@ -121,10 +123,12 @@ impl Schedule {
         true
     }
 
-    pub fn remove(&mut self, uid: &PodUid) {
-        for mut instance in self.pods.remove(uid).into_iter().flat_map(|probes| probes.instances) {
+    pub fn remove(&mut self, uid: &PodUid) -> Option<Rc<Pod>> {
+        let probes = self.pods.remove(uid)?;
+        for mut instance in probes.instances {
             instance.leave(&mut self.queue);
         }
+        Some(probes.pod)
     }
 
     /// The runs to start now, and when to ask again. Whoever finds no place is asked about when a run ends.
@@ -188,7 +192,11 @@ impl Schedule {
             reason,
             text: format!("{} probe {words}", kind.as_str()),
         });
-        Some(News { complaint, wake: is_changed.then(|| Rc::clone(&of_pod.wake)) })
+        Some(News {
+            complaint,
+            wake: is_changed.then(|| Rc::clone(&of_pod.wake)),
+            pod: Some(Rc::clone(&of_pod.pod)),
+        })
     }
 }
 

@@ -18,12 +18,14 @@ mod requested;
 mod security;
 #[cfg(test)]
 mod tests;
+mod usage;
 
 pub use observed::{
     cgroup_driver_from_message, container_from_list, container_from_status, image_from_message,
     pod_from_labels, sandbox_from_list, sandbox_from_status, status_from_message,
 };
 pub use requested::{RequestError, requested_container, requested_resources, requested_sandbox};
+pub use usage::{disk_from_message, figures_from_message};
 
 /// `PodSandboxConfig`.
 #[must_use]

@@ -16,6 +16,7 @@ use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::proto::runtime as cri;
 use crate::proto::runtime::image_service_client::ImageServiceClient;
 use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
+use crate::runtime::metered::Operation;
 use crate::runtime::{
     CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
     RuntimeError, RuntimeStatus, RuntimeVersion, SandboxConfig, convert,
@@ -28,6 +29,7 @@ mod events;
 mod lanes;
 mod streaming;
 mod stuck;
+mod usage;
 
 pub use endpoint::EndpointError;
 
@@ -101,7 +103,10 @@ impl CriRuntime {
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
         let _turn = self.lanes.turn(lane).await;
-        bounded(call, limit, answer).await
+        let operation = Operation::begin(call);
+        let answer = bounded(call, limit, answer).await;
+        operation.end(answer.is_err());
+        answer
     }
 
     async fn look<T>(
@@ -318,6 +323,7 @@ impl Runtime for CriRuntime {
             cmd: command.to_vec(),
             timeout: timeout.map_or(0, convert::grace_seconds),
         };
+        let operation = Operation::begin("ExecSync");
         let mut client = self.runtime();
         let running = client.exec_sync(request);
         let outcome = match timeout {
@@ -328,7 +334,9 @@ impl Runtime for CriRuntime {
             }
             None => Ok(running.await),
         };
-        let answer = command_answer(command, outcome)?;
+        let answer = command_answer(command, outcome);
+        operation.end(answer.is_err());
+        let answer = answer?;
         let mut output = answer.stdout;
         output.extend_from_slice(&answer.stderr);
         Ok(ExecOutput { exit_code: answer.exit_code, output })
@@ -355,7 +363,10 @@ impl Runtime for CriRuntime {
             auth: auth.map(convert::auth_config),
             sandbox_config: Some(convert::sandbox_config(sandbox)),
         };
-        let answer = unbounded(call, Box::pin(self.images.clone().pull_image(request))).await?;
+        let operation = Operation::begin(call);
+        let answer = unbounded(call, Box::pin(self.images.clone().pull_image(request))).await;
+        operation.end(answer.is_err());
+        let answer = answer?;
         answered(call, Some(answer.image_ref).filter(|reference| !reference.is_empty()))
     }
 

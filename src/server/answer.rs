@@ -2,6 +2,7 @@
 //!
 //! Owns the answers and their codes, upstream's where it has them. Must not know how the request came in nor who may ask.
 
+use std::path::Path;
 use std::rc::Rc;
 
 use hyper::body::Incoming;
@@ -10,10 +11,12 @@ use serde_json::{Value, json};
 
 use super::body::{Body, allowing, failure, object, response, text};
 use super::logs;
+use super::measured;
 use super::node::{SharedNode, Stream, Wanted};
 use super::proxy;
 use super::report::ObjectDetail;
 use super::route::{LogOptions, PodName, Refused, Route, Target};
+use super::system_logs::{self, asks};
 use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::clock::Clock;
 use crate::observed::{ContainerStateKind, ObservedContainer};
@@ -27,6 +30,21 @@ pub struct Served {
     pub debugging: bool,
     /// The agent's own resources: on the local socket only, which is root's.
     pub own: bool,
+    /// `/logs`.
+    pub system_logs: SystemLogs,
+    /// Upstream's word for the server; empty where nobody counts.
+    pub server_type: &'static str,
+}
+
+/// How much of `/logs` is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SystemLogs {
+    /// Nothing.
+    Off,
+    /// `enableSystemLogHandler`: files.
+    Files,
+    /// `enableSystemLogQuery`: and queries.
+    Queries,
 }
 
 /// Upstream's word for a failure in plain text.
@@ -34,6 +52,20 @@ type Failed = (StatusCode, String);
 
 /// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
 pub async fn answer(
+    request: Request<Incoming>,
+    route: Result<Route, Refused>,
+    node: &SharedNode,
+    served: Served,
+    clock: &Clock,
+    held: impl Sized + 'static,
+) -> Response<Body> {
+    let counted = measured::Counted::begin(request.method(), &route, served.server_type);
+    let response = answered(request, route, node, served, clock, held).await;
+    counted.end(response.body().is_stream() || response.status() == StatusCode::SWITCHING_PROTOCOLS);
+    response
+}
+
+async fn answered(
     request: Request<Incoming>,
     route: Result<Route, Refused>,
     node: &SharedNode,
@@ -55,6 +87,15 @@ pub async fn answer(
         Route::Configz => Ok(object(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() }))),
         Route::Flagz => Ok(text(StatusCode::OK, flagz(node))),
         Route::Statusz => Ok(text(StatusCode::OK, statusz(node, clock))),
+        Route::Summary { only_cpu_and_memory } => measured::summary(node, !only_cpu_and_memory).await,
+        Route::Metrics(page) => Ok(measured::page(node, page).await),
+        Route::SystemLogs { .. } if served.system_logs == SystemLogs::Off => {
+            Ok(text(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.\n"))
+        }
+        Route::SystemLogs { query, .. } if served.system_logs == SystemLogs::Queries && asks(&query) => {
+            system_logs::query(&query).await
+        }
+        Route::SystemLogs { path, .. } => Ok(system_logs::file(Path::new(system_logs::ROOT), &path).await),
         Route::ContainerLogs(container, options) => container_log(node, clock, &container, &options).await,
         Route::Exec(container, command, streams) => {
             let wanted = |id| Wanted::Exec(id, command, streams);
@@ -78,7 +119,10 @@ pub async fn answer(
 }
 
 fn is_debugging(route: &Route) -> bool {
-    !matches!(route, Route::Health(_) | Route::Pods | Route::AgentStatus(_))
+    !matches!(
+        route,
+        Route::Health(_) | Route::Pods | Route::Summary { .. } | Route::Metrics(_) | Route::AgentStatus(_)
+    )
 }
 
 fn refusal(refused: Refused) -> Response<Body> {
@@ -114,6 +158,7 @@ fn health(node: &SharedNode, check: &str, query: &str) -> Response<Body> {
     let verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
     let checks = [("ping", Ok(())), ("log", Ok(())), ("syncloop", node.loop_health())];
     let wanted = checks.iter().filter(|(name, _)| check.is_empty() || check == *name);
+    wanted.clone().for_each(|(name, state)| measured::count_health(name, state.is_ok()));
     let trouble: Vec<&str> =
         wanted.clone().filter(|(_, state)| state.is_err()).map(|(name, _)| *name).collect();
     if trouble.is_empty() && !verbose {

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
 use super::access::{Policy, User, forbidden};
-use super::answer::{Served, answer};
+use super::answer::{Served, SystemLogs, answer};
 use super::body::{Body, text};
 use super::identity::Believed;
 use super::node::SharedNode;
@@ -73,6 +73,8 @@ pub struct Api {
     pub policy: Policy,
     /// `enableDebuggingHandlers`.
     pub debugging: bool,
+    /// `enableSystemLogHandler`, `enableSystemLogQuery`.
+    pub system_logs: SystemLogs,
     /// The time.
     pub clock: Clock,
 }
@@ -128,7 +130,12 @@ async fn respond(
     }
     let wanted = route::route(method, path, request.uri().query().unwrap_or_default());
     note(&user, &wanted);
-    let served = Served { debugging: api.debugging, own: false };
+    let served = Served {
+        debugging: api.debugging,
+        own: false,
+        system_logs: api.system_logs,
+        server_type: "readwrite",
+    };
     answer(request, wanted, &api.node, served, &api.clock, place).await
 }
 
@@ -172,7 +179,13 @@ pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, 
                     (_, Plain::ReadOnly) => Ok(route),
                     _ => Err(Refused::NotFound),
                 });
-                answer(request, wanted, &node, Served { debugging: false, own: false }, &clock, place).await
+                let served = Served {
+                    debugging: false,
+                    own: false,
+                    system_logs: SystemLogs::Off,
+                    server_type: "readonly",
+                };
+                answer(request, wanted, &node, served, &clock, place).await
             }
         })
     })

@@ -67,6 +67,20 @@ pub enum Route {
     Flagz,
     /// `/statusz`.
     Statusz,
+    /// `/stats/summary`; with `only_cpu_and_memory=true` less of it.
+    Summary {
+        /// Only CPU time and memory.
+        only_cpu_and_memory: bool,
+    },
+    /// `/logs`: the machine's own, a file below `/var/log`.
+    SystemLogs {
+        /// Below it, decoded.
+        path: String,
+        /// The parameters.
+        query: Parameters,
+    },
+    /// `/metrics` and what is below.
+    Metrics(Page),
     /// `/containerLogs/...`.
     ContainerLogs(Target, LogOptions),
     /// `/exec/...`.
@@ -79,6 +93,21 @@ pub enum Route {
     Run(Target, Vec<String>),
     /// `/agent/v1/status`, our own, and its query.
     AgentStatus(String),
+}
+
+/// A page of Prometheus'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Page {
+    /// `/metrics`: about this program.
+    Agent,
+    /// `/metrics/resource`: CPU and memory.
+    Resource,
+    /// `/metrics/cadvisor`: everything of containers.
+    Cadvisor,
+    /// `/metrics/probes`.
+    Probes,
+    /// `/metrics/slis`: health.
+    Slis,
 }
 
 /// Why there is none.
@@ -121,6 +150,17 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
         ["configz"] => get(Route::Configz),
         ["flagz"] => get(Route::Flagz),
         ["statusz"] => get(Route::Statusz),
+        ["stats", "summary"] => {
+            streams()?;
+            let only_cpu_and_memory = only_cpu_and_memory(&parameters(query))?;
+            Ok(Route::Summary { only_cpu_and_memory })
+        }
+        ["logs", rest @ ..] => get(Route::SystemLogs { path: rest.join("/"), query: parameters(query) }),
+        ["metrics"] => get(Route::Metrics(Page::Agent)),
+        ["metrics", "resource"] => get(Route::Metrics(Page::Resource)),
+        ["metrics", "cadvisor"] => get(Route::Metrics(Page::Cadvisor)),
+        ["metrics", "probes"] => get(Route::Metrics(Page::Probes)),
+        ["metrics", "slis"] => get(Route::Metrics(Page::Slis)),
         ["agent", "v1", "status"] => get(Route::AgentStatus(query.to_owned())),
         ["containerLogs", rest @ ..] => {
             let container = target(rest, false)?;
@@ -214,6 +254,17 @@ fn target(parts: &[&str], with_uid: bool) -> Result<Target, Refused> {
 /// As upstream: anything but "1" and "true" is no.
 fn flag(parameters: &Parameters, name: &str) -> bool {
     values(parameters, name).first().is_some_and(|value| matches!(value.as_str(), "1" | "true"))
+}
+
+/// As upstream reads it, with Go's words for yes and no.
+fn only_cpu_and_memory(parameters: &Parameters) -> Result<bool, Refused> {
+    match values(parameters, "only_cpu_and_memory").first().map(String::as_str) {
+        None | Some("" | "0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
+        Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
+        Some(other) => {
+            Err(Refused::Invalid(400, format!("only_cpu_and_memory: {other:?} is neither true nor false")))
+        }
+    }
 }
 
 fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {

@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 use crate::rt;
 
 /// Paths whose job has not ended.
-pub(super) type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
+pub type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
 
 /// A job gave no answer. The texts are for whoever waits for the volume.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum RemoteError {
+pub enum RemoteError {
     /// It is under way still, this one or an earlier one for the same path.
     #[error("the server has not answered yet")]
     Waiting,
@@ -30,7 +30,10 @@ pub(super) enum RemoteError {
 
 /// Runs `job` and waits at most `patience` for its answer. It goes on after that, and nothing else starts for `path` before
 /// it has ended.
-pub(super) async fn run<T: Send + 'static>(
+///
+/// # Errors
+/// When there is no answer yet.
+pub async fn run<T: Send + 'static>(
     jobs: &RemoteJobs,
     path: &Path,
     patience: Duration,

@@ -5,7 +5,7 @@
 pub const RANKS: &[(u8, &[&str])] = &[
     (0, &["types", "api", "observed", "runtime_config", "labels", "objects", "desired"]),
     (1, &["reconcile"]),
-    (2, &["clock", "runtime", "rt", "logging", "metrics"]),
+    (2, &["clock", "metrics", "runtime", "rt", "logging"]),
     (3, &["proto", "sys"]),
     (
         4,
@@ -32,6 +32,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "volume",
             "image",
             "status",
+            "stats",
             "handler",
             "executor",
             "prober",

@@ -37,6 +37,7 @@ use crate::clock::Clock;
 use crate::logging::chain;
 use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::rt;
+use crate::runtime::metered::Operation;
 use crate::runtime::{
     CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
     RuntimeError, RuntimeHandler, RuntimeStatus, RuntimeVersion, SandboxConfig,
@@ -277,8 +278,12 @@ impl EmbeddedRuntime {
         call: &'static str,
         work: impl Future<Output = Result<T, Failure>> + 'static,
     ) -> Result<T, RuntimeError> {
+        let operation = Operation::begin(call);
         match rt::spawn(call, work).await {
-            Ok(result) => result.map_err(|failure| failure.of(call)),
+            Ok(result) => {
+                operation.end(result.is_err());
+                result.map_err(|failure| failure.of(call))
+            }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_) => Err(RuntimeError::new(call, ErrorKind::Unavailable, "the agent is stopping")),
         }
@@ -459,8 +464,10 @@ impl Runtime for EmbeddedRuntime {
         command: &[String],
         timeout: Option<Duration>,
     ) -> Result<ExecOutput, RuntimeError> {
-        let work = exec::sync(&self.shared, id, command, timeout);
-        work.await.map_err(|failure| failure.of("ExecSync"))
+        let operation = Operation::begin("ExecSync");
+        let result = exec::sync(&self.shared, id, command, timeout).await;
+        operation.end(result.is_err());
+        result.map_err(|failure| failure.of("ExecSync"))
     }
 
     async fn image_status(&self, image: &str) -> Result<Option<ImageStatus>, RuntimeError> {
@@ -473,7 +480,10 @@ impl Runtime for EmbeddedRuntime {
         auth: Option<&ImageAuth>,
         _sandbox: &SandboxConfig,
     ) -> Result<String, RuntimeError> {
-        image::pull(&self.shared, image, auth).await.map_err(|failure| failure.of("PullImage"))
+        let operation = Operation::begin("PullImage");
+        let result = image::pull(&self.shared, image, auth).await;
+        operation.end(result.is_err());
+        result.map_err(|failure| failure.of("PullImage"))
     }
 
     async fn next_change(&self) -> Result<(), RuntimeError> {

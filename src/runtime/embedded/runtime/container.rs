@@ -16,7 +16,7 @@ use super::{
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
 use crate::rt;
-use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, SandboxConfig};
+use crate::runtime::{ContainerConfig, ContainerFigures, ErrorKind, LinuxResources, SandboxConfig};
 use crate::types::{ContainerId, SandboxId};
 
 const SIGKILL: i32 = 9;
@@ -336,6 +336,22 @@ pub(super) async fn stats(shared: &Rc<Shared>, id: &ContainerId) -> Result<Conta
         let record =
             ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
         Ok(usage::stats(at, &record, &layer))
+    })
+    .await
+}
+
+/// Figures of these containers; one that is gone is left out.
+pub(super) async fn figures(
+    shared: &Rc<Shared>,
+    ids: &[ContainerId],
+) -> Vec<(ContainerId, ContainerFigures)> {
+    let found = ids.iter().filter_map(|id| Some((id.clone(), find(shared, id).ok()?.2)));
+    let dirs: Vec<_> = found.collect();
+    rt::blocking("container figures", move || {
+        let read = dirs
+            .into_iter()
+            .filter_map(|(id, dir)| Some((id, usage::figures(&ContainerRecord::read(&dir).ok()?))));
+        read.collect()
     })
     .await
 }

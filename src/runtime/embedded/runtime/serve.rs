@@ -14,7 +14,7 @@ use super::api::{
 use super::record::{SandboxRecord, SandboxStage};
 use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_sandbox, view};
 use crate::rt;
-use crate::runtime::{ErrorKind, RuntimeError};
+use crate::runtime::{DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
 use crate::types::{ContainerId, SandboxId};
 
 /// Events that a slow listener may be behind.
@@ -146,6 +146,21 @@ impl EmbeddedRuntime {
     /// When there is none.
     pub async fn stats(&self, id: &ContainerId) -> Result<ContainerStats, RuntimeError> {
         container::stats(&self.shared, id).await.map_err(|failure| failure.of("ContainerStats"))
+    }
+
+    /// Figures of these containers, by their records; with `disks` also where writable layers are and what images use.
+    pub async fn usage(&self, disks: bool, ids: &[ContainerId]) -> RuntimeUse {
+        let layout = &self.shared.config.layout;
+        let mut found =
+            RuntimeUse { containers: container::figures(&self.shared, ids).await, ..RuntimeUse::default() };
+        if disks {
+            found.layers = Some(layout.writable_layers());
+            if let Ok(usage) = self.image_usage().await {
+                let (bytes, inodes) = (Some(usage.bytes), Some(usage.inodes));
+                found.images = Some(DiskFigures { place: layout.images(), bytes, inodes });
+            }
+        }
+        found
     }
 
     /// Events from now on. A listener that is too slow misses the oldest.

@@ -1,0 +1,310 @@
+//! Statistics and metrics: what is asked for each page, and the page.
+//!
+//! Owns which page needs which figures, and what is counted only when somebody looks. Must not know where figures come from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::{Method, Response, StatusCode};
+use tokio::time::Instant;
+
+use super::body::{Body, object, response};
+use super::node::SharedNode;
+use super::route::{Page, Refused, Route};
+use crate::api::pod::Pod;
+use crate::metrics::Kind::{Counter, Gauge};
+use crate::metrics::{self, Family, Seconds, Text};
+use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::stats::machine::Process;
+use crate::stats::pages::{MachineNames, cadvisor, resource};
+use crate::stats::{Ask, FileSystem, Measured, Summary, wire};
+use crate::sys::node::cgroup_v2;
+
+/// `/stats/summary`; `whole` with network and disks.
+pub(super) async fn summary(node: &SharedNode, whole: bool) -> Result<Response<Body>, (StatusCode, String)> {
+    let ask = if whole { Ask::SUMMARY } else { Ask::CPU_AND_MEMORY };
+    let found = node.stats(ask).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    Ok(object(StatusCode::OK, &wire::summary(&found, whole)))
+}
+
+/// A page of Prometheus'.
+pub(super) async fn page(node: &SharedNode, page: Page) -> Response<Body> {
+    let page = match page {
+        Page::Resource => resource(asked(node, Ask::default()).await.as_ref()),
+        Page::Cadvisor => {
+            let ask = Ask { network: true, details: true, ..Ask::default() };
+            cadvisor(asked(node, ask).await.as_ref(), &machine_names())
+        }
+        Page::Agent => agent(node).await,
+        Page::Probes => recorded(&["prober_"]),
+        Page::Slis => health(node),
+    };
+    response(StatusCode::OK, metrics::CONTENT_TYPE, Body::Whole(Full::new(Bytes::from(page))))
+}
+
+async fn asked(node: &SharedNode, ask: Ask) -> Option<Summary> {
+    match node.stats(ask).await {
+        Ok(summary) => Some(summary),
+        Err(error) => {
+            log::warn!(err = error; "Failed to measure for metrics");
+            None
+        }
+    }
+}
+
+fn machine_names() -> MachineNames {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    MachineNames {
+        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        machine_id: read("/etc/machine-id"),
+        system_uuid: read("/sys/class/dmi/id/product_uuid"),
+    }
+}
+
+fn recorded(prefixes: &[&str]) -> String {
+    let mut text = Text::default();
+    metrics::write_recorded(&mut text, prefixes);
+    text.finish()
+}
+
+static REQUESTS: Family = Family::counter(
+    "kubelet_http_requests_total",
+    "Requests of the API",
+    &["method", "path", "server_type", "long_running"],
+);
+static DURATION: Family = Family::seconds(
+    "kubelet_http_requests_duration_seconds",
+    "How long answers took, those that are streams left out",
+    &["method", "path", "server_type", "long_running"],
+);
+static IN_FLIGHT: Family = Family::gauge(
+    "kubelet_http_inflight_requests",
+    "Requests of the API that have no answer yet",
+    &["method", "path", "server_type", "long_running"],
+);
+static HEALTH_CHECKS: Family = Family::counter(
+    "kubernetes_healthchecks_total",
+    "Checks of health that somebody asked for, by what they came to",
+    &["name", "status", "type"],
+);
+
+/// A request that is being answered. Dropped without its end, it was given up.
+pub(super) struct Counted {
+    values: Option<[&'static str; 4]>,
+    began: Instant,
+}
+
+impl Counted {
+    /// Begins one; `server_type` is empty where nobody counts.
+    pub(super) fn begin(method: &Method, route: &Result<Route, Refused>, server_type: &'static str) -> Self {
+        let method = match *method {
+            Method::GET => "GET",
+            Method::POST => "POST",
+            Method::HEAD => "HEAD",
+            _ => "other",
+        };
+        let (path, is_long) = path(route);
+        let long = if is_long { "true" } else { "false" };
+        let values = (!server_type.is_empty()).then_some([method, path, server_type, long]);
+        if let Some(values) = &values {
+            metrics::count(&REQUESTS, values);
+            metrics::add(&IN_FLIGHT, values, 1.0);
+        }
+        Self { values, began: Instant::now() }
+    }
+
+    /// The answer is there; a stream's time is the client's.
+    pub(super) fn end(self, is_stream: bool) {
+        if let Some(values) = self.values.as_ref().filter(|_| !is_stream) {
+            metrics::observe(&DURATION, values, self.began.elapsed());
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(values) = &self.values {
+            metrics::add(&IN_FLIGHT, values, -1.0);
+        }
+    }
+}
+
+/// Upstream's first part of the path, and whether such requests last.
+fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
+    let Ok(route) = route else { return ("other", false) };
+    match route {
+        Route::Health(_) => ("healthz", false),
+        Route::Pods => ("pods", false),
+        Route::RunningPods => ("runningpods", false),
+        Route::Configz => ("configz", false),
+        Route::Flagz => ("flagz", false),
+        Route::Statusz => ("statusz", false),
+        Route::Summary { .. } => ("stats", false),
+        Route::Metrics(Page::Agent) => ("metrics", false),
+        Route::Metrics(Page::Resource) => ("metrics/resource", false),
+        Route::Metrics(Page::Cadvisor) => ("metrics/cadvisor", false),
+        Route::Metrics(Page::Probes) => ("metrics/probes", false),
+        Route::Metrics(Page::Slis) => ("metrics/slis", false),
+        Route::SystemLogs { .. } => ("logs", true),
+        Route::ContainerLogs(..) => ("containerLogs", true),
+        Route::Exec(..) => ("exec", true),
+        Route::Attach(..) => ("attach", true),
+        Route::PortForward(..) => ("portForward", true),
+        Route::Run(..) => ("run", true),
+        Route::AgentStatus(_) => ("other", false),
+    }
+}
+
+/// A check of health has come to something.
+pub(super) fn count_health(name: &str, is_well: bool) {
+    metrics::count(&HEALTH_CHECKS, &[name, if is_well { "success" } else { "error" }, "healthz"]);
+}
+
+/// `/metrics/slis`: health now, and what earlier checks came to.
+fn health(node: &SharedNode) -> String {
+    let mut text = Text::default();
+    text.family(Gauge, "kubernetes_healthcheck", "1 if the check holds now, else 0");
+    for (name, is_well) in [("log", true), ("ping", true), ("syncloop", node.loop_health().is_ok())] {
+        text.sample(&[("name", name), ("type", "healthz")], &u8::from(is_well));
+    }
+    metrics::write_recorded(&mut text, &["kubernetes_"]);
+    text.finish()
+}
+
+/// `/metrics`: what this program has done, and what there is now.
+async fn agent(node: &SharedNode) -> String {
+    let mut text = Text::default();
+    text.family(Gauge, "kubelet_node_name", "1, with the node's name");
+    text.sample(&[("node", node.name())], &1);
+    text.family(Gauge, "kubelet_cgroup_version", "Version of the cgroup hierarchy, 1 or 2");
+    text.sample(&[], &(if cgroup_v2() { 2 } else { 1 }));
+    let wanted = node.pods();
+    let is_over = |pod: &&Pod| matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+    let over = wanted.iter().filter(is_over).count();
+    for (name, help, number) in [
+        ("kubelet_desired_pods", "Pods that are wanted", wanted.len()),
+        ("kubelet_active_pods", "Pods that are wanted and have not ended", wanted.len() - over),
+    ] {
+        text.family(Gauge, name, help);
+        text.sample(&[("static", "true")], &number);
+    }
+    if let Ok(containers) = node.containers(None).await {
+        running(&mut text, &containers);
+    }
+    // Walks through the directories of claims, and of nothing else.
+    let ask = Ask { disks: Measured::Claims, ..Ask::default() };
+    if let Some(summary) = asked(node, ask).await {
+        volumes(&mut text, &summary);
+    }
+    metrics::write_recorded(&mut text, &["kubelet_"]);
+    process(&mut text);
+    text.finish()
+}
+
+fn running(text: &mut Text, containers: &[ObservedContainer]) {
+    let is_running = |found: &&ObservedContainer| found.state == ContainerStateKind::Running;
+    let pods: BTreeSet<_> = containers.iter().filter(is_running).map(|found| &found.pod.uid).collect();
+    text.family(Gauge, "kubelet_running_pods", "Pods that have a running container");
+    text.sample(&[], &pods.len());
+    text.family(Gauge, "kubelet_running_containers", "Containers that the runtime has, by state");
+    for (name, state) in [
+        ("created", ContainerStateKind::Created),
+        ("exited", ContainerStateKind::Exited),
+        ("running", ContainerStateKind::Running),
+        ("unknown", ContainerStateKind::Unknown),
+    ] {
+        let number = containers.iter().filter(|found| found.state == state).count();
+        text.sample(&[("container_state", name)], &number);
+    }
+}
+
+fn volumes(text: &mut Text, summary: &Summary) {
+    type Of = fn(&FileSystem) -> Option<u64>;
+    let families: [(&'static str, &str, Of); 6] = [
+        ("kubelet_volume_stats_capacity_bytes", "Size of the volume's file system", |fs| {
+            Some(fs.facts.capacity)
+        }),
+        ("kubelet_volume_stats_available_bytes", "What of it is free", |fs| Some(fs.facts.available)),
+        ("kubelet_volume_stats_used_bytes", "What the volume uses of it", |fs| fs.used),
+        ("kubelet_volume_stats_inodes", "Inodes of the volume's file system", |fs| Some(fs.facts.inodes)),
+        ("kubelet_volume_stats_inodes_free", "Inodes of it that are free", |fs| Some(fs.facts.inodes_free)),
+        ("kubelet_volume_stats_inodes_used", "Inodes of it that the volume uses", |fs| fs.inodes_used),
+    ];
+    // Pods may share a claim; it is shown once.
+    let mut claims = BTreeMap::new();
+    for pod in &summary.pods {
+        for volume in &pod.volumes {
+            if let Some(claim) = &volume.claim {
+                claims.insert((pod.pod.namespace.as_str(), claim.as_str()), volume.fs);
+            }
+        }
+    }
+    for (name, help, of) in families {
+        text.family(Gauge, name, help);
+        for ((namespace, claim), fs) in &claims {
+            if let Some(number) = of(fs) {
+                text.sample(&[("namespace", namespace), ("persistentvolumeclaim", claim)], &number);
+            }
+        }
+    }
+    text.family(Gauge, "kubelet_container_log_filesystem_used_bytes", "Bytes of the container's log files");
+    for pod in &summary.pods {
+        for container in &pod.containers {
+            if let Some(used) = container.logs.and_then(|logs| logs.used) {
+                let labels = [
+                    ("uid", pod.pod.uid.as_str()),
+                    ("namespace", &pod.pod.namespace),
+                    ("pod", &pod.pod.name),
+                    ("container", &container.name),
+                ];
+                text.sample(&labels, &used);
+            }
+        }
+    }
+}
+
+/// This process, as Prometheus' clients show theirs.
+fn process(text: &mut Text) {
+    let process = Process::read(Path::new("/proc"));
+    let cpu = process.cpu_ns.map(Seconds);
+    let numbers = [
+        ("process_open_fds", "Open file descriptors", process.open_files),
+        ("process_max_fds", "The most file descriptors there can be", process.max_files),
+        ("process_resident_memory_bytes", "Memory in use", process.resident),
+        ("process_virtual_memory_bytes", "Address space in use", process.address_space),
+        ("process_start_time_seconds", "When it was started, in seconds since the epoch", process.started_at),
+    ];
+    text.family(Counter, "process_cpu_seconds_total", "CPU time used");
+    if let Some(cpu) = cpu {
+        text.sample(&[], &cpu);
+    }
+    for (name, help, number) in numbers {
+        text.family(Gauge, name, help);
+        if let Some(number) = number {
+            text.sample(&[], &number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_in_flight_until_they_are_answered_or_given_up() {
+        let shown = || recorded(&["kubelet_http_"]);
+        let begun = Counted::begin(&Method::GET, &Ok(Route::Pods), "readwrite");
+        let labels = "{method=\"GET\",path=\"pods\",server_type=\"readwrite\",long_running=\"false\"}";
+        assert!(shown().contains(&format!("kubelet_http_inflight_requests{labels} 1\n")), "{}", shown());
+        begun.end(false);
+        drop(Counted::begin(&Method::GET, &Ok(Route::Pods), "readwrite"));
+        assert!(shown().contains(&format!("kubelet_http_inflight_requests{labels} 0\n")), "{}", shown());
+        assert!(shown().contains(&format!("kubelet_http_requests_total{labels} 2\n")), "{}", shown());
+        assert!(shown().contains(&format!("kubelet_http_requests_duration_seconds_count{labels} 1\n")));
+        let before = shown();
+        Counted::begin(&Method::GET, &Err(Refused::NotFound), "").end(false);
+        assert_eq!(shown(), before, "the local socket is not counted");
+    }
+}
