@@ -46,6 +46,8 @@ pub mod source;
 pub mod status;
 pub mod streaming;
 pub mod volume;
+// Above the server, which offers it its paths.
+pub mod localapi;
 // Rank 7: the shell.
 pub mod cli;
 pub mod config;
