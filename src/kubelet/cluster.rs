@@ -86,6 +86,10 @@ impl Cluster for LocalCluster {
         Vec::new()
     }
 
+    fn claim_directory(&self, namespace: &str, name: &str) -> String {
+        self.view.volumes_dir().join(namespace).join(name).display().to_string()
+    }
+
     fn node(&self) -> NodeState {
         let now = self.clock.now();
         let ready = Condition {
