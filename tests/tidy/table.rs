@@ -32,6 +32,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "volume",
             "image",
             "status",
+            "stats",
             "handler",
             "executor",
             "prober",
