@@ -15,6 +15,7 @@ pub mod objects;
 pub mod openapi;
 pub mod path;
 pub mod pod_columns;
+mod protobuf;
 mod read;
 pub mod resource;
 mod review;
