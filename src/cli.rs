@@ -5,7 +5,6 @@
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
 
-mod age;
 mod args;
 mod claims;
 mod client;
@@ -19,7 +18,6 @@ mod kubeconfig;
 mod logs;
 mod objects;
 mod offline;
-mod pod_columns;
 mod status;
 mod table;
 mod tabs;
@@ -33,6 +31,7 @@ use serde::Serialize;
 pub use args::UsageError;
 pub use client::ClientError;
 
+use crate::localapi::age;
 use crate::logging::chain;
 use crate::server::pki::PkiError;
 use crate::store::StoreError;

@@ -48,6 +48,8 @@ pub mod stats;
 pub mod status;
 pub mod streaming;
 pub mod volume;
+// Above the server, which offers it its paths.
+pub mod localapi;
 // Rank 7: the shell.
 pub mod cli;
 pub mod config;

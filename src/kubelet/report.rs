@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -184,6 +184,24 @@ impl View {
 
     pub(super) fn set_objects(&self, objects: Vec<SourceObject>) {
         self.state.borrow_mut().objects = objects;
+    }
+
+    /// The runtime, as it was seen last.
+    #[must_use]
+    pub fn runtime(&self) -> RuntimeReport {
+        self.state.borrow().runtime.clone()
+    }
+
+    /// Where claims have their directories.
+    #[must_use]
+    pub fn volumes_dir(&self) -> &Path {
+        &self.identity.volumes_dir
+    }
+
+    /// The objects that count.
+    #[must_use]
+    pub fn objects(&self) -> Vec<SourceObject> {
+        self.state.borrow().objects.clone()
     }
 
     pub(super) fn set_store_trouble(&self, trouble: Option<&str>) {

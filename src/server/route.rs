@@ -128,13 +128,7 @@ pub enum Refused {
 /// # Errors
 /// Why it means nothing.
 pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let parts: Vec<String> = path
-        .strip_prefix('/')
-        .unwrap_or_default()
-        .split('/')
-        .map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned())
-        .collect();
+    let parts = segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let get = |route: Route| {
         if matches!(method, "GET" | "HEAD") { Ok(route) } else { Err(Refused::Method("GET, HEAD")) }
@@ -209,6 +203,14 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
     }
 }
 
+/// The parts of a path, decoded; a slash at its end counts for nothing.
+#[must_use]
+pub fn segments(path: &str) -> Vec<String> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let parts = path.strip_prefix('/').unwrap_or_default().split('/');
+    parts.map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned()).collect()
+}
+
 /// Splits and decodes a query.
 #[must_use]
 pub fn parameters(query: &str) -> Parameters {
@@ -223,7 +225,9 @@ pub fn parameters(query: &str) -> Parameters {
         .collect()
 }
 
-fn values(parameters: &Parameters, name: &str) -> Vec<String> {
+/// All values of one parameter.
+#[must_use]
+pub fn values(parameters: &Parameters, name: &str) -> Vec<String> {
     parameters.iter().filter(|(found, _)| found == name).map(|(_, value)| value.clone()).collect()
 }
 
@@ -267,7 +271,11 @@ fn only_cpu_and_memory(parameters: &Parameters) -> Result<bool, Refused> {
     }
 }
 
-fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
+/// Which streams are asked for, in the kubelet's words or in Kubernetes'.
+///
+/// # Errors
+/// When it is none.
+pub fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
     // The kubelet's own words and, as clients of the apiserver say them, Kubernetes'.
     let either = |one, other| flag(parameters, one) || flag(parameters, other);
     let tty = flag(parameters, "tty");
@@ -284,7 +292,11 @@ fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
     Ok(streams)
 }
 
-fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
+/// The ports that a WebSocket's request names.
+///
+/// # Errors
+/// What is no port.
+pub fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
     let named = ["port", "ports"].map(|name| values(parameters, name)).concat();
     named
         .iter()
@@ -299,7 +311,11 @@ fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
         .collect()
 }
 
-fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
+/// What of a log is asked for.
+///
+/// # Errors
+/// Values that make no sense.
+pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
     let only = |name: &str| values(parameters, name).first().cloned();
     let number = |name: &str, least: i64| -> Result<Option<u64>, Refused> {
         let Some(text) = only(name) else { return Ok(None) };

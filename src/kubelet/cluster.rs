@@ -1,0 +1,166 @@
+//! The node as its local API sees it: objects and events of this process, and the facts a `Node` object is made of.
+//!
+//! Owns where each fact comes from. Must not know requests, nor what is shown of it.
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::clock::Clock;
+use crate::config::Resolved;
+use crate::desired::SourceObject;
+use crate::events::EventRecorder;
+use crate::executor::ExecutorConfig;
+use crate::kubelet::embedded;
+use crate::kubelet::report::View;
+use crate::localapi::LocalApi;
+use crate::localapi::cluster::{Changes, Cluster};
+use crate::localapi::discovery::RELEASE;
+use crate::localapi::node::{Condition, NodeState};
+use crate::localapi::resource::Store;
+use crate::reconcile::admission::{go_arch, node_labels};
+use crate::reconcile::allocatable::capacity;
+use crate::server::guest::SharedGuest;
+use crate::server::node::SharedNode;
+use crate::server::report::RuntimeReport;
+use crate::status::StatusManager;
+use crate::store::StoredEvent;
+use crate::sys::node;
+use crate::types::Timestamp;
+
+struct LocalCluster {
+    view: Rc<View>,
+    statuses: Rc<StatusManager>,
+    events: EventRecorder,
+    clock: Clock,
+    /// What of it does not change.
+    node: NodeState,
+}
+
+/// The local API of this node, to be offered its paths by the servers.
+pub(super) fn local_api(
+    resolved: &Resolved,
+    executor: Option<&ExecutorConfig>,
+    node: &SharedNode,
+    (view, statuses, events, clock): (&Rc<View>, &Rc<StatusManager>, &EventRecorder, &Clock),
+) -> SharedGuest {
+    let cluster = LocalCluster {
+        view: Rc::clone(view),
+        statuses: Rc::clone(statuses),
+        events: events.clone(),
+        clock: clock.clone(),
+        node: facts(resolved, executor, clock.now()),
+    };
+    LocalApi::new(Rc::clone(node), Rc::new(cluster), clock.clone())
+}
+
+fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp) -> NodeState {
+    let kubelet = &resolved.kubelet;
+    let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));
+    let arch = go_arch(std::env::consts::ARCH);
+    let mut state = NodeState {
+        name: resolved.node_name.clone(),
+        labels: node_labels(&resolved.node_name, arch, &resolved.flags.node_labels),
+        created: now,
+        hostname: node::hostname().unwrap_or_default(),
+        port: u16::try_from(kubelet.port).unwrap_or_default(),
+        taints: taints(resolved),
+        pod_cidrs: pod_cidrs(resolved),
+        info: info(arch),
+        ..NodeState::default()
+    };
+    if let Some(executor) = executor {
+        let has = &executor.capacity;
+        state.capacity = capacity(has, most, per_core, has.ephemeral_bytes);
+        let pods = state.capacity.get("pods").map_or(most, |pods| pods.value());
+        state.allocatable = capacity(&executor.allocatable, pods, 0, executor.allocatable.ephemeral_bytes);
+        state.addresses.clone_from(&executor.node_ips);
+    }
+    state
+}
+
+/// What `nodeInfo` says besides the runtime.
+fn info(arch: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("architecture", arch.to_owned()),
+        ("bootID", node::boot_id()),
+        ("kernelVersion", node::kernel_release()),
+        // A field that upstream requires and leaves empty.
+        ("kubeProxyVersion", String::new()),
+        ("kubeletVersion", RELEASE.to_owned()),
+        ("machineID", node::first_line_of("/etc/machine-id,/var/lib/dbus/machine-id")),
+        ("operatingSystem", "linux".to_owned()),
+        ("osImage", node::os_image()),
+        ("systemUUID", node::system_uuid()),
+    ]
+}
+
+fn taints(resolved: &Resolved) -> Vec<Value> {
+    let taints = resolved.kubelet.register_with_taints.iter();
+    taints.map(|taint| json!({"key": taint.key, "value": taint.value, "effect": taint.effect})).collect()
+}
+
+/// Of the embedded runtime; another one keeps its networks to itself.
+fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
+    if resolved.kubelet.container_runtime_endpoint != embedded::ENDPOINT {
+        return Vec::new();
+    }
+    let subnets = embedded::subnets(resolved).unwrap_or_default();
+    subnets.iter().map(ToString::to_string).collect()
+}
+
+/// The runtime answers, or why it does not. Upstream's words where it is well.
+fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition {
+    let holds = view.runtime_is_up() && view.loop_health().is_ok();
+    let (reason, message) = if holds {
+        ("KubeletReady", "kubelet is posting ready status".to_owned())
+    } else {
+        let why = view.runtime_trouble().map(|trouble| format!("container runtime is down: {trouble}"));
+        let why = why.or_else(|| view.loop_health().err());
+        let unknown = || "container runtime status check may not have completed yet".to_owned();
+        ("KubeletNotReady", why.unwrap_or_else(unknown))
+    };
+    let since = runtime.since.unwrap_or(started);
+    Condition { kind: "Ready", holds, reason: reason.to_owned(), message, since }
+}
+
+impl Cluster for LocalCluster {
+    fn objects(&self) -> Vec<SourceObject> {
+        self.view.objects()
+    }
+
+    fn events(&self) -> Vec<StoredEvent> {
+        self.events.recent()
+    }
+
+    fn namespaces(&self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    fn claim_directory(&self, namespace: &str, name: &str) -> String {
+        self.view.volumes_dir().join(namespace).join(name).display().to_string()
+    }
+
+    fn node(&self) -> NodeState {
+        let runtime = self.view.runtime();
+        let mut node = NodeState {
+            conditions: vec![ready(&self.view, &runtime, self.node.created)],
+            now: self.clock.now(),
+            ..self.node.clone()
+        };
+        if !runtime.name.is_empty() {
+            let version = format!("{}://{}", runtime.name, runtime.version);
+            node.info.push(("containerRuntimeVersion", version));
+        }
+        node
+    }
+
+    fn changes(&self, store: Store) -> Changes {
+        Changes(match store {
+            Store::Events => vec![self.events.watch()],
+            Store::Pods => vec![self.statuses.watch()],
+            Store::Namespaces => vec![self.statuses.watch(), self.view.watch()],
+            _ => vec![self.view.watch()],
+        })
+    }
+}
