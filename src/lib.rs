@@ -35,6 +35,7 @@ pub mod events;
 pub mod executor;
 pub mod handler;
 pub mod image;
+pub mod localapi;
 pub mod mailbox;
 pub mod observe;
 pub mod pleg;
