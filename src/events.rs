@@ -10,6 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
 use crate::clock::Clock;
 use crate::store::{EventKey, StoreHandle, StoredEvent};
 use crate::types::{PodRef, Timestamp};
@@ -49,6 +51,7 @@ struct Shared {
     clock: Clock,
     store: StoreHandle,
     state: RefCell<State>,
+    version: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -109,7 +112,8 @@ impl EventRecorder {
     pub fn new(node_name: String, clock: Clock, store: StoreHandle, earlier: Vec<StoredEvent>) -> Self {
         let skip = earlier.len().saturating_sub(MAX_RECENT);
         let state = State { recent: earlier.into_iter().skip(skip).collect(), watched: BTreeMap::new() };
-        Self { shared: Rc::new(Shared { node_name, clock, store, state: RefCell::new(state) }), logs: true }
+        let (state, version) = (RefCell::new(state), watch::Sender::new(0));
+        Self { shared: Rc::new(Shared { node_name, clock, store, state, version }), logs: true }
     }
 
     /// For whoever logs what happened in words of their own: the same list, no line in the log.
@@ -161,6 +165,12 @@ impl EventRecorder {
         self.shared.state.borrow().recent.iter().cloned().collect()
     }
 
+    /// Changes whenever the list does.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.shared.version.subscribe()
+    }
+
     fn record(&self, key: EventKey) {
         let now = self.shared.clock.now();
         let mut event = StoredEvent { key, count: 1, first: now, last: now };
@@ -173,6 +183,7 @@ impl EventRecorder {
                 event.key.message = combined;
             }
             self.shared.state.borrow_mut().remember(&event);
+            self.shared.version.send_modify(|version| *version += 1);
             self.shared.store.put_event(event);
         }
     }

@@ -47,6 +47,7 @@ pub mod source;
 pub mod status;
 pub mod streaming;
 pub mod volume;
+// Above the server, which offers it its paths.
 // Rank 7: the shell.
 pub mod cli;
 pub mod config;

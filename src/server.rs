@@ -8,6 +8,7 @@ pub mod access;
 pub mod answer;
 pub mod bind;
 pub mod body;
+pub mod guest;
 pub mod https;
 pub mod identity;
 pub mod logs;
@@ -36,8 +37,10 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::clock::Clock;
 use crate::rt::connections::{self, Place};
 
+use access::Policy;
 use answer::Served;
 use body::Body;
+use guest::{SharedGuest, Visit};
 use node::SharedNode;
 use patience::{PLAIN, Patience, Patient, STREAM};
 
@@ -56,10 +59,10 @@ const LOCAL: Bounds =
 
 /// Serves until the future is dropped, and ends all connections then. Whoever can open the socket may do everything: it is
 /// root's. Needs a `LocalSet`.
-pub async fn serve(listener: UnixListener, node: SharedNode, clock: Clock) {
+pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<SharedGuest>, clock: Clock) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     connections::serve("the local socket", MAX_CONNECTIONS, accept, |stream, place| {
-        serve_connection(stream, Rc::clone(&node), clock.clone(), place)
+        serve_connection(stream, Rc::clone(&node), guest.clone(), clock.clone(), place)
     })
     .await;
 }
@@ -114,11 +117,22 @@ async fn serve_requests<F>(
     node.served();
 }
 
-async fn serve_connection(stream: UnixStream, node: SharedNode, clock: Clock, place: Place) {
+async fn serve_connection(
+    stream: UnixStream,
+    node: SharedNode,
+    guest: Option<SharedGuest>,
+    clock: Clock,
+    place: Place,
+) {
     let (asked, place) = (Rc::clone(&node), Rc::new(place));
     serve_requests(stream, LOCAL, node, move |request| {
         let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
-        async move { respond(request, &node, &clock, place).await }
+        let guest = guest.clone().filter(|guest| guest.serves(request.uri().path()));
+        async move {
+            let Some(guest) = guest else { return respond(request, &node, &clock, place).await };
+            let (user, policy) = (guest::root(), Policy::Local);
+            guest.answer(Visit { request, user, policy, debugging: true, place }).await
+        }
     })
     .await;
 }
@@ -130,11 +144,7 @@ async fn respond(
     place: Rc<Place>,
 ) -> Response<Body> {
     let query = request.uri().query().unwrap_or_default();
-    let mut path = request.uri().path();
-    if path == "/api/v1/pods" {
-        path = "/pods";
-    }
-    let wanted = route::route(request.method().as_str(), path, query);
+    let wanted = route::route(request.method().as_str(), request.uri().path(), query);
     if request.body().is_end_stream() || request.method() == Method::POST {
         answer::answer(request, wanted, node, Served { debugging: true, own: true }, clock, place).await
     } else {

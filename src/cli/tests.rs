@@ -53,7 +53,7 @@ impl Directory {
                 tokio::task::LocalSet::new().block_on(&runtime, async {
                     let listener = server::bind(&socket).await.unwrap();
                     ready.send(()).unwrap();
-                    server::serve(listener, Rc::new(Shown(report)), Clock::System).await;
+                    server::serve(listener, Rc::new(Shown(report)), None, Clock::System).await;
                 });
             })
             .unwrap();

@@ -186,6 +186,12 @@ impl View {
         self.state.borrow_mut().objects = objects;
     }
 
+    /// The objects that count.
+    #[must_use]
+    pub fn objects(&self) -> Vec<SourceObject> {
+        self.state.borrow().objects.clone()
+    }
+
     pub(super) fn set_store_trouble(&self, trouble: Option<&str>) {
         self.state.borrow_mut().store_trouble = trouble.map(str::to_owned);
     }

@@ -15,6 +15,7 @@ use crate::kubelet::report::View;
 use crate::logging::chain;
 use crate::rt;
 use crate::server::access::Policy;
+use crate::server::guest::SharedGuest;
 use crate::server::https::{self, Api, ListenError, Plain};
 use crate::server::identity::{Believed, IdentityError};
 use crate::server::node::SharedNode;
@@ -57,7 +58,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// A configuration that can never be served.
 pub(super) fn start(
     resolved: &Resolved,
-    node: &SharedNode,
+    (node, guest): (&SharedNode, &SharedGuest),
     view: &Rc<View>,
     clock: &Clock,
 ) -> Result<Vec<JoinHandle<()>>, ServingError> {
@@ -81,10 +82,10 @@ pub(super) fn start(
     let reading = "address, readOnlyPort";
     plain("read-only server", &kubelet.address, kubelet.read_only_port, reading, Plain::ReadOnly);
     let wanted = WantedApi::of(resolved)?;
-    let (at, node, view, clock) =
-        (address(&kubelet.address, kubelet.port), Rc::clone(node), Rc::clone(view), clock.clone());
+    let (at, view, clock) = (address(&kubelet.address, kubelet.port), Rc::clone(view), clock.clone());
+    let (node, guest) = (Rc::clone(node), Rc::clone(guest));
     tasks.push(rt::spawn("API server", async move {
-        let open = || Ok((https::listen(at, "address, port")?, wanted.open(&node, &clock)?));
+        let open = || Ok((https::listen(at, "address, port")?, wanted.open(&node, &guest, &clock)?));
         let (listener, api) = persist("API server", at, &view, open).await;
         // Whoever asks earlier waits in the socket's queue: there would seem to be no pods.
         view.begun().await;
@@ -178,7 +179,7 @@ impl WantedApi {
         })
     }
 
-    fn open(&self, node: &SharedNode, clock: &Clock) -> Result<Api, ServingError> {
+    fn open(&self, node: &SharedNode, guest: &SharedGuest, clock: &Clock) -> Result<Api, ServingError> {
         let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
         let identity = |setting| move |source| ServingError::Identity { setting, source };
         let mut believed = Believed::new(self.anonymous);
@@ -194,6 +195,7 @@ impl WantedApi {
         let tls = Tls::open(self.source.clone(), self.settings.clone(), authority, clock.clone())?;
         Ok(Api {
             node: Rc::clone(node),
+            guest: Some(Rc::clone(guest)),
             tls,
             believed,
             policy: self.policy,

@@ -26,7 +26,7 @@ use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::serving::{self, ServingError};
 use crate::kubelet::window::{Enter, Window};
-use crate::kubelet::{Kubelet, embedded, logs};
+use crate::kubelet::{Kubelet, cluster, embedded, logs};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::{PodConfig, RollbackConfig};
@@ -433,12 +433,14 @@ impl<R: Runtime> House<R> {
             events: self.events.clone(),
             runtime: Rc::clone(&self.runtime),
         });
-        let mut tasks = serving::start(resolved, &node, &self.view, &self.clock)?;
+        let parts = (&self.view, &self.statuses, &self.events, &self.clock);
+        let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts);
+        let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
         let (begun, clock) = (Rc::clone(&self.view), self.clock.clone());
         tasks.push(rt::spawn("local API", async move {
             // Whoever asks earlier waits in the socket's queue.
             begun.begun().await;
-            server::serve(listener, node, clock).await;
+            server::serve(listener, node, Some(guest), clock).await;
         }));
         Ok(tasks)
     }

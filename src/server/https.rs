@@ -16,7 +16,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::access::{Policy, User, forbidden};
 use super::answer::{Served, answer};
-use super::body::{Body, text};
+use super::body::{Body, failure, text};
+use super::guest::{SharedGuest, Visit};
 use super::identity::Believed;
 use super::node::SharedNode;
 use super::route::{self, Refused, Route};
@@ -65,6 +66,8 @@ pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener,
 pub struct Api {
     /// The node.
     pub node: SharedNode,
+    /// Who answers beside it.
+    pub guest: Option<SharedGuest>,
     /// Certificates.
     pub tls: Tls,
     /// Who is known.
@@ -116,12 +119,20 @@ async fn respond(
 ) -> Response<Body> {
     let (method, path) = (request.method().as_str(), request.uri().path());
     let authorization = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+    let guest = api.guest.clone().filter(|guest| guest.serves(path));
     let Some(user) = api.believed.recognise(certificates, authorization, api.clock.now()) else {
-        let mut response = text(StatusCode::UNAUTHORIZED, "Unauthorized\n");
+        let mut response = match guest {
+            Some(_) => failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized"),
+            None => text(StatusCode::UNAUTHORIZED, "Unauthorized\n"),
+        };
         let how = HeaderValue::from_static("Bearer realm=\"agent\"");
         response.headers_mut().insert(WWW_AUTHENTICATE, how);
         return response;
     };
+    if let Some(guest) = guest {
+        let (policy, debugging) = (api.policy, api.debugging);
+        return guest.answer(Visit { request, user, policy, debugging, place }).await;
+    }
     if !api.policy.allows(&user, method, path) {
         log::debug!(user = user.name, verb = method, path = path; "Forbidden");
         return text(StatusCode::FORBIDDEN, forbidden(&user, api.node.name(), method, path));

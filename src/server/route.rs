@@ -99,13 +99,7 @@ pub enum Refused {
 /// # Errors
 /// Why it means nothing.
 pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let parts: Vec<String> = path
-        .strip_prefix('/')
-        .unwrap_or_default()
-        .split('/')
-        .map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned())
-        .collect();
+    let parts = segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let get = |route: Route| {
         if matches!(method, "GET" | "HEAD") { Ok(route) } else { Err(Refused::Method("GET, HEAD")) }
@@ -167,6 +161,14 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
         )),
         _ => Err(Refused::NotFound),
     }
+}
+
+/// The parts of a path, decoded; a slash at its end counts for nothing.
+#[must_use]
+pub fn segments(path: &str) -> Vec<String> {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let parts = path.strip_prefix('/').unwrap_or_default().split('/');
+    parts.map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned()).collect()
 }
 
 /// Splits and decodes a query.
