@@ -35,7 +35,6 @@ pub mod events;
 pub mod executor;
 pub mod handler;
 pub mod image;
-pub mod localapi;
 pub mod mailbox;
 pub mod observe;
 pub mod pleg;
@@ -48,6 +47,7 @@ pub mod status;
 pub mod streaming;
 pub mod volume;
 // Above the server, which offers it its paths.
+pub mod localapi;
 // Rank 7: the shell.
 pub mod cli;
 pub mod config;

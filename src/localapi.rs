@@ -16,6 +16,7 @@ use std::rc::Rc;
 use hyper::Response;
 
 use crate::clock::Clock;
+use crate::pod_config::edit::Editor;
 use crate::server::body::Body;
 use crate::server::guest::{Guest, Visit};
 use crate::server::node::SharedNode;
@@ -31,6 +32,8 @@ pub struct LocalApi {
     pub(crate) node: SharedNode,
     /// The rest.
     pub(crate) cluster: SharedCluster,
+    /// Changes what is wanted.
+    pub(crate) editor: Editor,
     /// The time.
     pub(crate) clock: Clock,
 }
@@ -38,8 +41,8 @@ pub struct LocalApi {
 impl LocalApi {
     /// The API of this node.
     #[must_use]
-    pub fn new(node: SharedNode, cluster: SharedCluster, clock: Clock) -> Rc<Self> {
-        Rc::new(Self { node, cluster, clock })
+    pub fn new(node: SharedNode, cluster: SharedCluster, editor: Editor, clock: Clock) -> Rc<Self> {
+        Rc::new(Self { node, cluster, editor, clock })
     }
 
     async fn respond(self: Rc<Self>, visit: Visit) -> Result<Response<Body>, Failure> {
