@@ -14,7 +14,7 @@ mod v1;
 mod v2;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::dbus::DbusError;
 use crate::reconcile::resources::CgroupValues;
@@ -179,6 +179,67 @@ pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
 #[must_use]
 pub fn children(config: &CgroupConfig, path: &str) -> Vec<String> {
     tree::Relative::new(path).map_or_else(|_| Vec::new(), |path| tree::children(config, &path))
+}
+
+/// The directories of a cgroup that count something: CPU time, memory, processes, disks. None when it is not there.
+#[must_use]
+pub fn counting_dirs(config: &CgroupConfig, path: &str) -> Vec<PathBuf> {
+    let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
+    let counts = |root: &Path| {
+        let name = root.file_name().unwrap_or_default().to_string_lossy();
+        config.v2
+            || name.split(',').any(|name| matches!(name, "cpu" | "cpuacct" | "memory" | "pids" | "blkio"))
+    };
+    let roots = tree::hierarchies(config).into_iter().map(|hierarchy| hierarchy.root);
+    roots.filter(|root| counts(root)).map(|root| path.below(&root)).filter(|path| path.is_dir()).collect()
+}
+
+/// How far below a pod's cgroup its containers' are: a scope, at most, is between.
+const CONTAINER_DEPTH: usize = 2;
+
+/// Finds the cgroups of containers below these directories of their pod's, by the id that is in their name: `<id>`,
+/// `cri-containerd-<id>.scope`, `crio-<id>.scope`. Answers in the order of `ids`.
+#[must_use]
+pub fn find_by_ids(pod_dirs: &[PathBuf], ids: &[&str]) -> Vec<Vec<PathBuf>> {
+    let mut found = vec![Vec::new(); ids.len()];
+    for directory in pod_dirs {
+        find_below(directory, CONTAINER_DEPTH, ids, &mut found);
+    }
+    found
+}
+
+fn find_below(directory: &Path, depth: usize, ids: &[&str], found: &mut [Vec<PathBuf>]) {
+    for child in tree::directories(directory) {
+        let name = child.file_name().unwrap_or_default().to_string_lossy();
+        let plain = name.strip_suffix(".scope").unwrap_or(&name);
+        let is_of = |id: &str| {
+            let before = plain.strip_suffix(id).unwrap_or("?");
+            // CRI-O has the one who watches a container beside it.
+            !id.is_empty() && (before.is_empty() || before.ends_with('-')) && !before.contains("conmon")
+        };
+        match ids.iter().position(|id| is_of(id)) {
+            Some(index) => found[index].push(child),
+            None if depth > 1 => find_below(&child, depth - 1, ids, found),
+            None => {}
+        }
+    }
+}
+
+/// Runtimes that shorten a sandbox's id in the name of a cgroup leave this much of it.
+const SHORT_ID: usize = 12;
+
+/// A process of a pod that is in the pod's own namespaces: the sandbox's, else the oldest there is.
+#[must_use]
+pub fn sandbox_process(pod_dirs: &[PathBuf], sandbox: &str) -> Option<i32> {
+    let directory = pod_dirs.first()?;
+    let short = sandbox.get(..SHORT_ID).filter(|short| !short.is_empty());
+    let is_sandboxs = |child: &PathBuf| {
+        let name = child.file_name().unwrap_or_default().to_string_lossy();
+        short.is_some_and(|short| name.contains(short)) && !name.contains("conmon")
+    };
+    let own = tree::directories(directory).into_iter().find(is_sandboxs);
+    let first = |directory: &Path| tree::pids_below(directory).into_iter().next();
+    own.and_then(|own| first(&own)).or_else(|| first(directory))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
 
-mod age;
 mod args;
 mod claims;
 mod client;
@@ -16,7 +15,6 @@ mod kubeconfig;
 mod logs;
 mod objects;
 mod offline;
-mod pod_columns;
 mod status;
 mod table;
 mod tabs;
@@ -29,6 +27,7 @@ use serde::Serialize;
 pub use args::UsageError;
 pub use client::ClientError;
 
+use crate::localapi::age;
 use crate::logging::chain;
 use crate::server::pki::PkiError;
 use crate::store::StoreError;

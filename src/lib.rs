@@ -43,6 +43,7 @@ pub mod pod_worker;
 pub mod prober;
 pub mod server;
 pub mod source;
+pub mod stats;
 pub mod status;
 pub mod streaming;
 pub mod volume;

@@ -3,28 +3,51 @@
 //! Owns the way from a request to the part that answers it. Nothing is kept or computed while nobody looks, but for a number
 //! per object that somebody has looked at. Must not know how pods run.
 
+pub mod access;
+pub mod age;
 pub mod cluster;
+pub mod columns;
+mod connect;
+pub mod discovery;
+mod metrics;
 pub mod node;
+pub mod objects;
+pub mod openapi;
 pub mod patch;
 pub mod path;
+pub mod pod_columns;
+mod read;
 pub mod resource;
+mod review;
+pub mod selector;
+pub mod shape;
 pub mod status;
+pub mod versions;
+mod watch;
 pub mod write;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
-use hyper::Response;
+use hyper::header::ACCEPT;
+use hyper::{Request, Response, StatusCode};
+use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::pod_config::edit::Editor;
-use crate::server::body::Body;
+use crate::server::body::{self, Body};
 use crate::server::guest::{Guest, Visit};
 use crate::server::node::SharedNode;
 use crate::streaming::Pending;
 
+use access::Attributes;
 use cluster::SharedCluster;
 use path::{Asked, Wanted};
+use resource::{Store, Verb};
+use shape::{Rows, View};
 use status::Failure;
+use versions::{Keep, Versions};
+use watch::Watchers;
 
 /// See the module.
 pub struct LocalApi {
@@ -36,29 +59,120 @@ pub struct LocalApi {
     pub(crate) editor: Editor,
     /// The time.
     pub(crate) clock: Clock,
+    versions: RefCell<Versions>,
+    watchers: Watchers,
 }
 
 impl LocalApi {
     /// The API of this node.
     #[must_use]
     pub fn new(node: SharedNode, cluster: SharedCluster, editor: Editor, clock: Clock) -> Rc<Self> {
-        Rc::new(Self { node, cluster, editor, clock })
+        let base = u64::try_from(clock.now().as_nanos() / 1_000_000).unwrap_or_default();
+        let versions = RefCell::new(Versions::new(base));
+        Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::default() })
+    }
+
+    /// All objects of a store as they are now, with their versions. Whoever watches hears of what has changed.
+    pub(crate) fn look(&self, store: Store) -> Vec<Value> {
+        let mut objects = objects::all(self, store);
+        let keep = if self.watchers.has(store) { Keep::Whole } else { Keep::Shadow };
+        let changes = self.versions.borrow_mut().look(store, &mut objects, keep);
+        for change in changes {
+            self.watchers.tell(store, change);
+        }
+        objects
+    }
+
+    /// One object as it is now, with its version. The namespace of kinds without is empty.
+    pub(crate) fn find(&self, store: Store, namespace: &str, name: &str) -> Option<Value> {
+        let is_it = |object: &Value| {
+            text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
+        };
+        self.look(store).into_iter().find(is_it)
+    }
+
+    fn current(&self) -> u64 {
+        self.versions.borrow().current()
+    }
+
+    /// The first, the newest, and the newest of this store.
+    fn versions_of(&self, store: Store) -> (u64, u64, u64) {
+        let versions = self.versions.borrow();
+        (versions.base(), versions.current(), versions.changed(store))
+    }
+
+    fn since(&self, store: Store, version: u64, objects: &[Value]) -> Result<Vec<versions::Change>, Failure> {
+        self.versions.borrow().since(store, version, objects)
+    }
+
+    fn forget_states(&self, store: Store) {
+        self.versions.borrow_mut().forget_states(store);
     }
 
     async fn respond(self: Rc<Self>, visit: Visit) -> Result<Response<Body>, Failure> {
         let uri = visit.request.uri();
-        let query = uri.query().unwrap_or_default();
-        match path::read(visit.request.method().as_str(), uri.path(), query)? {
-            Asked::Object(wanted) => self.object(*wanted, visit).await,
-            _ => Err(status::no_such_path()),
+        let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
+        if !matches!(asked, Ok(Asked::Object(_))) {
+            // Whether there is such a path is told to those who may ask.
+            let verb = visit.request.method().as_str().to_lowercase();
+            let verb = if verb == "head" { "get" } else { &verb };
+            if !access::may_path(visit.policy, &visit.user, uri.path(), verb) {
+                return Err(access::path_refusal(&visit.user, uri.path(), verb));
+            }
         }
+        let accept = accept(&visit.request);
+        let (core, tells) = match asked? {
+            Asked::Object(wanted) => return self.object(*wanted, visit).await,
+            Asked::Health(check) => return health(&self.node, &check),
+            Asked::Core => (true, discovery::core()),
+            Asked::Groups => (false, discovery::group_list()),
+            Asked::Group(group, version) => return Ok(found(&discovery::group(group, version))),
+            Asked::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
+            Asked::Version => return Ok(found(&discovery::version())),
+            Asked::OpenApi(path) => {
+                return openapi::document(&path)
+                    .map(|document| found(&document))
+                    .ok_or_else(status::no_such_path);
+            }
+        };
+        Ok(match shape::aggregated(&accept) {
+            Some((version, kind)) => {
+                body::json(StatusCode::OK, kind, discovery::aggregated(core, version).to_string())
+            }
+            None => found(&tells),
+        })
     }
 
     async fn object(self: Rc<Self>, wanted: Wanted, visit: Visit) -> Result<Response<Body>, Failure> {
-        if wanted.verb.reads() {
-            return Err(status::no_such_path());
+        let part = wanted.subresource.map_or("", |part| part.name);
+        if part == "proxy" {
+            return connect::node_proxy(&self, &wanted, visit).await;
         }
-        write::change(&self, &wanted, visit.request, &visit.user).await
+        let asked = Attributes::of(&wanted);
+        if !access::may(visit.policy, &visit.user, &asked) {
+            log::debug!(user = visit.user.name, verb = asked.verb, resource = asked.resource; "Forbidden");
+            return Err(access::refusal(&visit.user, &asked));
+        }
+        if matches!(part, "log" | "exec" | "attach" | "portforward") {
+            return connect::pod(&self, &wanted, part, visit).await;
+        }
+        if wanted.resource.store == Store::Review {
+            return review::create(&wanted, visit).await;
+        }
+        if !wanted.verb.reads() {
+            return write::change(&self, &wanted, visit.request, &visit.user).await;
+        }
+        let view = View {
+            resource: wanted.resource,
+            form: shape::form(&accept(&visit.request))?,
+            rows: Rows::parse(&wanted.options.include_object)?,
+            now: self.clock.now(),
+        };
+        match wanted.verb {
+            Verb::List => read::list(&self, &wanted, view).await,
+            Verb::Watch => watch::watch(&self, wanted, view),
+            _ => read::get(&self, &wanted, view).await,
+        }
     }
 }
 
@@ -69,5 +183,33 @@ impl Guest for LocalApi {
 
     fn answer(self: Rc<Self>, visit: Visit) -> Pending<Response<Body>> {
         Box::pin(async move { self.respond(visit).await.unwrap_or_else(|failure| failure.response()) })
+    }
+}
+
+/// A text in an object; empty when it is not there.
+#[must_use]
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What a client accepts; several headers are one.
+fn accept<B>(request: &Request<B>) -> String {
+    let headers = request.headers().get_all(ACCEPT);
+    headers.iter().filter_map(|header| header.to_str().ok()).collect::<Vec<_>>().join(",")
+}
+
+fn found(object: &Value) -> Response<Body> {
+    body::object(StatusCode::OK, object)
+}
+
+/// `/livez`, `/readyz`: as the kubelet's own `/healthz`.
+fn health(node: &SharedNode, check: &str) -> Result<Response<Body>, Failure> {
+    match (check, node.loop_health()) {
+        ("" | "ping" | "syncloop", Ok(())) | ("ping", _) => Ok(body::text(StatusCode::OK, "ok")),
+        ("" | "syncloop", Err(why)) => {
+            let lines = format!("[+]ping ok\n[-]syncloop failed: {why}\n");
+            Ok(body::text(StatusCode::INTERNAL_SERVER_ERROR, lines))
+        }
+        _ => Err(status::no_such_path()),
     }
 }

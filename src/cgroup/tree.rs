@@ -225,7 +225,7 @@ pub(super) fn has_file_like(directory: &Path, prefix: &str) -> bool {
 
 /// Directories in a directory, sorted; none when it cannot be read. Links are not followed: v1 has `cpu` for
 /// `cpu,cpuacct`.
-fn directories(path: &Path) -> Vec<PathBuf> {
+pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))

@@ -69,6 +69,143 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
     stats
 }
 
+/// What only `/metrics/cadvisor` shows of a cgroup. `None` where the machine does not count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// CPU time in programs, nanoseconds.
+    pub user_ns: Option<u64>,
+    /// CPU time in the kernel, nanoseconds.
+    pub system_ns: Option<u64>,
+    /// Periods of the CPU quota in which something ran.
+    pub periods: Option<u64>,
+    /// Those in which the quota was used up.
+    pub throttled_periods: Option<u64>,
+    /// Time spent waiting for the next period, nanoseconds.
+    pub throttled_ns: Option<u64>,
+    /// File pages in memory, bytes.
+    pub cache: Option<u64>,
+    /// Mapped file pages, bytes.
+    pub mapped_file: Option<u64>,
+    /// The most memory there ever was, bytes.
+    pub memory_max_usage: Option<u64>,
+    /// How often the memory limit was hit.
+    pub memory_failures: Option<u64>,
+    /// Processes killed for want of memory.
+    pub oom_kills: Option<u64>,
+    /// The limit of processes and threads; `None` without one.
+    pub pids_limit: Option<u64>,
+    /// Relative weight, as `cpu.shares`.
+    pub cpu_shares: Option<u64>,
+    /// CPU time per period, microseconds; `None` without a quota.
+    pub cpu_quota: Option<u64>,
+    /// Length of a period, microseconds.
+    pub cpu_period: Option<u64>,
+    /// The swap limit, bytes, without memory; `None` without one.
+    pub swap_limit: Option<u64>,
+    /// Bytes and operations that went to disks.
+    pub io: Io,
+}
+
+/// What went to and came from disks, over all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Io {
+    /// Bytes.
+    pub read_bytes: Option<u64>,
+    /// Bytes.
+    pub written_bytes: Option<u64>,
+    /// Operations.
+    pub reads: Option<u64>,
+    /// Operations.
+    pub writes: Option<u64>,
+}
+
+/// Reads what [`stats`] leaves out.
+#[must_use]
+pub fn detail(dirs: &[PathBuf]) -> Detail {
+    let mut detail = Detail::default();
+    for directory in dirs {
+        let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
+        let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
+        if let Some(text) = read("cpu.stat") {
+            let of = |name: &str| field(&text, name);
+            let micros = |name: &str| of(name).map(|micros| micros.saturating_mul(1000));
+            detail.periods = of("nr_periods").or(detail.periods);
+            detail.throttled_periods = of("nr_throttled").or(detail.throttled_periods);
+            detail.throttled_ns =
+                of("throttled_time").or_else(|| micros("throttled_usec")).or(detail.throttled_ns);
+            detail.user_ns = detail.user_ns.or_else(|| micros("user_usec"));
+            detail.system_ns = detail.system_ns.or_else(|| micros("system_usec"));
+        }
+        detail.user_ns = number("cpuacct.usage_user").or(detail.user_ns);
+        detail.system_ns = number("cpuacct.usage_sys").or(detail.system_ns);
+        detail.pids_limit = number("pids.max").or(detail.pids_limit);
+        detail.cpu_shares =
+            number("cpu.shares").or_else(|| number("cpu.weight").map(shares)).or(detail.cpu_shares);
+        // No quota is -1, or `max`.
+        detail.cpu_quota = number("cpu.cfs_quota_us").or(detail.cpu_quota);
+        detail.cpu_period = number("cpu.cfs_period_us").or(detail.cpu_period);
+        if let Some(text) = read("cpu.max") {
+            let mut words = text.split_whitespace().map(|word| word.parse().ok());
+            detail.cpu_quota = words.next().flatten();
+            detail.cpu_period = words.next().flatten();
+        }
+        read_io(&mut detail.io, read("io.stat"), read("blkio.throttle.io_service_bytes"), || {
+            read("blkio.throttle.io_serviced")
+        });
+        let Some(text) = read("memory.stat") else { continue };
+        let v2 = directory.join("memory.current").exists();
+        let of = |new: &str, old: &str| field(&text, if v2 { new } else { old });
+        detail.cache = of("file", "total_cache");
+        detail.mapped_file = of("file_mapped", "total_mapped_file");
+        detail.oom_kills = Some(oom_kills(std::slice::from_ref(directory)));
+        if v2 {
+            detail.memory_max_usage = number("memory.peak");
+            detail.memory_failures = read("memory.events").and_then(|events| field(&events, "max"));
+            detail.swap_limit = number("memory.swap.max");
+        } else {
+            detail.memory_max_usage = number("memory.max_usage_in_bytes");
+            detail.memory_failures = number("memory.failcnt");
+            let limit = |file: &str| number(file).filter(|limit| *limit < UNLIMITED);
+            let both = limit("memory.memsw.limit_in_bytes").zip(limit("memory.limit_in_bytes"));
+            detail.swap_limit = both.map(|(both, memory)| both.saturating_sub(memory));
+        }
+    }
+    detail
+}
+
+/// `cpu.weight` as `cpu.shares`: the way back of what runtimes write.
+fn shares(weight: u64) -> u64 {
+    2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
+}
+
+/// Adds up all disks: of version 2 `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`, of version 1 `8:0 Read 1` in two files.
+fn read_io(
+    io: &mut Io,
+    unified: Option<String>,
+    bytes: Option<String>,
+    operations: impl Fn() -> Option<String>,
+) {
+    let sum = |numbers: &mut dyn Iterator<Item = u64>| Some(numbers.fold(0, u64::saturating_add));
+    if let Some(text) = unified {
+        let of = |name: &str| {
+            let words = text.split_whitespace();
+            sum(&mut words.filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok()))
+        };
+        (io.read_bytes, io.written_bytes) = (of("rbytes"), of("wbytes"));
+        (io.reads, io.writes) = (of("rios"), of("wios"));
+    }
+    let Some(bytes) = bytes else { return };
+    let operations = operations().unwrap_or_default();
+    let of = |text: &str, name: &str| {
+        sum(&mut text.lines().filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            (words.next()? == name).then(|| words.next()?.parse().ok())?
+        }))
+    };
+    (io.read_bytes, io.written_bytes) = (of(&bytes, "Read"), of(&bytes, "Write"));
+    (io.reads, io.writes) = (of(&operations, "Read"), of(&operations, "Write"));
+}
+
 /// How many processes of the container the kernel has killed for want of memory. 0 when nobody counts.
 #[must_use]
 pub fn oom_kills(dirs: &[PathBuf]) -> u64 {

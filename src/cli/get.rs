@@ -5,9 +5,9 @@
 use serde_json::json;
 
 use super::args::{Command, Options, Output, UsageError};
-use super::pod_columns::columns;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, objects, offline, print, table, to_json, to_yaml};
 use crate::api::pod::Pod;
+use crate::localapi::pod_columns::columns;
 use crate::objects::ObjectKind;
 use crate::server::ObjectDetail;
 use crate::types::Timestamp;

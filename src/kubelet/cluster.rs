@@ -92,6 +92,10 @@ impl Cluster for LocalCluster {
         made.map(|object| wire::to_value(&object.object, wire::Values::Shown)).collect()
     }
 
+    fn claim_directory(&self, namespace: &str, name: &str) -> String {
+        self.view.volumes_dir().join(namespace).join(name).display().to_string()
+    }
+
     fn node(&self) -> NodeState {
         let now = self.clock.now();
         let ready = Condition {

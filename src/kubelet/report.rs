@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -185,6 +185,12 @@ impl View {
 
     pub(super) fn set_objects(&self, objects: Vec<SourceObject>) {
         self.state.borrow_mut().objects = objects;
+    }
+
+    /// Where claims have their directories.
+    #[must_use]
+    pub fn volumes_dir(&self) -> &Path {
+        &self.identity.volumes_dir
     }
 
     /// The objects that count.

@@ -120,7 +120,8 @@ fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFl
     }
 }
 
-fn layout(kubelet: &KubeletConfiguration, v2: bool) -> (CgroupLayout, CgroupConfig) {
+/// Where pods' cgroups are, as configured: the runtime may say otherwise.
+pub(super) fn layout(kubelet: &KubeletConfiguration, v2: bool) -> (CgroupLayout, CgroupConfig) {
     let driver = match kubelet.cgroup_driver.as_str() {
         "systemd" => CgroupDriver::Systemd,
         _ => CgroupDriver::Cgroupfs,

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::config::Resolved;
 use crate::kubelet::report::View;
+use crate::kubelet::resources;
 use crate::logging::chain;
 use crate::rt;
 use crate::server::access::Policy;
@@ -21,6 +22,7 @@ use crate::server::identity::{Believed, IdentityError};
 use crate::server::node::SharedNode;
 use crate::server::pki::{Authority, PkiError, authority_file};
 use crate::server::tls::{Source, Tls, TlsError, TlsSettings};
+use crate::stats::{Stats, StatsConfig};
 use crate::sys::node;
 
 /// A server cannot be started.
@@ -92,6 +94,20 @@ pub(super) fn start(
         https::serve(listener, Rc::new(api)).await;
     }));
     Ok(tasks)
+}
+
+/// What is used, for whoever asks.
+pub(super) fn stats(resolved: &Resolved, clock: &Clock) -> Rc<Stats> {
+    let (layout, cgroup) = resources::layout(&resolved.kubelet, node::cgroup_v2());
+    let config = StatsConfig {
+        node_name: resolved.node_name.clone(),
+        cgroup,
+        layout,
+        proc: PathBuf::from("/proc"),
+        root_dir: resolved.flags.root_dir.clone(),
+        pod_logs_dir: PathBuf::from(&resolved.kubelet.pod_logs_dir),
+    };
+    Stats::new(config, clock.clone())
 }
 
 /// Tries until it works.

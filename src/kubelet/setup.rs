@@ -439,6 +439,7 @@ impl<R: Runtime> House<R> {
             statuses: Rc::clone(&self.statuses),
             events: self.events.clone(),
             runtime: Rc::clone(&self.runtime),
+            stats: serving::stats(resolved, &self.clock),
         });
         let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);
         let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts);

@@ -17,6 +17,7 @@ use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
 use crate::server::node::{LoopHealth, Node, Output, Stream, Wanted};
 use crate::server::{AgentReport, ObjectDetail};
+use crate::stats::{Ask, Stats, Summary};
 use crate::status::StatusManager;
 use crate::streaming::{Action, Pending, Streams};
 use crate::types::{ContainerId, PodUid, SandboxId};
@@ -85,6 +86,8 @@ pub struct Window<R> {
     pub events: EventRecorder,
     /// The runtime.
     pub runtime: Rc<R>,
+    /// What is used.
+    pub stats: Rc<Stats>,
 }
 
 fn said(error: &RuntimeError) -> String {
@@ -141,6 +144,14 @@ impl<R: Enter> Node for Window<R> {
         Box::pin(async move {
             let output = runtime.exec_sync(&id, &command, None).await.map_err(|error| said(&error))?;
             Ok(Output { text: output.output, code: output.exit_code })
+        })
+    }
+
+    fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>> {
+        let (runtime, stats, pods) = (Rc::clone(&self.runtime), Rc::clone(&self.stats), self.pods());
+        Box::pin(async move {
+            let containers = runtime.list_containers(None).await.map_err(|error| said(&error))?;
+            Ok(stats.measure(ask, pods, containers).await)
         })
     }
 

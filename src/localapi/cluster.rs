@@ -37,6 +37,8 @@ pub trait Cluster {
     fn events(&self) -> Vec<StoredEvent>;
     /// Namespaces that were made on purpose, whole; those in use need not be among them.
     fn namespaces(&self) -> Vec<Value>;
+    /// Where a claim has its data.
+    fn claim_directory(&self, namespace: &str, name: &str) -> String;
     /// The node itself.
     fn node(&self) -> NodeState;
     /// Wakes when objects of this store may have changed.

@@ -174,21 +174,24 @@ fn options_failure(kind: &str, cause: Cause) -> Failure {
 
 /// Field errors as causes.
 fn causes(errors: &[FieldError]) -> Vec<Cause> {
-    errors.iter().map(|error| {
-        let text = error.to_string();
-        let message = text.strip_prefix(&format!("{}: ", error.path)).unwrap_or(&text).to_owned();
-        let reason = match error.kind {
-            FieldErrorKind::Required => "FieldValueRequired",
-            FieldErrorKind::Invalid => "FieldValueInvalid",
-            FieldErrorKind::NotSupported => "FieldValueNotSupported",
-            FieldErrorKind::Duplicate => "FieldValueDuplicate",
-            FieldErrorKind::Forbidden => "FieldValueForbidden",
-            FieldErrorKind::NotFound => "FieldValueNotFound",
-            FieldErrorKind::TooLong => "FieldValueTooLong",
-            FieldErrorKind::TooMany => "FieldValueTooMany",
-        };
-        Cause { reason: reason.to_owned(), message, field: error.path.clone() }
-    }).collect()
+    errors
+        .iter()
+        .map(|error| {
+            let text = error.to_string();
+            let message = text.strip_prefix(&format!("{}: ", error.path)).unwrap_or(&text).to_owned();
+            let reason = match error.kind {
+                FieldErrorKind::Required => "FieldValueRequired",
+                FieldErrorKind::Invalid => "FieldValueInvalid",
+                FieldErrorKind::NotSupported => "FieldValueNotSupported",
+                FieldErrorKind::Duplicate => "FieldValueDuplicate",
+                FieldErrorKind::Forbidden => "FieldValueForbidden",
+                FieldErrorKind::NotFound => "FieldValueNotFound",
+                FieldErrorKind::TooLong => "FieldValueTooLong",
+                FieldErrorKind::TooMany => "FieldValueTooMany",
+            };
+            Cause { reason: reason.to_owned(), message, field: error.path.clone() }
+        })
+        .collect()
 }
 
 impl Task {

@@ -30,7 +30,7 @@ pub struct Served {
 }
 
 /// Upstream's word for a failure in plain text.
-type Failed = (StatusCode, String);
+pub type Failed = (StatusCode, String);
 
 /// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
 pub async fn answer(
@@ -48,7 +48,23 @@ pub async fn answer(
     if !served.debugging && is_debugging(&route) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
     }
-    let answered = match route {
+    let answered = outcome(request, route, node, served, clock, held).await;
+    answered.unwrap_or_else(|(code, message)| text(code, format!("{message}\n")))
+}
+
+/// As [`answer`], for whoever has words of its own for a failure. Whether debugging is on has been looked at.
+///
+/// # Errors
+/// The failure's code, and what it is.
+pub async fn outcome(
+    request: Request<Incoming>,
+    route: Route,
+    node: &SharedNode,
+    served: Served,
+    clock: &Clock,
+    held: impl Sized + 'static,
+) -> Result<Response<Body>, Failed> {
+    match route {
         Route::Health(check) => Ok(health(node, &check, request.uri().query().unwrap_or_default())),
         Route::Pods => Ok(object(StatusCode::OK, &pod_list(node.pods()))),
         Route::RunningPods => running_pods(node).await,
@@ -73,8 +89,7 @@ pub async fn answer(
             Ok(object(StatusCode::OK, &node.report(ObjectDetail::from_query(&query))))
         }
         Route::AgentStatus(_) => Ok(refusal(Refused::NotFound)),
-    };
-    answered.unwrap_or_else(|(code, message)| text(code, format!("{message}\n")))
+    }
 }
 
 fn is_debugging(route: &Route) -> bool {

@@ -10,7 +10,6 @@ use http_body_util::Full;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde_json::json;
 use tokio::sync::mpsc;
 
 /// How many pieces wait for a client that reads slowly; then the one who writes waits.
@@ -99,10 +98,16 @@ pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body
     }
 }
 
+/// JSON that is written already.
+#[must_use]
+pub fn json(code: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Body> {
+    response(code, content_type, Body::Whole(Full::new(text.into())))
+}
+
 /// Kubernetes' `Status` of a failure.
 #[must_use]
 pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
-    let status = json!({
+    let status = serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason, "code": code.as_u16(),
     });

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::api::pod::Pod;
 use crate::observed::ObservedContainer;
+use crate::stats::{Ask, Summary};
 use crate::streaming::{Action, Pending, Streams};
 use crate::types::{ContainerId, PodUid};
 
@@ -66,6 +67,8 @@ pub trait Node {
     fn container(&self, id: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>>;
     /// Runs a command to its end.
     fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>>;
+    /// What the node, its pods and their containers use now. Costs nothing unless it is asked.
+    fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
     /// Begins a stream.
     fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>>;
 }
@@ -122,6 +125,10 @@ pub mod testing {
         }
 
         fn run(&self, _: ContainerId, _: Vec<String>) -> Pending<Result<Output, String>> {
+            nothing()
+        }
+
+        fn stats(&self, _: Ask) -> Pending<Result<Summary, String>> {
             nothing()
         }
 

@@ -185,7 +185,9 @@ pub fn parameters(query: &str) -> Parameters {
         .collect()
 }
 
-fn values(parameters: &Parameters, name: &str) -> Vec<String> {
+/// All values of one parameter.
+#[must_use]
+pub fn values(parameters: &Parameters, name: &str) -> Vec<String> {
     parameters.iter().filter(|(found, _)| found == name).map(|(_, value)| value.clone()).collect()
 }
 
@@ -218,7 +220,11 @@ fn flag(parameters: &Parameters, name: &str) -> bool {
     values(parameters, name).first().is_some_and(|value| matches!(value.as_str(), "1" | "true"))
 }
 
-fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
+/// Which streams are asked for, in the kubelet's words or in Kubernetes'.
+///
+/// # Errors
+/// When it is none.
+pub fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
     // The kubelet's own words and, as clients of the apiserver say them, Kubernetes'.
     let either = |one, other| flag(parameters, one) || flag(parameters, other);
     let tty = flag(parameters, "tty");
@@ -235,7 +241,11 @@ fn wanted_streams(parameters: &Parameters) -> Result<Streams, Refused> {
     Ok(streams)
 }
 
-fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
+/// The ports that a WebSocket's request names.
+///
+/// # Errors
+/// What is no port.
+pub fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
     let named = ["port", "ports"].map(|name| values(parameters, name)).concat();
     named
         .iter()
@@ -250,7 +260,11 @@ fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
         .collect()
 }
 
-fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
+/// What of a log is asked for.
+///
+/// # Errors
+/// Values that make no sense.
+pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
     let only = |name: &str| values(parameters, name).first().cloned();
     let number = |name: &str, least: i64| -> Result<Option<u64>, Refused> {
         let Some(text) = only(name) else { return Ok(None) };

@@ -133,6 +133,39 @@ pub fn file_system_bytes(path: &Path) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
+/// A file system in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileSystemFacts {
+    /// Bytes.
+    pub capacity: u64,
+    /// Bytes that nobody uses and that everybody may have.
+    pub available: u64,
+    /// Bytes in use.
+    pub used: u64,
+    /// Inodes; 0 where they are not limited.
+    pub inodes: u64,
+    /// Inodes that nobody uses.
+    pub inodes_free: u64,
+}
+
+/// The file system that holds `path`.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn file_system(path: &Path) -> std::io::Result<FileSystemFacts> {
+    let facts = nix::sys::statvfs::statvfs(path)?;
+    #[allow(clippy::useless_conversion, reason = "32 bits on some architectures")]
+    let (block, number) = (u64::from(facts.fragment_size()), |number| u64::from(number));
+    let bytes = |blocks| number(blocks).saturating_mul(block);
+    Ok(FileSystemFacts {
+        capacity: bytes(facts.blocks()),
+        available: bytes(facts.blocks_available()),
+        used: bytes(facts.blocks()).saturating_sub(bytes(facts.blocks_free())),
+        inodes: number(facts.files()),
+        inodes_free: number(facts.files_free()),
+    })
+}
+
 /// True when `/sys/fs/cgroup` is the unified hierarchy.
 #[must_use]
 pub fn cgroup_v2() -> bool {

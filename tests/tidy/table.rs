@@ -32,6 +32,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "volume",
             "image",
             "status",
+            "stats",
             "handler",
             "executor",
             "prober",
@@ -84,8 +85,8 @@ pub const BANNED_IN_PURE: &[(&str, &str)] = &[
 pub const HOMES: &[(&str, &[&str])] = &[
     ("env_logger", &["logging"]),
     ("flate2", &["runtime::embedded::images", "streaming"]),
-    ("http_body_util", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
-    ("hyper", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
+    ("http_body_util", &["runtime::cri", "handler", "server", "localapi", "cli", "streaming", "cri_server"]),
+    ("hyper", &["runtime::cri", "handler", "server", "localapi", "cli", "streaming", "cri_server"]),
     ("hyper_util", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
     ("lexopt", &["config", "cli", "main"]),
     ("minisign_verify", &["source::signature"]),

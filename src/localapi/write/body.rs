@@ -66,9 +66,8 @@ pub(super) async fn read(wanted: &Wanted, request: Request<Incoming>) -> Result<
         return Ok(Content::Object(json!({})));
     }
     let is_yaml = kind.ends_with("yaml");
-    let value = parse(&bytes, is_yaml).map_err(|why| {
-        status::bad_request(format!("error decoding the body of the request: {why}"))
-    })?;
+    let value = parse(&bytes, is_yaml)
+        .map_err(|why| status::bad_request(format!("error decoding the body of the request: {why}")))?;
     Ok(match patch {
         Some(kind) => Content::Patch(kind, value),
         None if value.is_object() => Content::Object(value),

@@ -82,7 +82,11 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
 }
 
 fn going(task: &Task) -> Failure {
-    status::conflict(task.wanted.resource, task.name(), "the object is being deleted, or is not kept by this API")
+    status::conflict(
+        task.wanted.resource,
+        task.name(),
+        "the object is being deleted, or is not kept by this API",
+    )
 }
 
 fn check_patch_options(task: &Task) -> Result<(), Failure> {
@@ -107,7 +111,8 @@ fn failure(error: PatchError) -> Failure {
     match error {
         PatchError::Malformed(message) => status::bad_request(message),
         PatchError::Unprocessable(message) => {
-            let message = format!("the server rejected our request due to an error in our request: {message}");
+            let message =
+                format!("the server rejected our request due to an error in our request: {message}");
             Failure::new(422, "Invalid", message)
         }
         PatchError::TooLarge(message) => Failure::new(413, "RequestEntityTooLarge", message),
@@ -150,7 +155,10 @@ fn applied(task: &Task, old: &Kept, wanted: &Value) -> Result<(Value, Vec<Entry>
     let force = task.wanted.options.force;
     let mut wanted = wanted.clone();
     // A precondition, and nobody's field.
-    let version = wanted.get_mut("metadata").and_then(Value::as_object_mut).and_then(|metadata| metadata.remove("resourceVersion"));
+    let version = wanted
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .and_then(|metadata| metadata.remove("resourceVersion"));
     let result = apply::apply(&live, old.entries(), wanted, shape, &task.writer(), force);
     let applied = result.map_err(|conflicts| {
         let causes: Vec<Cause> = conflicts

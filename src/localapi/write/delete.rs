@@ -40,7 +40,9 @@ impl Options {
         }
         let grace = body.get("gracePeriodSeconds").and_then(Value::as_i64);
         Ok(Self {
-            grace: grace.or(task.wanted.options.grace_period_seconds).map(|grace| if grace < 0 { 1 } else { grace }),
+            grace: grace
+                .or(task.wanted.options.grace_period_seconds)
+                .map(|grace| if grace < 0 { 1 } else { grace }),
             uid: text(body, "/preconditions/uid").to_owned(),
             version: text(body, "/preconditions/resourceVersion").to_owned(),
         })
@@ -106,7 +108,8 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
 
 fn check(task: &Task, options: &Options, shown: &Value) -> Result<(), Failure> {
     let conflict = |what: &str, given: &str, found: &str| {
-        let why = format!("Precondition failed: {what} in precondition: {given}, {what} in object meta: {found}");
+        let why =
+            format!("Precondition failed: {what} in precondition: {given}, {what} in object meta: {found}");
         Err(status::conflict(task.wanted.resource, task.name(), &why))
     };
     let (uid, version) = (text(shown, "/metadata/uid"), text(shown, "/metadata/resourceVersion"));
@@ -185,7 +188,9 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     let in_manifests = config
         .pods_by_source()
         .map(|(source, pod)| (source, pod.pod.metadata.namespace.as_str()))
-        .chain(config.objects_by_source().map(|(source, object)| (source, object.object.key.namespace.as_str())))
+        .chain(
+            config.objects_by_source().map(|(source, object)| (source, object.object.key.namespace.as_str())),
+        )
         .any(|(source, namespace)| namespace == name && source != crate::types::PodSource::Api);
     if in_manifests || ALWAYS.contains(&name) {
         return Err(namespace_in_use(task));

@@ -73,7 +73,9 @@ pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) ->
         Some(kind) => config
             .objects_by_source()
             .filter(|(source, found)| {
-                *source == PodSource::Api && found.object.key.kind == kind && is_here(&found.object.key.namespace)
+                *source == PodSource::Api
+                    && found.object.key.kind == kind
+                    && is_here(&found.object.key.namespace)
             })
             .map(|(_, found)| Kept::Object(Rc::clone(&found.object)))
             .collect(),
@@ -145,7 +147,9 @@ impl Kept {
     pub(super) fn put(&self) -> ApiChange {
         match self {
             Self::Pod(pod) => ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() },
-            Self::Object(object) => ApiChange { put_objects: vec![Rc::clone(object)], ..ApiChange::default() },
+            Self::Object(object) => {
+                ApiChange { put_objects: vec![Rc::clone(object)], ..ApiChange::default() }
+            }
         }
     }
 
@@ -211,7 +215,10 @@ impl Task {
         }
         let decoded = match local_kind(self.store()) {
             None => decode::<Pod>(value)
-                .map(|decoded| Draft { what: Written::Pod(Box::new(decoded.object)), unknown: decoded.unknown_fields })
+                .map(|decoded| Draft {
+                    what: Written::Pod(Box::new(decoded.object)),
+                    unknown: decoded.unknown_fields,
+                })
                 .map_err(|error| error.to_string()),
             Some(kind) => decode_object(kind, value)
                 .map(|(object, unknown)| Draft { what: Written::Object(object), unknown })
@@ -226,7 +233,8 @@ impl Task {
 
     /// What the client wants to hear of unknown fields.
     pub(super) fn judge_unknown(&self, draft: &Draft) -> Result<Vec<String>, Failure> {
-        let words: Vec<String> = draft.unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
+        let words: Vec<String> =
+            draft.unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
         match self.wanted.options.field_validation.as_str() {
             "Strict" if !words.is_empty() => {
                 let kind = self.wanted.resource.kind;
@@ -289,7 +297,11 @@ impl Task {
                 object.created = old.created;
                 object.managed_fields = old.managed_fields.clone();
                 let errors = refused_change(&old.content, &object.content);
-                if errors.is_empty() { Ok(Kept::Object(Rc::new(object))) } else { Err(self.invalid(name, &errors)) }
+                if errors.is_empty() {
+                    Ok(Kept::Object(Rc::new(object)))
+                } else {
+                    Err(self.invalid(name, &errors))
+                }
             }
             _ => Err(status::internal("an object has changed its kind")),
         }

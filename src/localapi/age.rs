@@ -5,12 +5,14 @@
 use crate::types::Timestamp;
 
 /// `5s`, `3m20s`, `4h`, `2d3h`: fewer digits the older, as kubectl shows ages.
-pub(super) fn since(moment: Timestamp, now: Timestamp) -> String {
+#[must_use]
+pub fn since(moment: Timestamp, now: Timestamp) -> String {
     human(now.saturating_since(moment).as_secs())
 }
 
 /// `<unknown>` when it is not known since when.
-pub(super) fn since_or_unknown(moment: Option<Timestamp>, now: Timestamp) -> String {
+#[must_use]
+pub fn since_or_unknown(moment: Option<Timestamp>, now: Timestamp) -> String {
     match moment {
         Some(moment) if !moment.is_zero() => since(moment, now),
         _ => "<unknown>".to_owned(),

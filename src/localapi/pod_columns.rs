@@ -8,12 +8,18 @@ use crate::types::Timestamp;
 
 /// What a row shows of a pod besides its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PodColumns {
+pub struct PodColumns {
+    /// Ready containers of all.
     pub ready: String,
+    /// One word.
     pub status: String,
+    /// And when the last one was.
     pub restarts: String,
+    /// Since it was made.
     pub age: String,
+    /// Its address.
     pub ip: String,
+    /// Where it runs.
     pub node: String,
 }
 
@@ -51,7 +57,8 @@ struct Init {
 }
 
 /// All columns of a pod.
-pub(super) fn columns(pod: &Pod, now: Timestamp) -> PodColumns {
+#[must_use]
+pub fn columns(pod: &Pod, now: Timestamp) -> PodColumns {
     let sidecars = pod.spec.init_containers.iter().filter(|container| is_always(container)).count();
     let total = pod.spec.containers.len() + sidecars;
     let init = init_progress(pod);

@@ -1,0 +1,175 @@
+//! Logs, streams into pods, and the kubelet's own API behind the node's proxy.
+//!
+//! Owns the translation of an API server's words into the kubelet's, the choice of a container, and failures as objects. Must not
+//! know how a stream is carried.
+
+use hyper::{Response, StatusCode};
+
+use super::path::Wanted;
+use super::status::{self, Failure};
+use super::{LocalApi, access};
+use crate::api::pod::{Container, Pod};
+use crate::server::answer::{Served, answer, outcome};
+use crate::server::body::Body;
+use crate::server::guest::Visit;
+use crate::server::route::{self, Parameters, PodName, Refused, Route, Target};
+
+/// Answers `log`, `exec`, `attach`, `portforward`.
+pub(super) async fn pod(
+    api: &LocalApi,
+    wanted: &Wanted,
+    part: &str,
+    visit: Visit,
+) -> Result<Response<Body>, Failure> {
+    let name = wanted.name.as_deref().unwrap_or_default();
+    let namespace = wanted.namespace.as_deref().unwrap_or_default();
+    let is_it = |pod: &Pod| pod.metadata.name == name && pod.metadata.namespace == namespace;
+    let found = api.node.pods().into_iter().find(is_it);
+    let pod = found.ok_or_else(|| status::not_found(wanted.resource, name))?;
+    if !visit.debugging {
+        return Err(Failure::new(405, "MethodNotAllowed", "Debug endpoints are disabled."));
+    }
+    let parameters = route::parameters(visit.request.uri().query().unwrap_or_default());
+    let asked = PodName { namespace: namespace.to_owned(), name: name.to_owned(), uid: None };
+    let target = || -> Result<Target, Failure> {
+        let container = container(&pod, &parameters)?;
+        Ok(Target { pod: asked.clone(), container: container.as_str().into() })
+    };
+    let meant = |read: Result<Route, Refused>| read.map_err(|refused| refusal(refused, &pod));
+    let route = match part {
+        "log" => {
+            let options = route::log_options(&parameters);
+            Route::ContainerLogs(target()?, options.map_err(|refused| refusal(refused, &pod))?)
+        }
+        "exec" => {
+            let command = route::values(&parameters, "command");
+            if command.is_empty() {
+                return Err(status::bad_request("you must specify at least one command for the container"));
+            }
+            let target = target()?;
+            meant(route::wanted_streams(&parameters).map(|streams| Route::Exec(target, command, streams)))?
+        }
+        "attach" => {
+            let target = target()?;
+            meant(route::wanted_streams(&parameters).map(|streams| Route::Attach(target, streams)))?
+        }
+        _ => meant(route::ports(&parameters).map(|ports| Route::PortForward(asked, ports)))?,
+    };
+    note(&visit, part, namespace, name);
+    let served = Served { debugging: true, own: false };
+    let answered = outcome(visit.request, route, &api.node, served, &api.clock, visit.place).await;
+    answered.map_err(|(code, message)| failed(code, &message, wanted))
+}
+
+/// Who went into a container, for those who ask later.
+fn note(visit: &Visit, part: &str, namespace: &str, name: &str) {
+    if matches!(part, "exec" | "attach") {
+        log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "A client entered a container");
+    }
+}
+
+/// The container that is named, or the only one. An API server's words for what is neither.
+fn container(pod: &Pod, parameters: &Parameters) -> Result<String, Failure> {
+    let names = |list: &[Container]| list.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+    let (containers, init) = (names(&pod.spec.containers), names(&pod.spec.init_containers));
+    let ephemeral = names(&pod.spec.ephemeral_containers);
+    let name = &pod.metadata.name;
+    let named = route::values(parameters, "container").into_iter().find(|container| !container.is_empty());
+    match (named, containers.as_slice()) {
+        (Some(named), _) if [&containers, &init, &ephemeral].iter().any(|list| list.contains(&named)) => {
+            Ok(named)
+        }
+        (Some(named), _) => {
+            Err(status::bad_request(format!("container {named} is not valid for pod {name}")))
+        }
+        (None, [only]) if init.is_empty() => Ok(only.clone()),
+        // As upstream: init containers are named, the only other one is not meant by itself.
+        (None, _) => {
+            let listed = |names: &[String]| format!("[{}]", names.join(" "));
+            let mut message = format!(
+                "a container name must be specified for pod {name}, choose one of: {}",
+                listed(&containers)
+            );
+            for (what, names) in [("init", &init), ("debug", &ephemeral)] {
+                if !names.is_empty() {
+                    message += &format!(" or one of the {what} containers: {}", listed(names));
+                }
+            }
+            Err(status::bad_request(message))
+        }
+    }
+}
+
+fn refusal(refused: Refused, pod: &Pod) -> Failure {
+    match refused {
+        Refused::Invalid(422, message) => {
+            let message = format!("PodLogOptions \"{}\" is invalid: {message}", pod.metadata.name);
+            Failure::new(422, "Invalid", message).about("", "PodLogOptions", &pod.metadata.name)
+        }
+        Refused::Invalid(_, message) => status::bad_request(message),
+        Refused::NotServed(why) => Failure::new(501, "NotImplemented", why),
+        Refused::NotFound => status::no_such_path(),
+        Refused::Method(_) => status::method_not_allowed(),
+    }
+}
+
+fn failed(code: StatusCode, message: &str, wanted: &Wanted) -> Failure {
+    let name = wanted.name.as_deref().unwrap_or_default();
+    let reason = match code.as_u16() {
+        400 => return status::bad_request(message),
+        404 => "NotFound",
+        _ => return status::internal(message),
+    };
+    Failure::new(code.as_u16(), reason, message).about("", wanted.resource.plural, name)
+}
+
+/// Answers `/api/v1/nodes/NODE/proxy/...`: the kubelet's own API, by its own rules.
+pub(super) async fn node_proxy(
+    api: &LocalApi,
+    wanted: &Wanted,
+    visit: Visit,
+) -> Result<Response<Body>, Failure> {
+    let name = wanted.name.as_deref().unwrap_or_default();
+    if name != api.node.name() {
+        return Err(status::not_found(wanted.resource, name));
+    }
+    let Visit { request, user, policy, debugging, place } = visit;
+    let path = if wanted.rest.is_empty() { "/" } else { &wanted.rest };
+    if !policy.allows(&user, request.method().as_str(), path) {
+        return Err(access::refusal(&user, &access::Attributes::of(wanted)));
+    }
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let route = route::route(request.method().as_str(), path, &query);
+    let served = Served { debugging, own: false };
+    Ok(answer(request, route, &api.node, served, &api.clock, place).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::decode::decode;
+    use serde_json::json;
+
+    fn chosen(pod: serde_json::Value, query: &str) -> Result<String, String> {
+        let pod: Pod = decode(pod).unwrap().object;
+        container(&pod, &route::parameters(query)).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn a_container_is_chosen_as_an_api_server_does() {
+        let pod = |containers: &[&str], init: &[&str]| {
+            let list = |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>();
+            json!({"metadata": {"name": "web"}, "spec": {"containers": list(containers), "initContainers": list(init)}})
+        };
+        assert_eq!(chosen(pod(&["a"], &[]), ""), Ok("a".to_owned()));
+        assert_eq!(chosen(pod(&["a"], &["i"]), "container=i"), Ok("i".to_owned()));
+        assert_eq!(
+            chosen(pod(&["a", "b"], &["i"]), "container="),
+            Err("a container name must be specified for pod web, choose one of: [a b] or one of the init containers: [i]".to_owned())
+        );
+        assert_eq!(
+            chosen(pod(&["a"], &[]), "container=x"),
+            Err("container x is not valid for pod web".to_owned())
+        );
+    }
+}

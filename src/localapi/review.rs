@@ -1,0 +1,73 @@
+//! Questions about oneself: who am I, may I.
+//!
+//! Owns the reviews' shapes. Must not know the rules.
+
+use http_body_util::{BodyExt, Limited};
+use hyper::header::CONTENT_TYPE;
+use hyper::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::access::{self, Attributes};
+use super::path::Wanted;
+use super::status::{self, Failure};
+use super::text;
+use crate::server::body::{self, Body};
+use crate::server::guest::Visit;
+
+/// A review is a few lines.
+const MAX_BYTES: usize = 64 * 1024;
+
+/// Answers the creation of a review.
+pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Body>, Failure> {
+    let Visit { request, user, policy, .. } = visit;
+    let kind =
+        request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok()).unwrap_or_default();
+    if !kind.is_empty() && !kind.starts_with("application/json") {
+        return Err(status::unsupported_media_type("application/json"));
+    }
+    let body = Limited::new(request.into_body(), MAX_BYTES).collect().await;
+    let bytes = body.map_err(|_| status::too_large(MAX_BYTES))?.to_bytes();
+    let mut review: Value = if bytes.is_empty() {
+        json!({})
+    } else {
+        serde_json::from_slice(&bytes)
+            .map_err(|error| status::bad_request(format!("the body is no JSON: {error}")))?
+    };
+    if !review.is_object() {
+        return Err(status::bad_request("the body is no object"));
+    }
+    review["apiVersion"] = json!(wanted.resource.api_version());
+    review["kind"] = json!(wanted.resource.kind);
+    review["metadata"] = json!({"creationTimestamp": null});
+    review["status"] = match wanted.resource.plural {
+        "selfsubjectreviews" => {
+            json!({"userInfo": {"username": user.name, "groups": access::groups(&user)}})
+        }
+        "selfsubjectrulesreviews" => access::rules(policy, &user),
+        _ => {
+            let allowed = if let Some(asked) = review.pointer("/spec/resourceAttributes") {
+                access::may(policy, &user, &attributes(asked))
+            } else if let Some(asked) = review.pointer("/spec/nonResourceAttributes") {
+                access::may_path(policy, &user, text(asked, "/path"), text(asked, "/verb"))
+            } else {
+                return Err(status::bad_request(
+                    "spec: Invalid value: exactly one of nonResourceAttributes or resourceAttributes must be specified",
+                ));
+            };
+            json!({"allowed": allowed})
+        }
+    };
+    Ok(body::object(StatusCode::CREATED, &review))
+}
+
+fn attributes(asked: &Value) -> Attributes {
+    let at = |field: &str| asked.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    Attributes {
+        verb: at("verb"),
+        group: at("group"),
+        resource: at("resource"),
+        subresource: at("subresource"),
+        namespace: at("namespace"),
+        name: at("name"),
+    }
+}
