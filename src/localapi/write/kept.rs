@@ -91,7 +91,7 @@ impl Kept {
     /// As Kubernetes writes it.
     pub(super) fn to_value(&self) -> Value {
         match self {
-            Self::Pod(pod) => json!(pod),
+            Self::Pod(pod) => json!(**pod),
             Self::Object(object) => wire::to_value(object, Values::Shown),
         }
     }
