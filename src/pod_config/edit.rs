@@ -117,3 +117,138 @@ impl Editor {
         slot.borrow_mut().take().ok_or(EditError::Ending)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::events::EventRecorder;
+    use crate::objects::{LocalObjects, ObjectContent, ObjectKind, ObjectLookup};
+    use crate::reconcile::merge::PodOp;
+    use crate::store::{Mode, OpenOptions, StoreHandle};
+    use crate::types::{PodSource, Timestamp};
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    }
+
+    fn pod(name: &str, image: &str) -> Rc<Pod> {
+        let mut pod = Pod::default();
+        name.clone_into(&mut pod.metadata.name);
+        "default".clone_into(&mut pod.metadata.namespace);
+        pod.metadata.uid = PodUid::from(name);
+        pod.spec.containers = vec![crate::api::pod::Container { image: image.to_owned(), ..Default::default() }];
+        Rc::new(pod)
+    }
+
+    fn map(name: &str) -> Rc<LocalObject> {
+        let key = ObjectKey { kind: ObjectKind::ConfigMap, namespace: "default".to_owned(), name: name.to_owned() };
+        Rc::new(LocalObject {
+            key,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            created: Timestamp::from_secs(1),
+            managed_fields: crate::api::managed_fields::ManagedFields::default(),
+            content: ObjectContent::ConfigMap { data: crate::objects::ConfigMapData::default(), immutable: false },
+        })
+    }
+
+    struct House {
+        store: StoreHandle,
+        objects: Rc<LocalObjects>,
+    }
+
+    impl House {
+        fn new() -> Self {
+            let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() });
+            Self { store: store.unwrap(), objects: Rc::default() }
+        }
+
+        /// As a process that starts now.
+        async fn start(&self) -> PodConfig {
+            let loaded = self.store.load().await.unwrap();
+            let events = EventRecorder::new("node".to_owned(), Clock::System, self.store.clone(), Vec::new());
+            let registered = vec![PodSource::File, PodSource::Api];
+            let objects = Rc::clone(&self.objects);
+            PodConfig::new(registered, loaded.desired, objects, self.store.clone(), events, Clock::System)
+        }
+    }
+
+    fn put(pods: Vec<Rc<Pod>>, objects: Vec<Rc<LocalObject>>) -> Decide {
+        Box::new(move |_| ApiChange { put_pods: pods, put_objects: objects, ..ApiChange::default() })
+    }
+
+    fn ops(edited: &Edited) -> Vec<(PodOp, &str)> {
+        edited.changes.iter().map(|change| (change.op, change.pod.pod.metadata.name.as_str())).collect()
+    }
+
+    #[test]
+    fn what_is_changed_is_there_after_a_restart_and_says_where_it_came_from() {
+        run(async {
+            let house = House::new();
+            let mut config = house.start().await;
+            assert!(config.views().keys().eq([&PodSource::File]), "nobody uses it yet");
+            let edited = config.edit(put(vec![pod("a", "1"), pod("b", "1")], vec![map("m")])).await.unwrap();
+            assert_eq!(ops(&edited), [(PodOp::Add, "a"), (PodOp::Add, "b")]);
+            assert!(house.objects.config_map("default", "m").is_some());
+
+            let mut config = house.start().await;
+            let (source, found) = config.find_pod("default", "a").unwrap();
+            assert_eq!((source, found.origin.as_str()), (PodSource::Api, API_ORIGIN));
+            assert_eq!(found.pod.metadata.annotations["kubernetes.io/config.source"], "api");
+            let view = &config.views()[&PodSource::Api];
+            assert_eq!((view.seen, view.pods, view.objects), (true, 2, 1));
+            let edited = config.edit(put(vec![pod("a", "2")], Vec::new())).await.unwrap();
+            assert_eq!(ops(&edited), [(PodOp::Update, "a")], "the other stays as it was");
+            let same = config.edit(Box::new(|_| ApiChange::default())).await.unwrap();
+            assert_eq!(ops(&same), []);
+            let gone = pod("b", "1");
+            let mut edited = config
+                .edit(Box::new(move |_| ApiChange { remove_pods: vec![(gone, Some(3))], ..ApiChange::default() }))
+                .await
+                .unwrap();
+            assert_eq!(ops(&edited), [(PodOp::Remove, "b")]);
+            assert_eq!(edited.take_grace(&PodUid::from("b")), Some(3));
+            assert_eq!(house.store.load().await.unwrap().terminating.len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_disk_that_refuses_changes_nothing_and_the_asker_is_told() {
+        run(async {
+            let house = House::new();
+            let mut config = house.start().await;
+            house.store.shutdown().await.unwrap();
+            let refused = config.edit(put(vec![pod("a", "1")], vec![map("m")])).await;
+            assert!(refused.is_err());
+            assert!(config.find_pod("default", "a").is_none());
+            assert!(house.objects.config_map("default", "m").is_none());
+        });
+    }
+
+    #[test]
+    fn an_answer_comes_back_when_the_change_has_been_made() {
+        run(async {
+            let house = House::new();
+            let mut config = house.start().await;
+            let (editor, mut edits) = Editor::channel();
+            let asks = editor.edit(|config: &PodConfig| {
+                let change = ApiChange { put_pods: vec![pod("a", "1")], ..ApiChange::default() };
+                (change, config.pods().count())
+            });
+            let serves = async {
+                let edit = edits.recv().await.unwrap();
+                let result = config.edit(edit.decide).await.map(drop);
+                edit.done.send(result).unwrap();
+            };
+            let (answer, ()) = tokio::join!(asks, serves);
+            assert_eq!(answer, Ok(0));
+            assert_eq!(config.pods().count(), 1);
+            drop(edits);
+            let late = editor.edit(|_: &PodConfig| (ApiChange::default(), ())).await;
+            assert_eq!(late, Err(EditError::Ending));
+        });
+    }
+}
