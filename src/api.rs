@@ -7,6 +7,7 @@
 
 pub mod base64;
 pub mod decode;
+pub mod managed_fields;
 pub mod object;
 pub mod pod;
 pub mod quantity;

@@ -32,6 +32,7 @@ use crate::kubelet::report::View;
 use crate::logging::chain;
 use crate::pleg::PlegUpdate;
 use crate::pod_config::PodConfig;
+use crate::pod_config::edit::Edit;
 use crate::pod_worker::PodWorkers;
 use crate::reconcile::merge::{PodChange, PodOp, first_seen};
 use crate::reconcile::pleg::{OrphanPod, PlegSnapshot, orphans};
@@ -40,7 +41,7 @@ use crate::rt::notify::Notifier;
 use crate::rt::shutdown::Shutdown;
 use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
 use crate::sys;
-use crate::types::PodUid;
+use crate::types::{PodSource, PodUid};
 
 /// How often to try again what the disk refused. Nothing happens while there is nothing to try.
 const RETRY_WRITES: Duration = Duration::from_secs(30);
@@ -61,6 +62,8 @@ pub struct Kubelet<R> {
     pub terminating: Vec<Pod>,
     /// What sources say.
     pub updates: mpsc::Receiver<SourceUpdate>,
+    /// What the node's own API changes.
+    pub edits: mpsc::Receiver<Edit>,
     /// What changes in the runtime.
     pub pleg: mpsc::Receiver<PlegUpdate>,
     /// What others see of the loop.
@@ -77,6 +80,7 @@ pub struct Kubelet<R> {
 enum Event {
     Shutdown,
     Source(SourceUpdate),
+    Edit(Edit),
     Pleg(PlegUpdate),
     /// Time to look at the set of pods that is on trial.
     Trial,
@@ -110,6 +114,7 @@ impl<R: Runtime> Kubelet<R> {
                 () = shutdown.asked() => Event::Shutdown,
                 // Losing these is safe: a message stays in its channel until it is received.
                 Some(update) = self.updates.recv() => Event::Source(update),
+                Some(edit) = self.edits.recv() => Event::Edit(edit),
                 Some(update) = self.pleg.recv() => Event::Pleg(update),
                 // Losing these is safe: the version stays changed until it is looked at, and the moment stays the same.
                 Ok(()) = statuses.changed(), if on_trial => Event::Trial,
@@ -122,12 +127,13 @@ impl<R: Runtime> Kubelet<R> {
                 () = self.view.served() => Event::Served,
             };
             self.view.set_busy(true);
-            if matches!(event, Event::Source(_) | Event::Pleg(_) | Event::Served) {
+            if matches!(event, Event::Source(_) | Event::Edit(_) | Event::Pleg(_) | Event::Served) {
                 quiet_at = Some(tokio::time::Instant::now() + QUIET);
             }
             match event {
                 Event::Shutdown => break,
                 Event::Source(update) => self.on_source(update).await,
+                Event::Edit(edit) => self.on_edit(edit).await,
                 Event::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
                     self.on_look(changed, version);
                     new_look = Some(snapshot);
@@ -185,6 +191,7 @@ impl<R: Runtime> Kubelet<R> {
         if !wanted.is_empty() {
             log::info!(pods = wanted.len(); "Starting from the remembered pods");
         }
+        self.view.heard(PodSource::Api);
         self.workers.keep_places(&wanted);
         for pod in wanted {
             self.workers.desire(pod);
@@ -200,6 +207,33 @@ impl<R: Runtime> Kubelet<R> {
         self.workers.look_if_objects_changed();
         self.view.heard(source);
         self.publish_sources();
+    }
+
+    /// Whoever asked is told when the change can be seen.
+    async fn on_edit(&mut self, edit: Edit) {
+        let result = match self.pod_config.edit(edit.decide).await {
+            Ok(mut edited) => {
+                for change in std::mem::take(&mut edited.changes) {
+                    match change.op {
+                        PodOp::Remove => {
+                            let grace = edited.take_grace(&change.pod.pod.metadata.uid);
+                            self.workers.remove(&change.pod.pod, grace);
+                        }
+                        _ => self.dispatch(change),
+                    }
+                }
+                // These are going already, and may be in a hurry now.
+                for (pod, grace) in edited.graces {
+                    self.workers.remove(&pod, grace);
+                }
+                self.workers.look_if_objects_changed();
+                self.publish_sources();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        // Nobody waits any more: the change stands.
+        let _ = edit.done.send(result);
     }
 
     async fn on_trial(&mut self) {

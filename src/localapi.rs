@@ -13,6 +13,7 @@ mod metrics;
 pub mod node;
 pub mod objects;
 pub mod openapi;
+pub mod patch;
 pub mod path;
 pub mod pod_columns;
 mod protobuf;
@@ -34,6 +35,7 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 
 use crate::clock::Clock;
+use crate::pod_config::edit::Editor;
 use crate::server::body::{self, Body};
 use crate::server::guest::{Guest, Visit};
 use crate::server::node::SharedNode;
@@ -54,6 +56,8 @@ pub struct LocalApi {
     pub(crate) node: SharedNode,
     /// The rest.
     pub(crate) cluster: SharedCluster,
+    /// Changes what is wanted.
+    pub(crate) editor: Editor,
     /// The time.
     pub(crate) clock: Clock,
     versions: RefCell<Versions>,
@@ -63,10 +67,10 @@ pub struct LocalApi {
 impl LocalApi {
     /// The API of this node.
     #[must_use]
-    pub fn new(node: SharedNode, cluster: SharedCluster, clock: Clock) -> Rc<Self> {
+    pub fn new(node: SharedNode, cluster: SharedCluster, editor: Editor, clock: Clock) -> Rc<Self> {
         let base = u64::try_from(clock.now().as_nanos() / 1_000_000).unwrap_or_default();
         let versions = RefCell::new(Versions::new(base));
-        Rc::new(Self { node, cluster, clock, versions, watchers: Watchers::default() })
+        Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::default() })
     }
 
     /// All objects of a store as they are now, with their versions. Whoever watches hears of what has changed.

@@ -10,6 +10,7 @@ pub use local::LocalObjects;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::api::managed_fields::ManagedFields;
 use crate::api::pod::StringMap;
 use crate::api::quantity::Quantity;
 use crate::types::Timestamp;
@@ -32,10 +33,12 @@ pub enum ObjectKind {
     Secret,
     /// `PersistentVolumeClaim`.
     PersistentVolumeClaim,
+    /// `Namespace`: in none itself.
+    Namespace,
 }
 
 impl ObjectKind {
-    /// All of them.
+    /// Those that live in namespaces.
     pub const ALL: [Self; 3] = [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim];
 
     /// The word of `kind`.
@@ -45,13 +48,14 @@ impl ObjectKind {
             Self::ConfigMap => "ConfigMap",
             Self::Secret => "Secret",
             Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Self::Namespace => "Namespace",
         }
     }
 
     /// The kind of that word.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+        Self::ALL.into_iter().chain([Self::Namespace]).find(|kind| kind.as_str() == name)
     }
 }
 
@@ -68,6 +72,9 @@ pub struct ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            return write!(formatter, "{} {}", self.kind.as_str(), self.name);
+        }
         write!(formatter, "{} {}/{}", self.kind.as_str(), self.namespace, self.name)
     }
 }
@@ -83,6 +90,8 @@ pub struct LocalObject {
     pub annotations: StringMap,
     /// When a source spoke of it for the first time.
     pub created: Timestamp,
+    /// `metadata.managedFields`; none of an object from a manifest.
+    pub managed_fields: ManagedFields,
     /// The rest.
     pub content: ObjectContent,
 }
@@ -108,6 +117,8 @@ pub enum ObjectContent {
     },
     /// Of a PersistentVolumeClaim.
     Claim(ClaimSpec),
+    /// Of a Namespace: nothing.
+    Namespace,
 }
 
 impl fmt::Debug for ObjectContent {
@@ -121,6 +132,7 @@ impl fmt::Debug for ObjectContent {
                 formatter.debug_tuple("Secret").field(secret_type).field(&keys).field(immutable).finish()
             }
             Self::Claim(claim) => claim.fmt(formatter),
+            Self::Namespace => formatter.write_str("Namespace"),
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Owns the desired set, the objects and what is wrong with the sources. Must not know workers, nor how a source reads.
 
+pub mod edit;
 mod staging;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,12 +15,13 @@ use crate::api::pod::PodStatus;
 use crate::clock::Clock;
 use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
 use crate::events::{EventRecorder, EventType};
-use crate::objects::LocalObjects;
+use crate::objects::{LocalObjects, ObjectKey};
 use crate::reconcile::local_objects::{ObjectFinding, ObjectSets};
 use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
 use crate::reconcile::rollback::{Fallback, Progress, Stage, Verdict, answer_digest, progress};
 use crate::store::{StoreHandle, StoredSource};
 use crate::types::{PodSource, PodUid, Timestamp};
+use edit::{API_ORIGIN, ApiChange, Decide, Edited};
 pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
 use staging::{Staging, shown};
 
@@ -87,13 +89,21 @@ impl PodConfig {
             let pods = source.pods.into_iter().map(|pod| (pod.pod.metadata.uid.clone(), pod)).collect();
             desired.sources.insert(source.source, SourceState { pods, ..SourceState::default() });
         }
+        if registered.contains(&PodSource::Api) {
+            // What the store remembers of it is all there is to know.
+            desired.sources.entry(PodSource::Api).or_default().seen = true;
+        }
         let object_sets = ObjectSets::remembered(remembered);
         objects.replace(object_sets.effective());
         let mut config = Self {
             desired,
             object_sets,
             objects,
-            views: registered.iter().map(|source| (*source, SourceView::default())).collect(),
+            views: registered
+                .iter()
+                .filter(|source| **source != PodSource::Api)
+                .map(|source| (*source, SourceView::default()))
+                .collect(),
             registered,
             unwritten: BTreeMap::new(),
             store,
@@ -415,13 +425,114 @@ impl PodConfig {
         }
     }
 
+    /// The wanted pod of this name, and whose it is.
+    #[must_use]
+    pub fn find_pod(&self, namespace: &str, name: &str) -> Option<(PodSource, &SourcePod)> {
+        self.desired.pods().find(|(_, pod)| {
+            let metadata = &pod.pod.metadata;
+            metadata.namespace == namespace && metadata.name == name
+        })
+    }
+
+    /// Every wanted pod and whose it is.
+    pub fn pods_by_source(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
+        self.desired.pods()
+    }
+
+    /// The object of this key that counts, and whose it is.
+    #[must_use]
+    pub fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
+        self.objects_by_source().find(|(_, object)| object.object.key == *key)
+    }
+
+    /// Every object and whose it is; of one key the one that counts first.
+    pub fn objects_by_source(&self) -> impl Iterator<Item = (PodSource, &SourceObject)> {
+        let sources = self.object_sets.sources.iter();
+        sources.flat_map(|(source, objects)| objects.values().map(|object| (*source, object)))
+    }
+
+    /// Has `decide` look at what is wanted, and changes what came through the API as it says. When this returns, the change
+    /// is on disk and may be acted on.
+    ///
+    /// # Errors
+    /// The disk refuses: nothing has changed.
+    pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
+        let change = decide(self);
+        if change.is_empty() {
+            return Ok(Edited::default());
+        }
+        let now = self.clock.now();
+        let source = PodSource::Api;
+        let (pods, objects) = self.after(&change);
+        let merged = merge(&self.desired, source, Some(pods), now);
+        let object_sets = self.object_sets.merge(source, objects);
+        let pods: Vec<SourcePod> = merged
+            .desired
+            .sources
+            .get(&source)
+            .into_iter()
+            .flat_map(|state| state.pods.values().cloned())
+            .collect();
+        let objects: Vec<SourceObject> = object_sets
+            .sources
+            .get(&source)
+            .into_iter()
+            .flat_map(|objects| objects.values().cloned())
+            .collect();
+        let written = self.store.commit_source(source, &pods, &objects, None).await;
+        if let Err(error) = written {
+            let error = crate::logging::chain(&error);
+            log::warn!(source = source.as_str(), err = error; "Failed to write down a change, refusing it");
+            return Err(error);
+        }
+        self.desired = merged.desired;
+        self.object_sets = object_sets;
+        self.objects.replace(self.object_sets.effective());
+        let mut problems = self.note_findings(source, merged.findings, now);
+        problems.extend(self.note_object_findings(source, self.object_sets.findings(), now));
+        problems.retain(|problem| problem.origin == API_ORIGIN);
+        self.publish_problems(source, problems).await;
+        self.count(source);
+        log_changes(source, &merged.changes);
+        Ok(Edited { changes: merged.changes, graces: change.remove_pods })
+    }
+
+    /// The whole set of the API after a change.
+    fn after(&self, change: &ApiChange) -> (Vec<SourcePod>, Vec<SourceObject>) {
+        let source = PodSource::Api;
+        let origin = || API_ORIGIN.to_owned();
+        let goes = |pod: &SourcePod| {
+            let uid = &pod.pod.metadata.uid;
+            change.remove_pods.iter().any(|(gone, _)| gone.metadata.uid == *uid)
+                || change.put_pods.iter().any(|new| new.metadata.uid == *uid)
+        };
+        let known = self.desired.sources.get(&source).into_iter().flat_map(|state| state.pods.values());
+        let mut pods: Vec<SourcePod> = known.filter(|pod| !goes(pod)).cloned().collect();
+        pods.extend(change.put_pods.iter().map(|pod| SourcePod { pod: Rc::clone(pod), origin: origin() }));
+        let mut objects = self.object_sets.sources.get(&source).cloned().unwrap_or_default();
+        objects.retain(|key, _| !change.remove_objects.contains(key));
+        for object in &change.put_objects {
+            let new = SourceObject { object: Rc::clone(object), origin: origin() };
+            objects.insert(object.key.clone(), new);
+        }
+        (pods, objects.into_values().collect())
+    }
+
     fn count(&mut self, source: PodSource) {
         let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
         let objects = self.object_sets.sources.get(&source).map_or(0, BTreeMap::len);
         let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
         let on_trial = staging.is_some_and(|staging| matches!(staging.stage, Stage::Trial { .. }));
+        if source == PodSource::Api && pods + objects == 0 {
+            // Nobody uses it: there is nothing to show.
+            self.views.remove(&source);
+            return;
+        }
         let view = self.views.entry(source).or_default();
         (view.pods, view.objects, view.on_trial) = (pods, objects, on_trial);
+        if source == PodSource::Api {
+            (view.seen, view.answering) = (true, true);
+        }
     }
 
     /// Findings of the merge are problems of the source too; a known one keeps its first time.

@@ -5,6 +5,7 @@
 
 pub mod admission;
 pub mod allocatable;
+pub mod api_pod;
 pub mod containers;
 pub mod defaults;
 pub mod env;

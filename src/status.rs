@@ -20,6 +20,12 @@ struct Entry {
     status: PodStatus,
 }
 
+impl Entry {
+    fn is_going(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+}
+
 /// Latest statuses, shared by workers (who write their own pod's) and readers.
 pub struct StatusManager {
     store: StoreHandle,
@@ -53,9 +59,15 @@ impl StatusManager {
     /// A pod is wanted from now on. Until its worker has had a turn, [`Self::everybody`] has it with its remembered status.
     pub fn expect(&self, pod: &Rc<Pod>) {
         let uid = &pod.metadata.uid;
-        if !self.entries.borrow().contains_key(uid) {
-            self.expected.borrow_mut().insert(uid.clone(), Rc::clone(pod));
+        let mut entries = self.entries.borrow_mut();
+        match entries.get_mut(uid) {
+            None => drop(self.expected.borrow_mut().insert(uid.clone(), Rc::clone(pod))),
+            // Another version of it: whoever changed it reads what he wrote.
+            Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.pod = Rc::clone(pod),
+            Some(_) => return,
         }
+        drop(entries);
+        self.version.send_modify(|version| *version += 1);
     }
 
     /// Publishes a status. Writes to the store only what means something new.

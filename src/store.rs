@@ -462,8 +462,16 @@ fn object_row(object: &SourceObject) -> ObjectRow {
         origin: object.origin.clone(),
         json: wire::to_value(&object.object, wire::Values::LeftOut).to_string(),
         values: match content {
-            ObjectContent::Secret { data, .. } => data.clone(),
-            ObjectContent::ConfigMap { .. } | ObjectContent::Claim(_) => ObjectData::new(),
+            ObjectContent::Secret { data, .. } => {
+                let mut values = data.clone();
+                if let Some(copy) = object.object.annotations.get(wire::LAST_APPLIED) {
+                    values.insert(objects::LAST_APPLIED.to_owned(), copy.clone().into_bytes());
+                }
+                values
+            }
+            ObjectContent::ConfigMap { .. } | ObjectContent::Claim(_) | ObjectContent::Namespace => {
+                ObjectData::new()
+            }
         },
     }
 }

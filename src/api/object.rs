@@ -1,4 +1,4 @@
-//! `v1.ConfigMap`, `v1.Secret` and `v1.PersistentVolumeClaim`, as far as a node without an apiserver honours them.
+//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim` and `v1.Namespace`, as far as a node without an apiserver honours them.
 //!
 //! Owns shapes only. The types of Secrets have no `Debug` that shows values. Must not know what is valid.
 
@@ -30,6 +30,15 @@ wire! {
         pub immutable: Option<bool>,
         pub data: BTreeMap<String, Encoded>,
         pub string_data: BTreeMap<String, Encoded>,
+    }
+
+    /// `v1.Namespace`.
+    pub struct Namespace {
+        pub api_version: String,
+        pub kind: String,
+        pub metadata: ObjectMeta,
+        pub spec: Option<Value>,
+        pub status: Option<Value>,
     }
 
     /// `v1.PersistentVolumeClaim`.
@@ -81,6 +90,8 @@ pub enum AnyObject {
     Secret(Secret),
     /// A claim.
     Claim(Box<PersistentVolumeClaim>),
+    /// A Namespace.
+    Namespace(Namespace),
 }
 
 impl AnyObject {
@@ -91,6 +102,17 @@ impl AnyObject {
             Self::ConfigMap(object) => &object.metadata,
             Self::Secret(object) => &object.metadata,
             Self::Claim(object) => &object.metadata,
+            Self::Namespace(object) => &object.metadata,
+        }
+    }
+
+    /// `metadata`, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::ConfigMap(object) => &mut object.metadata,
+            Self::Secret(object) => &mut object.metadata,
+            Self::Claim(object) => &mut object.metadata,
+            Self::Namespace(object) => &mut object.metadata,
         }
     }
 }

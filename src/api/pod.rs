@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::managed_fields::ManagedFields;
 use crate::api::quantity::Quantity;
 use crate::api::wire;
 use crate::types::{PodRef, PodUid, Timestamp};
@@ -57,7 +58,7 @@ wire! {
         pub annotations: StringMap,
         pub owner_references: Vec<Value>,
         pub finalizers: Vec<String>,
-        pub managed_fields: Vec<Value>,
+        pub managed_fields: ManagedFields,
     }
 
     /// `v1.PodSpec`.

@@ -31,6 +31,7 @@ pub(super) fn plural(kind: ObjectKind) -> &'static str {
         ObjectKind::ConfigMap => "configmaps",
         ObjectKind::Secret => "secrets",
         ObjectKind::PersistentVolumeClaim => "persistentvolumeclaims",
+        ObjectKind::Namespace => "namespaces",
     }
 }
 
@@ -150,6 +151,7 @@ fn render(
 fn header(kind: ObjectKind, wide: bool) -> Vec<String> {
     let (columns, more): (&[&str], &[&str]) = match kind {
         ObjectKind::ConfigMap => (&["NAME", "DATA", "AGE"], &["ORIGIN"]),
+        ObjectKind::Namespace => (&["NAME", "AGE"], &["ORIGIN"]),
         ObjectKind::Secret => (&["NAME", "TYPE", "DATA", "AGE"], &["ORIGIN"]),
         ObjectKind::PersistentVolumeClaim => (
             &["NAME", "STATUS", "VOLUME", "CAPACITY", "ACCESS MODES", "STORAGECLASS", "AGE"],
@@ -169,6 +171,7 @@ fn row(kind: ObjectKind, report: &ObjectReport, wide: bool, now: Timestamp) -> V
     let mut row = vec![at("/metadata/name")];
     match kind {
         ObjectKind::ConfigMap => row.extend([data, since]),
+        ObjectKind::Namespace => row.push(since),
         ObjectKind::Secret => row.extend([at("/type"), data, since]),
         ObjectKind::PersistentVolumeClaim => row.extend([
             at("/status/phase"),
@@ -225,7 +228,7 @@ fn page(kind: ObjectKind, report: &ObjectReport, pods: &[crate::api::pod::Pod], 
         field("Immutable", "true");
     }
     match kind {
-        ObjectKind::ConfigMap => {}
+        ObjectKind::ConfigMap | ObjectKind::Namespace => {}
         ObjectKind::Secret => field("Type", text(object, "/type")),
         ObjectKind::PersistentVolumeClaim => {
             field("StorageClass", text(object, "/spec/storageClassName"));

@@ -18,6 +18,8 @@ use crate::localapi::cluster::{Changes, Cluster};
 use crate::localapi::discovery::RELEASE;
 use crate::localapi::node::{Condition, NodeState};
 use crate::localapi::resource::Store;
+use crate::objects::{ObjectKind, wire};
+use crate::pod_config::edit::Editor;
 use crate::reconcile::admission::{go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
 use crate::server::guest::SharedGuest;
@@ -42,7 +44,7 @@ pub(super) fn local_api(
     resolved: &Resolved,
     executor: Option<&ExecutorConfig>,
     node: &SharedNode,
-    (view, statuses, events, clock): (&Rc<View>, &Rc<StatusManager>, &EventRecorder, &Clock),
+    (view, statuses, events, clock, editor): (&Rc<View>, &Rc<StatusManager>, &EventRecorder, &Clock, &Editor),
 ) -> SharedGuest {
     let cluster = LocalCluster {
         view: Rc::clone(view),
@@ -51,7 +53,7 @@ pub(super) fn local_api(
         clock: clock.clone(),
         node: facts(resolved, executor, clock.now()),
     };
-    LocalApi::new(Rc::clone(node), Rc::new(cluster), clock.clone())
+    LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone())
 }
 
 fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp) -> NodeState {
@@ -126,7 +128,9 @@ fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition 
 
 impl Cluster for LocalCluster {
     fn objects(&self) -> Vec<SourceObject> {
-        self.view.objects()
+        let mut objects = self.view.objects();
+        objects.retain(|object| object.object.key.kind != ObjectKind::Namespace);
+        objects
     }
 
     fn events(&self) -> Vec<StoredEvent> {
@@ -134,7 +138,9 @@ impl Cluster for LocalCluster {
     }
 
     fn namespaces(&self) -> Vec<Value> {
-        Vec::new()
+        let made =
+            self.view.objects().into_iter().filter(|object| object.object.key.kind == ObjectKind::Namespace);
+        made.map(|object| wire::to_value(&object.object, wire::Values::Shown)).collect()
     }
 
     fn claim_directory(&self, namespace: &str, name: &str) -> String {

@@ -13,6 +13,7 @@ use crate::desired::SourceObject;
 use crate::events::EventRecorder;
 use crate::kubelet::memory::ObjectTrouble;
 use crate::pod_config::SourceView;
+use crate::pod_config::edit::API_ORIGIN;
 use crate::runtime::{RuntimeError, RuntimeVersion};
 use crate::server::report::{
     AgentMode, AgentReport, EventReport, ObjectCounts, ObjectDetail, RuntimeReport, SourceReport,
@@ -283,7 +284,10 @@ impl View {
     fn source_report(&self, source: PodSource, view: &SourceView) -> SourceReport {
         SourceReport {
             name: source.as_str().to_owned(),
-            origin: self.identity.origins.get(&source).cloned().unwrap_or_default(),
+            origin: match source {
+                PodSource::Api => API_ORIGIN.to_owned(),
+                _ => self.identity.origins.get(&source).cloned().unwrap_or_default(),
+            },
             state: match (view.seen, view.answering) {
                 (_, true) if view.on_trial => SourceState::Trial,
                 (_, true) => SourceState::Ok,

@@ -29,6 +29,7 @@ use crate::kubelet::window::{Enter, Window};
 use crate::kubelet::{Kubelet, cluster, embedded, logs};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
+use crate::pod_config::edit::{Edit, Editor};
 use crate::pod_config::{PodConfig, RollbackConfig};
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::prober::{Prober, ProberConfig};
@@ -308,6 +309,8 @@ struct House<R> {
     runtime_name: Rc<RefCell<String>>,
     registered: Vec<PodSource>,
     rollback: Option<RollbackConfig>,
+    editor: Editor,
+    edits: Option<mpsc::Receiver<Edit>>,
     write_behind: tokio::task::JoinHandle<()>,
 }
 
@@ -342,10 +345,12 @@ impl<R: Runtime> House<R> {
             volumes_dir: root.join(VOLUMES_DIR),
             object_trouble: object_trouble(&key, &loaded),
         };
-        let registered: Vec<PodSource> = identity.origins.keys().copied().collect();
-        if registered.is_empty() {
+        // What came through the API stays whatever is served now.
+        let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();
+        if identity.origins.is_empty() {
             log::warn!("No source of pods is configured: give --manifest-dir or --manifest-url");
         }
+        let (editor, edits) = Editor::channel();
         Ok(Self {
             view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
             workers: worker_config(resolved, &executor),
@@ -363,6 +368,8 @@ impl<R: Runtime> House<R> {
             runtime_name,
             registered,
             rollback: rollback(resolved),
+            editor,
+            edits: Some(edits),
         })
     }
 
@@ -434,7 +441,7 @@ impl<R: Runtime> House<R> {
             runtime: Rc::clone(&self.runtime),
             stats: serving::stats(resolved, Rc::<LocalObjects>::clone(&self.objects), &self.clock),
         });
-        let parts = (&self.view, &self.statuses, &self.events, &self.clock);
+        let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);
         let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts);
         let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
         let (begun, clock) = (Rc::clone(&self.view), self.clock.clone());
@@ -497,6 +504,7 @@ impl<R: Runtime> House<R> {
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates,
+            edits: self.edits.take().expect("made once in open, used once here"),
             pleg,
             view: Rc::clone(&self.view),
             clock: self.clock.clone(),

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+#[cfg(test)]
+use crate::api::managed_fields::ManagedFields;
+
 use super::{
     ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
     ObjectKind, ObjectLookup, wire,
@@ -103,7 +106,14 @@ impl LocalObjects {
             Some(content) => {
                 let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
                 let created = crate::types::Timestamp::default();
-                let object = LocalObject { key: key.clone(), labels, annotations, created, content };
+                let object = LocalObject {
+                    key: key.clone(),
+                    labels,
+                    annotations,
+                    created,
+                    managed_fields: ManagedFields::default(),
+                    content,
+                };
                 objects.insert(key, Rc::new(object));
             }
             None => drop(objects.remove(&key)),

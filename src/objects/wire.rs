@@ -13,14 +13,14 @@ use super::{
 };
 use crate::api::base64;
 use crate::api::decode::decode;
-use crate::api::object::{ConfigMap, Encoded, PersistentVolumeClaim, Secret};
-use crate::api::pod::ObjectMeta;
+use crate::api::object::{ConfigMap, Encoded, Namespace, PersistentVolumeClaim, Secret};
+use crate::api::pod::{ObjectMeta, StringMap};
 
 /// `resources.requests` of a claim.
 pub const STORAGE: &str = "storage";
 
 /// kubectl's copy of the whole manifest, values included.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Fields and keys whose values are not base64.
 pub type BadKeys = Vec<(&'static str, String)>;
@@ -46,11 +46,9 @@ pub fn config_map(wire: ConfigMap) -> (LocalObject, BadKeys) {
     (object(ObjectKind::ConfigMap, wire.metadata, content), bad)
 }
 
-/// A Secret, and the keys that could not be decoded. `stringData` wins over `data`, as upstream; an annotation that repeats
-/// the values is dropped.
+/// A Secret, and the keys that could not be decoded. `stringData` wins over `data`, as upstream.
 #[must_use]
-pub fn secret(mut wire: Secret) -> (LocalObject, BadKeys) {
-    wire.metadata.annotations.remove(LAST_APPLIED);
+pub fn secret(wire: Secret) -> (LocalObject, BadKeys) {
     let (mut data, bad) = decoded(wire.data, "data");
     data.extend(wire.string_data.into_iter().map(|(key, value)| (key, value.0.into_bytes())));
     let secret_type = if wire.secret_type.is_empty() { OPAQUE.to_owned() } else { wire.secret_type };
@@ -70,6 +68,13 @@ pub fn claim(wire: PersistentVolumeClaim) -> LocalObject {
     object(ObjectKind::PersistentVolumeClaim, wire.metadata, content)
 }
 
+/// A Namespace.
+#[must_use]
+pub fn namespace(wire: Namespace) -> LocalObject {
+    let object = object(ObjectKind::Namespace, wire.metadata, ObjectContent::Namespace);
+    LocalObject { key: ObjectKey { namespace: String::new(), ..object.key }, ..object }
+}
+
 /// An object from its own JSON, as [`to_value`] writes it.
 ///
 /// # Errors
@@ -81,6 +86,7 @@ pub fn from_value(kind: ObjectKind, value: Value) -> Result<LocalObject, String>
         ObjectKind::PersistentVolumeClaim => {
             decode(value).map(|decoded| (claim(decoded.object), BadKeys::new()))
         }
+        ObjectKind::Namespace => decode(value).map(|decoded| (namespace(decoded.object), BadKeys::new())),
     }
     .map_err(
         |error| if kind == ObjectKind::Secret { without_values(&error.path) } else { error.to_string() },
@@ -104,15 +110,25 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
         "kind": key.kind.as_str(),
         "metadata": {
             "name": key.name,
-            "namespace": key.namespace,
             "uid": uid(key),
             "creationTimestamp": object.created.to_rfc3339(),
         },
     });
+    let metadata = &mut value["metadata"];
+    if !key.namespace.is_empty() {
+        metadata["namespace"] = json!(key.namespace);
+    }
     for (field, map) in [("labels", &object.labels), ("annotations", &object.annotations)] {
+        // It repeats the values.
+        let is_hidden =
+            |name: &str| key.kind == ObjectKind::Secret && values != Values::Shown && name == LAST_APPLIED;
+        let map: StringMap = map.clone().into_iter().filter(|(name, _)| !is_hidden(name)).collect();
         if !map.is_empty() {
-            value["metadata"][field] = json!(map);
+            metadata[field] = json!(map);
         }
+    }
+    if !object.managed_fields.is_empty() {
+        metadata["managedFields"] = json!(object.managed_fields);
     }
     match &object.content {
         ObjectContent::ConfigMap { data, immutable } => {
@@ -136,6 +152,10 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
             put(&mut value, "immutable", immutable.then_some(true).into());
         }
         ObjectContent::Claim(claim) => put_claim(&mut value, key, claim),
+        ObjectContent::Namespace => {
+            value["spec"] = json!({"finalizers": ["kubernetes"]});
+            value["status"] = json!({"phase": "Active"});
+        }
     }
     value
 }
@@ -191,6 +211,7 @@ fn object(kind: ObjectKind, metadata: ObjectMeta, content: ObjectContent) -> Loc
         labels: metadata.labels,
         annotations: metadata.annotations,
         created: metadata.creation_timestamp.unwrap_or_default(),
+        managed_fields: metadata.managed_fields,
         content,
     }
 }
@@ -232,7 +253,7 @@ mod tests {
             (secret_type.as_str(), data["a"].as_slice(), data["b"].as_slice()),
             (OPAQUE, &b"new"[..], &b"keep"[..])
         );
-        assert!(secret.annotations.is_empty());
+        assert!(secret.annotations.contains_key(LAST_APPLIED));
         assert_eq!(read(ObjectKind::Secret, to_value(&secret, Values::Shown)), secret);
         let map = json!({"metadata": {"name": "m"}, "data": {"a": "x\n"}, "binaryData": {"b": "AP8="}});
         let map = read(ObjectKind::ConfigMap, map);
@@ -256,7 +277,17 @@ mod tests {
         let hidden = to_value(&secret, Values::Hidden);
         assert_eq!(hidden["data"]["k"], "<7 bytes, hidden>");
         assert_eq!(from_value(ObjectKind::Secret, hidden).unwrap_err(), "data[k]: not base64");
-        assert_eq!(to_value(&secret, Values::LeftOut).get("data"), None);
+        let secret = read(
+            ObjectKind::Secret,
+            json!({"metadata": {"name": "s", "annotations": {LAST_APPLIED: "hunter2", "a": "b"}}}),
+        );
+        for values in [Values::Hidden, Values::LeftOut] {
+            let written = to_value(&secret, values);
+            assert_eq!(
+                (written.get("data"), &written["metadata"]["annotations"]),
+                (None, &json!({"a": "b"}))
+            );
+        }
     }
 
     #[test]

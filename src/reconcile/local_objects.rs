@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use crate::api::managed_fields::ManagedFields;
 use crate::api::object::AnyObject;
 use crate::desired::SourceObject;
 use crate::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, wire};
@@ -44,29 +45,42 @@ pub struct InvalidObject {
     pub errors: Vec<FieldError>,
 }
 
-/// Makes a decoded object ready: defaults, base64, `stringData`, validation. Beside it what is accepted and not acted on.
+/// Makes an object of a manifest ready: as [`accept`], without what only an API keeps. An annotation that repeats the values of a
+/// Secret is dropped. Beside it what is accepted and not acted on.
 ///
 /// # Errors
 /// Every broken rule.
 pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
+    let mut object = accept(decoded)?;
+    object.managed_fields = ManagedFields::default();
+    if object.key.kind == ObjectKind::Secret {
+        object.annotations.remove(wire::LAST_APPLIED);
+    }
+    let ignored = ignored(&object);
+    Ok((object, ignored))
+}
+
+/// Makes a decoded object ready: defaults, base64, `stringData`, validation.
+///
+/// # Errors
+/// Every broken rule.
+pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
     // Borrowed by the validation, which knows fields that mean nothing here.
     let written = decoded.clone();
     let (object, bad) = match decoded {
         AnyObject::ConfigMap(map) => wire::config_map(map),
         AnyObject::Secret(secret) => wire::secret(secret),
         AnyObject::Claim(claim) => (wire::claim(*claim), Vec::new()),
+        AnyObject::Namespace(namespace) => (wire::namespace(namespace), Vec::new()),
     };
     let object = LocalObject { created: Timestamp::default(), ..object };
     let errors = validate_object(&written, &object, &bad);
-    if errors.is_empty() {
-        let ignored = ignored(&object);
-        Ok((object, ignored))
-    } else {
-        Err(InvalidObject { kind: object.key.kind, errors })
-    }
+    if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
 }
 
-fn ignored(object: &LocalObject) -> Vec<String> {
+/// What is accepted of an object and not acted on.
+#[must_use]
+pub fn ignored(object: &LocalObject) -> Vec<String> {
     match &object.content {
         ObjectContent::Claim(claim) => claim
             .storage_class
@@ -89,6 +103,7 @@ pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
         && known.key == new.key
         && known.labels == new.labels
         && known.annotations == new.annotations
+        && known.managed_fields == new.managed_fields
 }
 
 /// The object to go on with when `known` is there and `new` is said: the very same one while nothing has changed, since

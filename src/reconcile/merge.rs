@@ -56,7 +56,7 @@ pub enum PodOp {
     Update,
     /// Its deletion has been asked for.
     Delete,
-    /// Only its status differs from what we know.
+    /// Only its status, or who manages its fields, differs from what we know.
     Reconcile,
 }
 
@@ -243,7 +243,7 @@ fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
     let SourcePod { pod: new, origin } = new;
     let op = if is_semantically_different(&known.pod, &new) {
         if new.metadata.deletion_timestamp.is_some() { Some(PodOp::Delete) } else { Some(PodOp::Update) }
-    } else if known.pod.status != new.status {
+    } else if known.pod.status != new.status || is_owned_otherwise(&known.pod, &new) {
         Some(PodOp::Reconcile)
     } else {
         None
@@ -257,10 +257,21 @@ fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
         pod.metadata.deletion_timestamp = new.metadata.deletion_timestamp;
         pod.metadata.deletion_grace_period_seconds = new.metadata.deletion_grace_period_seconds;
         pod.metadata.generation = new.metadata.generation;
+        pod.metadata.managed_fields = new.metadata.managed_fields;
+        pod.metadata.owner_references = new.metadata.owner_references;
+        pod.metadata.finalizers = new.metadata.finalizers;
         pod.spec = new.spec;
         pod.status = new.status;
     }
     (op, SourcePod { pod: known, origin })
+}
+
+/// What is kept of a pod and means nothing to who runs it.
+fn is_owned_otherwise(known: &Pod, new: &Pod) -> bool {
+    let (known, new) = (&known.metadata, &new.metadata);
+    known.managed_fields != new.managed_fields
+        || known.owner_references != new.owner_references
+        || known.finalizers != new.finalizers
 }
 
 /// Annotations that say where and when we saw a pod: never compared, never overwritten.

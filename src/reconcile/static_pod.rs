@@ -109,6 +109,12 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
     Ok(pod)
 }
 
+/// The kind of object that only an apiserver has and this pod refers to, in upstream's words.
+#[must_use]
+pub fn refused_reference(pod: &Pod) -> Option<&'static str> {
+    references::check(&pod.spec).err()
+}
+
 /// 128 bits over the defaulted pod, the node and the place it is written at, as 32 hex digits. The pod is hashed as
 /// canonical JSON (fields in the type's order, maps sorted, defaults left out), so that comments, key order and spelled
 /// out defaults do not matter while any change of meaning does.

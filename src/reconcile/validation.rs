@@ -17,7 +17,7 @@ mod volume;
 pub use field::{FieldError, FieldErrorKind};
 pub use object::{refused_change, validate_object};
 
-use crate::api::pod::{ObjectMeta, Pod, StringMap};
+use crate::api::pod::{ObjectMeta, Pod, ResourceRequirements, StringMap};
 use field::{Errors, Path};
 
 /// Bytes of all annotations of an object together.
@@ -29,6 +29,59 @@ pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata(&pod.metadata, &Path::Root("metadata"), &mut errors);
     spec::validate(&pod.spec, &Path::Root("spec"), &mut errors);
+    errors.0
+}
+
+/// Everything that is wrong with ephemeral containers that are to join a pod (upstream: `validateEphemeralContainers`).
+#[must_use]
+pub fn validate_ephemeral(pod: &Pod) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    let spec = Path::Root("spec");
+    let all = spec.child("ephemeralContainers");
+    let taken = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    let mut names: Vec<&str> = taken.map(|container| container.name.as_str()).collect();
+    for (index, container) in pod.spec.ephemeral_containers.iter().enumerate() {
+        let at = all.index(index);
+        errors.name(&at.child("name"), &container.name, names::dns_label);
+        if names.contains(&container.name.as_str()) {
+            errors.duplicate(&at.child("name"), &container.name);
+        }
+        names.push(&container.name);
+        errors.present(&at.child("image"), &container.image);
+        let policies = ["Always", "IfNotPresent", "Never"];
+        errors.one_of(&at.child("imagePullPolicy"), &container.image_pull_policy, &policies);
+        let target = &container.target_container_name;
+        let is_there = pod.spec.containers.iter().any(|container| container.name == *target);
+        if !target.is_empty() && !is_there {
+            errors.not_found(&at.child("targetContainerName"), target);
+        }
+        let resources = &container.resources;
+        for (field, is_set) in [
+            ("ports", !container.ports.is_empty()),
+            ("livenessProbe", container.liveness_probe.is_some()),
+            ("readinessProbe", container.readiness_probe.is_some()),
+            ("startupProbe", container.startup_probe.is_some()),
+            ("lifecycle", container.lifecycle.is_some()),
+            ("resources", *resources != ResourceRequirements::default()),
+            ("resizePolicy", !container.resize_policy.is_empty()),
+            ("restartPolicy", container.restart_policy.is_some()),
+        ] {
+            if is_set {
+                errors.forbidden(&at.child(field), "cannot be set for an Ephemeral Container");
+            }
+        }
+        for (index, mount) in container.volume_mounts.iter().enumerate() {
+            let mounts = at.child("volumeMounts");
+            let mount_at = mounts.index(index);
+            if !pod.spec.volumes.iter().any(|volume| volume.name == mount.name) {
+                errors.not_found(&mount_at.child("name"), &mount.name);
+            }
+            errors.present(&mount_at.child("mountPath"), &mount.mount_path);
+            if !mount.sub_path.is_empty() || !mount.sub_path_expr.is_empty() {
+                errors.forbidden(&mount_at.child("subPath"), "cannot be set for an Ephemeral Container");
+            }
+        }
+    }
     errors.0
 }
 

@@ -120,6 +120,8 @@ impl ObjectCounts {
                 ObjectKind::ConfigMap => counts.config_maps += 1,
                 ObjectKind::Secret => counts.secrets += 1,
                 ObjectKind::PersistentVolumeClaim => counts.persistent_volume_claims += 1,
+                // They hold nothing.
+                ObjectKind::Namespace => {}
             }
         }
         counts

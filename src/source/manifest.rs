@@ -289,7 +289,10 @@ enum Kind {
 }
 
 /// The object and the fields its type does not have.
-fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
+///
+/// # Errors
+/// The first field whose value does not fit.
+pub fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
     Ok(match kind {
         ObjectKind::ConfigMap => {
             let decoded = decode(value)?;
@@ -302,6 +305,10 @@ fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<Strin
         ObjectKind::PersistentVolumeClaim => {
             let decoded = decode(value)?;
             (AnyObject::Claim(Box::new(decoded.object)), decoded.unknown_fields)
+        }
+        ObjectKind::Namespace => {
+            let decoded = decode(value)?;
+            (AnyObject::Namespace(decoded.object), decoded.unknown_fields)
         }
     })
 }

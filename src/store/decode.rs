@@ -3,7 +3,7 @@
 //! Owns leniency. Must not know SQL.
 
 use super::db::RawLoaded;
-use super::objects::RawObject;
+use super::objects::{LAST_APPLIED, RawObject};
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
 use super::trial;
 use crate::api::decode::decode;
@@ -111,6 +111,10 @@ fn local_object(row: RawObject) -> Result<LocalObject, String> {
         let values: Result<ObjectData, String> =
             row.values.into_iter().map(|(key, value)| Ok((key, value?))).collect();
         *data = values?;
+        if let Some(copy) = data.remove(LAST_APPLIED) {
+            let copy = String::from_utf8(copy).map_err(|error| error.to_string())?;
+            object.annotations.insert(wire::LAST_APPLIED.to_owned(), copy);
+        }
     }
     Ok(object)
 }

@@ -85,6 +85,9 @@ pub(super) fn put_objects(
     Ok(written)
 }
 
+/// The place of kubectl's copy of a Secret among its values: it repeats them. No key of a Secret looks like this.
+pub(crate) const LAST_APPLIED: &str = "/last-applied";
+
 /// The kind whose values are kept apart.
 pub(crate) const SECRET: &str = "Secret";
 

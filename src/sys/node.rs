@@ -17,6 +17,14 @@ pub fn hostname() -> std::io::Result<String> {
         .map_err(|name| std::io::Error::other(format!("host name {} is not UTF-8", name.display())))
 }
 
+/// A random uid in the form that Kubernetes gives its objects, from the kernel.
+///
+/// # Errors
+/// No procfs.
+pub fn random_uid() -> std::io::Result<String> {
+    std::fs::read_to_string("/proc/sys/kernel/random/uuid").map(|text| text.trim().to_owned())
+}
+
 /// Addresses of interfaces that are up, loopback and link-local ones left out; IPv4 first, in the kernel's order.
 #[must_use]
 pub fn addresses() -> Vec<IpAddr> {

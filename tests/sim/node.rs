@@ -20,6 +20,7 @@ use edge_agent::kubelet::Kubelet;
 use edge_agent::kubelet::report::{Identity, View};
 use edge_agent::objects::LocalObjects;
 use edge_agent::pleg::{self, PlegConfig};
+use edge_agent::pod_config::edit::Editor;
 use edge_agent::pod_config::{PodConfig, RollbackConfig};
 use edge_agent::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::prober::{Prober, ProberConfig};
@@ -337,6 +338,7 @@ impl Node {
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates: update_receiver,
+            edits: Editor::channel().1,
             pleg,
             view: Rc::clone(&view),
             clock,

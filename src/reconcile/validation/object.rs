@@ -25,7 +25,15 @@ const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 #[must_use]
 pub fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    let meta = ObjectMeta { namespace: object.key.namespace.clone(), ..wire.metadata().clone() };
+    let mut meta = ObjectMeta { namespace: object.key.namespace.clone(), ..wire.metadata().clone() };
+    if object.content == ObjectContent::Namespace {
+        // It names a directory of claims, and is as short as what stands in front of a name elsewhere.
+        errors.name(&Path::Root("metadata").child("name"), &meta.name, names::dns_label);
+        if !errors.0.is_empty() {
+            return errors.0;
+        }
+        meta.namespace.clone_from(&meta.name);
+    }
     metadata(&meta, &Path::Root("metadata"), &mut errors);
     for (field, key) in bad {
         let detail =
@@ -42,6 +50,7 @@ pub fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) ->
                 claim_spec(&wire.spec, claim, &object.key, &mut errors);
             }
         }
+        ObjectContent::Namespace => {}
     }
     errors.0
 }

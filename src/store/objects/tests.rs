@@ -219,3 +219,22 @@ fn another_process_reads_all_but_encrypted_secrets() {
     assert!(loaded.unreadable[0].message.contains("encrypted"));
     drop(store);
 }
+
+/// kubectl keeps a copy of the whole manifest in an annotation of what it applies.
+#[test]
+fn the_copy_of_a_secret_that_kubectl_keeps_is_as_secret_as_the_secret() {
+    for key in [StoreKey::None, key(1)] {
+        let directory = Directory::new("copy");
+        let copy = format!("{{\"stringData\":{{\"password\":\"{VALUE}\"}}}}");
+        let annotations = json!({wire::LAST_APPLIED: copy, "plain": "text"});
+        let applied = object(
+            ObjectKind::Secret,
+            json!({"metadata": {"name": "s", "annotations": annotations}, "stringData": {"password": VALUE}}),
+        );
+        let store = directory.open(&key);
+        assert!(put(&store, std::slice::from_ref(&applied)) > 0);
+        assert_eq!(put(&store, std::slice::from_ref(&applied)), 0, "nothing has changed");
+        assert_eq!(objects(&load(&store)), [applied]);
+        assert_eq!(directory.holds(VALUE), matches!(key, StoreKey::None));
+    }
+}

@@ -1,0 +1,213 @@
+//! Server-side apply (upstream: structured-merge-diff's `Updater.Apply`).
+//!
+//! Owns merging by ownership, conflicts and what is removed because it is no longer applied. Must not know requests.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::fields::{FieldSet, compare, item_step};
+use super::managed::{Entry, Operation, Writer, owned};
+use super::schema::{Keyed, Shape};
+use super::strategic::arrange;
+
+/// A field that somebody else owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The other manager as messages name it: `"name" using v1`.
+    pub manager: String,
+    /// For example `.data.key`.
+    pub path: String,
+}
+
+/// Everybody else's fields that an apply would change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflicts(pub Vec<Conflict>);
+
+impl Conflicts {
+    /// Upstream's words for the whole.
+    #[must_use]
+    pub fn message(&self) -> String {
+        if let [only] = self.0.as_slice() {
+            return format!("Apply failed with 1 conflict: conflict with {}: {}", only.manager, only.path);
+        }
+        let mut by_manager: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for conflict in &self.0 {
+            by_manager.entry(&conflict.manager).or_default().push(&conflict.path);
+        }
+        let mut lines = Vec::new();
+        for (manager, paths) in by_manager {
+            lines.push(format!("conflicts with {manager}:"));
+            lines.extend(paths.iter().map(|path| format!("- {path}")));
+        }
+        format!("Apply failed with {} conflicts: {}", self.0.len(), lines.join("\n"))
+    }
+}
+
+/// The object and its owners after an apply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    /// The object; its managedFields are as they were.
+    pub object: Value,
+    /// The owners.
+    pub entries: Vec<Entry>,
+}
+
+/// Applies `config` over `live` (an empty object when there is none).
+///
+/// # Errors
+/// Fields of others that would change, unless `force` takes them over.
+pub fn apply(
+    live: &Value,
+    entries: Vec<Entry>,
+    config: Value,
+    shape: Shape,
+    writer: &Writer<'_>,
+    force: bool,
+) -> Result<Applied, Conflicts> {
+    let config = without_nulls(config);
+    let set = owned(FieldSet::of(&config, shape));
+    let mut entries = before_first(entries, live, shape);
+    let is_own = |entry: &Entry| {
+        entry.operation == Operation::Apply
+            && entry.manager == writer.manager
+            && entry.subresource == writer.subresource
+    };
+    let merged = merge(live.clone(), config, shape);
+    let changes = owned(compare(live, &merged, shape).set);
+    let mut conflicts = Vec::new();
+    for entry in entries.iter_mut().filter(|entry| !is_own(entry)) {
+        let taken = entry.fields.intersection(&changes);
+        if force {
+            entry.fields = entry.fields.difference(&taken);
+        } else {
+            let manager = printed(entry);
+            conflicts
+                .extend(taken.paths().into_iter().map(|path| Conflict { manager: manager.clone(), path }));
+        }
+    }
+    if !conflicts.is_empty() {
+        return Err(Conflicts(conflicts));
+    }
+    let last =
+        entries.iter().find(|entry| is_own(entry)).map(|entry| entry.fields.clone()).unwrap_or_default();
+    let kept = entries
+        .iter()
+        .filter(|entry| !is_own(entry))
+        .fold(set.clone(), |kept, entry| kept.union(&entry.fields));
+    let mut object = merged;
+    last.difference(&set).remove_from(&mut object, &kept, shape);
+    let removed = owned(compare(live, &object, shape).removed);
+    match entries.iter_mut().find(|entry| is_own(entry)) {
+        Some(own) => {
+            if own.fields != set {
+                own.time = Some(writer.now);
+                own.fields = set;
+            }
+        }
+        None => entries.push(Entry {
+            manager: writer.manager.to_owned(),
+            operation: Operation::Apply,
+            api_version: "v1".to_owned(),
+            time: Some(writer.now),
+            subresource: writer.subresource.to_owned(),
+            fields: set,
+        }),
+    }
+    for entry in entries.iter_mut().filter(|entry| !is_own(entry)) {
+        entry.fields = entry.fields.difference(&removed);
+    }
+    entries.retain(|entry| !entry.fields.is_empty() || is_own(entry));
+    Ok(Applied { object, entries })
+}
+
+/// An object that was there before anybody owned anything belongs to nobody in particular, as upstream.
+fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape) -> Vec<Entry> {
+    if !entries.is_empty() || live.as_object().is_none_or(Map::is_empty) {
+        return entries;
+    }
+    vec![Entry {
+        manager: "before-first-apply".to_owned(),
+        operation: Operation::Update,
+        api_version: "v1".to_owned(),
+        time: None,
+        subresource: String::new(),
+        fields: owned(FieldSet::of(live, shape)),
+    }]
+}
+
+fn printed(entry: &Entry) -> String {
+    let mut text = format!("{:?}", entry.manager);
+    if !entry.subresource.is_empty() {
+        text += &format!(" with subresource {:?}", entry.subresource);
+    }
+    if entry.operation == Operation::Update {
+        text += &format!(" using {}", entry.api_version);
+        if let Some(time) = entry.time {
+            text += &format!(" at {}", time.to_rfc3339());
+        }
+    }
+    text
+}
+
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.into_iter().filter(|(_, member)| !member.is_null());
+            Value::Object(kept.map(|(name, member)| (name, without_nulls(member))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        scalar => scalar,
+    }
+}
+
+fn merge(live: Value, config: Value, shape: Shape) -> Value {
+    match (live, config) {
+        (Value::Object(mut live), Value::Object(config)) if !matches!(shape, Shape::Atomic) => {
+            for (name, new) in config {
+                let member = shape.member(&name);
+                let merged = match live.remove(&name) {
+                    Some(old) => merge(old, new, member),
+                    None => new,
+                };
+                live.insert(name, merged);
+            }
+            Value::Object(live)
+        }
+        (Value::Array(live), Value::Array(config)) => match shape {
+            Shape::Keyed(keyed) => {
+                Value::Array(merge_list(live, config, &|item| item_step(&keyed, item), Some(&keyed)))
+            }
+            Shape::Set => Value::Array(merge_list(live, config, &|item| Some(item.to_string()), None)),
+            _ => Value::Array(config),
+        },
+        (_, config) => config,
+    }
+}
+
+/// Lists by key. The order of what is applied rules; others stay among them where they were.
+fn merge_list(
+    live: Vec<Value>,
+    config: Vec<Value>,
+    key: &impl Fn(&Value) -> Option<String>,
+    keyed: Option<&Keyed>,
+) -> Vec<Value> {
+    let before: Vec<Option<String>> = live.iter().map(key).collect();
+    let order: Vec<Option<String>> = config.iter().map(key).collect();
+    // An item without its key is for the validation to name.
+    if order.contains(&None) {
+        return config;
+    }
+    let mut items = live;
+    for new in config {
+        let wanted = key(&new);
+        match items.iter_mut().find(|item| key(item) == wanted) {
+            Some(item) => {
+                let old = item.take();
+                *item = merge(old, new, keyed.map_or(Shape::Free, Keyed::item));
+            }
+            None => items.push(new),
+        }
+    }
+    arrange(items, key, &before, &order)
+}

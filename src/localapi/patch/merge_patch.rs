@@ -1,0 +1,24 @@
+//! JSON Merge Patch (RFC 7386).
+//!
+//! Owns the one function. Must not know types: lists are values.
+
+use serde_json::{Map, Value};
+
+/// `patch` laid over `target`: null removes, objects go member by member, anything else replaces.
+#[must_use]
+pub fn apply(target: Value, patch: Value) -> Value {
+    let Value::Object(changes) = patch else { return patch };
+    let mut members = match target {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    };
+    for (name, change) in changes {
+        if change.is_null() {
+            members.remove(&name);
+        } else {
+            let old = members.remove(&name).unwrap_or(Value::Null);
+            members.insert(name, apply(old, change));
+        }
+    }
+    Value::Object(members)
+}

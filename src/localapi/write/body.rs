@@ -1,0 +1,108 @@
+//! Bodies of requests that write.
+//!
+//! Owns their bound and the forms that are read. Must not know what is done with them.
+
+use http_body_util::{BodyExt, Limited};
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use serde_json::{Value, json};
+
+use crate::localapi::path::Wanted;
+use crate::localapi::resource::Verb;
+use crate::localapi::status::{self, Failure};
+use crate::source::manifest::yaml_to_values;
+
+/// Upstream's bound.
+const MAX_BYTES: usize = 3 * 1024 * 1024;
+
+const OBJECTS: &str = "application/json, application/yaml";
+const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, application/strategic-merge-patch+json";
+
+/// The kinds of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PatchKind {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+/// What came.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Content {
+    /// An object; of a deletion its options, an empty one for none.
+    Object(Value),
+    /// A patch.
+    Patch(PatchKind, Value),
+}
+
+impl Content {
+    /// Options of a deletion may say so in the body.
+    pub(super) fn is_dry_run(&self) -> bool {
+        let Self::Object(object) = self else { return false };
+        let options = object.get("deleteOptions").unwrap_or(object);
+        options.get("dryRun").and_then(Value::as_array).is_some_and(|values| values.contains(&json!("All")))
+    }
+}
+
+/// Reads a body.
+pub(super) async fn read(wanted: &Wanted, request: Request<Incoming>) -> Result<Content, Failure> {
+    let header = request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok());
+    let kind = header.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
+    let patch = match (wanted.verb, kind.as_str()) {
+        (Verb::Patch, "application/json-patch+json") => Some(PatchKind::Json),
+        (Verb::Patch, "application/merge-patch+json") => Some(PatchKind::Merge),
+        (Verb::Patch, "application/strategic-merge-patch+json") => Some(PatchKind::Strategic),
+        (Verb::Patch, "application/apply-patch+yaml") => Some(PatchKind::Apply),
+        (Verb::Patch, _) => return Err(status::unsupported_media_type(PATCHES)),
+        (_, "" | "application/json" | "application/yaml") => None,
+        _ => return Err(status::unsupported_media_type(OBJECTS)),
+    };
+    let body = Limited::new(request.into_body(), MAX_BYTES).collect().await;
+    let bytes = body.map_err(|_| status::too_large(MAX_BYTES))?.to_bytes();
+    let is_deletion = matches!(wanted.verb, Verb::Delete | Verb::DeleteCollection);
+    if bytes.is_empty() && is_deletion {
+        return Ok(Content::Object(json!({})));
+    }
+    let is_yaml = kind.ends_with("yaml");
+    let value = parse(&bytes, is_yaml)
+        .map_err(|why| status::bad_request(format!("error decoding the body of the request: {why}")))?;
+    Ok(match patch {
+        Some(kind) => Content::Patch(kind, value),
+        None if value.is_object() => Content::Object(value),
+        None => return Err(status::bad_request("the body of the request is no object")),
+    })
+}
+
+/// What is called YAML is JSON as a rule, which is read faster.
+fn parse(bytes: &[u8], is_yaml: bool) -> Result<Value, String> {
+    let wrong = match serde_json::from_slice(bytes) {
+        Ok(value) => return Ok(value),
+        Err(error) => error.to_string(),
+    };
+    if !is_yaml {
+        return Err(wrong);
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
+    let documents = yaml_to_values(text, true).map_err(|error| error.to_string())?;
+    match <[Value; 1]>::try_from(documents) {
+        Ok([only]) => Ok(only),
+        Err(others) => Err(format!("{} documents instead of one", others.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_and_yaml_are_read_and_yaml_only_where_it_was_said() {
+        assert_eq!(parse(b"{\"a\": 1}", false), Ok(json!({"a": 1})));
+        assert_eq!(parse(b"{\"a\": 1}", true), Ok(json!({"a": 1})));
+        assert_eq!(parse(b"a: 1\n", true), Ok(json!({"a": 1})));
+        assert!(parse(b"a: 1\n", false).is_err());
+        assert!(parse(b"a: 1\n---\nb: 2\n", true).unwrap_err().contains("2 documents"));
+        assert!(parse(b"\xff", true).is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! `update` and `patch`, of objects and of their parts.
+//!
+//! Owns preconditions and which kind of patch is carried out how. Must not know how an object is kept.
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::body::{Content, PatchKind};
+use super::kept::{self, Kept, strip_notes};
+use super::{Decision, Task, new, options_failure};
+use crate::localapi::patch::managed::{Entry, after_update};
+use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, schema, strategic};
+use crate::localapi::status::{self, Cause, Failure, MODIFIED};
+use crate::localapi::text;
+use crate::pod_config::PodConfig;
+use crate::pod_config::edit::ApiChange;
+
+/// Decides about a new version of an object, or about a patch.
+pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
+    check_patch_options(task)?;
+    let found = kept::find(config, task.store(), task.namespace(), task.name());
+    let Some(found) = found else { return absent(task, config) };
+    if let Some(origin) = &found.manifest {
+        return Err(task.read_only(task.name(), origin));
+    }
+    let old = found.kept;
+    let shown = task.shown(&old);
+    let version = shown.get("metadata").map(|metadata| text(metadata, "/resourceVersion").to_owned());
+    let version = version.unwrap_or_default();
+    let mut base = old.to_value();
+    base["metadata"]["resourceVersion"] = json!(version);
+    if let Some(status) = shown.get("status") {
+        base["status"] = status.clone();
+    }
+    let (value, applied) = match &task.content {
+        Content::Object(object) => (object.clone(), None),
+        Content::Patch(PatchKind::Apply, config) => {
+            let (object, entries) = applied(task, &old, config)?;
+            (object, Some(entries))
+        }
+        Content::Patch(kind, patch) => (patched(task, *kind, base, patch.clone())?, None),
+    };
+    check_identity(task, &value)?;
+    check_preconditions(task, &old, &value, &version)?;
+    let draft = task.draft(value)?;
+    let warnings = task.judge_unknown(&draft)?;
+    let new = task.rebuild(&old, draft)?;
+    let entries = match applied {
+        Some(entries) => entries,
+        None => after_update(
+            old.entries(),
+            &old.owned_value(),
+            &new.owned_value(),
+            schema::of_kind(task.wanted.resource.kind),
+            &task.writer(),
+        ),
+    };
+    let new = new.with_entries(entries);
+    let done = task.done(StatusCode::OK, &new, warnings);
+    let change = if new == old { ApiChange::default() } else { new.put() };
+    Ok((change, done))
+}
+
+/// Nothing is there: what is applied is created.
+fn absent(task: &Task, config: &PodConfig) -> Decision {
+    // One that goes is not changed any more.
+    let goes = task.api.find(task.store(), task.namespace(), task.name()).is_some();
+    let Content::Patch(PatchKind::Apply, wanted) = &task.content else {
+        return if goes { Err(going(task)) } else { Err(task.missing()) };
+    };
+    if task.wanted.subresource.is_some() {
+        return Err(task.missing());
+    }
+    check_applied(task, wanted)?;
+    let shape = schema::of_kind(task.wanted.resource.kind);
+    let applied = apply::apply(&json!({}), Vec::new(), wanted.clone(), shape, &task.writer(), true)
+        .map_err(|conflicts| status::internal(&conflicts.message()))?;
+    let draft = task.draft(applied.object)?;
+    let warnings = task.judge_unknown(&draft)?;
+    let kept = task.build(draft, task.name())?.with_entries(applied.entries);
+    new::put(task, config, kept, warnings)
+}
+
+fn going(task: &Task) -> Failure {
+    status::conflict(
+        task.wanted.resource,
+        task.name(),
+        "the object is being deleted, or is not kept by this API",
+    )
+}
+
+fn check_patch_options(task: &Task) -> Result<(), Failure> {
+    let Content::Patch(kind, _) = &task.content else { return Ok(()) };
+    let cause = |field: &str, reason: &str, message: &str| {
+        let cause = Cause { reason: reason.to_owned(), message: message.to_owned(), field: field.to_owned() };
+        Err(options_failure("PatchOptions", cause))
+    };
+    match kind {
+        PatchKind::Apply if task.wanted.options.field_manager.is_empty() => {
+            cause("fieldManager", "FieldValueRequired", "Required value: is required for apply patch")
+        }
+        PatchKind::Apply => Ok(()),
+        _ if task.wanted.options.force => {
+            cause("force", "FieldValueForbidden", "Forbidden: may not be specified for non-apply patch")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn failure(error: PatchError) -> Failure {
+    match error {
+        PatchError::Malformed(message) => status::bad_request(message),
+        PatchError::Unprocessable(message) => {
+            let message =
+                format!("the server rejected our request due to an error in our request: {message}");
+            Failure::new(422, "Invalid", message)
+        }
+        PatchError::TooLarge(message) => Failure::new(413, "RequestEntityTooLarge", message),
+    }
+}
+
+fn patched(task: &Task, kind: PatchKind, base: Value, patch: Value) -> Result<Value, Failure> {
+    let result = match kind {
+        PatchKind::Json => json_patch::apply(base, patch),
+        PatchKind::Merge => Ok(merge_patch::apply(base, patch)),
+        _ => strategic::apply(base, patch, schema::of_kind(task.wanted.resource.kind)),
+    };
+    let value = result.and_then(bounded).map_err(failure)?;
+    if value.is_object() { Ok(value) } else { Err(status::bad_request("the patch leaves no object")) }
+}
+
+fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
+    if !wanted.is_object() {
+        return Err(status::bad_request("the body of the request is no object"));
+    }
+    let metadata = wanted.get("metadata");
+    if metadata.and_then(|metadata| metadata.get("managedFields")).is_some_and(|fields| !fields.is_null()) {
+        return Err(status::bad_request("metadata.managedFields must be nil"));
+    }
+    if text(wanted, "/kind") != task.wanted.resource.kind || text(wanted, "/apiVersion") != "v1" {
+        return Err(status::bad_request(format!(
+            "what is applied must say that it is apiVersion v1, kind {}",
+            task.wanted.resource.kind
+        )));
+    }
+    check_identity(task, wanted)
+}
+
+/// Server-side apply: the object and its owners.
+fn applied(task: &Task, old: &Kept, wanted: &Value) -> Result<(Value, Vec<Entry>), Failure> {
+    check_applied(task, wanted)?;
+    let mut live = old.to_value();
+    strip_notes(&mut live);
+    let shape = schema::of_kind(task.wanted.resource.kind);
+    let force = task.wanted.options.force;
+    let mut wanted = wanted.clone();
+    // A precondition, and nobody's field.
+    let version = wanted
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .and_then(|metadata| metadata.remove("resourceVersion"));
+    let result = apply::apply(&live, old.entries(), wanted, shape, &task.writer(), force);
+    let applied = result.map_err(|conflicts| {
+        let causes: Vec<Cause> = conflicts
+            .0
+            .iter()
+            .map(|conflict| Cause {
+                reason: "FieldManagerConflict".to_owned(),
+                message: format!("conflict with {}", conflict.manager),
+                field: conflict.path.clone(),
+            })
+            .collect();
+        Failure::new(409, "Conflict", conflicts.message()).because(&causes)
+    })?;
+    let mut object = bounded(applied.object).map_err(failure)?;
+    if let Some(version) = version {
+        object["metadata"]["resourceVersion"] = version;
+    }
+    Ok((object, applied.entries))
+}
+
+/// The object is the one that the path names.
+fn check_identity(task: &Task, value: &Value) -> Result<(), Failure> {
+    let name = text(value, "/metadata/name");
+    if name != task.name() && !(name.is_empty() && task.wanted.subresource.is_some()) {
+        return Err(status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            task.name()
+        )));
+    }
+    let namespace = text(value, "/metadata/namespace");
+    if !namespace.is_empty() && namespace != task.namespace() {
+        return Err(status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// `resourceVersion` and `uid`, where they are given.
+fn check_preconditions(task: &Task, old: &Kept, value: &Value, version: &str) -> Result<(), Failure> {
+    let resource = task.wanted.resource;
+    let given = text(value, "/metadata/resourceVersion");
+    if !given.is_empty() && given != version {
+        return Err(status::conflict(resource, task.name(), MODIFIED));
+    }
+    let (given, uid) = (text(value, "/metadata/uid"), old.uid());
+    if !given.is_empty() && given != uid {
+        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
+        return Err(status::conflict(resource, task.name(), &why));
+    }
+    Ok(())
+}

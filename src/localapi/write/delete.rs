@@ -1,0 +1,211 @@
+//! `delete`, `deletecollection` and evictions.
+//!
+//! Owns graces, preconditions and what goes along. Must not know how a pod is taken down.
+
+use std::rc::Rc;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::body::Content;
+use super::kept::{self, Kept};
+use super::new::success;
+use super::{Decision, Done, Task};
+use crate::api::decode::decode;
+use crate::api::pod::Pod;
+use crate::localapi::resource::Store;
+use crate::localapi::selector::Selector;
+use crate::localapi::status::{self, Failure};
+use crate::localapi::text;
+use crate::pod_config::PodConfig;
+use crate::pod_config::edit::ApiChange;
+
+/// Namespaces that are always there.
+const ALWAYS: [&str; 2] = ["default", "kube-system"];
+
+/// Options from the body, and from the query where the body says nothing.
+struct Options {
+    grace: Option<i64>,
+    uid: String,
+    version: String,
+}
+
+impl Options {
+    fn of(task: &Task) -> Result<Self, Failure> {
+        let Content::Object(body) = &task.content else { return Err(task.missing()) };
+        let body = if task.is_eviction() { body.get("deleteOptions").unwrap_or(&Value::Null) } else { body };
+        let policy = text(body, "/propagationPolicy");
+        if !matches!(policy, "" | "Orphan" | "Background" | "Foreground") {
+            return Err(status::bad_request(format!("propagationPolicy: Unsupported value: {policy:?}")));
+        }
+        let grace = body.get("gracePeriodSeconds").and_then(Value::as_i64);
+        Ok(Self {
+            grace: grace
+                .or(task.wanted.options.grace_period_seconds)
+                .map(|grace| if grace < 0 { 1 } else { grace }),
+            uid: text(body, "/preconditions/uid").to_owned(),
+            version: text(body, "/preconditions/resourceVersion").to_owned(),
+        })
+    }
+}
+
+impl Task {
+    fn is_eviction(&self) -> bool {
+        self.wanted.subresource.is_some_and(|part| part.name == "eviction")
+    }
+}
+
+/// Decides about one object.
+pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
+    let options = Options::of(task)?;
+    let store = task.store();
+    let shown = task.api.find(store, task.namespace(), task.name());
+    let Some(found) = kept::find(config, store, task.namespace(), task.name()) else {
+        return match shown {
+            Some(shown) if store == Store::Pods => hurry(task, &options, shown),
+            Some(_) if store == Store::Namespaces => Err(namespace_in_use(task)),
+            _ => Err(task.missing()),
+        };
+    };
+    if let Some(origin) = &found.manifest {
+        return Err(task.read_only(task.name(), origin));
+    }
+    let shown = shown.unwrap_or_else(|| found.kept.to_value());
+    check(task, &options, &shown)?;
+    if store == Store::Namespaces {
+        return namespace(task, config, &shown);
+    }
+    let change = removal(&found.kept, options.grace);
+    let object = match &found.kept {
+        _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
+        Kept::Pod(pod) => going(task, shown, pod, options.grace),
+        Kept::Object(_) => deleted(task, &shown),
+    };
+    let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+}
+
+/// Decides about all that are selected, of those that came through the API.
+pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
+    let options = Options::of(task)?;
+    let wanted = &task.wanted;
+    let selector =
+        Selector::parse(wanted.resource, &wanted.options.label_selector, &wanted.options.field_selector)?;
+    let mut change = ApiChange::default();
+    let mut items = Vec::new();
+    for kept in kept::ours(config, task.store(), wanted.namespace.as_deref()) {
+        let (namespace, name) = kept.place();
+        let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
+        if selector.matches(&shown) {
+            join(&mut change, removal(&kept, options.grace));
+            items.push(shown);
+        }
+    }
+    let kind = format!("{}List", wanted.resource.kind);
+    let object = json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items});
+    Ok((change, Done { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+}
+
+fn check(task: &Task, options: &Options, shown: &Value) -> Result<(), Failure> {
+    let conflict = |what: &str, given: &str, found: &str| {
+        let why =
+            format!("Precondition failed: {what} in precondition: {given}, {what} in object meta: {found}");
+        Err(status::conflict(task.wanted.resource, task.name(), &why))
+    };
+    let (uid, version) = (text(shown, "/metadata/uid"), text(shown, "/metadata/resourceVersion"));
+    if !options.uid.is_empty() && options.uid != uid {
+        return conflict("UID", &options.uid, uid);
+    }
+    if !options.version.is_empty() && options.version != version {
+        return conflict("ResourceVersion", &options.version, version);
+    }
+    Ok(())
+}
+
+fn removal(kept: &Kept, grace: Option<i64>) -> ApiChange {
+    match kept {
+        Kept::Pod(pod) => ApiChange { remove_pods: vec![(Rc::clone(pod), grace)], ..ApiChange::default() },
+        Kept::Object(object) => {
+            ApiChange { remove_objects: vec![object.key.clone()], ..ApiChange::default() }
+        }
+    }
+}
+
+fn join(change: &mut ApiChange, more: ApiChange) {
+    change.remove_pods.extend(more.remove_pods);
+    change.remove_objects.extend(more.remove_objects);
+}
+
+/// A pod that is asked to go, as the answer shows it.
+fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
+    let grace = grace.unwrap_or_else(|| pod.termination_grace_period_seconds());
+    let metadata = &mut shown["metadata"];
+    if metadata.get("deletionTimestamp").is_none() {
+        metadata["deletionTimestamp"] = json!(task.now.to_rfc3339());
+    }
+    metadata["deletionGracePeriodSeconds"] = json!(grace);
+    shown
+}
+
+/// A pod that goes already: it may have to go sooner.
+fn hurry(task: &Task, options: &Options, shown: Value) -> Decision {
+    check(task, options, &shown)?;
+    let pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
+    let answer = match options.grace {
+        Some(_) => going(task, shown, &pod, options.grace),
+        None => shown,
+    };
+    let change = ApiChange { remove_pods: vec![(Rc::new(pod), options.grace)], ..ApiChange::default() };
+    let (code, object) = if task.is_eviction() {
+        (StatusCode::CREATED, success(Value::Null, StatusCode::CREATED))
+    } else {
+        (StatusCode::OK, answer)
+    };
+    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+}
+
+fn deleted(task: &Task, shown: &Value) -> Value {
+    let details = json!({
+        "name": task.name(),
+        "kind": task.wanted.resource.plural,
+        "uid": text(shown, "/metadata/uid"),
+    });
+    success(details, StatusCode::OK)
+}
+
+fn namespace_in_use(task: &Task) -> Failure {
+    let why = if ALWAYS.contains(&task.name()) {
+        "this namespace may not be deleted"
+    } else {
+        "manifests of this node have objects in it; it goes with them"
+    };
+    task.refused(task.name(), why)
+}
+
+/// A namespace takes along what came through the API.
+fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
+    let name = task.name();
+    let in_manifests = config
+        .pods_by_source()
+        .map(|(source, pod)| (source, pod.pod.metadata.namespace.as_str()))
+        .chain(
+            config.objects_by_source().map(|(source, object)| (source, object.object.key.namespace.as_str())),
+        )
+        .any(|(source, namespace)| namespace == name && source != crate::types::PodSource::Api);
+    if in_manifests || ALWAYS.contains(&name) {
+        return Err(namespace_in_use(task));
+    }
+    let mut change = ApiChange::default();
+    for store in [Store::Pods, Store::ConfigMaps, Store::Secrets, Store::Claims] {
+        for kept in kept::ours(config, store, Some(name)) {
+            join(&mut change, removal(&kept, None));
+        }
+    }
+    if let Some(found) = kept::find(config, Store::Namespaces, "", name) {
+        join(&mut change, removal(&found.kept, None));
+    }
+    let mut object = shown.clone();
+    object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());
+    object["status"]["phase"] = json!("Terminating");
+    Ok((change, Done { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+}

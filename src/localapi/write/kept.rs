@@ -1,0 +1,325 @@
+//! What is kept of an object that came through the API, whichever kind it is: a pod, or one of the local objects.
+//!
+//! Owns the way from JSON to what is kept and back. Must not know what is wanted already.
+
+use std::rc::Rc;
+
+use serde_json::{Map, Value, json};
+
+use super::{Done, Task};
+use crate::api::decode::decode;
+use crate::api::managed_fields::ManagedFields;
+use crate::api::object::AnyObject;
+use crate::api::pod::Pod;
+use crate::localapi::patch::managed::{self, Entry};
+use crate::localapi::resource::Store;
+use crate::localapi::status::{self, Failure};
+use crate::objects::wire::{self, Values};
+use crate::objects::{LocalObject, ObjectKey, ObjectKind};
+use crate::pod_config::PodConfig;
+use crate::pod_config::edit::ApiChange;
+use crate::reconcile::api_pod::{self, Part};
+use crate::reconcile::local_objects::{accept, ignored};
+use crate::reconcile::merge::LOCAL_ANNOTATIONS;
+use crate::reconcile::validation::refused_change;
+use crate::source::manifest::decode_object;
+use crate::types::{PodSource, PodUid};
+
+/// An object as it is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kept {
+    Pod(Rc<Pod>),
+    Object(Rc<LocalObject>),
+}
+
+/// An object that is there, and whether it may be written.
+pub(super) struct Found {
+    pub(super) kept: Kept,
+    /// The manifest that defines it.
+    pub(super) manifest: Option<String>,
+}
+
+/// The kind of local object that a store holds.
+pub(super) fn local_kind(store: Store) -> Option<ObjectKind> {
+    match store {
+        Store::ConfigMaps => Some(ObjectKind::ConfigMap),
+        Store::Secrets => Some(ObjectKind::Secret),
+        Store::Claims => Some(ObjectKind::PersistentVolumeClaim),
+        Store::Namespaces => Some(ObjectKind::Namespace),
+        _ => None,
+    }
+}
+
+fn manifest(source: PodSource, origin: &str) -> Option<String> {
+    (source != PodSource::Api).then(|| origin.to_owned())
+}
+
+/// The object of this name, of whichever source.
+pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str) -> Option<Found> {
+    if let Some(kind) = local_kind(store) {
+        let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+        let (source, found) = config.find_object(&key)?;
+        let kept = Kept::Object(Rc::clone(&found.object));
+        return Some(Found { kept, manifest: manifest(source, &found.origin) });
+    }
+    let (source, found) = config.find_pod(namespace, name)?;
+    Some(Found { kept: Kept::Pod(Rc::clone(&found.pod)), manifest: manifest(source, &found.origin) })
+}
+
+/// What came through the API: all objects of a store in a namespace, or in all of them.
+pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) -> Vec<Kept> {
+    let is_here = |found: &str| namespace.is_none_or(|namespace| namespace == found);
+    match local_kind(store) {
+        Some(kind) => config
+            .objects_by_source()
+            .filter(|(source, found)| {
+                *source == PodSource::Api
+                    && found.object.key.kind == kind
+                    && is_here(&found.object.key.namespace)
+            })
+            .map(|(_, found)| Kept::Object(Rc::clone(&found.object)))
+            .collect(),
+        None => config
+            .pods_by_source()
+            .filter(|(source, found)| *source == PodSource::Api && is_here(&found.pod.metadata.namespace))
+            .map(|(_, found)| Kept::Pod(Rc::clone(&found.pod)))
+            .collect(),
+    }
+}
+
+impl Kept {
+    /// As Kubernetes writes it.
+    pub(super) fn to_value(&self) -> Value {
+        match self {
+            Self::Pod(pod) => json!(**pod),
+            Self::Object(object) => wire::to_value(object, Values::Shown),
+        }
+    }
+
+    /// The part that has owners: without status, and without what this node notes down in a pod.
+    pub(super) fn owned_value(&self) -> Value {
+        let mut value = self.to_value();
+        strip_notes(&mut value);
+        value
+    }
+
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        managed::read(&self.managed_fields().entries())
+    }
+
+    fn managed_fields(&self) -> &ManagedFields {
+        match self {
+            Self::Pod(pod) => &pod.metadata.managed_fields,
+            Self::Object(object) => &object.managed_fields,
+        }
+    }
+
+    /// With these owners.
+    pub(super) fn with_entries(self, entries: Vec<Entry>) -> Self {
+        let fields = ManagedFields::new(managed::write(entries));
+        match self {
+            Self::Pod(mut pod) => {
+                Rc::make_mut(&mut pod).metadata.managed_fields = fields;
+                Self::Pod(pod)
+            }
+            Self::Object(mut object) => {
+                Rc::make_mut(&mut object).managed_fields = fields;
+                Self::Object(object)
+            }
+        }
+    }
+
+    pub(super) fn uid(&self) -> String {
+        match self {
+            Self::Pod(pod) => pod.metadata.uid.to_string(),
+            Self::Object(object) => wire::uid(&object.key),
+        }
+    }
+
+    pub(super) fn place(&self) -> (&str, &str) {
+        match self {
+            Self::Pod(pod) => (&pod.metadata.namespace, &pod.metadata.name),
+            Self::Object(object) => (&object.key.namespace, &object.key.name),
+        }
+    }
+
+    /// The change that makes this what is wanted.
+    pub(super) fn put(&self) -> ApiChange {
+        match self {
+            Self::Pod(pod) => ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() },
+            Self::Object(object) => {
+                ApiChange { put_objects: vec![Rc::clone(object)], ..ApiChange::default() }
+            }
+        }
+    }
+
+    /// What is accepted of it and not acted on.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        match self {
+            Self::Pod(_) => Vec::new(),
+            Self::Object(object) => ignored(object),
+        }
+    }
+}
+
+/// Takes out of a pod's JSON what this node notes down in it, and status.
+pub(super) fn strip_notes(value: &mut Value) {
+    if let Some(members) = value.as_object_mut() {
+        members.remove("status");
+    }
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    metadata.remove("managedFields");
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    for name in LOCAL_ANNOTATIONS {
+        annotations.remove(name);
+    }
+    if annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+}
+
+/// A decoded object before anything was filled in, and the fields its type does not have.
+pub(super) struct Draft {
+    what: Written,
+    unknown: Vec<String>,
+}
+
+enum Written {
+    Pod(Box<Pod>),
+    Object(AnyObject),
+}
+
+impl Task {
+    /// Decodes a whole object that says what this request is about, or nothing.
+    pub(super) fn draft(&self, mut value: Value) -> Result<Draft, Failure> {
+        let resource = self.wanted.resource;
+        let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        if !api_version.is_empty() && api_version != "v1" {
+            return Err(status::bad_request(format!(
+                "the API version in the data ({api_version}) does not match the expected API version (v1)"
+            )));
+        }
+        let cannot = |why: &str| {
+            status::bad_request(format!(
+                "{kind} in version \"v1\" cannot be handled as a {}: {why}",
+                resource.kind,
+                kind = if kind.is_empty() { resource.kind } else { &kind },
+            ))
+        };
+        if !kind.is_empty() && kind != resource.kind {
+            return Err(cannot("it is of another kind"));
+        }
+        if let Some(members) = value.as_object_mut() {
+            members.remove("status");
+        }
+        let decoded = match local_kind(self.store()) {
+            None => decode::<Pod>(value)
+                .map(|decoded| Draft {
+                    what: Written::Pod(Box::new(decoded.object)),
+                    unknown: decoded.unknown_fields,
+                })
+                .map_err(|error| error.to_string()),
+            Some(kind) => decode_object(kind, value)
+                .map(|(object, unknown)| Draft { what: Written::Object(object), unknown })
+                // What stands there is none of a log's business.
+                .map_err(|error| match kind {
+                    ObjectKind::Secret => format!("{}: not what it should be", error.path),
+                    _ => error.to_string(),
+                }),
+        };
+        decoded.map_err(|why| cannot(&why))
+    }
+
+    /// What the client wants to hear of unknown fields.
+    pub(super) fn judge_unknown(&self, draft: &Draft) -> Result<Vec<String>, Failure> {
+        let words: Vec<String> =
+            draft.unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
+        match self.wanted.options.field_validation.as_str() {
+            "Strict" if !words.is_empty() => {
+                let kind = self.wanted.resource.kind;
+                Err(status::bad_request(format!(
+                    "{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: {}",
+                    words.join(", ")
+                )))
+            }
+            // Upstream's default.
+            "Warn" | "" => Ok(words),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// A new object, ready to be kept.
+    pub(super) fn build(&self, draft: Draft, name: &str) -> Result<Kept, Failure> {
+        match draft.what {
+            Written::Pod(mut pod) => {
+                name.clone_into(&mut pod.metadata.name);
+                self.namespace().clone_into(&mut pod.metadata.namespace);
+                let uid = PodUid::from(self.uid.as_str());
+                let pod = api_pod::create(*pod, self.api.node.name(), uid, self.now);
+                pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
+            }
+            Written::Object(written) => {
+                let mut object = self.accept(written, name)?;
+                object.created = self.now;
+                if object.key.kind == ObjectKind::Namespace {
+                    object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
+                }
+                Ok(Kept::Object(Rc::new(object)))
+            }
+        }
+    }
+
+    fn accept(&self, written: AnyObject, name: &str) -> Result<LocalObject, Failure> {
+        let mut written = written;
+        let metadata = written.metadata_mut();
+        name.clone_into(&mut metadata.name);
+        self.namespace().clone_into(&mut metadata.namespace);
+        metadata.managed_fields = ManagedFields::default();
+        accept(written).map_err(|invalid| self.invalid(name, &invalid.errors))
+    }
+
+    /// What takes the place of `old`.
+    pub(super) fn rebuild(&self, old: &Kept, draft: Draft) -> Result<Kept, Failure> {
+        let name = self.name();
+        match (old, draft.what) {
+            (Kept::Pod(old), Written::Pod(new)) => {
+                let part = match self.wanted.subresource.map(|part| part.name) {
+                    Some("resize") => Part::Resize,
+                    Some("ephemeralcontainers") => Part::EphemeralContainers,
+                    _ => Part::Itself,
+                };
+                let pod = api_pod::update(old, *new, part);
+                pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
+            }
+            (Kept::Object(old), Written::Object(written)) => {
+                let mut object = self.accept(written, name)?;
+                object.created = old.created;
+                object.managed_fields = old.managed_fields.clone();
+                let errors = refused_change(&old.content, &object.content);
+                if errors.is_empty() {
+                    Ok(Kept::Object(Rc::new(object)))
+                } else {
+                    Err(self.invalid(name, &errors))
+                }
+            }
+            _ => Err(status::internal("an object has changed its kind")),
+        }
+    }
+
+    /// The version that the object is shown with.
+    pub(super) fn shown(&self, kept: &Kept) -> Map<String, Value> {
+        let (namespace, name) = kept.place();
+        let shown = self.api.find(self.store(), namespace, name).unwrap_or_default();
+        match shown {
+            Value::Object(members) => members,
+            _ => Map::new(),
+        }
+    }
+
+    /// The answer with an object that is kept.
+    pub(super) fn done(&self, code: hyper::StatusCode, kept: &Kept, mut warnings: Vec<String>) -> Done {
+        warnings.extend(kept.doubts());
+        Done { code, object: kept.to_value(), is_kept: !self.dry_run, warnings }
+    }
+}

@@ -1,0 +1,254 @@
+//! Changes that come through the node's own API: one at a time, decided over what is wanted now, durable before anybody hears.
+//!
+//! Owns the messages and the way back of an answer. Must not know requests.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::PodConfig;
+use crate::api::pod::Pod;
+use crate::objects::{LocalObject, ObjectKey};
+use crate::reconcile::merge::PodChange;
+use crate::types::PodUid;
+
+/// Edits that wait for the loop; whoever asks waits for his answer.
+const QUEUE: usize = 16;
+
+/// Where objects are written that came through the API, for messages.
+pub const API_ORIGIN: &str = "the API";
+
+/// What an edit changes. What is not named stays.
+#[derive(Default)]
+pub struct ApiChange {
+    /// New pods, and new versions of those of their uid.
+    pub put_pods: Vec<Rc<Pod>>,
+    /// Pods that are to go, with seconds of grace that replace their own. Such a pod may be going already, from any source.
+    pub remove_pods: Vec<(Rc<Pod>, Option<i64>)>,
+    /// New objects, and new versions of those of their key.
+    pub put_objects: Vec<Rc<LocalObject>>,
+    /// Objects that are to go.
+    pub remove_objects: Vec<ObjectKey>,
+}
+
+impl ApiChange {
+    /// True when nothing is to be done.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.put_pods.is_empty()
+            && self.remove_pods.is_empty()
+            && self.put_objects.is_empty()
+            && self.remove_objects.is_empty()
+    }
+}
+
+/// Looks at what is wanted and says what is to change.
+pub type Decide = Box<dyn FnOnce(&PodConfig) -> ApiChange>;
+
+/// An edit on its way to the loop.
+pub struct Edit {
+    /// The decision.
+    pub decide: Decide,
+    /// Told when the change is on disk, or why it is not.
+    pub done: oneshot::Sender<Result<(), String>>,
+}
+
+/// What the loop has to act on after an edit.
+#[derive(Default)]
+pub struct Edited {
+    /// What has changed of the wanted pods.
+    pub changes: Vec<PodChange>,
+    /// Graces of pods that go, also of those that went before.
+    pub graces: Vec<(Rc<Pod>, Option<i64>)>,
+}
+
+impl Edited {
+    /// The grace that was asked for, for a pod that goes because of this edit.
+    #[must_use]
+    pub fn take_grace(&mut self, uid: &PodUid) -> Option<i64> {
+        let at = self.graces.iter().position(|(pod, _)| pod.metadata.uid == *uid)?;
+        self.graces.swap_remove(at).1
+    }
+}
+
+/// An edit could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EditError {
+    /// The agent is ending.
+    #[error("the agent is shutting down")]
+    Ending,
+    /// The disk.
+    #[error("write down the change: {0}")]
+    Store(String),
+}
+
+/// Client side of edits. Clones share the queue.
+#[derive(Clone)]
+pub struct Editor(mpsc::Sender<Edit>);
+
+impl Editor {
+    /// An editor, and where the loop hears of edits.
+    #[must_use]
+    pub fn channel() -> (Self, mpsc::Receiver<Edit>) {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        (Self(sender), receiver)
+    }
+
+    /// Has `decide` look at what is wanted and change it. When this returns, the change is on disk and acted on; nothing is
+    /// written when nothing changes.
+    ///
+    /// # Errors
+    /// Nothing has been changed.
+    pub async fn edit<T: 'static>(
+        &self,
+        decide: impl FnOnce(&PodConfig) -> (ApiChange, T) + 'static,
+    ) -> Result<T, EditError> {
+        let slot = Rc::new(RefCell::new(None));
+        let filled = Rc::clone(&slot);
+        let decide: Decide = Box::new(move |config| {
+            let (change, answer) = decide(config);
+            *filled.borrow_mut() = Some(answer);
+            change
+        });
+        let (done, result) = oneshot::channel();
+        self.0.send(Edit { decide, done }).await.map_err(|_| EditError::Ending)?;
+        result.await.map_err(|_| EditError::Ending)?.map_err(EditError::Store)?;
+        slot.borrow_mut().take().ok_or(EditError::Ending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::events::EventRecorder;
+    use crate::objects::{LocalObjects, ObjectContent, ObjectKind, ObjectLookup};
+    use crate::reconcile::merge::PodOp;
+    use crate::store::{Mode, OpenOptions, StoreHandle};
+    use crate::types::{PodSource, Timestamp};
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+    }
+
+    fn pod(name: &str, image: &str) -> Rc<Pod> {
+        let mut pod = Pod::default();
+        name.clone_into(&mut pod.metadata.name);
+        "default".clone_into(&mut pod.metadata.namespace);
+        pod.metadata.uid = PodUid::from(name);
+        pod.spec.containers = vec![crate::api::pod::Container { image: image.to_owned(), ..Default::default() }];
+        Rc::new(pod)
+    }
+
+    fn map(name: &str) -> Rc<LocalObject> {
+        let key = ObjectKey { kind: ObjectKind::ConfigMap, namespace: "default".to_owned(), name: name.to_owned() };
+        Rc::new(LocalObject {
+            key,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            created: Timestamp::from_secs(1),
+            managed_fields: crate::api::managed_fields::ManagedFields::default(),
+            content: ObjectContent::ConfigMap { data: crate::objects::ConfigMapData::default(), immutable: false },
+        })
+    }
+
+    struct House {
+        store: StoreHandle,
+        objects: Rc<LocalObjects>,
+    }
+
+    impl House {
+        fn new() -> Self {
+            let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() });
+            Self { store: store.unwrap(), objects: Rc::default() }
+        }
+
+        /// As a process that starts now.
+        async fn start(&self) -> PodConfig {
+            let loaded = self.store.load().await.unwrap();
+            let events = EventRecorder::new("node".to_owned(), Clock::System, self.store.clone(), Vec::new());
+            let registered = vec![PodSource::File, PodSource::Api];
+            let objects = Rc::clone(&self.objects);
+            PodConfig::new(registered, loaded.desired, objects, self.store.clone(), events, Clock::System)
+        }
+    }
+
+    fn put(pods: Vec<Rc<Pod>>, objects: Vec<Rc<LocalObject>>) -> Decide {
+        Box::new(move |_| ApiChange { put_pods: pods, put_objects: objects, ..ApiChange::default() })
+    }
+
+    fn ops(edited: &Edited) -> Vec<(PodOp, &str)> {
+        edited.changes.iter().map(|change| (change.op, change.pod.pod.metadata.name.as_str())).collect()
+    }
+
+    #[test]
+    fn what_is_changed_is_there_after_a_restart_and_says_where_it_came_from() {
+        run(async {
+            let house = House::new();
+            let mut config = house.start().await;
+            assert!(config.views().keys().eq([&PodSource::File]), "nobody uses it yet");
+            let edited = config.edit(put(vec![pod("a", "1"), pod("b", "1")], vec![map("m")])).await.unwrap();
+            assert_eq!(ops(&edited), [(PodOp::Add, "a"), (PodOp::Add, "b")]);
+            assert!(house.objects.config_map("default", "m").is_some());
+
+            let mut config = house.start().await;
+            let (source, found) = config.find_pod("default", "a").unwrap();
+            assert_eq!((source, found.origin.as_str()), (PodSource::Api, API_ORIGIN));
+            assert_eq!(found.pod.metadata.annotations["kubernetes.io/config.source"], "api");
+            let view = &config.views()[&PodSource::Api];
+            assert_eq!((view.seen, view.pods, view.objects), (true, 2, 1));
+            let edited = config.edit(put(vec![pod("a", "2")], Vec::new())).await.unwrap();
+            assert_eq!(ops(&edited), [(PodOp::Update, "a")], "the other stays as it was");
+            let same = config.edit(Box::new(|_| ApiChange::default())).await.unwrap();
+            assert_eq!(ops(&same), []);
+            let gone = pod("b", "1");
+            let mut edited = config
+                .edit(Box::new(move |_| ApiChange { remove_pods: vec![(gone, Some(3))], ..ApiChange::default() }))
+                .await
+                .unwrap();
+            assert_eq!(ops(&edited), [(PodOp::Remove, "b")]);
+            assert_eq!(edited.take_grace(&PodUid::from("b")), Some(3));
+            assert_eq!(house.store.load().await.unwrap().terminating.len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_disk_that_refuses_changes_nothing_and_the_asker_is_told() {
+        run(async {
+            let house = House::new();
+            let mut config = house.start().await;
+            house.store.shutdown().await.unwrap();
+            let refused = config.edit(put(vec![pod("a", "1")], vec![map("m")])).await;
+            assert!(refused.is_err());
+            assert!(config.find_pod("default", "a").is_none());
+            assert!(house.objects.config_map("default", "m").is_none());
+        });
+    }
+
+    #[test]
+    fn an_answer_comes_back_when_the_change_has_been_made() {
+        run(async {
+            let house = House::new();
+            let mut config = house.start().await;
+            let (editor, mut edits) = Editor::channel();
+            let asks = editor.edit(|config: &PodConfig| {
+                let change = ApiChange { put_pods: vec![pod("a", "1")], ..ApiChange::default() };
+                (change, config.pods().count())
+            });
+            let serves = async {
+                let edit = edits.recv().await.unwrap();
+                let result = config.edit(edit.decide).await.map(drop);
+                edit.done.send(result).unwrap();
+            };
+            let (answer, ()) = tokio::join!(asks, serves);
+            assert_eq!(answer, Ok(0));
+            assert_eq!(config.pods().count(), 1);
+            drop(edits);
+            let late = editor.edit(|_: &PodConfig| (ApiChange::default(), ())).await;
+            assert_eq!(late, Err(EditError::Ending));
+        });
+    }
+}

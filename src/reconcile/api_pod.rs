@@ -1,0 +1,374 @@
+//! Pods that come through the node's own API: what is filled in when one is created, and which changes one may undergo
+//! (upstream: the pod strategy's `PrepareForCreate`, `ValidatePodUpdate`, `ValidatePodResize`,
+//! `ValidatePodEphemeralContainersUpdate`, 1.36).
+//!
+//! Owns these rules and their words. Must not know requests, nor what is wanted already.
+
+use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements, Toleration};
+use crate::reconcile::defaults::default_pod;
+use crate::reconcile::merge::{LOCAL_ANNOTATIONS, mark_first_seen};
+use crate::reconcile::plan::resize::infeasible;
+use crate::reconcile::static_pod::{CONFIG_HASH_ANNOTATION, refused_reference};
+use crate::reconcile::validation::{FieldError, FieldErrorKind, validate_ephemeral, validate_pod};
+use crate::types::{PodSource, PodUid, Timestamp};
+
+/// What may change of a pod over one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The pod itself: metadata, images and little else.
+    Itself,
+    /// `resize`: CPU and memory.
+    Resize,
+    /// `ephemeralcontainers`: more of them.
+    EphemeralContainers,
+}
+
+const ONLY_THESE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+fn error(kind: FieldErrorKind, path: &str, value: String, detail: impl Into<String>) -> FieldError {
+    FieldError { path: path.to_owned(), kind, value, detail: detail.into() }
+}
+
+fn forbidden(path: &str, detail: impl Into<String>) -> FieldError {
+    error(FieldErrorKind::Forbidden, path, String::new(), detail)
+}
+
+fn invalid(path: &str, value: impl std::fmt::Display, detail: &str) -> FieldError {
+    error(FieldErrorKind::Invalid, path, value.to_string(), detail)
+}
+
+/// Makes a decoded pod, with name and namespace, ready to run on `node_name`.
+///
+/// # Errors
+/// Every broken rule.
+pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<Pod, Vec<FieldError>> {
+    let mut pod = default_pod(pod);
+    let metadata = &mut pod.metadata;
+    *metadata = ObjectMeta {
+        name: std::mem::take(&mut metadata.name),
+        generate_name: std::mem::take(&mut metadata.generate_name),
+        namespace: std::mem::take(&mut metadata.namespace),
+        labels: std::mem::take(&mut metadata.labels),
+        annotations: std::mem::take(&mut metadata.annotations),
+        owner_references: std::mem::take(&mut metadata.owner_references),
+        finalizers: std::mem::take(&mut metadata.finalizers),
+        uid,
+        creation_timestamp: Some(now),
+        generation: 1,
+        ..ObjectMeta::default()
+    };
+    // Ours to say.
+    metadata.annotations.retain(|name, _| !is_ours(name));
+    let mut errors = Vec::new();
+    if !pod.spec.node_name.is_empty() && pod.spec.node_name != node_name {
+        let detail = format!("this API has one node, {node_name:?}; leave the field out");
+        errors.push(invalid("spec.nodeName", format!("{:?}", pod.spec.node_name), &detail));
+    }
+    errors.extend(validate_pod(&pod));
+    if let Some(kind) = refused_reference(&pod) {
+        errors.push(forbidden("spec", format!("pods of this node may not reference {kind}")));
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    node_name.clone_into(&mut pod.spec.node_name);
+    pod.status = PodStatus::pending();
+    mark_first_seen(&mut pod, PodSource::Api, now);
+    Ok(pod)
+}
+
+fn is_ours(annotation: &str) -> bool {
+    LOCAL_ANNOTATIONS.contains(&annotation) || annotation == CONFIG_HASH_ANNOTATION
+}
+
+/// The pod to go on with when `new` is to take the place of `old`: what nobody may set is as it was.
+///
+/// # Errors
+/// Every broken rule.
+pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
+    let mut new = default_pod(new);
+    let mut annotations = std::mem::take(&mut new.metadata.annotations);
+    annotations.retain(|name, _| !is_ours(name));
+    let ours = old.metadata.annotations.iter().filter(|(name, _)| is_ours(name));
+    annotations.extend(ours.map(|(name, value)| (name.clone(), value.clone())));
+    new.metadata = match part {
+        Part::Itself => ObjectMeta {
+            labels: new.metadata.labels,
+            annotations,
+            owner_references: new.metadata.owner_references,
+            finalizers: new.metadata.finalizers,
+            ..old.metadata.clone()
+        },
+        // The subresources change nothing else.
+        _ => old.metadata.clone(),
+    };
+    new.status.clone_from(&old.status);
+    if new.spec.node_name.is_empty() {
+        new.spec.node_name.clone_from(&old.spec.node_name);
+    }
+    let mut errors = match part {
+        Part::Itself => changes_of_itself(&old.spec, &new.spec),
+        Part::Resize => changes_of_size(old, &new),
+        Part::EphemeralContainers => changes_of_guests(old, &new),
+    };
+    if errors.is_empty() {
+        // They may not be there when a pod is created, which is what is checked here.
+        let guests = std::mem::take(&mut new.spec.ephemeral_containers);
+        errors = validate_pod(&new);
+        new.spec.ephemeral_containers = guests;
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    if new.spec != old.spec {
+        new.metadata.generation = old.metadata.generation + 1;
+    }
+    Ok(new)
+}
+
+fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.init_containers.iter().chain(&spec.containers)
+}
+
+fn containers_mut(spec: &mut PodSpec) -> impl Iterator<Item = &mut Container> {
+    spec.init_containers.iter_mut().chain(&mut spec.containers)
+}
+
+fn changes_of_itself(old: &PodSpec, new: &PodSpec) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    for (field, old, new) in [
+        ("spec.containers", old.containers.len(), new.containers.len()),
+        ("spec.initContainers", old.init_containers.len(), new.init_containers.len()),
+    ] {
+        if old != new {
+            return vec![forbidden(field, "pod updates may not add or remove containers")];
+        }
+    }
+    let deadline = "spec.activeDeadlineSeconds";
+    match (old.active_deadline_seconds, new.active_deadline_seconds) {
+        (_, Some(seconds)) if !(0..=i64::from(i32::MAX)).contains(&seconds) => {
+            errors.push(invalid(deadline, seconds, "must be between 0 and 2147483647, inclusive"));
+        }
+        (Some(before), Some(seconds)) if seconds > before => {
+            errors.push(invalid(deadline, seconds, "must be less than or equal to previous value"));
+        }
+        (Some(_), None) => {
+            errors.push(invalid(deadline, "null", "must not update from a positive integer to nil value"));
+        }
+        _ => {}
+    }
+    let alike = |toleration: &Toleration| Toleration { toleration_seconds: None, ..toleration.clone() };
+    let now: Vec<Toleration> = new.tolerations.iter().map(alike).collect();
+    if old.tolerations.iter().any(|toleration| !now.contains(&alike(toleration))) {
+        let detail = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(forbidden("spec.tolerations", detail));
+    }
+    let mut rest = new.clone();
+    rest.active_deadline_seconds = old.active_deadline_seconds;
+    rest.tolerations.clone_from(&old.tolerations);
+    if old.termination_grace_period_seconds.is_some_and(|grace| grace < 0)
+        && new.termination_grace_period_seconds == Some(1)
+    {
+        rest.termination_grace_period_seconds = old.termination_grace_period_seconds;
+    }
+    for (new, old) in containers_mut(&mut rest).zip(containers(old)) {
+        new.image.clone_from(&old.image);
+    }
+    if rest != *old {
+        errors.push(forbidden("spec", ONLY_THESE));
+    }
+    errors
+}
+
+fn changes_of_size(old: &Pod, new: &Pod) -> Vec<FieldError> {
+    let mut rest = new.spec.clone();
+    for (new, old) in containers_mut(&mut rest).zip(containers(&old.spec)) {
+        let own = [
+            (&mut new.resources.limits, &old.resources.limits),
+            (&mut new.resources.requests, &old.resources.requests),
+        ];
+        for (new, old) in own {
+            for name in ["cpu", "memory"] {
+                new.remove(name);
+                new.extend(old.get_key_value(name).map(|(name, amount)| (name.clone(), *amount)));
+            }
+        }
+    }
+    if rest != old.spec {
+        return vec![forbidden("spec", "only cpu and memory resources are mutable")];
+    }
+    let given = |pod: &Pod| {
+        containers(&pod.spec).map(|each| each.resources.clone()).collect::<Vec<ResourceRequirements>>()
+    };
+    if given(old) == given(new) {
+        return Vec::new();
+    }
+    infeasible(old, new).map(|why| invalid("spec", "", &why)).into_iter().collect()
+}
+
+fn changes_of_guests(old: &Pod, new: &Pod) -> Vec<FieldError> {
+    let rest = PodSpec { ephemeral_containers: old.spec.ephemeral_containers.clone(), ..new.spec.clone() };
+    if rest != old.spec {
+        return vec![forbidden("spec", "only ephemeralContainers may change over this path")];
+    }
+    for known in &old.spec.ephemeral_containers {
+        let path = "spec.ephemeralContainers";
+        match new.spec.ephemeral_containers.iter().find(|container| container.name == known.name) {
+            None => {
+                let detail = format!("existing ephemeral containers {:?} may not be removed\n", known.name);
+                return vec![forbidden(path, detail)];
+            }
+            Some(container) if container != known => {
+                let detail = format!("existing ephemeral containers {:?} may not be changed\n", known.name);
+                return vec![forbidden(path, detail)];
+            }
+            Some(_) => {}
+        }
+    }
+    validate_ephemeral(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::decode::decode;
+    use serde_json::{Value, json};
+
+    fn pod(spec: Value) -> Pod {
+        decode(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})).unwrap().object
+    }
+
+    fn made(spec: Value) -> Pod {
+        create(pod(spec), "node", PodUid::from("u"), Timestamp::from_secs(7)).unwrap()
+    }
+
+    fn plain() -> Value {
+        json!({"containers": [{"name": "c", "image": "busybox:1", "resources": {"requests": {"cpu": "100m"}}}]})
+    }
+
+    /// The errors of a change, as they are printed.
+    fn refused(old: &Pod, part: Part, change: impl Fn(&mut Pod)) -> Vec<String> {
+        let mut new = old.clone();
+        change(&mut new);
+        update(old, new, part).err().unwrap_or_default().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_new_pod_is_ours_whatever_it_said_of_itself() {
+        let mut written = pod(plain());
+        written.metadata.uid = PodUid::from("mine");
+        written.metadata.resource_version = "5".to_owned();
+        written.metadata.deletion_timestamp = Some(Timestamp::from_secs(1));
+        written.metadata.annotations =
+            [("kubernetes.io/config.source", "file"), ("kubernetes.io/config.mirror", "x"), ("a", "b")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into();
+        written.status.phase = "Succeeded".to_owned();
+        let made = create(written, "node", PodUid::from("u"), Timestamp::from_secs(7)).unwrap();
+        let metadata = &made.metadata;
+        assert_eq!((metadata.uid.as_str(), metadata.generation, metadata.name.as_str()), ("u", 1, "p"));
+        assert_eq!(
+            (metadata.creation_timestamp, metadata.deletion_timestamp),
+            (Some(Timestamp::from_secs(7)), None)
+        );
+        assert_eq!((made.spec.node_name.as_str(), made.status.phase.as_str()), ("node", "Pending"));
+        assert_eq!(metadata.annotations["kubernetes.io/config.source"], "api");
+        assert_eq!(metadata.annotations.get("kubernetes.io/config.mirror"), None);
+        assert_eq!(metadata.annotations["a"], "b");
+    }
+
+    #[test]
+    fn a_pod_of_another_node_or_of_a_service_account_is_refused() {
+        let mut spec = plain();
+        spec["nodeName"] = json!("other");
+        spec["serviceAccountName"] = json!("robot");
+        let errors = create(pod(spec), "node", PodUid::from("u"), Timestamp::default()).unwrap_err();
+        let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "spec.nodeName: Invalid value: \"other\": this API has one node, \"node\"; leave the field out",
+                "spec: Forbidden: pods of this node may not reference serviceaccounts",
+            ]
+        );
+    }
+
+    #[test]
+    fn images_labels_and_further_tolerations_may_change_and_nothing_else() {
+        let mut spec = plain();
+        spec["tolerations"] = json!([{"key": "a", "operator": "Exists"}]);
+        spec["activeDeadlineSeconds"] = json!(100);
+        let old = made(spec);
+        let mut new = old.clone();
+        new.spec.containers[0].image = "busybox:2".to_owned();
+        new.spec.tolerations.push(Toleration {
+            key: "b".to_owned(),
+            operator: "Exists".to_owned(),
+            ..Toleration::default()
+        });
+        new.spec.active_deadline_seconds = Some(50);
+        new.metadata.labels.insert("x".to_owned(), "y".to_owned());
+        new.metadata.annotations.clear();
+        let updated = update(&old, new, Part::Itself).unwrap();
+        assert_eq!(
+            (updated.metadata.generation, updated.spec.containers[0].image.as_str()),
+            (2, "busybox:2")
+        );
+        assert_eq!(updated.metadata.annotations, old.metadata.annotations, "what is ours stays");
+
+        let only = |field: &str| format!("{field}: Forbidden: ");
+        let words = refused(&old, Part::Itself, |new| new.spec.containers[0].command = vec!["x".to_owned()]);
+        assert_eq!(words, [format!("{}{ONLY_THESE}", only("spec"))]);
+        let words = refused(&old, Part::Itself, |new| new.spec.containers.push(Container::default()));
+        assert_eq!(words, ["spec.containers: Forbidden: pod updates may not add or remove containers"]);
+        let words = refused(&old, Part::Itself, |new| new.spec.active_deadline_seconds = Some(200));
+        assert!(words[0].contains("must be less than or equal to previous value"), "{words:?}");
+        let words = refused(&old, Part::Itself, |new| new.spec.tolerations.clear());
+        assert!(words[0].contains("existing toleration can not be modified"), "{words:?}");
+        let words = refused(&old, Part::Itself, |new| new.spec.containers[0].image.clear());
+        assert!(words[0].contains("spec.containers[0].image: Required value"), "{words:?}");
+        let words = refused(&old, Part::Itself, |new| {
+            new.metadata.labels.insert("x y".to_owned(), String::new());
+        });
+        assert!(words[0].starts_with("metadata.labels: Invalid value: \"x y\""), "{words:?}");
+    }
+
+    #[test]
+    fn resize_changes_cpu_and_memory_within_the_class_and_nothing_else() {
+        let old = made(plain());
+        let cpu = |text: &str| json!({"cpu": text});
+        let resized = |requests: Value| {
+            let mut new = old.clone();
+            new.spec.containers[0].resources.requests = decode(requests).unwrap().object;
+            update(&old, new, Part::Resize)
+        };
+        assert_eq!(resized(cpu("200m")).unwrap().metadata.generation, 2);
+        let errors = resized(json!({})).unwrap_err();
+        assert!(errors[0].detail.contains("QOS Class may not change"), "{errors:?}");
+        let words = refused(&old, Part::Resize, |new| new.spec.containers[0].image = "x".to_owned());
+        assert_eq!(words, ["spec: Forbidden: only cpu and memory resources are mutable"]);
+    }
+
+    #[test]
+    fn ephemeral_containers_join_and_stay() {
+        let old = made(plain());
+        let guest = |name: &str| Container {
+            name: name.to_owned(),
+            image: "busybox".to_owned(),
+            ..Container::default()
+        };
+        let mut new = old.clone();
+        new.spec.ephemeral_containers.push(guest("debug"));
+        let with = update(&old, new, Part::EphemeralContainers).unwrap();
+        assert_eq!(with.spec.ephemeral_containers[0].termination_message_policy, "File");
+        let labelled = update(&with, Pod::clone(&with), Part::Itself).unwrap();
+        assert_eq!(labelled.spec, with.spec, "other updates leave them");
+        let words = refused(&with, Part::EphemeralContainers, |new| new.spec.ephemeral_containers.clear());
+        assert!(words[0].contains("\"debug\" may not be removed"), "{words:?}");
+        let words =
+            refused(&old, Part::EphemeralContainers, |new| new.spec.ephemeral_containers.push(guest("c")));
+        assert_eq!(words, ["spec.ephemeralContainers[0].name: Duplicate value: \"c\""]);
+        let words = refused(&old, Part::Itself, |new| new.spec.ephemeral_containers.push(guest("d")));
+        assert_eq!(words.len(), 1);
+    }
+}
