@@ -14,6 +14,7 @@ mod findings;
 mod forward;
 mod get;
 mod image;
+mod jsonpath;
 mod kubeconfig;
 mod logs;
 mod objects;
