@@ -192,6 +192,7 @@ fn figures_are_read_from_either_version() {
         major_page_faults: Some(2),
         memory_limit: None,
         swap_usage: Some(4096),
+        swap_limit: None,
         pids: Some(5),
     };
     let v2 = [tree.0.join("v2")];
