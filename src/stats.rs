@@ -425,3 +425,6 @@ fn give(summary: &mut Summary, rates: &Reading) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,7 @@ mod restarts;
 mod runonce;
 mod security;
 mod serving;
+mod stats;
 mod storm;
 mod survival;
 mod volumes;

@@ -209,3 +209,136 @@ fn the_kernel_takes_the_values_and_a_process_left_behind_is_killed_with_its_cgro
     assert!(remove(&config, &top).is_empty());
     assert!(!exists(&config, &top));
 }
+
+#[test]
+fn what_a_v2_cgroup_counts_is_read_with_its_details() {
+    let tree = Tree::new("v2-stats", true);
+    let stat = "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\nnr_periods 10\nnr_throttled 4\nthrottled_usec 250000\n";
+    for (file, content) in [
+        ("cpu.stat", stat),
+        ("cpu.max", "20000 100000\n"),
+        ("cpu.weight", "39\n"),
+        ("memory.current", "10485760\n"),
+        ("memory.max", "67108864\n"),
+        ("memory.peak", "20971520\n"),
+        ("memory.swap.current", "4096\n"),
+        ("memory.swap.max", "max\n"),
+        (
+            "memory.stat",
+            "anon 1048576\nfile 8388608\nfile_mapped 4096\ninactive_file 2097152\npgfault 77\npgmajfault 3\n",
+        ),
+        ("memory.events", "low 0\nhigh 0\nmax 5\noom 1\noom_kill 1\n"),
+        ("pids.current", "7\n"),
+        ("pids.max", "max\n"),
+        (
+            "io.stat",
+            "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n253:1 rbytes=1 wbytes=2 rios=3 wios=4\n",
+        ),
+    ] {
+        tree.put(&format!("pod/c1/{file}"), content);
+    }
+    let dirs = counting_dirs(&tree.0, "/pod/c1");
+    let stats = usage::stats(&dirs);
+    assert_eq!((stats.cpu_ns, stats.memory_usage), (Some(1_500_000_000), Some(10 << 20)));
+    assert_eq!((stats.working_set, stats.rss), (Some(8 << 20), Some(1 << 20)));
+    assert_eq!((stats.page_faults, stats.major_page_faults), (Some(77), Some(3)));
+    assert_eq!((stats.memory_limit, stats.swap_usage, stats.swap_limit), (Some(64 << 20), Some(4096), None));
+    assert_eq!(stats.pids, Some(7));
+    let detail = usage::detail(&dirs);
+    assert_eq!((detail.user_ns, detail.system_ns), (Some(1_000_000_000), Some(500_000_000)));
+    assert_eq!(
+        (detail.periods, detail.throttled_periods, detail.throttled_ns),
+        (Some(10), Some(4), Some(250_000_000))
+    );
+    assert_eq!((detail.cpu_quota, detail.cpu_period), (Some(20_000), Some(100_000)));
+    assert_eq!(v2::cpu_weight(detail.cpu_shares.unwrap().try_into().unwrap()), 39, "as it was");
+    assert_eq!((detail.cache, detail.mapped_file), (Some(8 << 20), Some(4096)));
+    assert_eq!((detail.memory_max_usage, detail.memory_failures), (Some(20 << 20), Some(5)));
+    assert_eq!((detail.oom_kills, detail.pids_limit), (Some(1), None));
+    let io = detail.io["8:0"];
+    assert_eq!((io.read_bytes, io.written_bytes, io.reads, io.writes), (4096, 8192, 1, 2));
+    assert_eq!(detail.io["253:1"].writes, 4);
+    assert_eq!(usage::detail(&counting_dirs(&tree.0, "/none")), usage::Detail::default());
+}
+
+#[test]
+fn what_v1_cgroups_count_is_read_from_all_hierarchies() {
+    let tree = Tree::new("v1-stats", false);
+    for (file, content) in [
+        ("cpu,cpuacct/pod/cpuacct.usage", "1500000000\n"),
+        ("cpu,cpuacct/pod/cpuacct.usage_user", "1000000000\n"),
+        ("cpu,cpuacct/pod/cpuacct.usage_sys", "500000000\n"),
+        ("cpu,cpuacct/pod/cpu.stat", "nr_periods 10\nnr_throttled 4\nthrottled_time 250000000\n"),
+        ("cpu,cpuacct/pod/cpu.shares", "512\n"),
+        ("cpu,cpuacct/pod/cpu.cfs_quota_us", "-1\n"),
+        ("cpu,cpuacct/pod/cpu.cfs_period_us", "100000\n"),
+        ("memory/pod/memory.usage_in_bytes", "10485760\n"),
+        ("memory/pod/memory.max_usage_in_bytes", "20971520\n"),
+        ("memory/pod/memory.limit_in_bytes", "67108864\n"),
+        ("memory/pod/memory.memsw.usage_in_bytes", "10489856\n"),
+        ("memory/pod/memory.memsw.limit_in_bytes", "134217728\n"),
+        ("memory/pod/memory.failcnt", "5\n"),
+        (
+            "memory/pod/memory.stat",
+            "cache 1\ntotal_cache 8388608\ntotal_rss 1048576\ntotal_mapped_file 4096\ntotal_inactive_file 2097152\ntotal_pgfault 77\ntotal_pgmajfault 3\n",
+        ),
+        ("memory/pod/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"),
+        ("pids/pod/pids.current", "7\n"),
+        ("pids/pod/pids.max", "100\n"),
+        (
+            "blkio/pod/blkio.throttle.io_service_bytes",
+            "8:0 Read 4096\n8:0 Write 8192\n8:0 Total 12288\nTotal 12288\n",
+        ),
+        ("blkio/pod/blkio.throttle.io_serviced", "8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n"),
+        ("freezer/pod/freezer.state", "THAWED\n"),
+    ] {
+        tree.put(file, content);
+    }
+    let dirs = counting_dirs(&tree.0, "/pod");
+    assert_eq!(dirs.len(), 4, "a freezer counts nothing: {dirs:?}");
+    let stats = usage::stats(&dirs);
+    assert_eq!((stats.cpu_ns, stats.working_set), (Some(1_500_000_000), Some(8 << 20)));
+    assert_eq!((stats.swap_usage, stats.swap_limit), (Some(4096), Some(64 << 20)));
+    assert_eq!((stats.rss, stats.page_faults, stats.pids), (Some(1 << 20), Some(77), Some(7)));
+    let detail = usage::detail(&dirs);
+    assert_eq!((detail.user_ns, detail.system_ns), (Some(1_000_000_000), Some(500_000_000)));
+    assert_eq!((detail.periods, detail.throttled_ns), (Some(10), Some(250_000_000)));
+    assert_eq!((detail.cpu_shares, detail.cpu_quota, detail.cpu_period), (Some(512), None, Some(100_000)));
+    assert_eq!((detail.cache, detail.memory_failures, detail.oom_kills), (Some(8 << 20), Some(5), Some(1)));
+    assert_eq!(detail.pids_limit, Some(100));
+    let io = detail.io["8:0"];
+    assert_eq!((io.read_bytes, io.written_bytes, io.reads, io.writes), (4096, 8192, 1, 2));
+    assert_eq!(detail.io.len(), 1, "totals are no disk");
+}
+
+#[test]
+fn containers_are_found_by_their_ids_however_their_runtime_names_them() {
+    let tree = Tree::new("find", true);
+    for path in [
+        "pod/aaa",
+        "pod/cri-containerd-bbb.scope",
+        "pod/crio-ccc.scope",
+        "pod/crio-conmon-ccc.scope",
+        "pod/agent-sandbox.scope/ddd/ddd",
+        "pod/xeee",
+    ] {
+        fs::create_dir_all(tree.0.mount.join(path)).unwrap();
+    }
+    let pod = counting_dirs(&tree.0, "/pod");
+    let found = find_by_ids(&pod, &["aaa", "bbb", "ccc", "ddd", "eee", ""]);
+    let names: Vec<String> = found
+        .iter()
+        .map(|dirs| {
+            let below = dirs.iter().map(|dir| dir.strip_prefix(&pod[0]).unwrap().display().to_string());
+            below.collect::<Vec<_>>().join(" ")
+        })
+        .collect();
+    let expected = ["aaa", "cri-containerd-bbb.scope", "crio-ccc.scope", "agent-sandbox.scope/ddd", "", ""];
+    assert_eq!(names, expected);
+    tree.put("pod/cgroup.procs", "");
+    tree.put("pod/aaa/cgroup.procs", "12\n");
+    tree.put("pod/monitor-0123456789ab/cgroup.procs", "34\n");
+    assert_eq!(sandbox_process(&pod, "0123456789abcdef"), Some(34), "the sandbox's own");
+    assert_eq!(sandbox_process(&pod, "another-sandbox"), Some(12), "else any");
+    assert_eq!(sandbox_process(&[], "x"), None);
+}

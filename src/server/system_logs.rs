@@ -86,7 +86,7 @@ fn listing(entries: &[(String, bool)]) -> String {
         let link = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
         let shown =
             name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");
-        page += &format!("<a href=\"{link}{slash}\">{shown}{slash}</a>\n");
+        page.extend(["<a href=\"", &link.to_string(), slash, "\">", &shown, slash, "</a>\n"]);
     }
     page + "</pre>\n"
 }

@@ -336,7 +336,9 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
 }
 
 fn disks(text: &mut Text, groups: &[Group<'_>]) {
-    let families: [(&'static str, &str, fn(&Io) -> u64); 4] = [
+    type Of = fn(&Io) -> u64;
+    type OfLayer = fn(&ContainerUse) -> Option<u64>;
+    let families: [(&'static str, &str, Of); 4] = [
         ("container_fs_reads_bytes_total", "Bytes read from the disk", |io| io.read_bytes),
         ("container_fs_writes_bytes_total", "Bytes written to the disk", |io| io.written_bytes),
         ("container_fs_reads_total", "Reads from the disk", |io| io.reads),
@@ -350,7 +352,7 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
             }
         }
     }
-    let families: [(&'static str, &str, fn(&ContainerUse) -> Option<u64>); 2] = [
+    let families: [(&'static str, &str, OfLayer); 2] = [
         ("container_fs_usage_bytes", "Bytes of the writable layer", |container| container.rootfs?.used),
         ("container_fs_inodes_used", "Inodes of the writable layer", |container| {
             container.rootfs?.inodes_used
@@ -367,7 +369,8 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
 }
 
 fn networks(text: &mut Text, groups: &[Group<'_>]) {
-    let families: [(&'static str, &str, fn(&Interface) -> u64); 8] = [
+    type Of = fn(&Interface) -> u64;
+    let families: [(&'static str, &str, Of); 8] = [
         ("container_network_receive_bytes_total", "Bytes received", |each| each.rx_bytes),
         ("container_network_receive_packets_total", "Packets received", |each| each.rx_packets),
         ("container_network_receive_errors_total", "Errors while receiving", |each| each.rx_errors),

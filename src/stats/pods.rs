@@ -151,16 +151,13 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subje
     let ids: Vec<&str> = subject.containers.iter().map(|container| container.id.as_str()).collect();
     let found = cgroup::find_by_ids(&dirs, &ids);
     let PodRef { namespace, name, uid } = &subject.pod;
+    let measures_logs = ask.disks != Measured::Nothing;
     let logs = config.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"));
     let containers = subject.containers.iter().zip(found).map(|(container, own)| ContainerUse {
         cgroup: below(place, &dirs, &own),
         usage: of(usage::stats(&own)),
         detail: ask.details.then(|| detail(&own)),
-        logs: if ask.disks != Measured::Nothing {
-            disks::logs(at, &logs.join(&container.name))
-        } else {
-            None
-        },
+        logs: measures_logs.then(|| disks::logs(at, &logs.join(&container.name))).flatten(),
         ..container.clone()
     });
     let containers: Vec<ContainerUse> = containers.collect();
