@@ -16,6 +16,7 @@ pub mod openapi;
 pub mod patch;
 pub mod path;
 pub mod pod_columns;
+mod protobuf;
 mod read;
 pub mod resource;
 mod review;

@@ -4,16 +4,18 @@
 
 use std::rc::Rc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::clock::Clock;
 use crate::config::Resolved;
 use crate::desired::SourceObject;
 use crate::events::EventRecorder;
 use crate::executor::ExecutorConfig;
+use crate::kubelet::embedded;
 use crate::kubelet::report::View;
 use crate::localapi::LocalApi;
 use crate::localapi::cluster::{Changes, Cluster};
+use crate::localapi::discovery::RELEASE;
 use crate::localapi::node::{Condition, NodeState};
 use crate::localapi::resource::Store;
 use crate::objects::{ObjectKind, wire};
@@ -22,6 +24,7 @@ use crate::reconcile::admission::{go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
 use crate::server::guest::SharedGuest;
 use crate::server::node::SharedNode;
+use crate::server::report::RuntimeReport;
 use crate::status::StatusManager;
 use crate::store::StoredEvent;
 use crate::sys::node;
@@ -63,6 +66,9 @@ fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp)
         created: now,
         hostname: node::hostname().unwrap_or_default(),
         port: u16::try_from(kubelet.port).unwrap_or_default(),
+        taints: taints(resolved),
+        pod_cidrs: pod_cidrs(resolved),
+        info: info(arch),
         ..NodeState::default()
     };
     if let Some(executor) = executor {
@@ -73,6 +79,51 @@ fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp)
         state.addresses.clone_from(&executor.node_ips);
     }
     state
+}
+
+/// What `nodeInfo` says besides the runtime.
+fn info(arch: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("architecture", arch.to_owned()),
+        ("bootID", node::boot_id()),
+        ("kernelVersion", node::kernel_release()),
+        // A field that upstream requires and leaves empty.
+        ("kubeProxyVersion", String::new()),
+        ("kubeletVersion", RELEASE.to_owned()),
+        ("machineID", node::first_line_of("/etc/machine-id,/var/lib/dbus/machine-id")),
+        ("operatingSystem", "linux".to_owned()),
+        ("osImage", node::os_image()),
+        ("systemUUID", node::system_uuid()),
+    ]
+}
+
+fn taints(resolved: &Resolved) -> Vec<Value> {
+    let taints = resolved.kubelet.register_with_taints.iter();
+    taints.map(|taint| json!({"key": taint.key, "value": taint.value, "effect": taint.effect})).collect()
+}
+
+/// Of the embedded runtime; another one keeps its networks to itself.
+fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
+    if resolved.kubelet.container_runtime_endpoint != embedded::ENDPOINT {
+        return Vec::new();
+    }
+    let subnets = embedded::subnets(resolved).unwrap_or_default();
+    subnets.iter().map(ToString::to_string).collect()
+}
+
+/// The runtime answers, or why it does not. Upstream's words where it is well.
+fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition {
+    let holds = view.runtime_is_up() && view.loop_health().is_ok();
+    let (reason, message) = if holds {
+        ("KubeletReady", "kubelet is posting ready status".to_owned())
+    } else {
+        let why = view.runtime_trouble().map(|trouble| format!("container runtime is down: {trouble}"));
+        let why = why.or_else(|| view.loop_health().err());
+        let unknown = || "container runtime status check may not have completed yet".to_owned();
+        ("KubeletNotReady", why.unwrap_or_else(unknown))
+    };
+    let since = runtime.since.unwrap_or(started);
+    Condition { kind: "Ready", holds, reason: reason.to_owned(), message, since }
 }
 
 impl Cluster for LocalCluster {
@@ -97,14 +148,17 @@ impl Cluster for LocalCluster {
     }
 
     fn node(&self) -> NodeState {
-        let now = self.clock.now();
-        let ready = Condition {
-            kind: "Ready",
-            holds: self.view.runtime_is_up(),
-            since: self.node.created,
-            ..Condition::default()
+        let runtime = self.view.runtime();
+        let mut node = NodeState {
+            conditions: vec![ready(&self.view, &runtime, self.node.created)],
+            now: self.clock.now(),
+            ..self.node.clone()
         };
-        NodeState { conditions: vec![ready], now, ..self.node.clone() }
+        if !runtime.name.is_empty() {
+            let version = format!("{}://{}", runtime.name, runtime.version);
+            node.info.push(("containerRuntimeVersion", version));
+        }
+        node
     }
 
     fn changes(&self, store: Store) -> Changes {

@@ -187,6 +187,12 @@ impl View {
         self.state.borrow_mut().objects = objects;
     }
 
+    /// The runtime, as it was seen last.
+    #[must_use]
+    pub fn runtime(&self) -> RuntimeReport {
+        self.state.borrow().runtime.clone()
+    }
+
     /// Where claims have their directories.
     #[must_use]
     pub fn volumes_dir(&self) -> &Path {

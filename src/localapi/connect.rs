@@ -74,13 +74,13 @@ fn container(pod: &Pod, parameters: &Parameters) -> Result<String, Failure> {
     let (containers, init) = (names(&pod.spec.containers), names(&pod.spec.init_containers));
     let ephemeral = names(&pod.spec.ephemeral_containers);
     let name = &pod.metadata.name;
-    let named = route::values(parameters, "container").into_iter().find(|container| !container.is_empty());
-    match (named, containers.as_slice()) {
-        (Some(named), _) if [&containers, &init, &ephemeral].iter().any(|list| list.contains(&named)) => {
-            Ok(named)
+    let chosen = route::values(parameters, "container").into_iter().find(|container| !container.is_empty());
+    match (chosen, containers.as_slice()) {
+        (Some(chosen), _) if [&containers, &init, &ephemeral].iter().any(|list| list.contains(&chosen)) => {
+            Ok(chosen)
         }
-        (Some(named), _) => {
-            Err(status::bad_request(format!("container {named} is not valid for pod {name}")))
+        (Some(chosen), _) => {
+            Err(status::bad_request(format!("container {chosen} is not valid for pod {name}")))
         }
         (None, [only]) if init.is_empty() => Ok(only.clone()),
         // As upstream: init containers are named, the only other one is not meant by itself.
@@ -92,7 +92,7 @@ fn container(pod: &Pod, parameters: &Parameters) -> Result<String, Failure> {
             );
             for (what, names) in [("init", &init), ("debug", &ephemeral)] {
                 if !names.is_empty() {
-                    message += &format!(" or one of the {what} containers: {}", listed(names));
+                    message += &[" or one of the ", what, " containers: ", &listed(names)].concat();
                 }
             }
             Err(status::bad_request(message))

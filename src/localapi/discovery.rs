@@ -5,7 +5,12 @@
 
 use serde_json::{Value, json};
 
+use crate::reconcile::admission::go_arch;
+
 use super::resource::{RESOURCES, Resource, Subresource, Verb, group_version, groups};
+
+/// Upstream's release that this follows, and ours.
+pub const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
 
 /// Of aggregated discovery: the versions we speak, the newest first.
 pub const AGGREGATED: [(&str, &str); 2] = [
@@ -105,7 +110,7 @@ pub fn aggregated(core: bool, version: &str) -> Value {
     let items: Vec<Value> = groups
         .into_iter()
         .map(|(group, of)| {
-            let resources: Vec<Value> = of_group(group).map(|resource| whole(resource)).collect();
+            let resources: Vec<Value> = of_group(group).map(whole).collect();
             json!({
                 "metadata": {"name": group, "creationTimestamp": null},
                 "versions": [{"version": of, "resources": resources, "freshness": "Current"}],
@@ -153,18 +158,14 @@ pub fn version() -> Value {
     json!({
         "major": "1",
         "minor": "36",
-        "gitVersion": concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION")),
+        "gitVersion": RELEASE,
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "",
         "compiler": "rustc",
-        "platform": concat!("linux/", "").to_owned() + arch(),
+        "platform": format!("linux/{}", go_arch(std::env::consts::ARCH)),
     })
-}
-
-fn arch() -> &'static str {
-    crate::reconcile::admission::go_arch(std::env::consts::ARCH)
 }
 
 #[cfg(test)]

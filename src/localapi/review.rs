@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::access::{self, Attributes};
 use super::path::Wanted;
 use super::status::{self, Failure};
-use super::text;
+use super::{protobuf, text};
 use crate::server::body::{self, Body};
 use crate::server::guest::Visit;
 
@@ -20,18 +20,21 @@ const MAX_BYTES: usize = 64 * 1024;
 /// Answers the creation of a review.
 pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Body>, Failure> {
     let Visit { request, user, policy, .. } = visit;
-    let kind =
-        request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok()).unwrap_or_default();
-    if !kind.is_empty() && !kind.starts_with("application/json") {
-        return Err(status::unsupported_media_type("application/json"));
-    }
+    let header = request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok());
+    let kind = header.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
     let body = Limited::new(request.into_body(), MAX_BYTES).collect().await;
     let bytes = body.map_err(|_| status::too_large(MAX_BYTES))?.to_bytes();
-    let mut review: Value = if bytes.is_empty() {
-        json!({})
-    } else {
-        serde_json::from_slice(&bytes)
-            .map_err(|error| status::bad_request(format!("the body is no JSON: {error}")))?
+    let mut review: Value = match kind.as_str() {
+        protobuf::CONTENT_TYPE => protobuf::review(wanted.resource.kind, &bytes)
+            .ok_or_else(|| status::bad_request("the body is no object in Kubernetes' binary form"))?,
+        "" | "application/json" if bytes.is_empty() => json!({}),
+        "" | "application/json" => serde_json::from_slice(&bytes)
+            .map_err(|error| status::bad_request(format!("the body is no JSON: {error}")))?,
+        _ => {
+            return Err(status::unsupported_media_type(
+                "application/json, application/vnd.kubernetes.protobuf",
+            ));
+        }
     };
     if !review.is_object() {
         return Err(status::bad_request("the body is no object"));

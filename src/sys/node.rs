@@ -219,6 +219,38 @@ pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
+/// `uname -r`; empty when procfs does not say.
+#[must_use]
+pub fn kernel_release() -> String {
+    first_line_of("/proc/sys/kernel/osrelease")
+}
+
+/// `PRETTY_NAME` of the system, as its os-release has it; empty when nobody says.
+#[must_use]
+pub fn os_image() -> String {
+    let read = |path| std::fs::read_to_string(path).ok();
+    let text = read("/etc/os-release").or_else(|| read("/usr/lib/os-release")).unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.unwrap_or_default().trim_matches(['"', '\'']).to_owned()
+}
+
+/// The hardware's own id; empty where there is none, as on most boards.
+#[must_use]
+pub fn system_uuid() -> String {
+    first_line_of("/sys/class/dmi/id/product_uuid")
+}
+
+/// The first line of the first of these files (separated by commas) that says something; empty when none does.
+#[must_use]
+pub fn first_line_of(paths: &str) -> String {
+    let line = |path: &str| {
+        let text = std::fs::read_to_string(path).ok()?;
+        let line = text.lines().next()?.trim().to_owned();
+        (!line.is_empty()).then_some(line)
+    };
+    paths.split(',').find_map(line).unwrap_or_default()
+}
+
 /// The user this process acts as.
 #[must_use]
 pub fn user_id() -> u32 {
