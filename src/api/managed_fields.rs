@@ -46,7 +46,6 @@ impl<'de> Deserialize<'de> for ManagedFields {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::api::decode::decode;
     use crate::api::pod::Pod;
     use serde_json::json;

@@ -8,6 +8,7 @@ mod change;
 mod delete;
 mod kept;
 mod new;
+mod protobuf;
 
 use std::rc::Rc;
 

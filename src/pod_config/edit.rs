@@ -95,6 +95,13 @@ impl Editor {
         (Self(sender), receiver)
     }
 
+    /// Sends an edit and waits for nothing; false when there is no room or nobody listens. For simulations.
+    #[must_use]
+    pub fn post(&self, decide: Decide) -> bool {
+        let (done, _) = oneshot::channel();
+        self.0.try_send(Edit { decide, done }).is_ok()
+    }
+
     /// Has `decide` look at what is wanted and change it. When this returns, the change is on disk and acted on; nothing is
     /// written when nothing changes.
     ///
@@ -139,19 +146,24 @@ mod tests {
         name.clone_into(&mut pod.metadata.name);
         "default".clone_into(&mut pod.metadata.namespace);
         pod.metadata.uid = PodUid::from(name);
-        pod.spec.containers = vec![crate::api::pod::Container { image: image.to_owned(), ..Default::default() }];
+        pod.spec.containers =
+            vec![crate::api::pod::Container { image: image.to_owned(), ..Default::default() }];
         Rc::new(pod)
     }
 
     fn map(name: &str) -> Rc<LocalObject> {
-        let key = ObjectKey { kind: ObjectKind::ConfigMap, namespace: "default".to_owned(), name: name.to_owned() };
+        let key =
+            ObjectKey { kind: ObjectKind::ConfigMap, namespace: "default".to_owned(), name: name.to_owned() };
         Rc::new(LocalObject {
             key,
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             created: Timestamp::from_secs(1),
             managed_fields: crate::api::managed_fields::ManagedFields::default(),
-            content: ObjectContent::ConfigMap { data: crate::objects::ConfigMapData::default(), immutable: false },
+            content: ObjectContent::ConfigMap {
+                data: crate::objects::ConfigMapData::default(),
+                immutable: false,
+            },
         })
     }
 
@@ -162,7 +174,8 @@ mod tests {
 
     impl House {
         fn new() -> Self {
-            let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() });
+            let store =
+                StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() });
             Self { store: store.unwrap(), objects: Rc::default() }
         }
 
@@ -206,7 +219,10 @@ mod tests {
             assert_eq!(ops(&same), []);
             let gone = pod("b", "1");
             let mut edited = config
-                .edit(Box::new(move |_| ApiChange { remove_pods: vec![(gone, Some(3))], ..ApiChange::default() }))
+                .edit(Box::new(move |_| ApiChange {
+                    remove_pods: vec![(gone, Some(3))],
+                    ..ApiChange::default()
+                }))
                 .await
                 .unwrap();
             assert_eq!(ops(&edited), [(PodOp::Remove, "b")]);

@@ -20,7 +20,7 @@ use edge_agent::kubelet::Kubelet;
 use edge_agent::kubelet::report::{Identity, View};
 use edge_agent::objects::LocalObjects;
 use edge_agent::pleg::{self, PlegConfig};
-use edge_agent::pod_config::edit::Editor;
+use edge_agent::pod_config::edit::{ApiChange, Editor};
 use edge_agent::pod_config::{PodConfig, RollbackConfig};
 use edge_agent::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::prober::{Prober, ProberConfig};
@@ -112,6 +112,8 @@ pub struct Agent {
     pub events: EventRecorder,
     /// Where sources speak.
     pub updates: mpsc::Sender<SourceUpdate>,
+    /// Where the API is written through.
+    pub editor: Editor,
     store: StoreHandle,
     trigger: ShutdownTrigger,
     kubelet: JoinHandle<()>,
@@ -194,6 +196,7 @@ impl Node {
             statuses: parts.statuses,
             events: parts.events,
             updates: parts.updates,
+            editor: parts.editor,
             store: parts.store,
             trigger: parts.trigger,
             kubelet: parts.kubelet,
@@ -251,6 +254,15 @@ impl Node {
     /// What a source says now reaches the agent's queue; false when that is full or nobody is there.
     pub fn say(&self, source: PodSource, answer: SourceAnswer) -> bool {
         let defined = || self.defined.get(&source).cloned().unwrap_or_default();
+        if let (PodSource::Api, SourceAnswer::Pods(pods)) = (source, &answer) {
+            let wanted = Whole { pods: pods.clone(), objects: defined() };
+            let edit = Box::new(move |config: &PodConfig| wanted.edit(config));
+            return self.agent.as_ref().is_some_and(|agent| agent.editor.post(edit));
+        }
+        if source == PodSource::Api {
+            // Nobody asks for anything.
+            return true;
+        }
         let objects = if answer == SourceAnswer::Unknown { Vec::new() } else { defined() };
         let update = SourceUpdate { source, answer, objects, problems: Vec::new(), validator: None };
         self.agent.as_ref().is_some_and(|agent| agent.updates.try_send(update).is_ok())
@@ -324,6 +336,7 @@ impl Node {
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
         rt::spawn("pleg", pleg::run(Rc::clone(&runtime), PlegConfig::default(), pleg_sender));
         let (updates, update_receiver) = mpsc::channel(SOURCE_QUEUE);
+        let (editor, edits) = Editor::channel();
         let (trigger, shutdown) = shutdown::channel();
         let kubelet = Kubelet {
             pod_config: PodConfig::new(
@@ -338,7 +351,7 @@ impl Node {
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,
             updates: update_receiver,
-            edits: Editor::channel().1,
+            edits,
             pleg,
             view: Rc::clone(&view),
             clock,
@@ -346,7 +359,7 @@ impl Node {
             watchdog: None,
         };
         let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
-        Parts { view, statuses, events, updates, store, trigger, kubelet }
+        Parts { view, statuses, events, updates, editor, store, trigger, kubelet }
     }
 
     fn executor_config(&self, objects: &Rc<LocalObjects>) -> ExecutorConfig {
@@ -383,6 +396,7 @@ struct Parts {
     statuses: Rc<StatusManager>,
     events: EventRecorder,
     updates: mpsc::Sender<SourceUpdate>,
+    editor: Editor,
     store: StoreHandle,
     trigger: ShutdownTrigger,
     kubelet: JoinHandle<()>,
@@ -412,5 +426,31 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What the users of the API want in the end: each of them asks for his part.
+struct Whole {
+    pods: Vec<SourcePod>,
+    objects: Vec<SourceObject>,
+}
+
+impl Whole {
+    fn edit(self, config: &PodConfig) -> ApiChange {
+        let of_api = |source: PodSource| source == PodSource::Api;
+        let is_wanted =
+            |pod: &SourcePod| self.pods.iter().any(|wanted| wanted.pod.metadata.uid == pod.pod.metadata.uid);
+        let known = config.pods_by_source().filter(|(source, _)| of_api(*source));
+        let gone = known.filter(|(_, pod)| !is_wanted(pod)).map(|(_, pod)| (Rc::clone(&pod.pod), None));
+        let keys = config.objects_by_source().filter(|(source, _)| of_api(*source));
+        let keys = keys.map(|(_, object)| object.object.key.clone());
+        ApiChange {
+            remove_pods: gone.collect(),
+            remove_objects: keys
+                .filter(|key| self.objects.iter().all(|wanted| wanted.object.key != *key))
+                .collect(),
+            put_pods: self.pods.into_iter().map(|pod| pod.pod).collect(),
+            put_objects: self.objects.into_iter().map(|object| object.object).collect(),
+        }
     }
 }

@@ -70,7 +70,7 @@ pub struct Simulation {
 impl Simulation {
     /// A node with an agent that has just been started for the first time.
     pub async fn new(seed: u64, story: Story) -> Self {
-        let sources = [PodSource::File, PodSource::Http];
+        let sources = [PodSource::File, PodSource::Http, PodSource::Api];
         let mut node = Node::new(seed, &sources);
         script_images(&node.fake);
         node.fake.set_late_effects(true);

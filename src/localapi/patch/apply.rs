@@ -137,17 +137,16 @@ fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape) -> Vec<Entry> {
 }
 
 fn printed(entry: &Entry) -> String {
-    let mut text = format!("{:?}", entry.manager);
-    if !entry.subresource.is_empty() {
-        text += &format!(" with subresource {:?}", entry.subresource);
-    }
-    if entry.operation == Operation::Update {
-        text += &format!(" using {}", entry.api_version);
-        if let Some(time) = entry.time {
-            text += &format!(" at {}", time.to_rfc3339());
-        }
-    }
-    text
+    let subresource = match entry.subresource.as_str() {
+        "" => String::new(),
+        subresource => format!(" with subresource {subresource:?}"),
+    };
+    let how = match (entry.operation, entry.time) {
+        (Operation::Apply, _) => String::new(),
+        (Operation::Update, None) => format!(" using {}", entry.api_version),
+        (Operation::Update, Some(time)) => format!(" using {} at {}", entry.api_version, time.to_rfc3339()),
+    };
+    format!("{:?}{subresource}{how}", entry.manager)
 }
 
 fn without_nulls(value: Value) -> Value {

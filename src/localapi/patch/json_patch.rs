@@ -144,7 +144,8 @@ fn missing<T>(doing: &str, path: &[String]) -> Result<T, PatchError> {
 }
 
 fn shown(path: &[String]) -> String {
-    path.iter().map(|step| format!("/{}", step.replace('~', "~0").replace('/', "~1"))).collect()
+    let escaped = path.iter().map(|step| step.replace('~', "~0").replace('/', "~1"));
+    escaped.fold(String::new(), |path, step| path + "/" + &step)
 }
 
 fn fits(path: &[String], value: &Value) -> Result<(), PatchError> {

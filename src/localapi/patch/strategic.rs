@@ -68,7 +68,7 @@ fn object(
             return malformed(format!("{SET_ELEMENT_ORDER}{list} is a list"));
         };
         if let Some(Value::Array(items)) = target.get_mut(&list) {
-            let before = before.and_then(|before| as_list(before)).unwrap_or_default();
+            let before = before.and_then(as_list).unwrap_or_default();
             *items = in_order(std::mem::take(items), &before, &order, shape.member(&list));
         }
     }

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
+use super::protobuf;
 use crate::localapi::path::Wanted;
 use crate::localapi::resource::Verb;
 use crate::localapi::status::{self, Failure};
@@ -16,7 +17,7 @@ use crate::source::manifest::yaml_to_values;
 /// Upstream's bound.
 const MAX_BYTES: usize = 3 * 1024 * 1024;
 
-const OBJECTS: &str = "application/json, application/yaml";
+const OBJECTS: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 const PATCHES: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml, application/strategic-merge-patch+json";
 
 /// The kinds of patches.
@@ -57,6 +58,7 @@ pub(super) async fn read(wanted: &Wanted, request: Request<Incoming>) -> Result<
         (Verb::Patch, "application/apply-patch+yaml") => Some(PatchKind::Apply),
         (Verb::Patch, _) => return Err(status::unsupported_media_type(PATCHES)),
         (_, "" | "application/json" | "application/yaml") => None,
+        (_, protobuf::CONTENT_TYPE) if protobuf::reads(wanted) => None,
         _ => return Err(status::unsupported_media_type(OBJECTS)),
     };
     let body = Limited::new(request.into_body(), MAX_BYTES).collect().await;
@@ -64,6 +66,14 @@ pub(super) async fn read(wanted: &Wanted, request: Request<Incoming>) -> Result<
     let is_deletion = matches!(wanted.verb, Verb::Delete | Verb::DeleteCollection);
     if bytes.is_empty() && is_deletion {
         return Ok(Content::Object(json!({})));
+    }
+    if kind == protobuf::CONTENT_TYPE {
+        let object = protobuf::read(&bytes).ok_or_else(|| {
+            status::bad_request(
+                "error decoding the body of the request: it is no object of a kind that is read in this form",
+            )
+        })?;
+        return Ok(Content::Object(object));
     }
     let is_yaml = kind.ends_with("yaml");
     let value = parse(&bytes, is_yaml)

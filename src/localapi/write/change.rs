@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::body::{Content, PatchKind};
 use super::kept::{self, Kept, strip_notes};
 use super::{Decision, Task, new, options_failure};
-use crate::localapi::patch::managed::{Entry, after_update};
+use crate::localapi::patch::managed::{self, Entry, after_update};
 use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, schema, strategic};
 use crate::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::localapi::text;
@@ -42,13 +42,14 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     };
     check_identity(task, &value)?;
     check_preconditions(task, &old, &value, &version)?;
+    let entries_said = entries_said(&value);
     let draft = task.draft(value)?;
     let warnings = task.judge_unknown(&draft)?;
     let new = task.rebuild(&old, draft)?;
     let entries = match applied {
         Some(entries) => entries,
         None => after_update(
-            old.entries(),
+            entries_said.unwrap_or_else(|| old.entries()),
             &old.owned_value(),
             &new.owned_value(),
             schema::of_kind(task.wanted.resource.kind),
@@ -59,6 +60,15 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     let done = task.done(StatusCode::OK, &new, warnings);
     let change = if new == old { ApiChange::default() } else { new.put() };
     Ok((change, done))
+}
+
+/// Owners that the client wants there: kubectl hands its own fields over when it begins to apply on the server. One entry that says
+/// nothing takes all away, as upstream.
+fn entries_said(value: &Value) -> Option<Vec<Entry>> {
+    let said = value.pointer("/metadata/managedFields")?.as_array().filter(|said| !said.is_empty())?;
+    let entries = managed::read(said);
+    let resets = said.iter().all(|entry| entry.as_object().is_some_and(serde_json::Map::is_empty));
+    (entries.len() == said.len() || resets).then_some(entries)
 }
 
 /// Nothing is there: what is applied is created.
@@ -78,7 +88,7 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
     let draft = task.draft(applied.object)?;
     let warnings = task.judge_unknown(&draft)?;
     let kept = task.build(draft, task.name())?.with_entries(applied.entries);
-    new::put(task, config, kept, warnings)
+    new::put(task, config, &kept, warnings)
 }
 
 fn going(task: &Task) -> Failure {

@@ -186,7 +186,7 @@ pub(super) struct Draft {
 
 enum Written {
     Pod(Box<Pod>),
-    Object(AnyObject),
+    Object(Box<AnyObject>),
 }
 
 impl Task {
@@ -221,7 +221,7 @@ impl Task {
                 })
                 .map_err(|error| error.to_string()),
             Some(kind) => decode_object(kind, value)
-                .map(|(object, unknown)| Draft { what: Written::Object(object), unknown })
+                .map(|(object, unknown)| Draft { what: Written::Object(Box::new(object)), unknown })
                 // What stands there is none of a log's business.
                 .map_err(|error| match kind {
                     ObjectKind::Secret => format!("{}: not what it should be", error.path),
@@ -260,7 +260,7 @@ impl Task {
                 pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
             }
             Written::Object(written) => {
-                let mut object = self.accept(written, name)?;
+                let mut object = self.accept(*written, name)?;
                 object.created = self.now;
                 if object.key.kind == ObjectKind::Namespace {
                     object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
@@ -293,7 +293,7 @@ impl Task {
                 pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
             }
             (Kept::Object(old), Written::Object(written)) => {
-                let mut object = self.accept(written, name)?;
+                let mut object = self.accept(*written, name)?;
                 object.created = old.created;
                 object.managed_fields = old.managed_fields.clone();
                 let errors = refused_change(&old.content, &object.content);

@@ -46,14 +46,14 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
         schema::of_kind(task.wanted.resource.kind),
         &task.writer(),
     );
-    put(task, config, kept.with_entries(entries), warnings)
+    put(task, config, &kept.with_entries(entries), warnings)
 }
 
 /// Puts a new object there, unless there is one.
-pub(super) fn put(task: &Task, config: &PodConfig, kept: Kept, warnings: Vec<String>) -> Decision {
+pub(super) fn put(task: &Task, config: &PodConfig, kept: &Kept, warnings: Vec<String>) -> Decision {
     let (namespace, name) = kept.place();
     is_free(task, config, namespace, name)?;
-    let done: Done = task.done(StatusCode::CREATED, &kept, warnings);
+    let done: Done = task.done(StatusCode::CREATED, kept, warnings);
     Ok((kept.put(), done))
 }
 
@@ -62,7 +62,8 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
     let mut taken = status::already_exists(resource, name);
     if let Some(found) = kept::find(config, store, namespace, name) {
         if let Some(origin) = found.manifest {
-            taken.message += &format!(": it is defined by the manifest {origin} of this node");
+            let message = taken.message;
+            taken.message = format!("{message}: it is defined by the manifest {origin} of this node");
         }
         return Err(taken);
     }
