@@ -7,6 +7,7 @@ pub mod embedded;
 pub mod fake_cri;
 pub mod http_server;
 pub mod image;
+pub mod kubectl;
 pub mod runtime;
 pub mod scratch;
 pub mod wait;
