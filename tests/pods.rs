@@ -21,6 +21,7 @@ mod disk;
 mod fixture;
 mod hooks;
 mod inside;
+mod kubectl;
 mod lifecycle;
 mod logs;
 mod manifests;

@@ -8,6 +8,7 @@ pub mod fake_cri;
 pub mod http_server;
 pub mod image;
 pub mod prometheus;
+pub mod kubectl;
 pub mod runtime;
 pub mod scratch;
 pub mod wait;

@@ -45,7 +45,7 @@ pub(super) async fn list(api: &Rc<LocalApi>, wanted: &Wanted, view: View) -> Res
         let objects = metrics::all(api, store).await?;
         let chosen: Vec<&Value> =
             objects.iter().filter(|object| is_chosen(object, wanted, &selector)).collect();
-        return Ok(answer(&view.many(json!({}), &chosen), options));
+        return Ok(answer(&view.many(&json!({}), &chosen), options));
     }
     let objects = api.look(store);
     let (base, current, changed) = api.versions_of(store);
@@ -62,7 +62,7 @@ pub(super) async fn list(api: &Rc<LocalApi>, wanted: &Wanted, view: View) -> Res
             metadata["remainingItemCount"] = json!(chosen.len() - shown);
         }
     }
-    Ok(answer(&view.many(metadata, &chosen[..shown]), options))
+    Ok(answer(&view.many(&metadata, &chosen[..shown]), options))
 }
 
 /// What a request selects.
@@ -106,7 +106,6 @@ impl Page {
             ("" | "NotOlderThan" | "Exact", _) if !options.go_on.is_empty() && !matching.is_empty() => {
                 return forbidden("resourceVersionMatch is forbidden when continue is provided");
             }
-            ("", _) | ("NotOlderThan", Some(_)) => {}
             ("NotOlderThan" | "Exact", None) => {
                 return forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided");
             }
@@ -119,7 +118,7 @@ impl Page {
                 )));
             }
             ("Exact", Some(version)) if version <= current => return Ok(Self { after: None, version }),
-            ("Exact", Some(_)) => {}
+            ("", _) | ("NotOlderThan" | "Exact", Some(_)) => {}
             (other, _) => {
                 let message = format!(
                     "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""

@@ -103,7 +103,7 @@ pub fn aggregated(accept: &str) -> Option<(&'static str, &'static str)> {
         if !is_json(kind) {
             continue;
         }
-        let Some(shape) = get("as") else { return None };
+        let shape = get("as")?;
         let is_ours = shape == "APIGroupDiscoveryList" && get("g") == Some("apidiscovery.k8s.io");
         let found = AGGREGATED.into_iter().find(|(version, _)| get("v") == Some(*version));
         if is_ours && found.is_some() {
@@ -145,7 +145,7 @@ pub struct View {
 }
 
 impl View {
-    fn table(&self, version: &str, list: Value, objects: &[&Value], headed: bool) -> Value {
+    fn table(&self, version: &str, list: &Value, objects: &[&Value], headed: bool) -> Value {
         let row = |object: &&Value| {
             let mut row = json!({"cells": columns::cells(self.resource, object, self.now)});
             if let Some(conditions) = columns::conditions(self.resource, object) {
@@ -176,14 +176,14 @@ impl View {
             Form::Metadata(version) => metadata(object, version),
             Form::Table(version) => {
                 let list = json!({"resourceVersion": super::text(object, "/metadata/resourceVersion")});
-                self.table(version, list, &[object], headed)
+                self.table(version, &list, &[object], headed)
             }
         }
     }
 
     /// Many, with the list's own metadata.
     #[must_use]
-    pub fn many(&self, list: Value, objects: &[&Value]) -> Value {
+    pub fn many(&self, list: &Value, objects: &[&Value]) -> Value {
         match self.form {
             Form::Table(version) => self.table(version, list, objects, true),
             Form::Metadata(version) => {
@@ -271,14 +271,14 @@ mod tests {
             rows,
             now: Timestamp::default(),
         };
-        let table = view(Form::Table("v1"), Rows::Metadata).many(json!({"resourceVersion": "9"}), &[&pod]);
+        let table = view(Form::Table("v1"), Rows::Metadata).many(&json!({"resourceVersion": "9"}), &[&pod]);
         assert_eq!((&table["kind"], &table["metadata"]["resourceVersion"]), (&json!("Table"), &json!("9")));
         assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
         assert_eq!(table["rows"][0]["cells"][0], "a");
         assert_eq!(view(Form::Table("v1"), Rows::Bare).one(&pod, true)["rows"][0].get("object"), None);
         assert_eq!(view(Form::Table("v1"), Rows::Objects).one(&pod, true)["rows"][0]["object"], pod);
         assert!(view(Form::Table("v1"), Rows::Bare).one(&pod, false)["columnDefinitions"].is_null());
-        let list = view(Form::Whole, Rows::Metadata).many(json!({}), &[&pod]);
+        let list = view(Form::Whole, Rows::Metadata).many(&json!({}), &[&pod]);
         assert_eq!((&list["kind"], list["items"][0].get("kind")), (&json!("PodList"), None));
         let partial = view(Form::Metadata("v1"), Rows::Metadata).one(&pod, true);
         assert_eq!((&partial["kind"], partial.get("spec")), (&json!("PartialObjectMetadata"), None));

@@ -59,13 +59,20 @@ impl Api {
         self.directory.join("agent-ca.crt")
     }
 
+    /// What `agent kubeconfig` prints for somebody, with these options.
+    pub fn kubeconfig(&self, agent: &AgentProcess, name: &str, options: &[&str]) -> String {
+        let cert_dir = format!("--cert-dir={}", self.directory.display());
+        let server = format!("--server=https://127.0.0.1:{}", self.port);
+        let mut command = agent.command_of("kubeconfig");
+        command.args([cert_dir, server]).args(["--user", name]).args(options);
+        let output = command.output().expect("run it");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// Somebody with a certificate by `agent kubeconfig` and these options.
     pub fn person(&self, agent: &AgentProcess, name: &str, options: &[&str]) -> Person {
-        let cert_dir = format!("--cert-dir={}", self.directory.display());
-        let mut command = agent.command_of("kubeconfig");
-        let output = command.arg(cert_dir).args(["--user", name]).args(options).output().expect("run it");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).expect("text");
+        let text = self.kubeconfig(agent, name, options);
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.trim().strip_prefix(name)).expect(name);
             base64::decode(line.trim_start_matches(':').trim().trim_matches('"')).expect("base64")

@@ -1,0 +1,62 @@
+//! Stock kubectl into real pods, whichever runtime runs them.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use serde_json::json;
+
+use super::Node;
+use crate::support::agent::PATIENCE;
+use crate::support::api::Api;
+use crate::support::kubectl::Kubectl;
+use crate::support::runtime::on_both_runtimes;
+use crate::support::wait::wait_for;
+
+fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
+    let mut node = Node::new();
+    let api = Api::of(&mut node.agent, node.runtime.scratch().path());
+    let mut pod = node.pod(
+        "inside",
+        "mkdir /www; echo welcome > /www/index.html; echo started; exec httpd -f -p 80 -h /www",
+    );
+    pod["spec"]["hostNetwork"] = json!(false);
+    node.apply(&pod);
+    node.agent.start();
+    api.wait(&mut node.agent);
+    node.running("inside");
+    let kubectl = Kubectl::of(&api, &node.agent, node.runtime.scratch().path(), "admin", &[]);
+    wait_for("its log", PATIENCE, || match kubectl.run(&["logs", "inside-edge"]) {
+        said if said.out == "started\n" => Ok(()),
+        said => Err(format!("{said:?}")),
+    });
+    assert_eq!(kubectl.out(&["logs", "inside-edge", "--tail=0"]), "");
+    let said = kubectl.run(&["exec", "inside-edge", "--", "sh", "-c", "cat /www/index.html; exit 3"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(3), "welcome\n"), "{said:?}");
+
+    let mut forward = kubectl.command(&["port-forward", "pod/inside-edge", ":80"]);
+    let mut forward = forward.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("start kubectl");
+    let mut line = String::new();
+    let mut out = BufReader::new(forward.stdout.take().expect("its output"));
+    out.read_line(&mut line).expect("read");
+    let port =
+        line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port").to_owned();
+    let page = std::process::Command::new("curl")
+        .args(["-sS", "--max-time", "60", &format!("http://127.0.0.1:{port}/")])
+        .output();
+    let _ = forward.kill();
+    let _ = forward.wait();
+    assert_eq!(String::from_utf8_lossy(&page.expect("run curl").stdout), "welcome\n", "{line}");
+
+    wait_for("what it uses", PATIENCE, || {
+        let said = kubectl.run(&["top", "pod", "--containers"]);
+        if said.ok && said.out.contains("inside-edge") && said.out.contains("Mi") {
+            Ok(())
+        } else {
+            Err(format!("{said:?}"))
+        }
+    });
+}
+
+on_both_runtimes! {
+    kubectl_reads_logs_runs_programs_and_reaches_ports,
+}

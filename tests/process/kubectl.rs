@@ -1,0 +1,304 @@
+//! The local Kubernetes API: stock kubectl, and what watches promise.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::node::{Node, pod};
+use crate::support::agent::PATIENCE;
+use crate::support::api::{Api, Person};
+use crate::support::kubectl::Kubectl;
+use crate::support::wait::{wait_for, wait_until};
+
+const OBJECTS: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, labels: {tier: front}}
+data: {a: '1', b: '2'}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: pin, namespace: vault}
+stringData: {pin: '1234'}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+";
+
+fn served() -> (Node, Api) {
+    let mut node = Node::new();
+    let api = Api::of(&mut node.agent, node.scratch.path());
+    node.agent.write_manifest("objects.yaml", OBJECTS);
+    node.start_with_neighbour();
+    api.wait(&mut node.agent);
+    (node, api)
+}
+
+fn kubectl(node: &Node, api: &Api, name: &str, options: &[&str]) -> Kubectl {
+    Kubectl::of(api, &node.agent, node.scratch.path(), name, options)
+}
+
+/// The words of a table's line that begins with this one.
+fn row(table: &str, first: &str) -> Vec<String> {
+    let line = table.lines().find(|line| line.split_whitespace().next() == Some(first));
+    line.unwrap_or_else(|| panic!("no {first} in {table}")).split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn stock_kubectl_looks_around_on_the_box() {
+    let (mut node, api) = served();
+    let admin = kubectl(&node, &api, "admin", &[]);
+    let waited = admin.out(&["wait", "--for=condition=Ready", "pod/neighbour-edge", "--timeout=60s"]);
+    assert_eq!(waited, "pod/neighbour-edge condition met\n");
+    let pods = admin.out(&["get", "pods"]);
+    assert_eq!(row(&pods, "NAME"), ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]);
+    assert_eq!(row(&pods, "neighbour-edge")[..4], ["neighbour-edge", "1/1", "Running", "0"]);
+    let wide = admin.out(&["get", "pods", "-A", "-o", "wide"]);
+    assert!(wide.contains("NOMINATED NODE   READINESS GATES"), "{wide}");
+    assert_eq!(row(&wide, "default")[7], "edge", "{wide}");
+    let template = "jsonpath={.items[*].metadata.name} {.items[0].metadata.ownerReferences[0].kind}";
+    assert_eq!(admin.out(&["get", "pods", "-o", template]), "neighbour-edge Node");
+    let yaml = admin.out(&["get", "pod", "neighbour-edge", "-o", "yaml"]);
+    assert!(
+        yaml.contains("kubernetes.io/config.mirror: ") && yaml.starts_with("apiVersion: v1\nkind: Pod\n"),
+        "{yaml}"
+    );
+    let described = admin.out(&["describe", "pod", "neighbour-edge"]);
+    for part in [
+        "Controlled By:  Node/edge",
+        "Status:       Running",
+        "Started  ",
+        "kubernetes.io/config.source: file",
+    ] {
+        assert!(described.contains(part), "{part:?} in {described}");
+    }
+
+    let all = admin.out(&["get", "cm,secret,pvc,pv,ns", "-A"]);
+    for part in [
+        "configmap/settings",
+        "secret/pin",
+        "persistentvolumeclaim/data",
+        "Bound",
+        "namespace/kube-system",
+        "namespace/vault",
+    ] {
+        assert!(all.contains(part), "{part:?} in {all}");
+    }
+    assert_eq!(admin.out(&["get", "cm", "-l", "tier in (front)", "-o", "name"]), "configmap/settings\n");
+    assert_eq!(admin.out(&["get", "cm", "-l", "tier!=front", "-o", "name"]), "");
+    let secret = admin.out(&["get", "secret", "pin", "-n", "vault", "-o", "jsonpath={.data.pin}"]);
+    assert_eq!(secret, "MTIzNA==");
+    let nodes = admin.out(&["get", "nodes", "-o", "wide"]);
+    assert_eq!(row(&nodes, "edge")[1], "Ready", "{nodes}");
+    let described = admin.out(&["describe", "node", "edge"]);
+    for part in ["KubeletReady", "Kernel Version:", "Allocatable:", "neighbour-edge"] {
+        assert!(described.contains(part), "{part:?} in {described}");
+    }
+    let events = admin.out(&[
+        "get",
+        "events",
+        "--field-selector=involvedObject.name=neighbour-edge",
+        "--chunk-size=1",
+    ]);
+    assert!(events.lines().count() > 2 && events.contains("pod/neighbour-edge"), "{events}");
+    assert!(admin.out(&["api-resources"]).contains("PersistentVolumeClaim"));
+    assert!(admin.out(&["version"]).contains("v1.36.0+agent-"));
+    assert_eq!(admin.out(&["get", "--raw", "/readyz"]), "ok");
+    assert_eq!(admin.out(&["get", "--raw", "/api/v1/nodes/edge/proxy/healthz"]), "ok");
+
+    for (arguments, said) in [
+        (&["get", "pod", "nobody"][..], "Error from server (NotFound): pods \"nobody\" not found"),
+        (&["get", "pods", "--field-selector=spec.color=red"], "field label not supported: spec.color"),
+        (&["get", "pods", "-l", "a b"], "unable to parse"),
+        (&["get", "deployments"], "the server doesn't have a resource type \"deployments\""),
+        (&["logs", "neighbour-edge", "-c", "none"], "container none is not valid for pod neighbour-edge"),
+    ] {
+        let answered = admin.run(arguments);
+        assert!(!answered.ok && answered.err.contains(said), "{arguments:?}: {answered:?}");
+    }
+    node.agent.assert_alive();
+}
+
+#[test]
+fn viewers_look_at_all_but_secrets_and_may_ask_what_they_may() {
+    let (node, api) = served();
+    let viewer = kubectl(&node, &api, "jane", &["--view"]);
+    assert!(viewer.out(&["get", "pods,cm,nodes,events"]).contains("neighbour-edge"));
+    for (arguments, said) in [
+        (
+            &["get", "secrets"][..],
+            "secrets is forbidden: User \"jane\" cannot list resource \"secrets\" in API group \"\" in the namespace \"default\"",
+        ),
+        (
+            &["exec", "neighbour-edge", "--", "id"],
+            "pods \"neighbour-edge\" is forbidden: User \"jane\" cannot create resource \"pods/exec\" in API group \"\" in the namespace \"default\"",
+        ),
+        (&["delete", "pod", "neighbour-edge"], "cannot delete resource \"pods\""),
+        (&["get", "--raw", "/api/v1/nodes/edge/proxy/configz"], "cannot get resource \"nodes/proxy\""),
+    ] {
+        let answered = viewer.run(arguments);
+        assert!(!answered.ok && answered.err.contains("(Forbidden)"), "{arguments:?}: {answered:?}");
+        assert!(answered.err.contains(said), "{arguments:?}: {answered:?}");
+    }
+    for (question, answer) in [
+        (&["list", "pods"][..], "yes\n"),
+        (&["get", "pods", "--subresource=log"], "yes\n"),
+        (&["list", "secrets"], "no\n"),
+        (&["create", "pods", "--subresource=exec"], "no\n"),
+        (&["get", "/version"], "yes\n"),
+        (&["get", "/metrics"], "no\n"),
+    ] {
+        let answered = viewer.run(&[&["auth", "can-i"], question].concat());
+        assert!(answered.out.ends_with(answer), "{question:?}: {answered:?}");
+    }
+    let admin = kubectl(&node, &api, "admin", &[]);
+    assert_eq!(admin.out(&["auth", "can-i", "delete", "pods"]), "yes\n");
+    assert!(viewer.out(&["auth", "can-i", "--list"]).contains("pods/log"));
+    let (code, body) = api.curl(None, "/api/v1/pods", &[]);
+    let body: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((code, &body["reason"]), (401, &json!("Unauthorized")));
+}
+
+#[test]
+fn kubectl_get_w_shows_a_pod_come_and_go() {
+    let (node, api) = served();
+    let admin = kubectl(&node, &api, "admin", &[]);
+    let file = node.scratch.path().join("watched");
+    let watching = admin.follow(&["get", "pods", "-w"], &file);
+    let told = |what: &str, least: usize| {
+        wait_for(what, PATIENCE, || {
+            let text = fs::read_to_string(&file).expect("read");
+            if text.matches(what).count() >= least { Ok(()) } else { Err(text) }
+        });
+    };
+    told("neighbour-edge", 1);
+    node.apply(&pod("late"));
+    told("late-edge   1/1     Running", 1);
+    let shown = || fs::read_to_string(&file).expect("read").matches("late-edge").count();
+    let before = shown();
+    node.agent.remove_manifest("late.yaml");
+    wait_until("the end of the pod to be shown", PATIENCE, || shown() > before);
+    drop(watching);
+}
+
+/// A watch from a version, as lines, for a second.
+fn watch(api: &Api, who: &Person, query: &str) -> Vec<(String, Value)> {
+    let path = format!("/api/v1/namespaces/default/pods?watch=1&timeoutSeconds=1&{query}");
+    let (code, body) = api.curl(Some(who), &path, &[]);
+    assert_eq!(code, 200, "{body}");
+    let event = |line: &str| {
+        let event: Value = serde_json::from_str(line).expect("each line is JSON");
+        let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
+        (format!("{} {name}", event["type"].as_str().expect("a type")), event["object"].clone())
+    };
+    body.lines().map(event).collect()
+}
+
+fn names(events: &[(String, Value)]) -> Vec<&str> {
+    events.iter().map(|(name, _)| name.as_str()).collect()
+}
+
+#[test]
+fn a_watch_goes_on_where_a_list_was_and_says_when_it_cannot() {
+    let (mut node, api) = served();
+    let admin = api.person(&node.agent, "admin", &[]);
+    let list = |query: &str| {
+        let (code, body) = api.curl(Some(&admin), &format!("/api/v1/pods{query}"), &[]);
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str::<Value>(&body).expect("JSON")
+    };
+    let version =
+        |value: &Value| value["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
+    wait_until("the neighbour to be ready", PATIENCE, || {
+        list("")["items"][0]["status"]["conditions"].to_string().matches("\"True\"").count() == 5
+    });
+    let before = list("");
+    assert_eq!(version(&before), version(&list("")), "nothing has changed");
+    assert!(watch(&api, &admin, &format!("resourceVersion={}", version(&before))).is_empty());
+
+    node.apply(&pod("late"));
+    node.running("late");
+    let since = format!("resourceVersion={}", version(&before));
+    wait_for("what has happened since", PATIENCE, || {
+        let events = watch(&api, &admin, &since);
+        if names(&events).contains(&"ADDED late-edge") {
+            Ok(())
+        } else {
+            Err(format!("{:?}", names(&events)))
+        }
+    });
+    assert!(watch(&api, &admin, &format!("{since}&fieldSelector=metadata.name%3Dneighbour-edge")).is_empty());
+    let with_late = version(&list(""));
+    node.agent.remove_manifest("late.yaml");
+    wait_until("the pod to be gone", PATIENCE, || !list("").to_string().contains("late-edge"));
+    let gone = watch(&api, &admin, &format!("resourceVersion={with_late}"));
+    assert_eq!(names(&gone).last(), Some(&"DELETED late-edge"), "{:?}", names(&gone));
+    assert!(!names(&watch(&api, &admin, &since)).contains(&"DELETED late-edge"), "it came and went since");
+
+    let all = watch(
+        &api,
+        &admin,
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
+    );
+    assert_eq!(names(&all), ["ADDED neighbour-edge", "BOOKMARK ", "BOOKMARK "]);
+    assert_eq!(all[1].1["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(all[1].1["kind"], "Pod");
+    let early = watch(&api, &admin, "resourceVersion=1");
+    assert_eq!((names(&early), &early[0].1["code"]), (vec!["ERROR "], &json!(410)));
+    let (code, body) = api.curl(Some(&admin), "/api/v1/pods?resourceVersion=9999999999999999", &[]);
+    assert!(code == 504 && body.contains("Too large resource version"), "{code} {body}");
+
+    // Versions grow over a restart, and what was before it is not known.
+    let last = version(&list(""));
+    node.agent.kill9();
+    node.agent.start();
+    api.wait(&mut node.agent);
+    let after = version(&list(""));
+    assert!(after.parse::<u64>().expect("a number") > last.parse::<u64>().expect("a number"));
+    let lost = watch(&api, &admin, &format!("resourceVersion={last}"));
+    assert_eq!((names(&lost), &lost[0].1["reason"]), (vec!["ERROR "], &json!("Expired")));
+}
+
+#[test]
+fn lists_come_in_pages_and_in_the_forms_that_are_asked_for() {
+    let (node, api) = served();
+    let admin = api.person(&node.agent, "admin", &[]);
+    let get = |path: &str, accept: &str| {
+        let header = format!("Accept: {accept}");
+        let (code, body) = api.curl(Some(&admin), path, &["-H", &header]);
+        (code, serde_json::from_str::<Value>(&body).unwrap_or_default())
+    };
+    let mut names = Vec::new();
+    let mut go_on = String::new();
+    loop {
+        let (code, page) = get(&format!("/api/v1/namespaces?limit=1&continue={go_on}"), "application/json");
+        assert_eq!(code, 200, "{page}");
+        let items = page["items"].as_array().expect("items");
+        assert_eq!(items.len(), 1);
+        names.push(items[0]["metadata"]["name"].as_str().expect("a name").to_owned());
+        match page["metadata"]["continue"].as_str() {
+            Some(token) => go_on = token.replace('=', "%3D").replace('+', "%2B").replace('/', "%2F"),
+            None => break,
+        }
+    }
+    assert_eq!(names, ["default", "kube-system", "vault"]);
+    let (_, table) = get("/api/v1/pods", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
+    assert_eq!((&table["kind"], &table["columnDefinitions"][1]["name"]), (&json!("Table"), &json!("Ready")));
+    assert_eq!(table["rows"][0]["cells"][0], "neighbour-edge");
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let (_, partial) =
+        get("/api/v1/pods", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
+    assert_eq!(
+        (&partial["kind"], partial["items"][0].get("spec")),
+        (&json!("PartialObjectMetadataList"), None)
+    );
+    let (_, groups) =
+        get("/apis", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json");
+    assert_eq!(groups["kind"], "APIGroupDiscoveryList");
+    assert_eq!(get("/api/v1/pods", "application/vnd.kubernetes.protobuf").0, 406);
+    assert_eq!(get("/apis/apps/v1/deployments", "*/*").1["details"], json!({}));
+    let (_, events) = get("/apis/events.k8s.io/v1/events", "application/json");
+    assert!(events["items"][0]["regarding"]["name"].is_string(), "{events}");
+}
