@@ -16,6 +16,7 @@ mod resources;
 pub mod run_once;
 mod serving;
 pub mod setup;
+mod sources;
 pub mod window;
 
 use std::collections::BTreeSet;

@@ -21,7 +21,6 @@ use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge
 use crate::reconcile::rollback::{Fallback, Progress, Stage, Verdict, answer_digest, progress};
 use crate::store::{StoreHandle, StoredSource};
 use crate::types::{PodSource, PodUid, Timestamp};
-use edit::{API_ORIGIN, ApiChange, Decide, Edited};
 pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
 use staging::{Staging, shown};
 
@@ -449,73 +448,6 @@ impl PodConfig {
     pub fn objects_by_source(&self) -> impl Iterator<Item = (PodSource, &SourceObject)> {
         let sources = self.object_sets.sources.iter();
         sources.flat_map(|(source, objects)| objects.values().map(|object| (*source, object)))
-    }
-
-    /// Has `decide` look at what is wanted, and changes what came through the API as it says. When this returns, the change
-    /// is on disk and may be acted on.
-    ///
-    /// # Errors
-    /// The disk refuses: nothing has changed.
-    pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
-        let change = decide(self);
-        if change.is_empty() {
-            return Ok(Edited::default());
-        }
-        let now = self.clock.now();
-        let source = PodSource::Api;
-        let (pods, objects) = self.after(&change);
-        let merged = merge(&self.desired, source, Some(pods), now);
-        let object_sets = self.object_sets.merge(source, objects);
-        let pods: Vec<SourcePod> = merged
-            .desired
-            .sources
-            .get(&source)
-            .into_iter()
-            .flat_map(|state| state.pods.values().cloned())
-            .collect();
-        let objects: Vec<SourceObject> = object_sets
-            .sources
-            .get(&source)
-            .into_iter()
-            .flat_map(|objects| objects.values().cloned())
-            .collect();
-        let written = self.store.commit_source(source, &pods, &objects, None).await;
-        if let Err(error) = written {
-            let error = crate::logging::chain(&error);
-            log::warn!(source = source.as_str(), err = error; "Failed to write down a change, refusing it");
-            return Err(error);
-        }
-        self.desired = merged.desired;
-        self.object_sets = object_sets;
-        self.objects.replace(self.object_sets.effective());
-        let mut problems = self.note_findings(source, merged.findings, now);
-        problems.extend(self.note_object_findings(source, self.object_sets.findings(), now));
-        problems.retain(|problem| problem.origin == API_ORIGIN);
-        self.publish_problems(source, problems).await;
-        self.count(source);
-        log_changes(source, &merged.changes);
-        Ok(Edited { changes: merged.changes, graces: change.remove_pods })
-    }
-
-    /// The whole set of the API after a change.
-    fn after(&self, change: &ApiChange) -> (Vec<SourcePod>, Vec<SourceObject>) {
-        let source = PodSource::Api;
-        let origin = || API_ORIGIN.to_owned();
-        let goes = |pod: &SourcePod| {
-            let uid = &pod.pod.metadata.uid;
-            change.remove_pods.iter().any(|(gone, _)| gone.metadata.uid == *uid)
-                || change.put_pods.iter().any(|new| new.metadata.uid == *uid)
-        };
-        let known = self.desired.sources.get(&source).into_iter().flat_map(|state| state.pods.values());
-        let mut pods: Vec<SourcePod> = known.filter(|pod| !goes(pod)).cloned().collect();
-        pods.extend(change.put_pods.iter().map(|pod| SourcePod { pod: Rc::clone(pod), origin: origin() }));
-        let mut objects = self.object_sets.sources.get(&source).cloned().unwrap_or_default();
-        objects.retain(|key, _| !change.remove_objects.contains(key));
-        for object in &change.put_objects {
-            let new = SourceObject { object: Rc::clone(object), origin: origin() };
-            objects.insert(object.key.clone(), new);
-        }
-        (pods, objects.into_values().collect())
     }
 
     fn count(&mut self, source: PodSource) {

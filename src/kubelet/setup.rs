@@ -25,6 +25,7 @@ use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::serving::{self, ServingError};
+use crate::kubelet::sources::{origins, rollback};
 use crate::kubelet::window::{Enter, Window};
 use crate::kubelet::{Kubelet, cluster, embedded, logs};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
@@ -520,22 +521,6 @@ impl<R: Runtime> House<R> {
             log::warn!(err:% = error; "Failed to close the store");
         }
     }
-}
-
-fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
-    let after = resolved.agent.manifest_url_rollback_after.to_std();
-    let origin = origins(resolved).remove(&PodSource::Http)?;
-    (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
-}
-
-fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
-    let kubelet = &resolved.kubelet;
-    let url =
-        if kubelet.static_pod_url.is_empty() { String::new() } else { shown_url(&kubelet.static_pod_url) };
-    [(PodSource::File, kubelet.static_pod_path.clone()), (PodSource::Http, url)]
-        .into_iter()
-        .filter(|(_, origin)| !origin.is_empty())
-        .collect()
 }
 
 fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {

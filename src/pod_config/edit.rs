@@ -7,11 +7,13 @@ use std::rc::Rc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::PodConfig;
+use super::{PodConfig, log_changes};
 use crate::api::pod::Pod;
+use crate::desired::{SourceObject, SourcePod};
+use crate::logging::chain;
 use crate::objects::{LocalObject, ObjectKey};
-use crate::reconcile::merge::PodChange;
-use crate::types::PodUid;
+use crate::reconcile::merge::{PodChange, merge};
+use crate::types::{PodSource, PodUid};
 
 /// Edits that wait for the loop; whoever asks waits for his answer.
 const QUEUE: usize = 16;
@@ -125,6 +127,75 @@ impl Editor {
     }
 }
 
+impl PodConfig {
+    /// Has `decide` look at what is wanted, and changes what came through the API as it says. When this returns, the change
+    /// is on disk and may be acted on.
+    ///
+    /// # Errors
+    /// The disk refuses: nothing has changed.
+    pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
+        let change = decide(self);
+        if change.is_empty() {
+            return Ok(Edited::default());
+        }
+        let now = self.clock.now();
+        let source = PodSource::Api;
+        let (pods, objects) = self.after(&change);
+        let merged = merge(&self.desired, source, Some(pods), now);
+        let object_sets = self.object_sets.merge(source, objects);
+        let pods: Vec<SourcePod> = merged
+            .desired
+            .sources
+            .get(&source)
+            .into_iter()
+            .flat_map(|state| state.pods.values().cloned())
+            .collect();
+        let objects: Vec<SourceObject> = object_sets
+            .sources
+            .get(&source)
+            .into_iter()
+            .flat_map(|objects| objects.values().cloned())
+            .collect();
+        let written = self.store.commit_source(source, &pods, &objects, None).await;
+        if let Err(error) = written {
+            let error = chain(&error);
+            log::warn!(source = source.as_str(), err = error; "Failed to write down a change, refusing it");
+            return Err(error);
+        }
+        self.desired = merged.desired;
+        self.object_sets = object_sets;
+        self.objects.replace(self.object_sets.effective());
+        let mut problems = self.note_findings(source, merged.findings, now);
+        problems.extend(self.note_object_findings(source, self.object_sets.findings(), now));
+        problems.retain(|problem| problem.origin == API_ORIGIN);
+        self.publish_problems(source, problems).await;
+        self.count(source);
+        log_changes(source, &merged.changes);
+        Ok(Edited { changes: merged.changes, graces: change.remove_pods })
+    }
+
+    /// The whole set of the API after a change.
+    fn after(&self, change: &ApiChange) -> (Vec<SourcePod>, Vec<SourceObject>) {
+        let source = PodSource::Api;
+        let origin = || API_ORIGIN.to_owned();
+        let goes = |pod: &SourcePod| {
+            let uid = &pod.pod.metadata.uid;
+            change.remove_pods.iter().any(|(gone, _)| gone.metadata.uid == *uid)
+                || change.put_pods.iter().any(|new| new.metadata.uid == *uid)
+        };
+        let known = self.desired.sources.get(&source).into_iter().flat_map(|state| state.pods.values());
+        let mut pods: Vec<SourcePod> = known.filter(|pod| !goes(pod)).cloned().collect();
+        pods.extend(change.put_pods.iter().map(|pod| SourcePod { pod: Rc::clone(pod), origin: origin() }));
+        let mut objects = self.object_sets.sources.get(&source).cloned().unwrap_or_default();
+        objects.retain(|key, _| !change.remove_objects.contains(key));
+        for object in &change.put_objects {
+            let new = SourceObject { object: Rc::clone(object), origin: origin() };
+            objects.insert(object.key.clone(), new);
+        }
+        (pods, objects.into_values().collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -135,7 +206,7 @@ mod tests {
     use crate::objects::{LocalObjects, ObjectContent, ObjectKind, ObjectLookup};
     use crate::reconcile::merge::PodOp;
     use crate::store::{Mode, OpenOptions, StoreHandle};
-    use crate::types::{PodSource, Timestamp};
+    use crate::types::Timestamp;
 
     fn run<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
