@@ -5,17 +5,20 @@
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
 
+mod api;
 mod args;
 mod claims;
 mod client;
 mod describe;
 mod enter;
+mod events;
 mod findings;
 mod forward;
 mod get;
 mod image;
 mod jsonpath;
 mod kubeconfig;
+mod listing;
 mod logs;
 mod objects;
 mod offline;
@@ -23,6 +26,8 @@ mod status;
 mod table;
 mod tabs;
 mod target;
+mod top;
+mod wait;
 pub mod yaml;
 
 use std::io::{self, Write};
@@ -102,6 +107,9 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "describe" => describe::run(arguments, &mut environment),
         "delete" => claims::run(arguments, &mut environment),
         "kubeconfig" => kubeconfig::run(arguments, &mut environment),
+        "events" => events::run(arguments, &mut environment),
+        "top" => top::run(arguments, &mut environment),
+        "wait" => wait::run(arguments, &mut environment),
         "exec" => enter::run(enter::Entry::Exec, arguments, &mut environment),
         "attach" => enter::run(enter::Entry::Attach, arguments, &mut environment),
         "port-forward" => forward::run(arguments, &mut environment),
@@ -122,6 +130,14 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
             EXIT_FAILED
         }
     }
+}
+
+/// What `agent get` shows.
+fn resources() -> String {
+    use crate::localapi::resource::{RESOURCES, Verb};
+    let listed =
+        RESOURCES.iter().filter(|resource| resource.group.is_empty() && resource.verbs.contains(&Verb::List));
+    listed.map(|resource| resource.plural).collect::<Vec<_>>().join(", ")
 }
 
 /// Writes a whole answer at once.

@@ -5,6 +5,7 @@ mod bad_files;
 mod bad_urls;
 mod command_line;
 mod configuration;
+mod following;
 mod kubectl;
 mod life;
 mod many;

@@ -23,6 +23,12 @@ pub(super) struct Options {
     pub no_headers: bool,
     pub exit_zero: bool,
     pub show_secrets: bool,
+    /// Of `get`: and what becomes of them.
+    pub watch: bool,
+    pub selector: Option<String>,
+    pub field_selector: Option<String>,
+    /// For [`Output::JsonPath`].
+    pub template: Option<String>,
     /// Of `delete`: do it.
     pub yes: bool,
     pub help: bool,
@@ -39,6 +45,8 @@ pub(super) enum Output {
     Json,
     Yaml,
     Name,
+    /// By a template.
+    JsonPath,
 }
 
 /// The command line makes no sense.
@@ -70,8 +78,14 @@ pub enum UsageError {
         /// As given.
         given: String,
     },
+    /// None of what the API has.
+    #[error("the node has no {given:?}: it has {}", crate::cli::resources())]
+    Unknown {
+        /// As given.
+        given: String,
+    },
     /// `get` alone.
-    #[error("say what to get: agent get pods|configmaps|secrets|pvc")]
+    #[error("say what to get: agent get {}", crate::cli::resources())]
     NoResource,
     /// `describe` alone.
     #[error("say what to describe: agent describe pod|configmap|secret|pvc NAME")]
@@ -118,6 +132,10 @@ impl Options {
             no_headers: false,
             exit_zero: false,
             show_secrets: false,
+            watch: false,
+            selector: None,
+            field_selector: None,
+            template: None,
             yes: false,
             help: false,
             words: Vec::new(),
@@ -130,13 +148,27 @@ impl Options {
                 Arg::Long("socket") => options.socket = value(&mut parser)?.into(),
                 Arg::Long("root-dir") => options.root_dir = value(&mut parser)?.into(),
                 Arg::Short('o') | Arg::Long("output") if shows && command != Command::Describe => {
-                    options.output = output(command, &text(value(&mut parser)?))?;
+                    let given = text(value(&mut parser)?);
+                    match given.strip_prefix("jsonpath=").filter(|_| command == Command::Get) {
+                        Some(template) => {
+                            (options.output, options.template) =
+                                (Output::JsonPath, Some(template.to_owned()));
+                        }
+                        None => options.output = output(command, &given)?,
+                    }
                 }
                 Arg::Short('n') | Arg::Long("namespace") if pods => {
                     options.namespace = Some(text(value(&mut parser)?));
                 }
                 Arg::Short('A') | Arg::Long("all-namespaces") if pods && shows => {
                     options.all_namespaces = true;
+                }
+                Arg::Short('w') | Arg::Long("watch") if command == Command::Get => options.watch = true,
+                Arg::Short('l') | Arg::Long("selector") if command == Command::Get => {
+                    options.selector = Some(text(value(&mut parser)?));
+                }
+                Arg::Long("field-selector") if command == Command::Get => {
+                    options.field_selector = Some(text(value(&mut parser)?));
                 }
                 Arg::Long("no-headers") if command == Command::Get => options.no_headers = true,
                 Arg::Long("show-secrets") if pods && shows => options.show_secrets = true,
@@ -148,6 +180,12 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// Parameters of the Kubernetes API.
+    pub(super) fn selectors(&self) -> Vec<(&'static str, String)> {
+        let both = [("labelSelector", &self.selector), ("fieldSelector", &self.field_selector)];
+        both.into_iter().filter_map(|(name, given)| Some((name, given.clone()?))).collect()
     }
 }
 
@@ -182,7 +220,11 @@ fn output(command: Command, given: &str) -> Result<Output, UsageError> {
         ("wide", _) => Ok(Output::Wide),
         ("name", Command::Get) => Ok(Output::Name),
         _ => {
-            let allowed = if command == Command::Get { "json, yaml, wide, name" } else { "json, yaml, wide" };
+            let allowed = if command == Command::Get {
+                "json, yaml, wide, name, jsonpath=TEMPLATE"
+            } else {
+                "json, yaml, wide"
+            };
             Err(UsageError::Output { given: given.to_owned(), allowed })
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
+use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderValue, UPGRADE};
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -145,6 +145,7 @@ async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
 pub(super) async fn stream(
     path: &Path,
     resource: &str,
+    accept: &'static str,
     write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), CliError> {
     let http = |source| CliError::Client(ClientError::Http { path: path.to_owned(), source });
@@ -153,7 +154,9 @@ pub(super) async fn stream(
     let (mut sender, connection) =
         http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
     let exchange = async {
-        let answered = tokio::time::timeout(TIMEOUT, sender.send_request(request(resource))).await;
+        let mut request = request(resource);
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+        let answered = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await;
         let timed_out = |_| CliError::Client(ClientError::Timeout { path: path.to_owned() });
         let mut response = answered.map_err(timed_out)?.map_err(http)?;
         if response.status() != StatusCode::OK {

@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
-    let (resource, names) = get::names(&options).map_err(|error| match error {
+    let (resource, names) = get::names(&options, get::stored).map_err(|error| match error {
         UsageError::NoResource => CliError::Usage(UsageError::NothingToDescribe),
         other => CliError::Usage(other),
     })?;

@@ -5,7 +5,11 @@
 use serde_json::json;
 
 use super::args::{Command, Options, Output, UsageError};
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, objects, offline, print, table, to_json, to_yaml};
+use super::jsonpath::Template;
+use super::{
+    CliError, EXIT_FAILED, EXIT_OK, Environment, api, listing, objects, offline, print, table, to_json,
+    to_yaml,
+};
 use crate::api::pod::Pod;
 use crate::localapi::pod_columns::columns;
 use crate::objects::ObjectKind;
@@ -15,18 +19,23 @@ use crate::types::Timestamp;
 use std::fmt::Write;
 
 const HELP: &str = "\
-Show pods, ConfigMaps, Secrets and claims of this node, as kubectl does.
+Show pods, ConfigMaps, Secrets, claims, events, nodes and namespaces of this node, as kubectl does.
 
-Usage: agent get pods|configmaps|secrets|pvc [NAME...] [options]
+Usage: agent get RESOURCE [NAME...] [options]
+       agent get RESOURCE/NAME... [options]
 
 Options:
   -n, --namespace NAME      Namespace to look in (default \"default\")
   -A, --all-namespaces      Look in all namespaces
-  -o, --output FORMAT       json, yaml, wide or name
+  -o, --output FORMAT       json, yaml, wide, name or jsonpath=TEMPLATE
+  -w, --watch               Go on with what becomes of them
+  -l, --selector LABELS     Only those with these labels, such as app=web,tier!=db
+      --field-selector F    Only those with these fields, such as status.phase=Running
       --no-headers          No header line
       --show-secrets        Show the values of Secrets; without it their lengths
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); read when it is not running
+      --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); pods, configmaps, secrets
+                            and pvc are read from it when the agent is not running
   -h, --help                This text
 
 Exit status: 0, 1 if something is not found or the agent cannot be asked, 2 for bad usage.
@@ -38,7 +47,18 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
-    let (resource, names) = names(&options).map_err(CliError::Usage)?;
+    if let Some(template) = &options.template {
+        let wrong = |error| UsageError::Option { message: format!("jsonpath {template}: {error}") };
+        Template::parse(template).map_err(wrong).map_err(CliError::Usage)?;
+    }
+    let first = options.words.first().map_or("", String::as_str);
+    let is_stored = resource(first.split('/').next().unwrap_or_default()).is_some();
+    let is_of_now = options.watch || options.template.is_some() || !options.selectors().is_empty();
+    if !first.is_empty() && (!is_stored || is_of_now) {
+        let (resource, names) = names(&options, api::resource).map_err(CliError::Usage)?;
+        return listing::run(resource, &names, &options, environment);
+    }
+    let (resource, names) = names(&options, stored).map_err(CliError::Usage)?;
     if let Resource::Objects(kind) = resource {
         return objects::run(objects::View::Get, kind, &names, &options, environment);
     }
@@ -79,6 +99,11 @@ pub(super) enum Resource {
     Objects(ObjectKind),
 }
 
+/// What can be shown without the agent, too.
+pub(super) fn stored(word: &str) -> Result<Resource, UsageError> {
+    resource(word).ok_or_else(|| UsageError::Resource { given: word.to_owned() })
+}
+
 fn resource(word: &str) -> Option<Resource> {
     match word {
         "pods" | "pod" | "po" => Some(Resource::Pods),
@@ -87,17 +112,23 @@ fn resource(word: &str) -> Option<Resource> {
 }
 
 /// What is asked for, and by which names: `pods a b`, `pod/a pod/b`, `secret/a`.
-pub(super) fn names(options: &Options) -> Result<(Resource, Vec<String>), UsageError> {
+pub(super) fn names<T: PartialEq>(
+    options: &Options,
+    resource: impl Fn(&str) -> Result<T, UsageError>,
+) -> Result<(T, Vec<String>), UsageError> {
     let mut words = options.words.iter();
     let first = words.next().ok_or(UsageError::NoResource)?;
     let unknown = |word: &String| UsageError::Resource { given: word.clone() };
     let (kind, name) =
         first.split_once('/').map_or((first.as_str(), None), |(kind, name)| (kind, Some(name)));
-    let asked = resource(kind).filter(|_| name != Some("")).ok_or_else(|| unknown(first))?;
+    let asked = resource(kind)?;
+    if name == Some("") {
+        return Err(unknown(first));
+    }
     let mut names: Vec<String> = name.map(str::to_owned).into_iter().collect();
     for word in words {
         match word.split_once('/') {
-            Some((kind, name)) if resource(kind) == Some(asked) && !name.is_empty() => {
+            Some((kind, name)) if resource(kind).is_ok_and(|kind| kind == asked) && !name.is_empty() => {
                 names.push(name.to_owned());
             }
             None => names.push(word.clone()),
@@ -134,7 +165,7 @@ fn render(pods: &[Pod], options: &Options, names: &[String], now: Timestamp) -> 
         }
     };
     match options.output {
-        Output::Json => to_json(&objects()),
+        Output::Json | Output::JsonPath => to_json(&objects()),
         Output::Yaml => to_yaml(&objects()),
         Output::Name => Ok(pods.iter().fold(String::new(), |mut text, pod| {
             // Writing to a String cannot fail.

@@ -37,7 +37,11 @@ enum Step {
     All,
     Names(Vec<String>),
     Indexes(Vec<i64>),
-    Slice { from: Option<i64>, to: Option<i64>, by: usize },
+    Slice {
+        from: Option<i64>,
+        to: Option<i64>,
+        by: usize,
+    },
     Filter(Operand, Option<(Comparison, Operand)>),
 }
 
@@ -129,7 +133,9 @@ fn find<'a>(path: &Path, root: &'a Value, here: &'a Value) -> Vec<&'a Value> {
 fn one<'a>(step: &Step, root: &'a Value, value: &'a Value) -> Vec<&'a Value> {
     let at = |items: &'a [Value], index: i64| {
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
-        usize::try_from(if index < 0 { index + length } else { index }).ok().and_then(|index| items.get(index))
+        usize::try_from(if index < 0 { index + length } else { index })
+            .ok()
+            .and_then(|index| items.get(index))
     };
     match (step, value) {
         (Step::Field(name), _) => value.get(name).into_iter().collect(),

@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         format!("/containerLogs/{}/{}?{}", found.path(), client::escaped(&container), query.join("&"));
     let out = &mut *environment.out;
     let mut write = |piece: &[u8]| out.write_all(piece).and_then(|()| out.flush());
-    runtime.block_on(client::stream(&wanted.socket, &resource, &mut write))?;
+    runtime.block_on(client::stream(&wanted.socket, &resource, "*/*", &mut write))?;
     Ok(EXIT_OK)
 }
 

@@ -122,7 +122,7 @@ fn render(
         }
     };
     match options.output {
-        Output::Json => to_json(&value()),
+        Output::Json | Output::JsonPath => to_json(&value()),
         Output::Yaml => to_yaml(&value()),
         Output::Name => Ok(objects.iter().fold(String::new(), |mut lines, object| {
             let name = text(&object.object, "/metadata/name");

@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     let text = match options.output {
         Output::Json => to_json(&report)?,
         Output::Yaml => to_yaml(&report)?,
-        Output::Text | Output::Name => render(&report, &findings, false, environment),
+        Output::Text | Output::Name | Output::JsonPath => render(&report, &findings, false, environment),
         Output::Wide => render(&report, &findings, true, environment),
     };
     print(environment, &text)?;

@@ -8,11 +8,17 @@ const GAP: usize = 3;
 /// Rows of equal length become lines; the last column is not padded. Control characters are shown as `?`: a name or a
 /// message must not steer the terminal.
 pub(super) fn render(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max())
-        .map(Option::unwrap_or_default)
-        .collect();
+    render_on(rows, &mut Vec::new())
+}
+
+/// As [`render`], below lines whose columns had these widths; they grow.
+pub(super) fn render_on(rows: &[Vec<String>], widths: &mut Vec<usize>) -> String {
+    for row in rows {
+        widths.resize(widths.len().max(row.len()), 0);
+        for (known, cell) in widths.iter_mut().zip(row) {
+            *known = width(cell).max(*known);
+        }
+    }
     let mut text = String::new();
     for row in rows {
         for (column, cell) in row.iter().enumerate() {

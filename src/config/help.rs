@@ -25,8 +25,11 @@ Usage:
 /// Commands that ask the running agent or work beside it, each with a line of help; `cli` carries them out.
 pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("status", "what runs, what is wrong, and why"),
-    ("get", "pods, ConfigMaps, Secrets and claims as a table"),
+    ("get", "pods, ConfigMaps, Secrets, claims, events, nodes as a table"),
     ("describe", "everything about one of them"),
+    ("events", "what happened, oldest first"),
+    ("top", "what pods and the node use"),
+    ("wait", "wait until something has become of objects"),
     ("logs", "what a container wrote"),
     ("exec", "run a command in a container"),
     ("attach", "see what a container writes, and type what it reads"),
