@@ -116,8 +116,11 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
         rows.insert(0, place.into_iter().chain(names).map(str::to_owned).collect());
     }
     print(environment, &table::render_on(&rows, &mut widths))?;
+    if !wanted.watch {
+        return Ok(EXIT_OK);
+    }
     let mut version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-    while wanted.watch {
+    loop {
         let query = listing::query(&[("watch", "true".to_owned()), ("resourceVersion", version.clone())]);
         let mut ended = None;
         api::watch(&wanted.socket, &format!("{path}{query}"), api::OBJECTS, |change| {
@@ -143,7 +146,6 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
             return Err(CliError::Answer(message));
         }
     }
-    Ok(EXIT_OK)
 }
 
 fn is_wanted(wanted: &Wanted, event: &Value) -> bool {

@@ -98,7 +98,9 @@ fn render(parts: &[Part], root: &Value, here: &Value, out: &mut String) {
                     // A list is gone through, like kubectl.
                     match item {
                         Value::Array(items) if !path.ends_open() => {
-                            items.iter().for_each(|item| render(parts, root, item, out));
+                            for item in items {
+                                render(parts, root, item, out);
+                            }
                         }
                         item => render(parts, root, item, out),
                     }

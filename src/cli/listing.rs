@@ -191,8 +191,7 @@ impl<'a> Printer<'a> {
         if self.resource.kind == "Secret" && !self.options.show_secrets {
             let hide = |object: &mut Value| {
                 for value in object["data"].as_object_mut().into_iter().flat_map(|data| data.values_mut()) {
-                    let length =
-                        value.as_str().and_then(|text| base64::decode(text)).map_or(0, |bytes| bytes.len());
+                    let length = value.as_str().and_then(base64::decode).map_or(0, |bytes| bytes.len());
                     *value = json!(format!("<{length} bytes, hidden>"));
                 }
             };

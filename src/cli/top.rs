@@ -146,8 +146,8 @@ struct Used {
 fn used(amounts: &Value) -> Used {
     let quantity = |name: &str| Quantity::parse(amounts[name].as_str().unwrap_or("0")).ok();
     Used {
-        milli_cpu: quantity("cpu").map_or(0, |cpu| cpu.milli_value()),
-        bytes: quantity("memory").map_or(0, |memory| memory.value()),
+        milli_cpu: quantity("cpu").map_or(0, Quantity::milli_value),
+        bytes: quantity("memory").map_or(0, Quantity::value),
     }
 }
 

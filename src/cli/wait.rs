@@ -149,10 +149,11 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     Ok(wanted)
 }
 
-/// The objects that are named; without names all that are selected.
-fn named(
-    words: &[String],
-) -> Result<(Vec<(&'static Resource, String)>, Option<&'static Resource>), UsageError> {
+/// Of a kind, by name.
+type Named = (&'static Resource, String);
+
+/// The objects that are named; without names all of the kind that are selected.
+fn named(words: &[String]) -> Result<(Vec<Named>, Option<&'static Resource>), UsageError> {
     let (mut named, mut kind) = (Vec::new(), None);
     for word in words {
         match (word.split_once('/'), kind) {
@@ -182,7 +183,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 async fn wait(
     wanted: &Wanted,
     what: &For,
-    mut objects: Vec<(&'static Resource, String)>,
+    mut objects: Vec<Named>,
     kind: Option<&'static Resource>,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
