@@ -154,10 +154,12 @@ impl Cluster for LocalCluster {
             now: self.clock.now(),
             ..self.node.clone()
         };
-        if !runtime.name.is_empty() {
-            let version = format!("{}://{}", runtime.name, runtime.version);
-            node.info.push(("containerRuntimeVersion", version));
-        }
+        // Clients count on the field, whether the runtime has answered or not.
+        let version = match runtime.name.as_str() {
+            "" => String::new(),
+            name => format!("{name}://{}", runtime.version),
+        };
+        node.info.push(("containerRuntimeVersion", version));
         node
     }
 

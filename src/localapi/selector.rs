@@ -332,7 +332,11 @@ fn set(tokens: &[Token]) -> Result<(Vec<String>, &[Token]), String> {
 
 fn checked_key(key: String) -> Result<String, String> {
     let name = key.rsplit('/').next().unwrap_or_default();
-    let ok = key.matches('/').count() < 2 && !name.is_empty() && name.len() <= 63 && is_label_text(name);
+    let ok = key.matches('/').count() < 2
+        && !key.starts_with('/')
+        && !name.is_empty()
+        && name.len() <= 63
+        && is_label_text(name);
     if ok {
         Ok(key)
     } else {
