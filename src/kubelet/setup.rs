@@ -4,7 +4,6 @@
 //! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
