@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{IDLE_SECONDS, PATIENCE, Table, float, monitors, release_binary};
+use super::{IDLE_SECONDS, PATIENCE, SETTLE_MANY, Table, float, monitors, release_binary};
 use crate::support::agent::AgentProcess;
 use crate::support::api::Api;
 use crate::support::image::BUSYBOX;
@@ -17,6 +17,8 @@ use crate::support::wait::{pause, wait_for};
 
 /// Pods that are started one by one, restarted one by one, and then watched.
 const PODS: u32 = 5;
+/// As many are idle in the end, the later ones with a volume of a ConfigMap.
+const IDLE_PODS: u32 = 50;
 /// Statuses and events are written a second late.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Restarts of a crash loop in a day: one each five minutes, after the first ones.
@@ -91,12 +93,18 @@ pub fn measure(table: &mut Table) {
     });
     table.hard("flash: written for the restart of a container", restart, 350.0, "kB");
 
-    pause(Duration::from_secs(20));
+    agent.write_manifest("settings.yaml", &config_map().to_string());
+    let more: Vec<String> = (PODS..IDLE_PODS).map(|number| format!("pod{number}")).collect();
+    for name in &more {
+        agent.write_manifest(&format!("{name}.yaml"), &with_config(pod(name, "sleep 100000")).to_string());
+    }
+    more.iter().for_each(|name| wait_for(name, PATIENCE, || restarts(&agent, name, 0)));
+    pause(SETTLE_MANY);
     let before = flash.written();
     let seconds = std::env::var("AGENT_BUDGET_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
     pause(Duration::from_secs(seconds.unwrap_or(IDLE_SECONDS)));
     let idle = flash.written() - before;
-    table.hard("flash: written while idle, 5 pods with exec probes", float(idle), 0.0, "B");
+    table.hard("flash: written while idle, 50 pods with exec probes", float(idle), 0.0, "B");
 
     let before = flash.written();
     agent.write_manifest("loop.yaml", &pod("loop", "exit 1").to_string());
@@ -135,4 +143,23 @@ fn pod(name: &str, command: &str) -> Value {
             }],
         },
     })
+}
+
+fn config_map() -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": "settings" },
+        "data": { "mode": "idle", "text": "of some length, ".repeat(50) },
+    })
+}
+
+/// The pod with all of the ConfigMap in a volume, and probed as often as most are.
+fn with_config(mut pod: Value) -> Value {
+    let container = &mut pod["spec"]["containers"][0];
+    container["volumeMounts"] = json!([{ "name": "settings", "mountPath": "/settings" }]);
+    container["readinessProbe"]["exec"] = json!({ "command": ["test", "-s", "/settings/text"] });
+    container["readinessProbe"]["periodSeconds"] = json!(10);
+    pod["spec"]["volumes"] = json!([{ "name": "settings", "configMap": { "name": "settings" } }]);
+    pod
 }
