@@ -112,7 +112,7 @@ fn what_pods_use_is_measured() {
 fn pages_say_the_same(api: &Api, viewer: &Person) {
     let of_main = [("container", "main"), ("namespace", "default"), ("pod", "burner-edge")];
     let resource = page(api, viewer, "/metrics/resource");
-    assert!(resource.values("container_cpu_usage_seconds_total", &of_main)[0] > 0.1);
+    assert!(resource.values("container_cpu_usage_seconds_total", &of_main)[0] > 0.0);
     assert!(resource.values("pod_memory_working_set_bytes", &of_main[1..])[0] > 2e7);
     assert_eq!(resource.values("resource_scrape_error", &[]), [0.0]);
     let cadvisor = page(api, viewer, "/metrics/cadvisor");
