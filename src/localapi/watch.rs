@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::cluster::Changes;
 use super::path::{Options, Wanted};
 use super::read::is_chosen;
 use super::resource::Store;
@@ -92,7 +93,10 @@ impl Membership {
         state.next += 1;
         let watched = state.stores.entry(store).or_default();
         watched.clients.insert(number, sender);
-        watched.task.get_or_insert_with(|| crate::rt::spawn("watch", keep_looking(Rc::clone(api), store)));
+        // From now on, and not from when the task has its first turn.
+        watched.task.get_or_insert_with(|| {
+            crate::rt::spawn("watch", keep_looking(Rc::clone(api), store, api.cluster.changes(store)))
+        });
         drop(state);
         Self { api: Rc::clone(api), store, number, changes }
     }
@@ -113,8 +117,7 @@ impl Drop for Membership {
     }
 }
 
-async fn keep_looking(api: Rc<LocalApi>, store: Store) {
-    let mut changes = api.cluster.changes(store);
+async fn keep_looking(api: Rc<LocalApi>, store: Store, mut changes: Changes) {
     loop {
         changes.next().await;
         tokio::time::sleep(CROWD).await;
@@ -298,6 +301,83 @@ async fn put(pieces: &Pieces, kind: &str, object: &Value) -> Result<(), HasGone>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::desired::SourceObject;
+    use crate::localapi::cluster::Cluster;
+    use crate::localapi::node::NodeState;
+    use crate::localapi::{objects, text};
+    use crate::server::AgentReport;
+    use crate::server::node::testing::Shown;
+    use crate::store::StoredEvent;
+    use crate::types::Timestamp;
+    use tokio::sync::watch as version;
+
+    /// A node of which only the namespaces change.
+    struct Spaces {
+        names: RefCell<Vec<String>>,
+        version: version::Sender<u64>,
+    }
+
+    impl Cluster for Spaces {
+        fn objects(&self) -> Vec<SourceObject> {
+            Vec::new()
+        }
+
+        fn events(&self) -> Vec<StoredEvent> {
+            Vec::new()
+        }
+
+        fn namespaces(&self) -> Vec<Value> {
+            self.names.borrow().iter().map(|name| objects::namespace(name, Timestamp::default())).collect()
+        }
+
+        fn claim_directory(&self, _: &str, _: &str) -> String {
+            String::new()
+        }
+
+        fn node(&self) -> NodeState {
+            NodeState::default()
+        }
+
+        fn changes(&self, _: Store) -> Changes {
+            Changes(vec![self.version.subscribe()])
+        }
+    }
+
+    /// The task that looks has not had a turn yet.
+    #[test]
+    fn what_changes_right_after_a_watch_has_begun_is_told_to_all_and_nothing_goes_on_without_them() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let cluster = Rc::new(Spaces { names: RefCell::default(), version: version::Sender::new(0) });
+            let node = Rc::new(Shown(AgentReport::default()));
+            let api = LocalApi::new(node, Rc::<Spaces>::clone(&cluster), Clock::System);
+            let mut members = [(); 2].map(|()| Membership::join(&api, Store::Namespaces));
+            api.look(Store::Namespaces);
+            cluster.names.borrow_mut().push("new".to_owned());
+            cluster.version.send_modify(|version| *version += 1);
+            for member in &mut members {
+                let mut told = Vec::new();
+                while !told.contains(&"ADDED new".to_owned()) {
+                    let next = tokio::time::timeout(Duration::from_secs(60), member.changes.recv());
+                    let change = next.await.expect("in time").expect("it is a member");
+                    let name = text(&change.change.object, "/metadata/name").to_owned();
+                    told.push(format!("{} {name}", change.change.step.as_str()));
+                }
+                assert_eq!(told, ["ADDED default", "ADDED kube-system", "ADDED new"]);
+            }
+            let [first, second] = members;
+            drop(first);
+            assert!(api.watchers.has(Store::Namespaces));
+            drop(second);
+            assert!(!api.watchers.has(Store::Namespaces));
+            let alone = async {
+                while cluster.version.receiver_count() > 0 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), alone).await.expect("nobody listens");
+        });
+    }
 
     fn begins(version: &str, matching: &str, initial: Option<bool>) -> Result<Beginning, u16> {
         let options = Options {
