@@ -234,11 +234,11 @@ mod tests {
     use crate::api::decode::decode;
     use serde_json::{Value, json};
 
-    fn pod(spec: Value) -> Pod {
+    fn pod(spec: &Value) -> Pod {
         decode(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})).unwrap().object
     }
 
-    fn made(spec: Value) -> Pod {
+    fn made(spec: &Value) -> Pod {
         create(pod(spec), "node", PodUid::from("u"), Timestamp::from_secs(7)).unwrap()
     }
 
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_new_pod_is_ours_whatever_it_said_of_itself() {
-        let mut written = pod(plain());
+        let mut written = pod(&plain());
         written.metadata.uid = PodUid::from("mine");
         written.metadata.resource_version = "5".to_owned();
         written.metadata.deletion_timestamp = Some(Timestamp::from_secs(1));
@@ -282,7 +282,7 @@ mod tests {
         let mut spec = plain();
         spec["nodeName"] = json!("other");
         spec["serviceAccountName"] = json!("robot");
-        let errors = create(pod(spec), "node", PodUid::from("u"), Timestamp::default()).unwrap_err();
+        let errors = create(pod(&spec), "node", PodUid::from("u"), Timestamp::default()).unwrap_err();
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
@@ -298,7 +298,7 @@ mod tests {
         let mut spec = plain();
         spec["tolerations"] = json!([{"key": "a", "operator": "Exists"}]);
         spec["activeDeadlineSeconds"] = json!(100);
-        let old = made(spec);
+        let old = made(&spec);
         let mut new = old.clone();
         new.spec.containers[0].image = "busybox:2".to_owned();
         new.spec.tolerations.push(Toleration {
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn resize_changes_cpu_and_memory_within_the_class_and_nothing_else() {
-        let old = made(plain());
+        let old = made(&plain());
         let cpu = |text: &str| json!({"cpu": text});
         let resized = |requests: Value| {
             let mut new = old.clone();
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn ephemeral_containers_join_and_stay() {
-        let old = made(plain());
+        let old = made(&plain());
         let guest = |name: &str| Container {
             name: name.to_owned(),
             image: "busybox".to_owned(),

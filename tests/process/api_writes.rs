@@ -28,7 +28,7 @@ fn pod(name: &str) -> Value {
         "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": IMAGE}]}})
 }
 
-fn config_map(name: &str, data: Value) -> Value {
+fn config_map(name: &str, data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 }
 
@@ -244,13 +244,13 @@ fn what_a_manifest_defines_is_changed_in_the_manifest() {
     }
     let said = served.refused(409, "POST", PODS, JSON, &pod("neighbour-edge"));
     assert!(said.contains("already exists") && said.contains("neighbour.yaml"), "{said}");
-    served.node.agent.write_manifest("map.yaml", &config_map("ours", json!({"a": "1"})).to_string());
+    served.node.agent.write_manifest("map.yaml", &config_map("ours", &json!({"a": "1"})).to_string());
     wait_until("the ConfigMap", PATIENCE, || served.get(&format!("{MAPS}/ours")).0 == 200);
     let said = served.refused(403, "DELETE", &format!("{MAPS}/ours"), JSON, &Value::Null);
     assert!(said.contains("map.yaml"), "{said}");
     // A manifest that comes later wins, and what the API had is there again when it goes.
-    served.create(MAPS, &config_map("both", json!({"from": "api"})));
-    served.node.agent.write_manifest("both.yaml", &config_map("both", json!({"from": "file"})).to_string());
+    served.create(MAPS, &config_map("both", &json!({"from": "api"})));
+    served.node.agent.write_manifest("both.yaml", &config_map("both", &json!({"from": "file"})).to_string());
     let from = || served.get(&format!("{MAPS}/both")).1["data"]["from"].clone();
     wait_until("the manifest's", PATIENCE, || from() == "file");
     served.node.agent.remove_manifest("both.yaml");
@@ -260,7 +260,7 @@ fn what_a_manifest_defines_is_changed_in_the_manifest() {
 #[test]
 fn objects_are_created_changed_and_deleted_and_stay_over_a_restart() {
     let mut served = Served::new();
-    let made = served.create(MAPS, &config_map("conf", json!({"a": "1"})));
+    let made = served.create(MAPS, &config_map("conf", &json!({"a": "1"})));
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db", "annotations":
         {"kubectl.kubernetes.io/last-applied-configuration": "{\"stringData\":{\"k\":\"hunter2\"}}"}}, "stringData": {"k": "hunter2"}});
     let (code, hidden) = served.ask("POST", SECRETS, JSON, &secret);
@@ -368,7 +368,7 @@ fn namespaces_are_made_and_take_along_what_is_in_them() {
     served.create(space, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
     assert_eq!(served.get(&format!("{space}/shop")).1["status"]["phase"], "Active");
     served.create(&format!("{space}/shop/pods"), &pod("web"));
-    served.create(&format!("{space}/shop/configmaps"), &config_map("conf", json!({})));
+    served.create(&format!("{space}/shop/configmaps"), &config_map("conf", &json!({})));
     assert!(
         served
             .refused(403, "DELETE", &format!("{space}/default"), JSON, &Value::Null)
@@ -388,7 +388,7 @@ fn namespaces_are_made_and_take_along_what_is_in_them() {
 fn what_is_applied_has_owners_who_conflict_and_force() {
     let served = Served::new();
     let path = |manager: &str, more: &str| format!("{MAPS}/conf?fieldManager={manager}{more}");
-    let conf = |data: Value| config_map("conf", data);
+    let conf = |data: Value| config_map("conf", &data);
     let (code, made) = served.ask("PATCH", &path("one", ""), APPLY, &conf(json!({"a": "1", "b": "1"})));
     assert_eq!(code, 201, "{made}");
     let fields = &made["metadata"]["managedFields"][0];
@@ -424,7 +424,7 @@ fn what_is_applied_has_owners_who_conflict_and_force() {
 fn many_go_at_once_by_their_label() {
     let served = Served::new();
     for (name, app) in [("a", "x"), ("b", "x"), ("c", "y")] {
-        let mut map = config_map(name, json!({}));
+        let mut map = config_map(name, &json!({}));
         map["metadata"]["labels"] = json!({"app": app});
         served.create(MAPS, &map);
     }
