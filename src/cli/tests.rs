@@ -216,7 +216,7 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
         ("get", "say what to get"),
         (
             "get services",
-            "shows pods, configmaps, secrets and persistentvolumeclaims (pvc), not \"services\"",
+            "the node has no \"services\": it has configmaps, events, namespaces, nodes, persistentvolumeclaims,",
         ),
         ("get pods -A web", "use --namespace"),
         ("get pods -o table", "unknown output format \"table\": use one of json, yaml, wide, name"),
@@ -228,7 +228,7 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
         assert_eq!((code, &*out), (EXIT_USAGE, ""), "{line}");
         assert!(err.starts_with("error: ") && err.contains(message), "{line}: {err}");
     }
-    assert!(directory.run("get --help").1.contains("Usage: agent get pods|configmaps|secrets|pvc"));
+    assert!(directory.run("get --help").1.contains("Usage: agent get RESOURCE [NAME...]"));
     assert!(directory.run("status -h").1.contains("Exit status:"));
 }
 

@@ -100,11 +100,11 @@ mod tests {
         let mut known = Pod::default();
         known.metadata.uid = "web".into();
         known.metadata.labels.insert("app".into(), "web".into());
-        let mut summary = Summary::default();
-        summary.pods = vec![
+        let measured = vec![
             pod("web", vec![container("main", Some(7)), container("new", None)]),
             pod("young", vec![container("x", None)]),
         ];
+        let summary = Summary { pods: measured, ..Summary::default() };
         let shown = pods(&summary, &[known]);
         assert_eq!(shown.len(), 1);
         assert_eq!(

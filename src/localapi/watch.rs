@@ -350,7 +350,12 @@ mod tests {
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let cluster = Rc::new(Spaces { names: RefCell::default(), version: version::Sender::new(0) });
             let node = Rc::new(Shown(AgentReport::default()));
-            let api = LocalApi::new(node, Rc::<Spaces>::clone(&cluster), Clock::System);
+            let api = LocalApi::new(
+                node,
+                Rc::<Spaces>::clone(&cluster),
+                crate::localapi::Editor::channel().0,
+                Clock::System,
+            );
             let mut members = [(); 2].map(|()| Membership::join(&api, Store::Namespaces));
             api.look(Store::Namespaces);
             cluster.names.borrow_mut().push("new".to_owned());

@@ -325,10 +325,7 @@ mod tests {
         std::os::unix::fs::symlink("../secret", root.join("log/link")).unwrap();
         std::os::unix::fs::symlink("..", root.join("log/up")).unwrap();
         let log = root.join("log");
-        let page = match open(&log, "") {
-            Ok(Found::Directory(page)) => page,
-            _ => panic!("a directory"),
-        };
+        let Ok(Found::Directory(page)) = open(&log, "") else { panic!("a directory") };
         assert!(page.contains("<a href=\"a%3Cb%3E%2Elog\">a&lt;b&gt;.log</a>\n"), "{page}");
         assert!(page.contains("<a href=\"sub/\">sub/</a>\n"), "{page}");
         match open(&log, "a<b>.log") {

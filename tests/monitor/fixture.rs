@@ -77,7 +77,7 @@ impl Pod {
         let namespace = |kind: &str| Namespace { kind: kind.into(), path: String::new() };
         Bundle {
             oci: OciSpec {
-                oci_version: "1.2.0".into(),
+                oci_version: "1.1.0".into(),
                 process: shell(script),
                 root: Root { path: rootfs, readonly: false },
                 mounts: vec![

@@ -251,14 +251,14 @@ fn a_watch_goes_on_where_a_list_was_and_says_when_it_cannot() {
     assert!(code == 504 && body.contains("Too large resource version"), "{code} {body}");
 
     // Versions grow over a restart, and what was before it is not known.
-    let last = version(&list(""));
+    let newest = version(&list(""));
     node.agent.kill9();
     node.agent.start();
     api.wait(&mut node.agent);
     let after = version(&list(""));
-    assert!(after.parse::<u64>().expect("a number") > last.parse::<u64>().expect("a number"));
-    let lost = watch(&api, &admin, &format!("resourceVersion={last}"));
-    assert_eq!((names(&lost), &lost[0].1["reason"]), (vec!["ERROR "], &json!("Expired")));
+    assert!(after.parse::<u64>().expect("a number") > newest.parse::<u64>().expect("a number"));
+    let missed = watch(&api, &admin, &format!("resourceVersion={newest}"));
+    assert_eq!((names(&missed), &missed[0].1["reason"]), (vec!["ERROR "], &json!("Expired")));
 }
 
 #[test]

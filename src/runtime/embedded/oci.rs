@@ -172,7 +172,7 @@ pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
         .map(|range| IdMapping { container_id: 0, host_id: range.host, size: range.length })
         .collect();
     let oci = OciSpec {
-        oci_version: "1.2.0".to_owned(),
+        oci_version: "1.1.0".to_owned(),
         process: process(input, selinux_label)?,
         root: Root { path: container_dir.rootfs(), readonly: security.readonly_rootfs },
         hostname: String::new(),

@@ -87,7 +87,7 @@ pub struct ExecSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OciSpec {
-    /// `1.2.0`; runc 1.1 accepts it.
+    /// `1.1.0`, the first with mappings of mounts: runc 1.1 and crun 1.8 take it, and that crun no later one.
     pub oci_version: String,
     /// What runs.
     pub process: Process,

@@ -144,7 +144,7 @@ impl Sample {
             std::os::unix::fs::symlink("busybox", layer.join("bin").join(applet)).unwrap();
         }
         let oci = OciSpec {
-            oci_version: "1.2.0".to_owned(),
+            oci_version: "1.1.0".to_owned(),
             process: default_process(script),
             root: Root { path: base.join("container/rootfs"), readonly: false },
             mounts: default_mounts(),

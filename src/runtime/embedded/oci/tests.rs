@@ -141,6 +141,7 @@ fn a_plain_container() {
         ]
     );
     assert_eq!(bundle.oci.linux.cgroups_path, "/kubepods/podu1/c1");
+    assert_eq!(bundle.oci.oci_version, "1.1.0", "the latest that crun 1.8 takes");
     assert_eq!(bundle.oci.root, Root { path: "/run/s1/containers/c1/rootfs".into(), readonly: false });
     assert_eq!(bundle.overlay.upper, Path::new("/w/c1/upper"));
     assert_eq!(bundle.log_path, Path::new("/var/log/pods/x/c/0.log"));
