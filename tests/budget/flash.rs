@@ -98,7 +98,9 @@ pub fn measure(table: &mut Table) {
     for name in &more {
         agent.write_manifest(&format!("{name}.yaml"), &with_config(pod(name, "sleep 100000")).to_string());
     }
-    more.iter().for_each(|name| wait_for(name, PATIENCE, || restarts(&agent, name, 0)));
+    for name in &more {
+        wait_for(name, PATIENCE, || restarts(&agent, name, 0));
+    }
     pause(SETTLE_MANY);
     let before = flash.written();
     let seconds = std::env::var("AGENT_BUDGET_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
