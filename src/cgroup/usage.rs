@@ -179,9 +179,9 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
     detail
 }
 
-/// `cpu.weight` as `cpu.shares`: the way back of what runtimes write.
+/// `cpu.weight` as the least `cpu.shares` that it stands for: the way back of what runtimes write.
 fn shares(weight: u64) -> u64 {
-    2 + weight.saturating_sub(1).saturating_mul(262_142) / 9999
+    2 + weight.saturating_sub(1).saturating_mul(262_142).div_ceil(9999)
 }
 
 /// Of version 2 `8:0 rbytes=1 wbytes=2 rios=3 wios=4 ...`; of version 1 `8:0 Read 1`, bytes and operations in a file each.

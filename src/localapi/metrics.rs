@@ -104,7 +104,7 @@ mod tests {
             pod("web", vec![container("main", Some(7)), container("new", None)]),
             pod("young", vec![container("x", None)]),
         ];
-        let summary = Summary { pods: measured, ..Summary::default() };
+        let mut summary = Summary { pods: measured, ..Summary::default() };
         let shown = pods(&summary, &[known]);
         assert_eq!(shown.len(), 1);
         assert_eq!(

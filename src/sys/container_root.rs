@@ -16,8 +16,8 @@ use nix::libc;
 use nix::sys::stat::{Mode, SFlag, fchmodat, fstat, mkdirat, mknodat};
 use nix::unistd::{Gid, Uid, fchownat, symlinkat};
 
-/// Somebody who renames directories while they are looked up makes the kernel ask for another try; so often it is tried.
-const TRIES: usize = 128;
+use super::open::openat2_patiently;
+
 /// Links to nothing that are followed one after another while something is made.
 const MAX_DANGLING: usize = 16;
 
@@ -147,14 +147,7 @@ impl ContainerRoot {
     pub(super) fn resolve(&self, path: &Path, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
         let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(resolve);
-        for _ in 0..TRIES {
-            match nix::fcntl::openat2(&self.0, path, how) {
-                Err(Errno::EAGAIN | Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-                Ok(fd) => return Ok(fd),
-            }
-        }
-        Err(Errno::EAGAIN.into())
+        Ok(openat2_patiently(&self.0, path, how)?)
     }
 
     /// Points at what is at `path`.
@@ -395,7 +388,7 @@ impl Procfs {
         let resolve =
             ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS | ResolveFlag::RESOLVE_NO_XDEV;
         let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
-        let fd = nix::fcntl::openat2(&self.0, path, how)?;
+        let fd = openat2_patiently(&self.0, Path::new(path), how)?;
         if file_system(fd.as_fd())? != FileSystem::Proc {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not on procfs"));
         }

@@ -15,6 +15,8 @@ use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{Gid, UnlinkatFlags};
 
+use super::open::openat2_patiently;
+
 /// Names taken from a directory at a time: removing one of a million files needs no million names in memory.
 const BATCH: usize = 1024;
 /// Directories held open on the way down; what is deeper is moved up first, so that no depth exhausts stack or descriptors.
@@ -87,7 +89,7 @@ impl Handle {
             resolve |= ResolveFlag::RESOLVE_NO_XDEV;
         }
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        nix::fcntl::openat2(&self.0, relative, OpenHow::new().flags(flags).resolve(resolve))
+        openat2_patiently(&self.0, relative, OpenHow::new().flags(flags).resolve(resolve))
     }
 
     /// As [`Handle::below`], step by step. A bind mount of the same file system is not recognised as a mount here; those who

@@ -11,10 +11,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat};
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, makedev, mkdirat, mknodat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, LinkatFlags, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat};
+
+use super::open::openat2_patiently;
 
 /// Links followed on the way to a directory, as the kernel limits them.
 const MAX_LINKS: usize = 40;
@@ -93,7 +95,7 @@ impl LayerDir {
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        match openat2(&self.0, relative, how) {
+        match openat2_patiently(&self.0, relative, how) {
             // Kernels before 5.6 do not have the call; filters of older container runtimes refuse it.
             Err(Errno::ENOSYS | Errno::EPERM) => self.walk(relative),
             other => Ok(Self(other?)),
@@ -348,6 +350,30 @@ pub fn free_space(path: &Path) -> io::Result<Free> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Renames elsewhere make the kernel unsure of a path with `..` in it.
+    #[test]
+    fn renames_elsewhere_do_not_fail_a_lookup() {
+        let root = std::env::temp_dir().join(format!("edge-agent-layer-renames-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&root);
+        std::fs::create_dir_all(root.join("in/a/b/c")).unwrap();
+        std::fs::create_dir_all(root.join("one")).unwrap();
+        let layer = LayerDir::open(&root.join("in")).unwrap();
+        let over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::rename(root.join("one"), root.join("two")).unwrap();
+                    std::fs::rename(root.join("two"), root.join("one")).unwrap();
+                }
+            });
+            let found =
+                (0..20_000).try_for_each(|_| layer.directory(Path::new("a/b/../b/../b/c/../c")).map(drop));
+            over.store(true, std::sync::atomic::Ordering::Relaxed);
+            found.unwrap();
+        });
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 
     #[test]
     fn links_lead_inside_the_root_with_and_without_openat2() {

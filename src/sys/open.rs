@@ -4,13 +4,31 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
+use nix::fcntl::{OFlag, OpenHow, openat};
 use nix::sys::stat::Mode;
+
+/// A rename anywhere on the machine may make the kernel give up a path with `..` in it; a machine that renames so often that this
+/// many tries fail is under attack.
+const TRIES: usize = 1000;
+
+/// openat2(2), again when the kernel could not be sure that the path stays where it has to.
+///
+/// # Errors
+/// The kernel's answer.
+pub(super) fn openat2_patiently(root: &OwnedFd, path: &Path, how: OpenHow) -> Result<OwnedFd, Errno> {
+    for _ in 0..TRIES {
+        match nix::fcntl::openat2(root, path, how) {
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            other => return other,
+        }
+    }
+    Err(Errno::EAGAIN)
+}
 
 /// Opens for reading without waiting for a pipe's writer and without making a terminal ours. The caller checks what it is.
 pub fn open_without_waiting(path: &Path) -> io::Result<File> {
