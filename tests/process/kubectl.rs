@@ -167,15 +167,17 @@ fn kubectl_get_w_shows_a_pod_come_and_go() {
     let admin = kubectl(&node, &api, "admin", &[]);
     let file = node.scratch.path().join("watched");
     let watching = admin.follow(&["get", "pods", "-w"], &file);
-    let told = |what: &str, least: usize| {
-        wait_for(what, PATIENCE, || {
+    let told = |words: &[&str]| {
+        wait_for("kubectl to tell it", PATIENCE, || {
             let text = fs::read_to_string(&file).expect("read");
-            if text.matches(what).count() >= least { Ok(()) } else { Err(text) }
+            // It aligns columns to those of the rows before.
+            let is_it = |line: &str| words.iter().all(|word| line.contains(word));
+            if text.lines().any(is_it) { Ok(()) } else { Err(text) }
         });
     };
-    told("neighbour-edge", 1);
+    told(&["neighbour-edge", "1/1", "Running"]);
     node.apply(&pod("late"));
-    told("late-edge   1/1     Running", 1);
+    told(&["late-edge", "1/1", "Running"]);
     let shown = || fs::read_to_string(&file).expect("read").matches("late-edge").count();
     let before = shown();
     node.agent.remove_manifest("late.yaml");
