@@ -15,6 +15,7 @@ pub mod tokens;
 pub mod websocket;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -91,6 +92,7 @@ struct Refusal {
 pub fn respond(
     mut request: Request<Incoming>,
     action: Action,
+    idle_timeout: Duration,
     held: impl Sized + 'static,
 ) -> Response<Full<Bytes>> {
     let protocol = match negotiate(request.headers(), matches!(action, Action::Forward { .. })) {
@@ -118,7 +120,7 @@ pub fn respond(
         tokio::select! {
             biased;
             () = serve(upgraded, &protocol, action, Rc::clone(&activity)) => {}
-            () = activity.idle(IDLE_TIMEOUT) => log::info!("Closed a stream over which nothing went"),
+            () = activity.idle(idle_timeout) => log::info!("Closed a stream over which nothing went"),
         }
     });
     response

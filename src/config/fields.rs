@@ -126,7 +126,7 @@ pub(super) static FIELDS: &[Field] = &[
     f("enableSystemLogQuery", "", Bool, "false", A | P),
     f("healthzPort", "healthz-port", Int32, "10248", A | P),
     f("healthzBindAddress", "healthz-bind-address", Ip, "127.0.0.1", A),
-    f("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration, "4h", 0),
+    f("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", Duration, "4h", A),
     f("eventRecordQPS", "event-qps", Int32, "50", P),
     f("eventBurst", "event-burst", Int32, "100", 0),
     f("contentType", "kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", 0),

@@ -20,7 +20,7 @@ use crate::server::access::Policy;
 use crate::server::answer::SystemLogs;
 use crate::server::guest::SharedGuest;
 use crate::server::https::{self, Api, ListenError, Plain};
-use crate::server::identity::{Believed, IdentityError};
+use crate::server::identity::{Believed, Identities, IdentityError};
 use crate::server::node::SharedNode;
 use crate::server::pki::{Authority, PkiError, authority_file};
 use crate::server::tls::{Source, Tls, TlsError, TlsSettings};
@@ -205,17 +205,21 @@ impl WantedApi {
 
     fn open(&self, node: &SharedNode, guest: &SharedGuest, clock: &Clock) -> Result<Api, ServingError> {
         let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
-        let identity = |setting| move |source| ServingError::Identity { setting, source };
-        let mut believed = Believed::new(self.anonymous);
-        believed
-            .trust(authority.certificate(), &authority_file(&self.cert_dir))
-            .map_err(identity("the node's own authority"))?;
-        if let Some(file) = &self.client_ca {
-            believed.trust_file(file).map_err(identity("authentication.x509.clientCAFile"))?;
-        }
-        if let Some(file) = &self.tokens {
-            believed.read_tokens(file).map_err(identity("--token-auth-file"))?;
-        }
+        let (anonymous, client_ca, tokens) = (self.anonymous, self.client_ca.clone(), self.tokens.clone());
+        let files = client_ca.iter().chain(&tokens).cloned().collect();
+        let (own, own_file) = (authority.certificate().to_owned(), authority_file(&self.cert_dir));
+        let believed = Identities::open(files, move || {
+            let identity = |setting| move |source| ServingError::Identity { setting, source };
+            let mut believed = Believed::new(anonymous);
+            believed.trust(&own, &own_file).map_err(identity("the node's own authority"))?;
+            if let Some(file) = &client_ca {
+                believed.trust_file(file).map_err(identity("authentication.x509.clientCAFile"))?;
+            }
+            if let Some(file) = &tokens {
+                believed.read_tokens(file).map_err(identity("--token-auth-file"))?;
+            }
+            Ok::<_, ServingError>(believed)
+        })?;
         let tls = Tls::open(self.source.clone(), self.settings.clone(), authority, clock.clone())?;
         Ok(Api {
             node: Rc::clone(node),

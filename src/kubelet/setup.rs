@@ -435,6 +435,7 @@ impl<R: Runtime> House<R> {
             name: resolved.node_name.clone(),
             configuration: resolved.to_json(),
             flags: resolved.flag_values(),
+            stream_idle_timeout: resolved.kubelet.streaming_connection_idle_timeout.to_std(),
             view: Rc::clone(&self.view),
             statuses: Rc::clone(&self.statuses),
             events: self.events.clone(),

@@ -3,6 +3,7 @@
 //! Owns the answers to the server's questions. Must not know requests, nor who asks.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -88,6 +89,8 @@ pub struct Window<R> {
     pub configuration: Value,
     /// Every flag.
     pub flags: Vec<(String, String)>,
+    /// `streamingConnectionIdleTimeout`.
+    pub stream_idle_timeout: Duration,
     /// The loop.
     pub view: Rc<View>,
     /// Statuses of all pods.
@@ -164,6 +167,10 @@ impl<R: Enter> Node for Window<R> {
             let asked: AskRuntime = Rc::new(move |disks, of| Rc::clone(&runtime).usage(disks, of));
             Ok(stats.measure(ask, pods, containers, asked).await)
         })
+    }
+
+    fn stream_idle_timeout(&self) -> Duration {
+        self.stream_idle_timeout
     }
 
     fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>> {

@@ -339,12 +339,13 @@ async fn stream(
     wanted: Result<Wanted, Failed>,
     held: impl Sized + 'static,
 ) -> Result<Response<Body>, Failed> {
+    let idle_timeout = node.stream_idle_timeout();
     let begun = node.stream(wanted?).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     match begun {
-        Stream::Ours(action) => Ok(streaming::respond(request, action, held).map(Body::Whole)),
-        Stream::Runtimes(url) => {
-            proxy::pass_on(request, &url, held).await.map_err(|error| (StatusCode::BAD_GATEWAY, error))
-        }
+        Stream::Ours(action) => Ok(streaming::respond(request, action, idle_timeout, held).map(Body::Whole)),
+        Stream::Runtimes(url) => proxy::pass_on(request, &url, idle_timeout, held)
+            .await
+            .map_err(|error| (StatusCode::BAD_GATEWAY, error)),
     }
 }
 

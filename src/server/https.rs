@@ -18,7 +18,7 @@ use super::access::{Policy, User, forbidden};
 use super::answer::{Served, SystemLogs, answer};
 use super::body::{Body, failure, text};
 use super::guest::{SharedGuest, Visit};
-use super::identity::Believed;
+use super::identity::Identities;
 use super::node::SharedNode;
 use super::route::{self, Refused, Route};
 use super::tls::Tls;
@@ -71,7 +71,7 @@ pub struct Api {
     /// Certificates.
     pub tls: Tls,
     /// Who is known.
-    pub believed: Believed,
+    pub believed: Identities,
     /// Who may what.
     pub policy: Policy,
     /// `enableDebuggingHandlers`.
@@ -122,7 +122,7 @@ async fn respond(
     let (method, path) = (request.method().as_str(), request.uri().path());
     let authorization = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
     let guest = api.guest.clone().filter(|guest| guest.serves(path));
-    let Some(user) = api.believed.recognise(certificates, authorization, api.clock.now()) else {
+    let Some(user) = api.believed.current().recognise(certificates, authorization, api.clock.now()) else {
         let mut response = match guest {
             Some(_) => failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized"),
             None => text(StatusCode::UNAUTHORIZED, "Unauthorized\n"),

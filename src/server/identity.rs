@@ -2,9 +2,13 @@
 //!
 //! Owns whom the node trusts to name people. Must not know what they may do.
 
+use std::cell::RefCell;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
@@ -12,11 +16,13 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use tokio::time::Instant;
 use webpki::EndEntityCert;
 
 use super::access::User;
 use super::pki::unix_time;
 use super::subject::Subject;
+use crate::logging::chain;
 use crate::types::Timestamp;
 
 /// A file that names people cannot be used.
@@ -25,6 +31,70 @@ use crate::types::Timestamp;
 pub struct IdentityError {
     path: PathBuf,
     message: String,
+}
+
+/// How often the files are looked at, while somebody asks.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// What a version of a file is known by: inode, length, time.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// Whom the node believes now: files that name people are read again when they have changed. One that cannot be used is told
+/// once, and those of the last good ones stay.
+pub struct Identities {
+    files: Vec<PathBuf>,
+    read: Box<dyn Fn() -> Result<Believed, String>>,
+    state: RefCell<State>,
+}
+
+struct State {
+    believed: Rc<Believed>,
+    stamps: Vec<Stamp>,
+    looked: Instant,
+}
+
+impl Identities {
+    /// Reads them for the first time.
+    ///
+    /// # Errors
+    /// As `read` says.
+    pub fn open<E: std::error::Error>(
+        files: Vec<PathBuf>,
+        read: impl Fn() -> Result<Believed, E> + 'static,
+    ) -> Result<Self, E> {
+        let stamps = files.iter().map(|file| stamp(file)).collect();
+        let believed = Rc::new(read()?);
+        let state = RefCell::new(State { believed, stamps, looked: Instant::now() });
+        Ok(Self { files, read: Box::new(move || read().map_err(|error| chain(&error))), state })
+    }
+
+    /// Those who are believed now.
+    #[must_use]
+    pub fn current(&self) -> Rc<Believed> {
+        let mut state = self.state.borrow_mut();
+        if !self.files.is_empty() && state.looked.elapsed() >= LOOK_EVERY {
+            state.looked = Instant::now();
+            let stamps: Vec<Stamp> = self.files.iter().map(|file| stamp(file)).collect();
+            if stamps != state.stamps {
+                state.stamps = stamps;
+                match (self.read)() {
+                    Ok(believed) => {
+                        log::info!("Read again who is believed");
+                        state.believed = Rc::new(believed);
+                    }
+                    Err(error) => {
+                        log::warn!(err = error; "Failed to read again who is believed, going on with those of before");
+                    }
+                }
+            }
+        }
+        Rc::clone(&state.believed)
+    }
 }
 
 /// Whom the node believes.
@@ -224,8 +294,6 @@ impl ClientCertVerifier for AnyClient {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::server::access::MASTERS;
     use crate::server::pki::Authority;
@@ -237,6 +305,39 @@ mod tests {
     fn certificates(authority: &Authority, user: &str) -> Vec<CertificateDer<'static>> {
         let pair = authority.client(user, MASTERS, DAY, NOW).unwrap();
         CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_are_read_again_when_they_change_and_bad_ones_change_nothing() {
+        let directory = TempDir::new();
+        let file = directory.join("tokens");
+        fs::write(&file, "one,jane,1\n").unwrap();
+        let read = file.clone();
+        let identities = Identities::open(vec![file.clone()], move || {
+            let mut believed = Believed::new(false);
+            believed.read_tokens(&read).map(|()| believed)
+        });
+        let identities = identities.unwrap();
+        let name = |token: &str| {
+            let user = identities.current().recognise(&[], Some(&format!("Bearer {token}")), NOW);
+            user.map(|user| user.name)
+        };
+        assert_eq!(name("one").as_deref(), Some("jane"));
+        fs::write(&file, "two,john,2\n").unwrap();
+        assert_eq!(name("two"), None, "not at every request");
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!((name("two").as_deref(), name("one")), (Some("john"), None), "who was taken out is out");
+        for bad in [Some("two"), None] {
+            match bad {
+                Some(text) => fs::write(&file, text).unwrap(),
+                None => fs::remove_file(&file).unwrap(),
+            }
+            tokio::time::advance(LOOK_EVERY).await;
+            assert_eq!(name("two").as_deref(), Some("john"), "{bad:?}");
+        }
+        fs::write(&file, "three,jack,3\n").unwrap();
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!(name("three").as_deref(), Some("jack"));
     }
 
     #[test]

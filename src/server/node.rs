@@ -3,13 +3,14 @@
 //! Owns the questions. Must not know who answers: the kubelet does, and tests.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::api::pod::Pod;
 use crate::observed::ObservedContainer;
 use crate::stats::{Ask, Summary};
-use crate::streaming::{Action, Pending, Streams};
+use crate::streaming::{Action, IDLE_TIMEOUT, Pending, Streams};
 use crate::types::{ContainerId, PodUid};
 
 use super::report::{AgentReport, ObjectDetail};
@@ -69,6 +70,10 @@ pub trait Node {
     fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>>;
     /// What the node, its pods and their containers use now. Costs nothing unless it is asked.
     fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
+    /// A stream over which nothing went for so long is ended; never if it is zero. `streamingConnectionIdleTimeout`.
+    fn stream_idle_timeout(&self) -> Duration {
+        IDLE_TIMEOUT
+    }
     /// Begins a stream.
     fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>>;
 }

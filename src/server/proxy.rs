@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::body::{Body, text};
-use crate::streaming::{CREATION_TIMEOUT, IDLE_TIMEOUT};
+use crate::streaming::CREATION_TIMEOUT;
 
 /// A runtime's refusal is a line.
 const MAX_REFUSAL: usize = 64 * 1024;
@@ -31,6 +31,7 @@ const CHUNK: usize = 8 * 1024;
 pub async fn pass_on(
     mut request: Request<Incoming>,
     url: &str,
+    idle_timeout: Duration,
     held: impl Sized + 'static,
 ) -> Result<Response<Body>, String> {
     let (address, passed) = passed_on(&request, url)?;
@@ -50,7 +51,7 @@ pub async fn pass_on(
     *response.headers_mut() = parts.headers;
     crate::rt::spawn("passed stream", async move {
         let _held = held;
-        couple(client, runtime).await;
+        couple(client, runtime, idle_timeout).await;
     });
     Ok(response)
 }
@@ -92,7 +93,7 @@ async fn ask(address: &str, request: Request<Empty<Bytes>>) -> Result<Response<I
     sender.send_request(request).await.map_err(|error| error.to_string())
 }
 
-async fn couple(client: OnUpgrade, runtime: OnUpgrade) {
+async fn couple(client: OnUpgrade, runtime: OnUpgrade, idle_timeout: Duration) {
     let both = tokio::time::timeout(CREATION_TIMEOUT, async { tokio::try_join!(client, runtime) }).await;
     // Either may have gone between the request and the answer.
     let Ok(Ok((client, runtime))) = both else { return };
@@ -107,7 +108,7 @@ async fn couple(client: OnUpgrade, runtime: OnUpgrade) {
     tokio::select! {
         () = inward => {}
         _ = copy(runtime.0, client.1, &moved) => {}
-        () = idle(&moved, IDLE_TIMEOUT) => log::info!("Closed a stream over which nothing went"),
+        () = idle(&moved, idle_timeout) => log::info!("Closed a stream over which nothing went"),
     }
 }
 
@@ -138,6 +139,9 @@ async fn copy(
 }
 
 async fn idle(moved: &AtomicU64, limit: Duration) {
+    if limit.is_zero() {
+        std::future::pending::<()>().await;
+    }
     let mut before = moved.load(Ordering::Relaxed);
     loop {
         tokio::time::sleep(limit).await;

@@ -92,30 +92,34 @@ fn listing(entries: &[(String, bool)]) -> String {
 }
 
 /// As much of a file as it has now.
-fn send(mut file: File) -> Response<Body> {
+fn send(file: File) -> Response<Body> {
     let (pieces, body) = Body::in_pieces();
-    rt::spawn("log of the machine", async move {
-        let length = file.metadata().map_or(0, |metadata| metadata.len());
-        send_file(&mut file, length, &pieces).await;
-    });
+    rt::spawn("log of the machine", send_file(file, pieces));
     response(StatusCode::OK, PLAIN, body)
 }
 
-async fn send_file(file: &mut File, length: u64, pieces: &Pieces) {
-    let mut left = length;
+async fn send_file(mut file: File, pieces: Pieces) {
+    let mut left = file.metadata().map_or(0, |metadata| metadata.len());
     while left > 0 {
-        let mut chunk = vec![0; CHUNK.min(usize::try_from(left).unwrap_or(CHUNK))];
-        let piece = match file.read(&mut chunk) {
-            Ok(0) => return,
-            Ok(read) => {
-                chunk.truncate(read);
-                left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
-                Ok(Bytes::from(chunk))
-            }
-            Err(error) => Err(error),
+        let length = CHUNK.min(usize::try_from(left).unwrap_or(CHUNK));
+        let piece;
+        (file, piece) = rt::blocking("read a log of the machine", move || {
+            let mut chunk = vec![0; length];
+            let read = file.read(&mut chunk);
+            let piece = read.map(|length| {
+                chunk.truncate(length);
+                Bytes::from(chunk)
+            });
+            (file, piece)
+        })
+        .await;
+        left = match &piece {
+            Ok(bytes) if !bytes.is_empty() => left.saturating_sub(u64::try_from(bytes.len()).unwrap_or(left)),
+            // Cut short meanwhile.
+            Ok(_) => return,
+            Err(_) => 0,
         };
-        let has_failed = piece.is_err();
-        if pieces.send(piece).await.is_err() || has_failed {
+        if pieces.send(piece).await.is_err() {
             return;
         }
     }
@@ -248,9 +252,8 @@ pub(super) async fn query(parameters: &Parameters) -> Result<Response<Body>, Fai
         if !known.is_empty() {
             send_journal(&query.arguments(&known), &pieces).await;
         }
-        for mut file in files {
-            let length = file.metadata().map_or(0, |metadata| metadata.len());
-            send_file(&mut file, length, &pieces).await;
+        for file in files {
+            send_file(file, pieces.clone()).await;
         }
     });
     Ok(response(StatusCode::OK, PLAIN, body))

@@ -43,8 +43,11 @@ impl Activity {
         self.0.set(Instant::now());
     }
 
-    /// Waits until nothing has for `limit`.
+    /// Waits until nothing has for `limit`; for ever if that is zero.
     pub async fn idle(&self, limit: Duration) {
+        if limit.is_zero() {
+            std::future::pending::<()>().await;
+        }
         loop {
             let until = self.0.get() + limit;
             tokio::time::sleep_until(until).await;
@@ -290,6 +293,8 @@ mod tests {
         };
         tokio::join!(activity.idle(Duration::from_secs(60)), note);
         assert_eq!(begin.elapsed().as_secs(), 90);
+        let never = tokio::time::timeout(Duration::from_secs(1_000_000), activity.idle(Duration::ZERO));
+        assert!(never.await.is_err(), "without a limit");
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use crate::rt::connections::{self, Place};
 
 use super::tokens::{TokenError, Tokens};
-use super::{Action, respond, text};
+use super::{Action, IDLE_TIMEOUT, respond, text};
 
 /// More than people and scripts on one box need; each may hold some hundred kilobytes.
 const MAX_CONNECTIONS: usize = 128;
@@ -171,7 +171,7 @@ fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Res
         (waiting.kind.path() == kind).then_some(waiting)
     });
     match found {
-        Some(waiting) => respond(request, (waiting.begin)(), place),
+        Some(waiting) => respond(request, (waiting.begin)(), IDLE_TIMEOUT, place),
         None => text(
             StatusCode::NOT_FOUND,
             "no stream is announced here: its URL works once, for a minute".to_owned(),

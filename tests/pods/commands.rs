@@ -64,7 +64,11 @@ fn a_command_runs_with_its_streams_its_code_and_a_terminal() {
     pod["spec"]["containers"].as_array_mut().expect("a list").push(second);
     node.apply(&pod);
     node.agent.start();
-    node.running("inside");
+    node.agent.wait_for_pod("inside", "both containers to run", |pod| {
+        let statuses = pod["status"]["containerStatuses"].as_array()?;
+        let run = statuses.iter().filter(|status| status["state"]["running"].is_object()).count();
+        (run == 2).then_some(())
+    });
     let exec = |words: &str, script: &str| {
         let mut command = command(&node, words);
         command.args(["--", "sh", "-c", script]);
@@ -107,7 +111,7 @@ fn a_container_is_attached_to_and_its_ports_are_reached() {
     let mut pod = node.pod(
         "inside",
         "mkdir /www; echo welcome > /www/index.html; httpd -f -p 80 -h /www & \
-         while read word; do echo \"heard $word\"; [ $word != bye ] || exit 0; done",
+         while read word; do [ $word != end ] || exit 0; echo \"heard $word\"; done",
     );
     pod["spec"]["hostNetwork"] = json!(false);
     pod["spec"]["containers"][0]["stdin"] = json!(true);
@@ -162,13 +166,45 @@ fn a_container_is_attached_to_and_its_ports_are_reached() {
     assert_eq!(heard.next().expect("a line").expect("text"), "heard you");
     writeln!(keys, "bye").expect("it reads");
     assert_eq!(heard.next().expect("a line").expect("text"), "heard bye");
+    // containerd may drop what a container says with its last breath.
+    writeln!(keys, "end").expect("it reads");
     let code = wait_for("attach to end with the container", PATIENCE, || {
         attach.try_wait().expect("look").ok_or_else(|| "it goes on".to_owned())
     });
     assert_eq!(code.code(), Some(0));
 }
 
+fn a_stream_over_which_nothing_goes_is_ended() {
+    let mut node = Node::new();
+    node.agent.configure("streamingConnectionIdleTimeout: 1s\n");
+    node.apply(&node.pod("inside", "sleep 1000"));
+    node.agent.start();
+    node.running("inside");
+    // Its standard input stays open.
+    let mut idle = command(&node, "exec inside -i -- sleep 1000")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start it");
+    let code = wait_for("the stream to be ended", PATIENCE, || {
+        idle.try_wait().expect("look").ok_or_else(|| "it goes on".to_owned())
+    });
+    let mut said = String::new();
+    idle.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    assert!(code.code() == Some(1) && said.contains("the connection was lost"), "{code} {said}");
+    let busy = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $n; sleep 0.3; done";
+    let mut talking = command(&node, "exec inside --");
+    let (code, out, err) = said_by(talking.args(["sh", "-c", busy]));
+    assert_eq!((code, out.lines().count()), (Some(0), 12), "{err}");
+}
+
+/// Runs it with nothing to read.
+fn said_by(command: &mut Command) -> (Option<i32>, String, String) {
+    said(&command.stdin(Stdio::null()).output().expect("run it"))
+}
+
 on_both_runtimes! {
+    a_stream_over_which_nothing_goes_is_ended,
     a_command_runs_with_its_streams_its_code_and_a_terminal,
     a_container_is_attached_to_and_its_ports_are_reached,
 }

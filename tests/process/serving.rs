@@ -80,6 +80,9 @@ fn tokens_anonymous_clients_and_the_plain_ports_are_there_when_they_are_asked_fo
     let with =
         |token: &str, path: &str| api.curl(None, path, &["-H", &format!("Authorization: Bearer {token}")]).0;
     assert_eq!((with("seen", "/pods"), with("hidden", "/pods"), with("wrong", "/pods")), (200, 403, 401));
+    fs::write(&tokens, "seen,joe,1,\"agent:viewers\"\nlater,jack,3,\"agent:viewers\"\n").expect("write");
+    wait_until("the new token to count", PATIENCE, || with("later", "/pods") == 200);
+    assert_eq!((with("seen", "/pods"), with("hidden", "/pods")), (200, 401), "who was taken out is out");
     let (code, body) = api.curl(None, "/pods", &[]);
     assert!(code == 403 && body.contains("user=system:anonymous"), "{code} {body}");
     let admin = api.person(&node.agent, "admin", &[]);
