@@ -17,6 +17,7 @@ use crate::support::runtime::{Kind as RuntimeKind, TestRuntime, on};
 use crate::support::wait::{pause, wait_for};
 
 mod boot;
+mod clients;
 mod flash;
 mod monitors;
 mod own_share;

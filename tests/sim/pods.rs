@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use edge_agent::pod_config::edit::API_ORIGIN;
 use edge_agent::runtime::fake::{FakeRuntime, OnStop, Program, Run};
 use edge_agent::source::parser::StaticPodParser;
 use edge_agent::source::{ManifestParser, Origin, SourceObject, SourcePod};
@@ -217,6 +218,11 @@ impl Manifest {
     }
 }
 
+/// Where the agent says that something comes from.
+fn origin(name: &str, source: PodSource) -> String {
+    if source == PodSource::Api { API_ORIGIN.to_owned() } else { format!("/manifests/{name}.yaml") }
+}
+
 /// The ConfigMap that all pods have mounted; it may be missing.
 pub const CONFIG: &str = "shared";
 
@@ -225,7 +231,7 @@ pub fn config_map(name: &str, value: &str, source: PodSource) -> SourceObject {
     let text = format!(
         r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "{name}"}}, "data": {{"k": "{value}"}}}}"#
     );
-    let origin = format!("/manifests/{name}.yaml");
+    let origin = origin(name, source);
     let parser = StaticPodParser { node_name: "node1".to_owned() };
     let mut parsed = parser.parse(text.as_bytes(), &Origin { source, location: origin.clone() });
     assert!(parsed.complete && parsed.objects.len() == 1, "{:?}\n{text}", parsed.problems);
@@ -234,7 +240,7 @@ pub fn config_map(name: &str, value: &str, source: PodSource) -> SourceObject {
 
 /// One pod as its user wrote it in a file of this name, as the agent's own parser reads it.
 pub fn parse_text(name: &str, text: &str, source: PodSource) -> SourcePod {
-    let origin = format!("/manifests/{name}.yaml");
+    let origin = origin(name, source);
     let parser = StaticPodParser { node_name: "node1".to_owned() };
     let parsed = parser.parse(text.as_bytes(), &Origin { source, location: origin.clone() });
     assert!(parsed.complete && parsed.pods.len() == 1, "{:?}\n{text}", parsed.problems);
