@@ -42,6 +42,6 @@ fn result(answer: &Answer) -> &'static str {
 
 /// The pod is gone.
 pub(super) fn forget(pod: &PodRef) {
-    metrics::forget(&PROBES, |values| &*values[5] == pod.uid.as_str());
-    metrics::forget(&DURATION, |values| *values[2] == *pod.name && *values[3] == *pod.namespace);
+    metrics::forget(&PROBES, |values| values[5] == pod.uid.as_str());
+    metrics::forget(&DURATION, |values| values[2] == pod.name && values[3] == pod.namespace);
 }
