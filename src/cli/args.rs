@@ -1,4 +1,4 @@
-//! The arguments `status`, `get`, `describe` and `delete` share.
+//! What the commands' arguments have in common, and those that `status`, `get`, `describe` and `delete` share.
 //!
 //! Owns their names and defaults. Must not know what they lead to.
 
@@ -11,6 +11,80 @@ use crate::config::GoDuration;
 
 /// The kubelet's default root directory.
 pub(super) const DEFAULT_ROOT_DIR: &str = "/var/lib/kubelet";
+
+/// The options that mean the same wherever they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Common {
+    pub socket: PathBuf,
+    /// `None`: all of them.
+    pub namespace: Option<String>,
+    pub help: bool,
+}
+
+/// How many of them a command has; each has those before it, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Has {
+    Help,
+    Socket,
+    Namespace,
+    AllNamespaces,
+}
+
+/// An argument that is the command's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Own<'a> {
+    /// With its dashes; a value is still to be taken.
+    Option(&'a str),
+    Word(&'a str),
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        let socket = PathBuf::from(crate::server::DEFAULT_SOCKET);
+        Self { socket, namespace: Some("default".to_owned()), help: false }
+    }
+}
+
+impl Common {
+    /// Goes through the arguments. What is not in common is `own`'s, which says whether the command has it.
+    pub(super) fn parse(
+        arguments: &[String],
+        has: Has,
+        own: &mut dyn FnMut(Own<'_>, &mut lexopt::Parser) -> Result<bool, UsageError>,
+    ) -> Result<Self, UsageError> {
+        let mut common = Self::default();
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
+            let name = match argument {
+                Arg::Short(letter) => format!("-{letter}"),
+                Arg::Long(name) => format!("--{name}"),
+                Arg::Value(word) => {
+                    let word = text(word);
+                    if own(Own::Word(&word), &mut parser)? {
+                        continue;
+                    }
+                    return Err(UsageError::Unexpected { given: word });
+                }
+            };
+            match name.as_str() {
+                "-h" | "--help" => common.help = true,
+                "--socket" if has >= Has::Socket => common.socket = value(&mut parser)?.into(),
+                "-n" | "--namespace" if has >= Has::Namespace => {
+                    common.namespace = Some(text(value(&mut parser)?));
+                }
+                "-A" | "--all-namespaces" if has >= Has::AllNamespaces => common.namespace = None,
+                _ if own(Own::Option(&name), &mut parser)? => {}
+                _ => return Err(bad_option(&lexopt::Error::UnexpectedOption(name))),
+            }
+        }
+        Ok(common)
+    }
+
+    /// The namespace of a command that has one.
+    pub(super) fn one_namespace(&self) -> &str {
+        self.namespace.as_deref().unwrap_or_default()
+    }
+}
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,15 +214,13 @@ impl Options {
             help: false,
             words: Vec::new(),
         };
-        let mut parser = lexopt::Parser::from_args(arguments);
-        while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-            let pods = command != Command::Status;
-            let shows = command != Command::Delete;
-            match argument {
-                Arg::Long("socket") => options.socket = value(&mut parser)?.into(),
-                Arg::Long("root-dir") => options.root_dir = value(&mut parser)?.into(),
-                Arg::Short('o') | Arg::Long("output") if shows && command != Command::Describe => {
-                    let given = text(value(&mut parser)?);
+        let pods = command != Command::Status;
+        let shows = command != Command::Delete;
+        let common = Common::parse(arguments, Has::Socket, &mut |own, parser| {
+            match own {
+                Own::Option("--root-dir") => options.root_dir = value(parser)?.into(),
+                Own::Option("-o" | "--output") if shows && command != Command::Describe => {
+                    let given = text(value(parser)?);
                     match given.strip_prefix("jsonpath=").filter(|_| command == Command::Get) {
                         Some(template) => {
                             (options.output, options.template) =
@@ -157,28 +229,26 @@ impl Options {
                         None => options.output = output(command, &given)?,
                     }
                 }
-                Arg::Short('n') | Arg::Long("namespace") if pods => {
-                    options.namespace = Some(text(value(&mut parser)?));
+                // Whether it was given matters: a claim's data may be in none.
+                Own::Option("-n" | "--namespace") if pods => options.namespace = Some(text(value(parser)?)),
+                Own::Option("-A" | "--all-namespaces") if pods && shows => options.all_namespaces = true,
+                Own::Option("-w" | "--watch") if command == Command::Get => options.watch = true,
+                Own::Option("-l" | "--selector") if command == Command::Get => {
+                    options.selector = Some(text(value(parser)?));
                 }
-                Arg::Short('A') | Arg::Long("all-namespaces") if pods && shows => {
-                    options.all_namespaces = true;
+                Own::Option("--field-selector") if command == Command::Get => {
+                    options.field_selector = Some(text(value(parser)?));
                 }
-                Arg::Short('w') | Arg::Long("watch") if command == Command::Get => options.watch = true,
-                Arg::Short('l') | Arg::Long("selector") if command == Command::Get => {
-                    options.selector = Some(text(value(&mut parser)?));
-                }
-                Arg::Long("field-selector") if command == Command::Get => {
-                    options.field_selector = Some(text(value(&mut parser)?));
-                }
-                Arg::Long("no-headers") if command == Command::Get => options.no_headers = true,
-                Arg::Long("show-secrets") if pods && shows => options.show_secrets = true,
-                Arg::Long("yes") if !shows => options.yes = true,
-                Arg::Long("exit-zero") if !pods => options.exit_zero = true,
-                Arg::Short('h') | Arg::Long("help") => options.help = true,
-                Arg::Value(word) => options.words.push(text(word)),
-                other => return Err(bad_option(&other.unexpected())),
+                Own::Option("--no-headers") if command == Command::Get => options.no_headers = true,
+                Own::Option("--show-secrets") if pods && shows => options.show_secrets = true,
+                Own::Option("--yes") if !shows => options.yes = true,
+                Own::Option("--exit-zero") if !pods => options.exit_zero = true,
+                Own::Word(word) => options.words.push(word.to_owned()),
+                Own::Option(_) => return Ok(false),
             }
-        }
+            Ok(true)
+        })?;
+        (options.socket, options.help) = (common.socket, common.help);
         Ok(options)
     }
 

@@ -4,13 +4,11 @@
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 
-use lexopt::Arg;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::args::{UsageError, bad_option, text, value};
+use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, client, print, target};
 use crate::rt;
 use crate::streaming::client::{self as streams, Ended, Output};
@@ -70,53 +68,45 @@ pub(super) enum Entry {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
-    socket: PathBuf,
-    namespace: String,
+    common: Common,
     pod: Option<String>,
     container: Option<String>,
     stdin: bool,
     tty: bool,
     quiet: bool,
     command: Vec<String>,
-    help: bool,
 }
 
 fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
     let mut wanted = Wanted {
-        socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
-        namespace: "default".to_owned(),
+        common: Common::default(),
         pod: None,
         container: None,
         stdin: false,
         tty: false,
         quiet: false,
         command: Vec::new(),
-        help: false,
     };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-        match argument {
-            Arg::Short('c') | Arg::Long("container") => wanted.container = Some(text(value(&mut parser)?)),
-            Arg::Short('n') | Arg::Long("namespace") => wanted.namespace = text(value(&mut parser)?),
-            Arg::Long("socket") => wanted.socket = value(&mut parser)?.into(),
-            Arg::Short('i') | Arg::Long("stdin") => wanted.stdin = true,
-            Arg::Short('t') | Arg::Long("tty") => wanted.tty = true,
-            Arg::Short('q') | Arg::Long("quiet") => wanted.quiet = true,
-            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
-            Arg::Value(word) if wanted.pod.is_none() => wanted.pod = Some(text(word)),
+    wanted.common = Common::parse(arguments, Has::Namespace, &mut |own, parser| {
+        match own {
+            Own::Option("-c" | "--container") => wanted.container = Some(text(value(parser)?)),
+            Own::Option("-i" | "--stdin") => wanted.stdin = true,
+            Own::Option("-t" | "--tty") => wanted.tty = true,
+            Own::Option("-q" | "--quiet") => wanted.quiet = true,
+            Own::Word(word) if wanted.pod.is_none() => wanted.pod = Some(word.to_owned()),
             // All that follows is the command's, with and without `--` before it.
-            Arg::Value(word) if entry == Entry::Exec => {
-                wanted.command.push(text(word));
+            Own::Word(word) if entry == Entry::Exec => {
+                wanted.command.push(word.to_owned());
                 let rest = parser.raw_args().map_err(|error| bad_option(&error))?;
                 wanted.command.extend(rest.map(text));
             }
-            Arg::Value(word) => return Err(UsageError::Unexpected { given: text(word) }),
-            other => return Err(bad_option(&other.unexpected())),
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
     let message = |message: &str| Err(UsageError::Option { message: message.to_owned() });
     match (entry, &wanted) {
-        (_, Wanted { help: true, .. }) => {}
+        (_, wanted) if wanted.common.help => {}
         (Entry::Exec, Wanted { pod: None, .. }) => {
             return message("say where and what: agent exec POD -- COMMAND");
         }
@@ -135,7 +125,7 @@ pub(super) fn run(
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
     let wanted = parse(entry, arguments).map_err(CliError::Usage)?;
-    if wanted.help {
+    if wanted.common.help {
         print(environment, if entry == Entry::Exec { EXEC_HELP } else { ATTACH_HELP })?;
         return Ok(EXIT_OK);
     }
@@ -158,7 +148,7 @@ async fn enter(
     environment: &mut Environment<'_>,
 ) -> Result<Ended, CliError> {
     let name = wanted.pod.take().unwrap_or_default();
-    let found = target::find(&wanted.socket, &wanted.namespace, &name).await?;
+    let found = target::find(&wanted.common.socket, wanted.common.one_namespace(), &name).await?;
     let container = found.container(wanted.container.as_deref(), environment);
     let (mut stdin, mut tty) = (wanted.stdin, wanted.tty);
     let mut say = |words: &str| {
@@ -189,7 +179,7 @@ async fn enter(
     for word in &wanted.command {
         resource.extend(["&command=", &client::escaped(word)]);
     }
-    let io = client::upgrade(&wanted.socket, &resource, streams::COMMAND).await?;
+    let io = client::upgrade(&wanted.common.socket, &resource, streams::COMMAND).await?;
     if entry == Entry::Attach {
         say("If you don't see a command prompt, try pressing enter.");
     }
@@ -272,6 +262,6 @@ mod tests {
         assert!(parsed(Entry::Exec, "web --color ls").unwrap_err().contains("--color"));
         assert!(parsed(Entry::Attach, "web ls").unwrap_err().contains("ls"));
         assert!(parsed(Entry::Attach, "").unwrap_err().contains("agent attach POD"));
-        assert!(parsed(Entry::Attach, "--help").unwrap().help);
+        assert!(parsed(Entry::Attach, "--help").unwrap().common.help);
     }
 }

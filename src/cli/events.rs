@@ -3,12 +3,10 @@
 //! Owns the command and its columns. Must not know who makes events.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 
-use lexopt::Arg;
 use serde_json::Value;
 
-use super::args::{UsageError, bad_option, text, value};
+use super::args::{Common, Has, Own, UsageError, text, value};
 use super::{CliError, EXIT_OK, Environment, api, listing, print, table};
 use crate::localapi::age;
 use crate::rt;
@@ -34,39 +32,29 @@ The agent keeps the newest events only. Exit status: 0, 1 if the agent cannot be
 
 #[derive(Debug)]
 struct Wanted {
-    socket: PathBuf,
-    namespace: Option<String>,
+    common: Common,
     about: Option<(String, String)>,
     types: Vec<String>,
     watch: bool,
     no_headers: bool,
-    help: bool,
 }
 
 fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
-        socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
-        namespace: Some("default".to_owned()),
-        about: None,
-        types: Vec::new(),
-        watch: false,
-        no_headers: false,
-        help: false,
-    };
+    let mut wanted =
+        Wanted { common: Common::default(), about: None, types: Vec::new(), watch: false, no_headers: false };
     let message = |message: String| UsageError::Option { message };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-        match argument {
-            Arg::Long("for") => {
-                let given = text(value(&mut parser)?);
+    wanted.common = Common::parse(arguments, Has::AllNamespaces, &mut |own, parser| {
+        match own {
+            Own::Option("--for") => {
+                let given = text(value(parser)?);
                 let (kind, name) =
                     given.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(|| {
                         message(format!("--for {given:?}: KIND/NAME such as pod/web is wanted"))
                     })?;
                 wanted.about = Some((api::resource(kind)?.kind.to_owned(), name.to_owned()));
             }
-            Arg::Long("types") => {
-                let given = text(value(&mut parser)?);
+            Own::Option("--types") => {
+                let given = text(value(parser)?);
                 wanted.types = given.split(',').map(|word| word.trim().to_owned()).collect();
                 let known = |word: &String| {
                     ["normal", "warning"].iter().any(|known| word.eq_ignore_ascii_case(known))
@@ -75,21 +63,18 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
                     return Err(message(format!("--types {given:?}: valid --types are Normal or Warning")));
                 }
             }
-            Arg::Short('w') | Arg::Long("watch") => wanted.watch = true,
-            Arg::Short('n') | Arg::Long("namespace") => wanted.namespace = Some(text(value(&mut parser)?)),
-            Arg::Short('A') | Arg::Long("all-namespaces") => wanted.namespace = None,
-            Arg::Long("no-headers") => wanted.no_headers = true,
-            Arg::Long("socket") => wanted.socket = value(&mut parser)?.into(),
-            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
-            other => return Err(bad_option(&other.unexpected())),
+            Own::Option("-w" | "--watch") => wanted.watch = true,
+            Own::Option("--no-headers") => wanted.no_headers = true,
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
     Ok(wanted)
 }
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
-    if wanted.help {
+    if wanted.common.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
@@ -98,20 +83,21 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 
 async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let resource = api::resource("events").map_err(CliError::Usage)?;
-    let path = api::path(resource, wanted.namespace.as_deref(), None);
-    let list = api::fetch(&wanted.socket, &path, api::OBJECTS).await?;
+    let path = api::path(resource, wanted.common.namespace.as_deref(), None);
+    let list = api::fetch(&wanted.common.socket, &path, api::OBJECTS).await?;
     let mut events: Vec<&Value> = list["items"].as_array().into_iter().flatten().collect();
     events.retain(|event| is_wanted(wanted, event));
     events.sort_by_key(|event| last_seen(event));
     let mut widths = Vec::new();
     let mut rows: Vec<_> = events.iter().map(|event| row(wanted, event, environment.now)).collect();
     if rows.is_empty() && !wanted.watch {
-        let place = wanted.namespace.as_ref().map_or(String::new(), |name| format!(" in {name} namespace"));
+        let place =
+            wanted.common.namespace.as_ref().map_or(String::new(), |name| format!(" in {name} namespace"));
         let _ = writeln!(environment.err, "No events found{place}.");
         return Ok(EXIT_OK);
     }
     if !wanted.no_headers {
-        let place = wanted.namespace.is_none().then_some("NAMESPACE");
+        let place = wanted.common.namespace.is_none().then_some("NAMESPACE");
         let names = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
         rows.insert(0, place.into_iter().chain(names).map(str::to_owned).collect());
     }
@@ -123,7 +109,7 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
     loop {
         let query = listing::query(&[("watch", "true".to_owned()), ("resourceVersion", version.clone())]);
         let mut ended = None;
-        api::watch(&wanted.socket, &format!("{path}{query}"), api::OBJECTS, |change| {
+        api::watch(&wanted.common.socket, &format!("{path}{query}"), api::OBJECTS, |change| {
             let event = &change["object"];
             match change["type"].as_str() {
                 Some("ERROR") => {
@@ -181,7 +167,7 @@ fn row(wanted: &Wanted, event: &Value, now: Timestamp) -> Vec<String> {
         }
         _ => age::since(last_seen(event), now),
     };
-    let place = wanted.namespace.is_none().then(|| text("/metadata/namespace"));
+    let place = wanted.common.namespace.is_none().then(|| text("/metadata/namespace"));
     let cells = [seen, text("/type"), text("/reason"), object, text("/message").trim().to_owned()];
     place.into_iter().chain(cells).collect()
 }

@@ -4,13 +4,11 @@
 //! that a pod that was started again is found.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
 use std::rc::Rc;
 
-use lexopt::Arg;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::args::{UsageError, bad_option, text, value};
+use super::args::{Common, Has, Own, UsageError, text, value};
 use super::{CliError, EXIT_OK, Environment, client, print, target};
 use crate::logging::chain;
 use crate::rt;
@@ -34,12 +32,10 @@ Exit status: 1 if it cannot listen or there is no such pod, 2 for bad usage.
 ";
 
 struct Wanted {
-    socket: PathBuf,
-    namespace: String,
+    common: Common,
     addresses: Vec<Vec<IpAddr>>,
     pod: Option<String>,
     ports: Vec<(Local, String)>,
-    help: bool,
 }
 
 /// The port on this side.
@@ -52,26 +48,21 @@ enum Local {
 
 fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     let mut wanted = Wanted {
-        socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
-        namespace: "default".to_owned(),
+        common: Common::default(),
         addresses: addresses("localhost")?,
         pod: None,
         ports: Vec::new(),
-        help: false,
     };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-        match argument {
-            Arg::Long("address") => wanted.addresses = addresses(&text(value(&mut parser)?))?,
-            Arg::Short('n') | Arg::Long("namespace") => wanted.namespace = text(value(&mut parser)?),
-            Arg::Long("socket") => wanted.socket = value(&mut parser)?.into(),
-            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
-            Arg::Value(word) if wanted.pod.is_none() => wanted.pod = Some(text(word)),
-            Arg::Value(word) => wanted.ports.push(ports(&text(word))?),
-            other => return Err(bad_option(&other.unexpected())),
+    wanted.common = Common::parse(arguments, Has::Namespace, &mut |own, parser| {
+        match own {
+            Own::Option("--address") => wanted.addresses = addresses(&text(value(parser)?))?,
+            Own::Word(word) if wanted.pod.is_none() => wanted.pod = Some(word.to_owned()),
+            Own::Word(word) => wanted.ports.push(ports(word)?),
+            Own::Option(_) => return Ok(false),
         }
-    }
-    if !wanted.help && (wanted.pod.is_none() || wanted.ports.is_empty()) {
+        Ok(true)
+    })?;
+    if !wanted.common.help && (wanted.pod.is_none() || wanted.ports.is_empty()) {
         let message = "say where to: agent port-forward POD [LOCAL:]REMOTE".to_owned();
         return Err(UsageError::Option { message });
     }
@@ -106,7 +97,7 @@ fn ports(given: &str) -> Result<(Local, String), UsageError> {
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
-    if wanted.help {
+    if wanted.common.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
@@ -114,10 +105,14 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 }
 
 async fn forward(wanted: Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let found =
-        target::find(&wanted.socket, &wanted.namespace, wanted.pod.as_deref().unwrap_or_default()).await?;
+    let found = target::find(
+        &wanted.common.socket,
+        wanted.common.one_namespace(),
+        wanted.pod.as_deref().unwrap_or_default(),
+    )
+    .await?;
     let resource = Rc::<str>::from(format!("/portForward/{}", found.path()));
-    let socket = Rc::<std::path::Path>::from(wanted.socket);
+    let socket = Rc::<std::path::Path>::from(wanted.common.socket);
     // Tasks tell, this writes.
     let (tell, mut told) = tokio::sync::mpsc::channel::<Result<String, String>>(1);
     for (local, remote) in &wanted.ports {

@@ -5,10 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use lexopt::Arg;
 use serde_json::json;
 
-use super::args::{UsageError, bad_option, duration, text, value};
+use super::args::{Common, Has, Own, UsageError, duration, text, value};
 use super::{CliError, EXIT_OK, Environment, print, yaml};
 use crate::api::base64;
 use crate::config::GoDuration;
@@ -36,36 +35,34 @@ Exit status: 0, 1 if the authority cannot be used, 2 for bad usage.
 ";
 
 struct Wanted {
+    common: Common,
     user: String,
     group: &'static str,
     server: String,
     duration: GoDuration,
     cert_dir: PathBuf,
-    help: bool,
 }
 
 fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     let mut wanted = Wanted {
+        common: Common::default(),
         user: "admin".to_owned(),
         group: MASTERS,
         server: "https://127.0.0.1:10250".to_owned(),
         duration: GoDuration::from_secs(365 * 24 * 3600),
         cert_dir: PathBuf::from("/var/lib/kubelet/pki"),
-        help: false,
     };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-        match argument {
-            Arg::Long("user") => wanted.user = text(value(&mut parser)?),
-            Arg::Long("view") => wanted.group = VIEWERS,
-            Arg::Long("server") => wanted.server = text(value(&mut parser)?),
-            Arg::Long("cert-dir") => wanted.cert_dir = value(&mut parser)?.into(),
-            Arg::Long("duration") => wanted.duration = duration(&mut parser, "--duration", "720h")?,
-            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
-            Arg::Value(word) => return Err(UsageError::Unexpected { given: text(word) }),
-            other => return Err(bad_option(&other.unexpected())),
+    wanted.common = Common::parse(arguments, Has::Help, &mut |own, parser| {
+        match own {
+            Own::Option("--user") => wanted.user = text(value(parser)?),
+            Own::Option("--view") => wanted.group = VIEWERS,
+            Own::Option("--server") => wanted.server = text(value(parser)?),
+            Own::Option("--cert-dir") => wanted.cert_dir = value(parser)?.into(),
+            Own::Option("--duration") => wanted.duration = duration(parser, "--duration", "720h")?,
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
     let message = |message: &str| Err(UsageError::Option { message: message.to_owned() });
     if wanted.user.is_empty() || wanted.user.starts_with("system:") {
         return message("--user: a name is wanted that does not begin with system:");
@@ -78,7 +75,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
-    if wanted.help {
+    if wanted.common.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }

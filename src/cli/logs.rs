@@ -2,11 +2,7 @@
 //!
 //! Owns the command. Must not know where logs are: the agent reads them.
 
-use std::path::PathBuf;
-
-use lexopt::Arg;
-
-use super::args::{UsageError, bad_option, duration, text, value};
+use super::args::{Common, Has, Own, UsageError, duration, text, value};
 use super::{CliError, EXIT_OK, Environment, client, print, target};
 
 const HELP: &str = "\
@@ -34,49 +30,36 @@ Exit status: 0, 1 if there is no such pod or log, 2 for bad usage.
 ";
 
 struct Wanted {
-    socket: PathBuf,
-    namespace: String,
+    common: Common,
     pod: Option<String>,
     container: Option<String>,
     /// As the API wants them.
     parameters: Vec<(&'static str, String)>,
-    help: bool,
 }
 
 fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
-        socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
-        namespace: "default".to_owned(),
-        pod: None,
-        container: None,
-        parameters: Vec::new(),
-        help: false,
-    };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
+    let mut wanted = Wanted { common: Common::default(), pod: None, container: None, parameters: Vec::new() };
+    wanted.common = Common::parse(arguments, Has::Namespace, &mut |own, parser| {
         let parameters = &mut wanted.parameters;
-        match argument {
-            Arg::Short('c') | Arg::Long("container") => wanted.container = Some(text(value(&mut parser)?)),
-            Arg::Short('n') | Arg::Long("namespace") => wanted.namespace = text(value(&mut parser)?),
-            Arg::Long("socket") => wanted.socket = value(&mut parser)?.into(),
-            Arg::Short('f') | Arg::Long("follow") => parameters.push(("follow", "true".to_owned())),
-            Arg::Short('p') | Arg::Long("previous") => parameters.push(("previous", "true".to_owned())),
-            Arg::Long("timestamps") => parameters.push(("timestamps", "true".to_owned())),
-            Arg::Long("tail") => parameters.push(("tailLines", text(value(&mut parser)?))),
-            Arg::Long("limit-bytes") => parameters.push(("limitBytes", text(value(&mut parser)?))),
-            Arg::Long("since-time") => parameters.push(("sinceTime", text(value(&mut parser)?))),
-            Arg::Long("since") => {
-                let since = duration(&mut parser, "--since", "10m")?;
+        match own {
+            Own::Option("-c" | "--container") => wanted.container = Some(text(value(parser)?)),
+            Own::Option("-f" | "--follow") => parameters.push(("follow", "true".to_owned())),
+            Own::Option("-p" | "--previous") => parameters.push(("previous", "true".to_owned())),
+            Own::Option("--timestamps") => parameters.push(("timestamps", "true".to_owned())),
+            Own::Option("--tail") => parameters.push(("tailLines", text(value(parser)?))),
+            Own::Option("--limit-bytes") => parameters.push(("limitBytes", text(value(parser)?))),
+            Own::Option("--since-time") => parameters.push(("sinceTime", text(value(parser)?))),
+            Own::Option("--since") => {
+                let since = duration(parser, "--since", "10m")?;
                 // As kubectl: what is asked for in parts of a second is rounded up.
                 let seconds = since.to_std().as_millis().div_ceil(1000);
                 parameters.push(("sinceSeconds", seconds.to_string()));
             }
-            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
-            Arg::Value(word) if wanted.pod.is_none() => wanted.pod = Some(text(word)),
-            Arg::Value(word) => return Err(UsageError::Unexpected { given: text(word) }),
-            other => return Err(bad_option(&other.unexpected())),
+            Own::Word(word) if wanted.pod.is_none() => wanted.pod = Some(word.to_owned()),
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
     // kubectl's word for all of it.
     wanted.parameters.retain(|(name, value)| !(*name == "tailLines" && value == "-1"));
     Ok(wanted)
@@ -84,7 +67,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
-    if wanted.help {
+    if wanted.common.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
@@ -94,7 +77,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(CliError::Runtime)?;
-    let found = runtime.block_on(target::find(&wanted.socket, &wanted.namespace, name))?;
+    let found = runtime.block_on(target::find(&wanted.common.socket, wanted.common.one_namespace(), name))?;
     let container = found.container(wanted.container.as_deref(), environment);
     let query: Vec<String> =
         wanted.parameters.iter().map(|(name, value)| format!("{name}={}", client::escaped(value))).collect();
@@ -102,7 +85,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         format!("/containerLogs/{}/{}?{}", found.path(), client::escaped(&container), query.join("&"));
     let out = &mut *environment.out;
     let mut write = |piece: &[u8]| out.write_all(piece).and_then(|()| out.flush());
-    runtime.block_on(client::stream(&wanted.socket, &resource, "*/*", &mut write))?;
+    runtime.block_on(client::stream(&wanted.common.socket, &resource, "*/*", &mut write))?;
     Ok(EXIT_OK)
 }
 

@@ -2,12 +2,9 @@
 //!
 //! Owns the command and its columns. Must not know how it is measured.
 
-use std::path::PathBuf;
-
-use lexopt::Arg;
 use serde_json::Value;
 
-use super::args::{UsageError, bad_option, text, value};
+use super::args::{Common, Has, Own, UsageError, text, value};
 use super::{CliError, EXIT_OK, Environment, api, print, table};
 use crate::api::quantity::Quantity;
 use crate::rt;
@@ -37,53 +34,44 @@ enum Sort {
 }
 
 struct Wanted {
-    socket: PathBuf,
-    namespace: Option<String>,
+    common: Common,
     nodes: bool,
     containers: bool,
     sort: Sort,
     no_headers: bool,
-    help: bool,
 }
 
 fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     let mut wanted = Wanted {
-        socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
-        namespace: Some("default".to_owned()),
+        common: Common::default(),
         nodes: false,
         containers: false,
         sort: Sort::Name,
         no_headers: false,
-        help: false,
     };
     let message = |message: String| UsageError::Option { message };
     let mut what = None;
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-        match argument {
-            Arg::Long("containers") => wanted.containers = true,
-            Arg::Long("sort-by") => {
-                let given = text(value(&mut parser)?);
+    wanted.common = Common::parse(arguments, Has::AllNamespaces, &mut |own, parser| {
+        match own {
+            Own::Option("--containers") => wanted.containers = true,
+            Own::Option("--sort-by") => {
+                let given = text(value(parser)?);
                 wanted.sort = match given.as_str() {
                     "cpu" => Sort::Cpu,
                     "memory" => Sort::Memory,
                     _ => return Err(message(format!("--sort-by {given:?}: cpu or memory is wanted"))),
                 };
             }
-            Arg::Short('n') | Arg::Long("namespace") => wanted.namespace = Some(text(value(&mut parser)?)),
-            Arg::Short('A') | Arg::Long("all-namespaces") => wanted.namespace = None,
-            Arg::Long("no-headers") => wanted.no_headers = true,
-            Arg::Long("socket") => wanted.socket = value(&mut parser)?.into(),
-            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
-            Arg::Value(word) if what.is_none() => what = Some(text(word)),
-            Arg::Value(word) => return Err(UsageError::Unexpected { given: text(word) }),
-            other => return Err(bad_option(&other.unexpected())),
+            Own::Option("--no-headers") => wanted.no_headers = true,
+            Own::Word(word) if what.is_none() => what = Some(word.to_owned()),
+            _ => return Ok(false),
         }
-    }
+        Ok(true)
+    })?;
     wanted.nodes = match what.as_deref() {
         Some("node" | "nodes" | "no") => true,
         Some("pod" | "pods" | "po") => false,
-        _ if wanted.help => false,
+        _ if wanted.common.help => false,
         _ => return Err(message("say what: agent top pods or agent top nodes".to_owned())),
     };
     Ok(wanted)
@@ -91,7 +79,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let wanted = parse(arguments).map_err(CliError::Usage)?;
-    if wanted.help {
+    if wanted.common.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
@@ -101,8 +89,9 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let mut rows;
     if wanted.nodes {
-        let nodes = api::fetch(&wanted.socket, "/api/v1/nodes", api::OBJECTS).await?;
-        let metrics = api::fetch(&wanted.socket, "/apis/metrics.k8s.io/v1beta1/nodes", api::OBJECTS).await?;
+        let nodes = api::fetch(&wanted.common.socket, "/api/v1/nodes", api::OBJECTS).await?;
+        let metrics =
+            api::fetch(&wanted.common.socket, "/apis/metrics.k8s.io/v1beta1/nodes", api::OBJECTS).await?;
         rows =
             vec![["NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)"].map(str::to_owned).to_vec()];
         for metric in items(&metrics) {
@@ -112,15 +101,19 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
         }
     } else {
         let place = wanted
+            .common
             .namespace
             .as_ref()
             .map_or(String::new(), |name| format!("/namespaces/{}", super::client::escaped(name)));
         let path = format!("/apis/metrics.k8s.io/v1beta1{place}/pods");
-        let metrics = api::fetch(&wanted.socket, &path, api::OBJECTS).await?;
+        let metrics = api::fetch(&wanted.common.socket, &path, api::OBJECTS).await?;
         rows = pod_rows(wanted, items(&metrics));
         if rows.len() == 1 {
-            let place =
-                wanted.namespace.as_ref().map_or(String::new(), |name| format!(" in {name} namespace."));
+            let place = wanted
+                .common
+                .namespace
+                .as_ref()
+                .map_or(String::new(), |name| format!(" in {name} namespace."));
             let _ = writeln!(environment.err, "No resources found{place}");
             return Ok(EXIT_OK);
         }
@@ -170,7 +163,7 @@ fn node_row(metric: &Value, node: Option<&Value>) -> Vec<String> {
 }
 
 fn pod_rows(wanted: &Wanted, metrics: &[Value]) -> Vec<Vec<String>> {
-    let place = wanted.namespace.is_none().then_some("NAMESPACE");
+    let place = wanted.common.namespace.is_none().then_some("NAMESPACE");
     let names: &[&str] = if wanted.containers { &["POD", "NAME"] } else { &["NAME"] };
     let header = place
         .into_iter()
@@ -180,8 +173,14 @@ fn pod_rows(wanted: &Wanted, metrics: &[Value]) -> Vec<Vec<String>> {
     let mut lines: Vec<(Vec<String>, Used)> = Vec::new();
     for metric in metrics {
         let text = |name: &str| metric["metadata"][name].as_str().unwrap_or_default().to_owned();
-        let of_pod: Vec<String> =
-            wanted.namespace.is_none().then(|| text("namespace")).into_iter().chain([text("name")]).collect();
+        let of_pod: Vec<String> = wanted
+            .common
+            .namespace
+            .is_none()
+            .then(|| text("namespace"))
+            .into_iter()
+            .chain([text("name")])
+            .collect();
         let containers = metric["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
         let each = containers.iter().map(|container| {
             (container["name"].as_str().unwrap_or_default().to_owned(), used(&container["usage"]))

@@ -3,14 +3,13 @@
 //! Owns the command and what is waited for. Must not know how things come about.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use lexopt::Arg;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::args::{UsageError, bad_option, text, value};
+use super::args::{Common, Has, Own, UsageError, text, value};
 use super::jsonpath::Template;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, listing, print};
 use crate::config::GoDuration;
@@ -97,48 +96,41 @@ impl For {
 
 #[derive(Debug)]
 struct Wanted {
-    socket: PathBuf,
-    namespace: String,
+    common: Common,
     what: Option<For>,
     timeout: Duration,
     selector: Option<String>,
     all: bool,
     words: Vec<String>,
-    help: bool,
 }
 
 fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     let mut wanted = Wanted {
-        socket: PathBuf::from(crate::server::DEFAULT_SOCKET),
-        namespace: "default".to_owned(),
+        common: Common::default(),
         what: None,
         timeout: Duration::from_secs(30),
         selector: None,
         all: false,
         words: Vec::new(),
-        help: false,
     };
     let message = |message: String| UsageError::Option { message };
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next().map_err(|error| bad_option(&error))? {
-        match argument {
-            Arg::Long("for") => wanted.what = Some(For::parse(&text(value(&mut parser)?))?),
-            Arg::Long("timeout") => {
-                let given = text(value(&mut parser)?);
+    wanted.common = Common::parse(arguments, Has::Namespace, &mut |own, parser| {
+        match own {
+            Own::Option("--for") => wanted.what = Some(For::parse(&text(value(parser)?))?),
+            Own::Option("--timeout") => {
+                let given = text(value(parser)?);
                 let parsed = GoDuration::parse(&given).ok().filter(|parsed| parsed.as_nanos() >= 0);
                 let wrong = || message(format!("--timeout {given:?}: a time such as 90s is wanted"));
                 wanted.timeout = parsed.ok_or_else(wrong)?.to_std();
             }
-            Arg::Short('l') | Arg::Long("selector") => wanted.selector = Some(text(value(&mut parser)?)),
-            Arg::Long("all") => wanted.all = true,
-            Arg::Short('n') | Arg::Long("namespace") => wanted.namespace = text(value(&mut parser)?),
-            Arg::Long("socket") => wanted.socket = value(&mut parser)?.into(),
-            Arg::Short('h') | Arg::Long("help") => wanted.help = true,
-            Arg::Value(word) => wanted.words.push(text(word)),
-            other => return Err(bad_option(&other.unexpected())),
+            Own::Option("-l" | "--selector") => wanted.selector = Some(text(value(parser)?)),
+            Own::Option("--all") => wanted.all = true,
+            Own::Word(word) => wanted.words.push(word.to_owned()),
+            Own::Option(_) => return Ok(false),
         }
-    }
-    if !wanted.help {
+        Ok(true)
+    })?;
+    if !wanted.common.help {
         if wanted.words.is_empty() {
             return Err(message("say for what: agent wait pod/NAME --for condition=Ready".to_owned()));
         }
@@ -172,7 +164,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     };
-    if wanted.help {
+    if wanted.common.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
@@ -194,8 +186,8 @@ async fn wait(
         }
         let selector = wanted.selector.clone().map(|selector| ("labelSelector", selector));
         let query = listing::query(&selector.into_iter().collect::<Vec<_>>());
-        let path = api::path(kind, Some(&wanted.namespace), None) + &query;
-        let list = api::fetch(&wanted.socket, &path, api::OBJECTS).await?;
+        let path = api::path(kind, Some(wanted.common.one_namespace()), None) + &query;
+        let list = api::fetch(&wanted.common.socket, &path, api::OBJECTS).await?;
         let names = list["items"].as_array().into_iter().flatten();
         objects.extend(names.filter_map(|item| Some((kind, item["metadata"]["name"].as_str()?.to_owned()))));
         if objects.is_empty() && *what != For::Delete {
@@ -204,7 +196,8 @@ async fn wait(
     }
     let (deadline, mut code) = (Instant::now() + wanted.timeout, EXIT_OK);
     for (resource, name) in objects {
-        match one(&wanted.socket, &wanted.namespace, resource, &name, what, deadline).await {
+        match one(&wanted.common.socket, wanted.common.one_namespace(), resource, &name, what, deadline).await
+        {
             Ok(true) => print(environment, &format!("{}/{name} condition met\n", resource.singular))?,
             Ok(false) => {
                 let _ = writeln!(

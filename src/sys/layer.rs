@@ -253,7 +253,7 @@ impl LayerDir {
             reason = "narrower there"
         )]
         let time = TimeSpec::new(
-            mtime.0.try_into().unwrap_or(nix::libc::time_t::MAX),
+            mtime.0.try_into().unwrap_or(i32::MAX.into()),
             mtime.1.min(999_999_999).try_into().unwrap_or(0),
         );
         // `/proc/self/fd/N` leads to the very node that was pointed at and, when that is a link, no further.
