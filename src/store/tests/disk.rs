@@ -1,0 +1,283 @@
+//! Files of other versions, damaged files, full and read-only disks, and reading beside a writer.
+
+use super::*;
+
+#[test]
+fn every_older_version_is_brought_up_to_date() {
+    for version in 0..=schema::MIGRATIONS.len() {
+        let directory = Directory::new();
+        let connection = Connection::open(directory.db()).unwrap();
+        for statement in &schema::MIGRATIONS[..version] {
+            connection.execute_batch(statement).unwrap();
+        }
+        connection.execute_batch(&format!("PRAGMA journal_mode=WAL; PRAGMA user_version={version}")).unwrap();
+        drop(connection);
+        let (store, report) = open_inline(&directory.db());
+        assert!(!report.created && report.damaged.is_none(), "version {version}: {report:?}");
+        run(store.commit_source(PodSource::File, &[pod("a", "1")], &[], None)).unwrap();
+    }
+}
+
+#[test]
+fn a_newer_file_is_refused_and_left_alone() {
+    let directory = Directory::new();
+    drop(open_inline(&directory.db()));
+    let connection = Connection::open(directory.db()).unwrap();
+    connection.execute_batch("PRAGMA user_version = 99").unwrap();
+    drop(connection);
+    let error = StoreHandle::open(&directory.db(), options(Mode::Inline)).err().unwrap();
+    assert!(matches!(error, StoreError::TooNew { found: 99, .. }), "{error:?}");
+    assert!(error.to_string().contains("newer agent"), "{error}");
+    assert!(matches!(ReadOnlyStore::open(&directory.db()), Err(StoreError::TooNew { .. })));
+    assert!(!directory.names().iter().any(|name| name.contains("damaged")));
+}
+
+#[test]
+fn a_second_agent_on_one_file_is_told_so() {
+    let directory = Directory::new();
+    let (first, _) = open_inline(&directory.db());
+    let error = StoreHandle::open(&directory.db(), options(Mode::Inline)).err().unwrap();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error:?}");
+    drop(first);
+    assert!(StoreHandle::open(&directory.db(), options(Mode::Inline)).is_ok());
+}
+
+#[test]
+fn the_files_are_for_root_alone() {
+    let directory = Directory::new();
+    fs::write(directory.db(), "").unwrap();
+    fs::remove_file(directory.db()).unwrap();
+    let (store, _) = open_inline(&directory.db());
+    run(store.commit_source(PodSource::File, &[], &[], None)).unwrap();
+    for name in directory.names() {
+        let mode = fs::metadata(directory.0.join(&name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+/// Damages a store that holds a pod; it must open afresh and keep the damaged file.
+fn check_damage(what: &str, damage: impl FnOnce(&Path)) {
+    let directory = Directory::new();
+    let (store, _) = open_inline(&directory.db());
+    let pods: Vec<_> = (0..50).map(|i| pod(&format!("p{i}"), &"x".repeat(500))).collect();
+    run(store.commit_source(PodSource::File, &pods, &[], None)).unwrap();
+    run(store.shutdown()).unwrap();
+    drop(store);
+    damage(&directory.db());
+    let (store, report) = open_inline(&directory.db());
+    let damaged = report.damaged.unwrap_or_else(|| panic!("{what}: not noticed"));
+    assert!(damaged.kept_as.to_string_lossy().ends_with("agent.db.damaged-20231114T221320Z"), "{damaged:?}");
+    assert!(damaged.kept_as.exists() && !damaged.reason.is_empty(), "{what}: {damaged:?}");
+    run(async {
+        assert_eq!(store.load().await.unwrap(), Loaded::default(), "{what}");
+        store.commit_source(PodSource::File, &[pod("a", "1")], &[], None).await.unwrap();
+    });
+}
+
+fn overwrite(path: &Path, range: std::ops::Range<usize>, byte: u8) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[range].fill(byte);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_damaged_file_is_set_aside_and_a_fresh_one_made() {
+    check_damage("zero length", |path| fs::write(path, "").unwrap());
+    check_damage("not a database", |path| fs::write(path, "apiVersion: v1\n".repeat(1000)).unwrap());
+    check_damage("short", |path| fs::write(path, "x").unwrap());
+    check_damage("all zeros", |path| {
+        let length = fs::metadata(path).unwrap().len();
+        fs::write(path, vec![0; usize::try_from(length).unwrap()]).unwrap();
+    });
+    check_damage("page one overwritten", |path| overwrite(path, 100..4096, 0xff));
+    check_damage("a page of pods overwritten", |path| {
+        let pages = fs::metadata(path).unwrap().len() / 4096;
+        overwrite(path, 4096..usize::try_from(pages).unwrap() * 4096, 0xa5);
+    });
+    check_damage("cut short", |path| {
+        let length = fs::metadata(path).unwrap().len();
+        fs::File::options().write(true).open(path).unwrap().set_len(length / 2).unwrap();
+    });
+    check_damage("another program's database", |path| {
+        fs::remove_file(path).unwrap();
+        let connection = Connection::open(path).unwrap();
+        connection.execute_batch("CREATE TABLE meta (x); PRAGMA user_version = 0").unwrap();
+    });
+    check_damage("our version, other tables", |path| {
+        fs::remove_file(path).unwrap();
+        let connection = Connection::open(path).unwrap();
+        connection.execute_batch("CREATE TABLE meta (x); PRAGMA user_version = 1").unwrap();
+    });
+}
+
+#[test]
+fn damaged_files_do_not_pile_up() {
+    let directory = Directory::new();
+    for _ in 0..6 {
+        fs::write(directory.db(), "garbage").unwrap();
+        drop(open_inline(&directory.db()));
+    }
+    let damaged = directory.names().iter().filter(|name| name.contains("damaged")).count();
+    assert_eq!(damaged, 3, "{:?}", directory.names());
+}
+
+#[test]
+fn a_torn_log_costs_its_last_transactions_and_nothing_older() {
+    for tear in [0..32, 0..1_000_000, 40..60] {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        run(store.commit_source(PodSource::File, &[pod("old", "1")], &[], None)).unwrap();
+        run(store.shutdown()).unwrap();
+        drop(store);
+        let (store, _) = open_inline(&directory.db());
+        run(store.commit_source(PodSource::File, &[pod("new", "1")], &[], None)).unwrap();
+        let after = directory.snapshot();
+        let wal = open::with_suffix(&after.db(), "-wal");
+        let length = usize::try_from(fs::metadata(&wal).unwrap().len()).unwrap();
+        assert!(length > 0);
+        overwrite(&wal, tear.start..tear.end.min(length), 0x5a);
+        let (store, report) = open_inline(&after.db());
+        assert!(!report.created && report.damaged.is_none(), "{tear:?}: {report:?}");
+        let loaded = run(store.load()).unwrap();
+        assert_eq!(names(&loaded, PodSource::File), ["old"], "{tear:?}");
+    }
+}
+
+#[test]
+fn a_row_that_does_not_decode_is_reported_and_the_others_are_loaded() {
+    run(async {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        store.commit_source(PodSource::File, &[pod("a", "1"), pod("b", "1")], &[], None).await.unwrap();
+        drop(store);
+        let connection = Connection::open(directory.db()).unwrap();
+        connection
+            .execute_batch(
+                "UPDATE desired SET json = '{\"spec\":{\"containers\":7}}' WHERE name = 'a';
+                 INSERT INTO terminating VALUES ('t', '{not json');
+                 INSERT INTO source VALUES ('carrier-pigeon', NULL);",
+            )
+            .unwrap();
+        drop(connection);
+        let loaded = open_inline(&directory.db()).0.load().await.unwrap();
+        assert_eq!(names(&loaded, PodSource::File), ["b"]);
+        let keys: Vec<_> = loaded.unreadable.iter().map(|row| (row.table, row.key.as_str())).collect();
+        assert_eq!(keys, [("source", "carrier-pigeon"), ("desired", "uid-a"), ("terminating", "t")]);
+        assert!(loaded.unreadable[1].message.contains("spec.containers"), "{:?}", loaded.unreadable);
+    });
+}
+
+#[test]
+fn a_full_disk_is_told_apart_and_what_waits_stays_waiting() {
+    run(async {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        store.commit_source(PodSource::File, &[pod("a", "1")], &[], None).await.unwrap();
+        let set_limit = async |pages: &'static str| {
+            store
+                .run(move |db| db.execute_for_test(&format!("PRAGMA max_page_count = {pages}")))
+                .await
+                .unwrap();
+        };
+        set_limit("1").await;
+        let big = [pod("big", &"x".repeat(100_000))];
+        let error = store.commit_source(PodSource::File, &big, &[], None).await.unwrap_err();
+        assert!(matches!(error, StoreError::Full { .. }) && error.is_retryable(), "{error:?}");
+        assert!(store.trouble().unwrap().contains("the disk is full"));
+        store.put_meta("small", Some("fact")).await.unwrap();
+        assert!(store.trouble().is_some(), "another write that works does not hide it");
+        assert_eq!(names(&store.load().await.unwrap(), PodSource::File), ["a"], "all or nothing");
+        let uid = PodUid::from("uid-a");
+        let long = PodStatus { message: "y".repeat(100_000), ..status("Failed") };
+        store.put_status(&uid, &long);
+        assert!(matches!(store.flush().await, Err(StoreError::Full { .. })));
+        set_limit("10000").await;
+        store.flush().await.unwrap();
+        assert_eq!(store.load().await.unwrap().statuses[&uid], long);
+        store.commit_source(PodSource::File, &big, &[], None).await.unwrap();
+        assert_eq!(store.trouble(), None);
+    });
+}
+
+#[test]
+fn a_restart_count_that_the_disk_refused_is_written_behind_unless_a_later_one_was() {
+    run(async {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        store.commit_source(PodSource::File, &[pod("a", "1"), pod("b", "1")], &[], None).await.unwrap();
+        let main = ContainerName::from("main");
+        let count = |restart_count| StoredContainerState { restart_count, back_off: None };
+        let [a, b, gone] = ["uid-a", "uid-b", "uid-gone"].map(PodUid::from);
+        store.run(|db| db.execute_for_test("PRAGMA query_only = ON")).await.unwrap();
+        for (uid, number) in [(&a, 1), (&a, 2), (&b, 1), (&gone, 1)] {
+            store.put_container_state(uid, &main, count(number)).await.unwrap_err();
+        }
+        assert!(store.flush().await.is_err() && store.trouble().is_some());
+        store.run(|db| db.execute_for_test("PRAGMA query_only = OFF")).await.unwrap();
+        store.put_container_state(&b, &main, count(2)).await.unwrap();
+        store.flush().await.unwrap();
+        assert_eq!(store.trouble(), None);
+        let states = store.load().await.unwrap().container_state;
+        let counts: Vec<_> = states.iter().map(|(uid, names)| (uid, names[&main].restart_count)).collect();
+        assert_eq!(counts, [(&a, 2), (&b, 2)], "and none of a pod that nobody knows");
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_apart_and_still_read() {
+    run(async {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        let a = [pod("a", "1")];
+        store.commit_source(PodSource::File, &a, &[], None).await.unwrap();
+        store.run(|db| db.execute_for_test("PRAGMA query_only = ON")).await.unwrap();
+        let error = store.commit_source(PodSource::File, &[], &[], None).await.unwrap_err();
+        assert!(matches!(error, StoreError::ReadOnly { .. }), "{error:?}");
+        assert_eq!(names(&store.load().await.unwrap(), PodSource::File), ["a"]);
+    });
+    let nowhere = StoreHandle::open(Path::new("/proc/agent.db"), options(Mode::Inline)).err().unwrap();
+    assert!(matches!(nowhere, StoreError::File { .. }), "{nowhere:?}");
+}
+
+#[test]
+fn a_closed_store_says_so() {
+    for mode in [Mode::Inline, Mode::Threaded] {
+        run(async {
+            let store = StoreHandle::open_in_memory(options(mode)).unwrap();
+            store.clone().shutdown().await.unwrap();
+            assert!(matches!(store.load().await, Err(StoreError::Closed)));
+            assert!(matches!(store.put_meta("k", None).await, Err(StoreError::Closed)));
+        });
+    }
+}
+
+#[test]
+fn the_command_line_reads_while_the_agent_writes_and_after_it_is_gone() {
+    run(async {
+        let directory = Directory::new();
+        let missing = ReadOnlyStore::open(&directory.db()).err().unwrap();
+        assert!(matches!(missing, StoreError::Missing { .. }), "{missing:?}");
+        assert!(directory.names().is_empty(), "looking creates nothing");
+
+        let (store, _) = open_inline(&directory.db());
+        store.commit_source(PodSource::File, &[pod("a", "1")], &[], None).await.unwrap();
+        let mut reader = ReadOnlyStore::open(&directory.db()).unwrap();
+        assert_eq!(names(&reader.load().unwrap(), PodSource::File), ["a"]);
+        store.commit_source(PodSource::File, &[pod("b", "1")], &[], None).await.unwrap();
+        assert_eq!(names(&reader.load().unwrap(), PodSource::File), ["b"]);
+        drop(reader);
+
+        let killed = directory.snapshot();
+        let mut reader = ReadOnlyStore::open(&killed.db()).unwrap();
+        assert_eq!(names(&reader.load().unwrap(), PodSource::File), ["b"], "what is only in the log is seen");
+        drop(reader);
+
+        store.shutdown().await.unwrap();
+        drop(store);
+        let before = directory.names();
+        let mut reader = ReadOnlyStore::open(&directory.db()).unwrap();
+        assert_eq!(names(&reader.load().unwrap(), PodSource::File), ["b"]);
+        assert!(reader.events().unwrap().is_empty());
+        assert_eq!(directory.names(), before, "reading creates nothing");
+    });
+}
