@@ -279,7 +279,10 @@ mod tests {
             std::fs::create_dir_all(dir).unwrap();
         }
         bind(&original, &original).unwrap();
-        nix::mount::mount(None::<&str>, &original, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
+        // Private first: what is bound from a shared mount, as a machine's root often is, would share with that.
+        for propagation in [MsFlags::MS_PRIVATE, MsFlags::MS_SHARED] {
+            nix::mount::mount(None::<&str>, &original, None::<&str>, propagation, None::<&str>).unwrap();
+        }
         bind(&original, &copy).unwrap();
         let below = original.join("below");
         std::fs::create_dir_all(&below).unwrap();
