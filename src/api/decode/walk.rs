@@ -7,7 +7,9 @@ use std::cell::RefCell;
 use std::fmt::Write;
 
 use serde::Deserializer;
-use serde::de::{DeserializeSeed, Error as _, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeSeed, Error as _, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 use serde_json::{Error, Map, Value};
 
 enum Step {
@@ -66,19 +68,47 @@ impl<'de> Deserializer<'de> for Walk<'_> {
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         match self.value {
-            Value::Array(items) => {
-                let mut access = Items { items: items.into_iter().enumerate(), track: self.track };
-                let value = visitor.visit_seq(&mut access)?;
-                // A tuple has its length.
-                match access.items.len() {
-                    0 => Ok(value),
-                    more => Err(Error::custom(format_args!("{more} elements more than expected"))),
-                }
-            }
-            Value::Object(members) => {
-                visitor.visit_map(Members { left: members.into_iter(), waiting: None, track: self.track })
-            }
+            Value::Array(_) => self.items(visitor),
+            Value::Object(_) => self.members(visitor),
             scalar => scalar.deserialize_any(visitor),
+        }
+    }
+
+    // What is known to be of one kind compiles that kind's reader alone: a visitor has one for each, and the derived ones for
+    // sequences are as large as those for members.
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.members(visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.members(visitor)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.items(visitor)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.value {
+            Value::String(text) => visitor.visit_string(text),
+            other => Err(mistaken(&other, &visitor)),
+        }
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        self.deserialize_string(visitor)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.value {
+            Value::Bool(value) => visitor.visit_bool(value),
+            other => Err(mistaken(&other, &visitor)),
         }
     }
 
@@ -109,9 +139,43 @@ impl<'de> Deserializer<'de> for Walk<'_> {
     }
 
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
-        tuple_struct map struct identifier
+        i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct identifier
     }
+}
+
+impl Walk<'_> {
+    fn items<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Array(items) = self.value else { return Err(mistaken(&self.value, &visitor)) };
+        let mut access = Items { items: items.into_iter().enumerate(), track: self.track };
+        let value = visitor.visit_seq(&mut access)?;
+        // A tuple has its length.
+        match access.items.len() {
+            0 => Ok(value),
+            more => Err(Error::custom(format_args!("{more} elements more than expected"))),
+        }
+    }
+
+    fn members<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        let Value::Object(members) = self.value else { return Err(mistaken(&self.value, &visitor)) };
+        visitor.visit_map(Members { left: members.into_iter(), waiting: None, track: self.track })
+    }
+}
+
+/// The words of `serde_json` for a value of another kind.
+fn mistaken(value: &Value, expected: &dyn Expected) -> Error {
+    let unexpected = match value {
+        Value::Null => Unexpected::Unit,
+        Value::Bool(value) => Unexpected::Bool(*value),
+        Value::Number(number) => match (number.as_u64(), number.as_i64(), number.as_f64()) {
+            (Some(number), _, _) => Unexpected::Unsigned(number),
+            (None, Some(number), _) => Unexpected::Signed(number),
+            (None, None, number) => Unexpected::Float(number.unwrap_or_default()),
+        },
+        Value::String(text) => Unexpected::Str(text),
+        Value::Array(_) => Unexpected::Seq,
+        Value::Object(_) => Unexpected::Map,
+    };
+    Error::invalid_type(unexpected, expected)
 }
 
 struct Items<'t> {
