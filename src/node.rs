@@ -174,7 +174,9 @@ impl NodeKeeper {
     /// The kernel's word, where it gives one and somebody wants it.
     fn stalls(&self) -> Option<MemoryStalls> {
         let mut thresholds = self.parts.config.eviction.thresholds.iter();
-        if !thresholds.any(|threshold| threshold.signal.pressure() == Pressure::Memory) {
+        let is_wanted = thresholds.any(|threshold| threshold.signal.pressure() == Pressure::Memory);
+        // A simulation has memory of its own, and no reactor.
+        if !is_wanted || rt::jobs_run_inline() {
             return None;
         }
         match MemoryStalls::open() {
@@ -198,7 +200,9 @@ impl NodeKeeper {
         let (state, verdict) = judge(&self.parts.config.eviction, &self.state, &look.seen, self.now());
         self.state = state;
         self.publish(&verdict.pressure);
-        let mut pause = if verdict.is_near || !verdict.pressure.is_empty() { FAST } else { SLOW };
+        // What a pod has begun to do shows a little later.
+        let is_restless = has_changed || verdict.is_near || !verdict.pressure.is_empty();
+        let mut pause = if is_restless { FAST } else { SLOW };
         pause = verdict.again_after.map_or(pause, |after| pause.min(after.max(SOON)));
         if let Some(after) = self.keep_images(look.images, has_changed).await {
             pause = pause.min(after.max(SOON));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::age;
 use crate::api::pod::{ContainerStatus, Pod, PodCondition};
 use crate::server::AgentReport;
+use crate::server::pki::plausible;
 use crate::server::report::{AgentMode, EventReport, SourceState};
 use crate::types::Timestamp;
 
@@ -42,6 +43,15 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     }
     if !report.store.ok || !report.store.message.is_empty() {
         add("store", with_reason(&report.store.path, &report.store.message));
+    }
+    for pressure in &report.pressure {
+        let since = age::since_or_unknown(pressure.since, now);
+        add("node", format!("{} for {since}: {}", pressure.condition, pressure.message));
+    }
+    if now < plausible(now) {
+        let reads = now.to_rfc3339();
+        let waits = "certificates count from this release's day on, and no deadline is older than the machine's start";
+        add("clock", format!("it reads {reads}, which cannot be: until it is set {waits}"));
     }
     for trouble in &report.serving {
         add("serving", trouble.clone());

@@ -128,7 +128,8 @@ impl NodeKeeper {
             self.images.again_at = None;
             match self.collect(if frees { excess } else { None }).await {
                 Ok(()) => {}
-                Err(error) => self.tell_images("ImageGCFailed", &chain(&error)),
+                Err(error) if frees || is_due => self.tell_images("ImageGCFailed", &chain(&error)),
+                Err(error) => log::debug!(err = chain(&error); "The runtime does not tell of its images"),
             }
         }
         self.images.again_at.map(|at| at.saturating_sub(self.now()))

@@ -40,7 +40,7 @@ impl AgentProcess {
         // Its pods' cgroups are its own too: agents beside it take lost ones for theirs.
         let config = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: {}\ncgroupRoot: {}\n\
-             enableServer: false\nhealthzPort: 0\n",
+             enableServer: false\nhealthzPort: 0\nevictionPressureTransitionPeriod: 1s\n",
             root.join("log/pods").display(),
             cgroup_root(directory),
         );
