@@ -307,3 +307,6 @@ async fn stall(stalls: Option<&MemoryStalls>) {
         _ => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

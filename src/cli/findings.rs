@@ -162,3 +162,34 @@ fn last_warning(pod: &Pod, events: &[EventReport], now: Timestamp) -> Option<Str
 fn with_reason(text: &str, reason: &str) -> String {
     if reason.is_empty() { text.to_owned() } else { format!("{text}: {reason}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::report::PressureReport;
+
+    fn messages(report: &AgentReport, now: i64) -> Vec<String> {
+        let all = findings(report, Timestamp::from_secs(now));
+        let of_interest = |finding: &Finding| matches!(finding.subject.as_str(), "node" | "clock");
+        all.iter()
+            .filter(|one| of_interest(one))
+            .map(|one| format!("{}: {}", one.subject, one.message))
+            .collect()
+    }
+
+    #[test]
+    fn a_node_that_is_short_of_something_and_a_clock_that_cannot_be_right_are_said() {
+        let pressure = PressureReport {
+            condition: "DiskPressure".to_owned(),
+            message: "kubelet has disk pressure".to_owned(),
+            since: Some(Timestamp::from_secs(1_795_040_000)),
+        };
+        let report = AgentReport { pressure: vec![pressure], ..AgentReport::default() };
+        assert_eq!(
+            messages(&report, 1_795_040_040),
+            ["node: DiskPressure for 40s: kubelet has disk pressure"]
+        );
+        let said = messages(&AgentReport::default(), 70);
+        assert!(said.len() == 1 && said[0].starts_with("clock: it reads 1970-01-01T00:01:10Z, "), "{said:?}");
+    }
+}

@@ -200,6 +200,7 @@ impl NodeKeeper {
     /// Removes images one after the other until no threshold is met any more. `true` when that was enough.
     pub(super) async fn free_for_thresholds(&mut self) -> bool {
         let plan = match self.plan().await {
+            Ok(plan) if plan.removable.is_empty() => return false,
             Ok(plan) => self.spare_wanted(plan).await,
             Err(error) => Err(error),
         };

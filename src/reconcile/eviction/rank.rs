@@ -119,10 +119,9 @@ pub fn rank<'a>(
             let used = usage.and_then(|usage| used(usage, signal, disks));
             let beyond = used.map(|used| i64::try_from(used).unwrap_or(i64::MAX).saturating_sub(asked));
             let class = match beyond {
-                _ if signal == Signal::PidAvailable => 0,
-                None => 0,
+                beyond if beyond.is_none() || signal == Signal::PidAvailable => 0,
                 Some(1..) => 1,
-                Some(_) => 2,
+                _ => 2,
             };
             (class, priority(pod), Reverse(beyond.unwrap_or(i64::MAX)), pod)
         })

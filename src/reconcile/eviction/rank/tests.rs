@@ -54,11 +54,11 @@ fn memory_is_taken_from_whoever_uses_more_than_asked_for_then_from_the_less_impo
 
 #[test]
 fn processes_are_taken_from_the_less_important_whatever_was_asked_for() {
-    let pids = |count| Some(PodUse { pids: Some(count), ..PodUse::default() });
+    let having = |count| Some(PodUse { pids: Some(count), ..PodUse::default() });
     let pods = [
-        (asking("few", "1Mi", 0), pids(3)),
-        (asking("important", "1Mi", 1), pids(900)),
-        (asking("many", "1Mi", 0), pids(30)),
+        (asking("few", "1Mi", 0), having(3)),
+        (asking("important", "1Mi", 1), having(900)),
+        (asking("many", "1Mi", 0), having(30)),
     ];
     assert_eq!(order(Signal::PidAvailable, &pods, Disks::default()), ["many", "few", "important"]);
 }
