@@ -3,6 +3,7 @@
 //! Owns upstream's order and texts. Invariant: a critical pod is never in the answer. Must not know how usage is measured.
 
 use std::cmp::Reverse;
+use std::fmt::Write;
 
 use super::{Observations, Signal, Threshold};
 use crate::api::pod::{Container, Pod};
@@ -126,7 +127,7 @@ pub fn rank<'a>(
             (class, priority(pod), Reverse(beyond.unwrap_or(i64::MAX)), pod)
         })
         .collect();
-    ranked.sort_by(|a, b| (a.0, a.1, a.2).cmp(&(b.0, b.1, b.2)));
+    ranked.sort_by_key(|found| (found.0, found.1, found.2));
     ranked.into_iter().map(|(_, _, _, pod)| pod).collect()
 }
 
@@ -148,7 +149,8 @@ pub fn message(pod: &Pod, usage: Option<&PodUse>, threshold: &Threshold, seen: &
     if let Some(observed) = seen.get(&threshold.signal) {
         let (quantity, available) =
             (amount(threshold.value.of(observed.capacity)), amount(observed.available));
-        message += &format!("Threshold quantity: {quantity}, available: {available}. ");
+        // Writing to a String cannot fail.
+        let _ = write!(message, "Threshold quantity: {quantity}, available: {available}. ");
     }
     for container in usage.into_iter().flat_map(|usage| &usage.containers) {
         let Some(spec) = find(pod, &container.name) else { continue };
@@ -161,7 +163,8 @@ pub fn message(pod: &Pod, usage: Option<&PodUse>, threshold: &Threshold, seen: &
         };
         let asked = spec.resources.requests.get(resource).copied().unwrap_or(Quantity::from_units(0));
         let Some(used) = used.map(amount).filter(|used| used.value() > asked.value()) else { continue };
-        message += &format!(
+        let _ = write!(
+            message,
             "Container {} was using {used}, request is {asked}, has larger consumption of {resource}. ",
             container.name
         );
