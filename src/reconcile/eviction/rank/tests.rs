@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-fn pod(name: &str, spec: Value) -> Pod {
+fn pod(name: &str, spec: &Value) -> Pod {
     let raw = json!({
         "metadata": {"name": name, "namespace": "default", "uid": name,
             "annotations": {"kubernetes.io/config.source": "api"}},
@@ -20,7 +20,7 @@ fn pod(name: &str, spec: Value) -> Pod {
 
 fn asking(name: &str, memory: &str, priority: i32) -> Pod {
     let container = json!({"name": "c", "resources": {"requests": {"memory": memory}}});
-    pod(name, json!({"priority": priority, "containers": [container]}))
+    pod(name, &json!({"priority": priority, "containers": [container]}))
 }
 
 fn using(memory_mib: u64) -> PodUse {
@@ -97,21 +97,21 @@ fn a_disk_is_freed_of_what_is_on_it() {
 #[test]
 fn who_must_stay_is_never_named() {
     let spec = || json!({"containers": [{"name": "c"}]});
-    let mut from_file = pod("file", spec());
+    let mut from_file = pod("file", &spec());
     from_file.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
-    let mut ended = pod("ended", spec());
+    let mut ended = pod("ended", &spec());
     "Failed".clone_into(&mut ended.status.phase);
     let going =
         decode(json!({"metadata": {"name": "going", "deletionTimestamp": "2026-01-01T00:00:00Z"}})).unwrap();
-    let named = |class: &str| pod(class, json!({"priorityClassName": class, "containers": []}));
+    let named = |class: &str| pod(class, &json!({"priorityClassName": class, "containers": []}));
     let pods = [
         from_file,
         ended,
         going.object,
         named("system-node-critical"),
         named("system-cluster-critical"),
-        pod("by-number", json!({"priority": 2_000_000_000, "containers": []})),
-        pod("may-go", spec()),
+        pod("by-number", &json!({"priority": 2_000_000_000, "containers": []})),
+        pod("may-go", &spec()),
     ];
     let pods = pods.map(|pod| (pod, None));
     assert_eq!(order(Signal::MemoryAvailable, &pods, Disks::default()), ["may-go"]);
@@ -137,14 +137,14 @@ fn the_words_are_upstreams() {
         message(&asking("p", "1Gi", 0), Some(&usage), &threshold, &Observations::new()),
         "The node was low on resource: memory. "
     );
-    let nothing_asked = pod("p", json!({"containers": [{"name": "c"}]}));
+    let nothing_asked = pod("p", &json!({"containers": [{"name": "c"}]}));
     let said = message(&nothing_asked, Some(&usage), &threshold, &Observations::new());
     assert!(said.ends_with("using 512Mi, request is 0, has larger consumption of memory. "), "{said}");
 }
 
 #[test]
 fn a_soft_threshold_gives_the_pod_what_it_may_have() {
-    let with = |grace: Value| pod("p", json!({"terminationGracePeriodSeconds": grace, "containers": []}));
+    let with = |grace: Value| pod("p", &json!({"terminationGracePeriodSeconds": grace, "containers": []}));
     let soft = threshold(Signal::MemoryAvailable, Amount::Fixed(1), false);
     assert_eq!(grace_seconds(&with(json!(30)), &soft, 20), 20);
     assert_eq!(grace_seconds(&with(json!(5)), &soft, 20), 5);
@@ -160,8 +160,8 @@ fn who_uses_more_of_the_disk_than_allowed_is_told_what_was_too_much() {
             {"name": "b", "resources": {"limits": {"ephemeral-storage": "20Mi"}}}],
         "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "4Mi"}}, {"name": "free", "emptyDir": {}}],
     });
-    let subject = pod("p", spec.clone());
-    assert!(has_limits(&subject) && !has_limits(&pod("q", json!({"containers": []}))));
+    let subject = pod("p", &spec);
+    assert!(has_limits(&subject) && !has_limits(&pod("q", &json!({"containers": []}))));
     let disk = |mib: u64| DiskUse { bytes: Some(mib * MIB), inodes: None };
     let usage = |rootfs, logs, volume| PodUse {
         containers: vec![ContainerUse {
@@ -182,7 +182,7 @@ fn who_uses_more_of_the_disk_than_allowed_is_told_what_was_too_much() {
     assert_eq!(why(&usage(30, 1, 0)).unwrap(), total);
     let apart = Disks { has_imagefs: true, layers_with_images: true };
     assert_eq!(exceeded(&subject, &usage(7, 4, 4), apart), None, "the layer is not on the node's disk");
-    let mut of_file = pod("p", spec);
+    let mut of_file = pod("p", &spec);
     of_file.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
     assert!(!has_limits(&of_file) && exceeded(&of_file, &usage(99, 99, 99), Disks::default()).is_none());
 }
