@@ -11,6 +11,7 @@ use crate::api::pod::Pod;
 use crate::events::{EventRecorder, EventType};
 use crate::metrics::{self, Family};
 use crate::reconcile::admission::{NodeFacts, Rejection, admit, beyond_node, waiting_order};
+use crate::reconcile::eviction::Pressure;
 use crate::reconcile::plan::resize::{PendingResize, infeasible};
 use crate::runtime::RuntimeStatus;
 use crate::types::PodUid;
@@ -138,6 +139,13 @@ impl Admission {
     /// The node has changed. Returns those that waited and should look again.
     pub fn set_node(&self, node: NodeFacts) -> BTreeSet<PodUid> {
         self.change_node(&mut self.shared.state.borrow_mut(), node)
+    }
+
+    /// What the node is short of. Returns those that waited and should look again.
+    pub fn set_pressure(&self, pressure: BTreeSet<Pressure>) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts { pressure, ..state.node.clone() };
+        self.change_node(&mut state, node)
     }
 
     /// The pod has a place, running or about to.
@@ -297,6 +305,20 @@ mod tests {
         let (verdict, news) = admission.admit(&pod("first", "3", seen));
         assert!(verdict.is_err() && news.contains(&"third".into()), "{news:?}");
         assert!(admission.holds(&"third".into()) && !admission.holds(&"first".into()));
+    }
+
+    #[test]
+    fn a_pod_waits_until_the_node_is_not_short_of_anything_any_more() {
+        let (admission, events) = admission();
+        assert!(admission.set_pressure([Pressure::Disk].into()).is_empty());
+        let why = admission.admit(&pod("p", "1", "2026-01-01T00:00:00Z")).0.unwrap_err();
+        assert_eq!(
+            (why.reason.as_str(), why.message.as_str()),
+            ("Evicted", "The node had condition: [DiskPressure]. ")
+        );
+        assert_eq!(events.recent().len(), 1);
+        assert_eq!(admission.set_pressure(BTreeSet::new()), uids(&["p"]));
+        assert!(admission.holds(&"p".into()));
     }
 
     #[test]

@@ -143,6 +143,12 @@ impl EventRecorder {
         });
     }
 
+    /// The node's name.
+    #[must_use]
+    pub fn node_name(&self) -> &str {
+        &self.shared.node_name
+    }
+
     /// Something happened to the node.
     pub fn node_event(&self, event_type: EventType, reason: &str, message: &str) {
         let name = self.shared.node_name.clone();

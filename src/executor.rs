@@ -43,6 +43,7 @@ use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
 use crate::reconcile::security::{check_runtime, needs_able_runtime};
 use crate::reconcile::users::NodeIds;
 
+use crate::reconcile::eviction::EVICTED;
 use crate::reconcile::status::DEADLINE_EXCEEDED;
 use crate::runtime::{CgroupDriver, ErrorKind, Runtime, RuntimeError, SandboxConfig};
 use crate::types::{ContainerId, ContainerName, PodUid, SandboxId};
@@ -493,6 +494,11 @@ impl<R: Runtime> Executor<R> {
     /// The pod has been active for too long.
     pub fn report_deadline(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Normal, DEADLINE_EXCEEDED, message);
+    }
+
+    /// The node cannot keep the pod.
+    pub fn report_eviction(&self, pod: &Pod, message: &str) {
+        self.pod_event(pod, EventType::Warning, EVICTED, message);
     }
 
     /// The volumes of all pods.

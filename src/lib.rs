@@ -37,6 +37,7 @@ pub mod executor;
 pub mod handler;
 pub mod image;
 pub mod mailbox;
+pub mod node;
 pub mod observe;
 pub mod pleg;
 pub mod pod_config;

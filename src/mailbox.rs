@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::pin::pin;
 use std::rc::Rc;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::api::pod::Pod;
 use crate::reconcile::lifecycle::PodWorkerEvent;
@@ -25,13 +25,26 @@ pub struct Letters {
     pub pod: Option<Rc<Pod>>,
     /// In order of arrival; repetitions of the last one are dropped, so the list stays short.
     pub events: Vec<PodWorkerEvent>,
+    /// The node cannot keep the pod.
+    pub eviction: Option<Eviction>,
     /// Something changed in the runtime: look again.
     pub look: bool,
 }
 
+/// The order to end a pod because the node is short of something.
+#[derive(Debug)]
+pub struct Eviction {
+    /// What the pod's status and its event say.
+    pub message: String,
+    /// Seconds the pod gets.
+    pub grace_seconds: i64,
+    /// Dropped when all that the pod held is free, or when it does not go.
+    pub done: oneshot::Sender<()>,
+}
+
 impl Letters {
     fn has_word(&self) -> bool {
-        self.pod.is_some() || !self.events.is_empty()
+        self.pod.is_some() || self.eviction.is_some() || !self.events.is_empty()
     }
 }
 
@@ -50,6 +63,12 @@ impl Mailbox {
                 letters.events.push(event);
             }
         }
+        self.arrived.notify_waiters();
+    }
+
+    /// The node cannot keep the pod.
+    pub fn evict(&self, eviction: Eviction) {
+        self.letters.borrow_mut().eviction = Some(eviction);
         self.arrived.notify_waiters();
     }
 
@@ -82,7 +101,8 @@ impl Mailbox {
     /// The pod is to be taken down, and nobody took that letter.
     pub fn has_removal(&self) -> bool {
         let is_removal = |event: &PodWorkerEvent| matches!(event, PodWorkerEvent::Removed { .. });
-        self.letters.borrow().events.iter().any(is_removal)
+        let letters = self.letters.borrow();
+        letters.eviction.is_some() || letters.events.iter().any(is_removal)
     }
 
     /// Returns when something has arrived that nobody took.

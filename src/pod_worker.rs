@@ -5,6 +5,7 @@
 
 mod counts;
 pub mod held;
+mod pressure;
 mod resizing;
 mod worker;
 
@@ -27,6 +28,8 @@ use crate::status::StatusManager;
 use crate::store::{StoreHandle, StoredContainerState};
 use crate::types::{ContainerName, PodFullName, PodUid};
 use crate::volume::Volumes;
+
+pub use pressure::PodPressure;
 
 use crate::mailbox::Mailbox;
 use crate::prober::Prober;
@@ -85,6 +88,8 @@ struct Shared<R> {
     remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
     /// The last that workers were told of.
     objects_generation: Cell<u64>,
+    /// The node's disk is short of room: dead containers go as soon as another has taken their place.
+    short_of_disk: Cell<bool>,
 }
 
 impl<R: Runtime> PodWorkers<R> {
@@ -97,6 +102,7 @@ impl<R: Runtime> PodWorkers<R> {
             workers: RefCell::default(),
             names: RefCell::default(),
             remembered: RefCell::new(remembered),
+            short_of_disk: Cell::new(false),
         };
         Self { shared: Rc::new(shared) }
     }

@@ -77,6 +77,14 @@ pub trait Runtime: 'static {
         sandbox: &SandboxConfig,
     ) -> Result<String, RuntimeError>;
 
+    /// The images it has.
+    async fn list_images(&self) -> Result<Vec<RuntimeImage>, RuntimeError>;
+    /// Removes an image, by id, with all its names. Fine on one that is gone. Returns the bytes that came free where the runtime
+    /// tells.
+    async fn remove_image(&self, id: &str) -> Result<Option<u64>, RuntimeError>;
+    /// Where images and writable layers are.
+    async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError>;
+
     /// Waits for the next hint that something changed, and returns at once if one came since the last call. `Err` with
     /// [`ErrorKind::Unimplemented`] when the runtime offers none: the caller then relists more often. Hints may be lost;
     /// they carry no facts.
@@ -152,6 +160,15 @@ pub struct DiskFigures {
     pub bytes: Option<u64>,
     /// Inodes.
     pub inodes: Option<u64>,
+}
+
+/// Directories on the disks that a runtime fills.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskPlaces {
+    /// Images.
+    pub images: Option<PathBuf>,
+    /// Writable layers, when they may be elsewhere.
+    pub layers: Option<PathBuf>,
 }
 
 /// How a command in a container ended.

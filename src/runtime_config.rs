@@ -339,6 +339,19 @@ pub struct ImageStatus {
     pub size_bytes: u64,
 }
 
+/// An image that a runtime has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeImage {
+    /// What containers made from it show.
+    pub id: String,
+    /// Digests, then tags.
+    pub names: Vec<String>,
+    /// Bytes, as the runtime counts them.
+    pub size_bytes: u64,
+    /// Never to be collected as garbage.
+    pub pinned: bool,
+}
+
 /// One of the runtime's handlers (`runtimeClassName`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

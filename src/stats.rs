@@ -246,6 +246,8 @@ pub struct VolumeUse {
     pub claim: Option<String>,
     /// What it uses.
     pub fs: FileSystem,
+    /// It is the node's disk that it uses.
+    pub on_node_disk: bool,
 }
 
 /// Where things are.
@@ -334,6 +336,12 @@ impl Stats {
             self.forget_later();
         }
         summary
+    }
+
+    /// The machine and all pods together, now.
+    pub async fn node(&self) -> NodeUse {
+        let (config, at) = (Arc::clone(&self.config), self.clock.now());
+        rt::blocking("read statistics", move || pods::node(&config, Ask::default(), at)).await
     }
 
     async fn read(&self, ask: Ask, subjects: &Arc<[Subject]>, runtime: &AskRuntime) -> (Summary, RuntimeUse) {

@@ -15,6 +15,7 @@ pub mod disk_usage;
 pub mod durable;
 pub mod epoll;
 pub mod inotify;
+pub mod kernel_log;
 pub mod kill;
 pub mod layer;
 pub mod lock;

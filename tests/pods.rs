@@ -27,6 +27,7 @@ mod logs;
 mod manifests;
 mod network;
 mod objects;
+mod pressure;
 mod probes;
 mod registries;
 mod resources;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::age;
 use crate::api::pod::{ContainerStatus, Pod, PodCondition};
 use crate::server::AgentReport;
+use crate::server::pki::plausible;
 use crate::server::report::{AgentMode, EventReport, SourceState};
 use crate::types::Timestamp;
 
@@ -42,6 +43,15 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     }
     if !report.store.ok || !report.store.message.is_empty() {
         add("store", with_reason(&report.store.path, &report.store.message));
+    }
+    for pressure in &report.pressure {
+        let since = age::since_or_unknown(pressure.since, now);
+        add("node", format!("{} for {since}: {}", pressure.condition, pressure.message));
+    }
+    if now < plausible(now) {
+        let reads = now.to_rfc3339();
+        let waits = "certificates count from this release's day on, and no deadline is older than the machine's start";
+        add("clock", format!("it reads {reads}, which cannot be: until it is set {waits}"));
     }
     for trouble in &report.serving {
         add("serving", trouble.clone());
@@ -151,4 +161,35 @@ fn last_warning(pod: &Pod, events: &[EventReport], now: Timestamp) -> Option<Str
 
 fn with_reason(text: &str, reason: &str) -> String {
     if reason.is_empty() { text.to_owned() } else { format!("{text}: {reason}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::report::PressureReport;
+
+    fn messages(report: &AgentReport, now: i64) -> Vec<String> {
+        let all = findings(report, Timestamp::from_secs(now));
+        let of_interest = |finding: &Finding| matches!(finding.subject.as_str(), "node" | "clock");
+        all.iter()
+            .filter(|one| of_interest(one))
+            .map(|one| format!("{}: {}", one.subject, one.message))
+            .collect()
+    }
+
+    #[test]
+    fn a_node_that_is_short_of_something_and_a_clock_that_cannot_be_right_are_said() {
+        let pressure = PressureReport {
+            condition: "DiskPressure".to_owned(),
+            message: "kubelet has disk pressure".to_owned(),
+            since: Some(Timestamp::from_secs(1_795_040_000)),
+        };
+        let report = AgentReport { pressure: vec![pressure], ..AgentReport::default() };
+        assert_eq!(
+            messages(&report, 1_795_040_040),
+            ["node: DiskPressure for 40s: kubelet has disk pressure"]
+        );
+        let said = messages(&AgentReport::default(), 70);
+        assert!(said.len() == 1 && said[0].starts_with("clock: it reads 1970-01-01T00:01:10Z, "), "{said:?}");
+    }
 }

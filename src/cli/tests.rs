@@ -16,7 +16,7 @@ use crate::server::{self, AgentReport};
 use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent, meta};
 use crate::types::PodSource;
 
-const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+const NOW: Timestamp = Timestamp::from_secs(1_795_040_000);
 
 struct Directory(PathBuf);
 
@@ -70,7 +70,7 @@ impl Drop for Directory {
 fn running_pod(namespace: &str, name: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{name}"),
-            "creationTimestamp": "2023-11-14T21:13:20Z"},
+            "creationTimestamp": "2026-11-18T21:13:20Z"},
         "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "i"}]},
         "status": {"phase": "Running", "podIP": "10.0.0.7",
             "containerStatuses": [{"name": "main", "ready": true, "state": {"running": {}}}]},
@@ -82,7 +82,7 @@ fn crashing_pod() -> Value {
     pod["status"]["containerStatuses"] = json!([{
         "name": "main", "ready": false, "restartCount": 3,
         "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}},
-        "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "finishedAt": "2023-11-14T22:08:20Z",
+        "lastState": {"terminated": {"exitCode": 2, "reason": "Error", "finishedAt": "2026-11-18T22:08:20Z",
             "message": "no such table\nexiting\n"}},
     }]);
     pod
@@ -90,11 +90,11 @@ fn crashing_pod() -> Value {
 
 fn well() -> Value {
     json!({
-        "version": "0.1.0", "pid": 42, "startedAt": "2023-11-14T22:08:20Z", "nodeName": "n1",
+        "version": "0.1.0", "pid": 42, "startedAt": "2026-11-18T22:08:20Z", "nodeName": "n1",
         "runtime": {"endpoint": "unix:///run/containerd/containerd.sock", "name": "containerd",
             "version": "2.1.0", "ready": true},
         "sources": [{"name": "file", "origin": "/etc/kubernetes/manifests", "state": "ok",
-            "lastAnswer": "2023-11-14T22:13:10Z", "pods": 2}],
+            "lastAnswer": "2026-11-18T22:13:10Z", "pods": 2}],
         "pods": [running_pod("kube-system", "dns"), running_pod("default", "web")],
         "store": {"path": "/var/lib/kubelet/agent.db", "ok": true},
     })
@@ -132,12 +132,12 @@ fn status_says_what_is_wrong_and_why_and_exits_one() {
     let directory = Directory::new("wrong");
     let mut report = well();
     report["runtime"] = json!({"endpoint": "unix:///run/crio.sock", "message": "connection refused",
-        "since": "2023-11-14T22:12:20Z"});
+        "since": "2026-11-18T22:12:20Z"});
     report["store"] = json!({"path": "/s/agent.db", "message": "the disk is full"});
     report["sources"] = json!([
         {"name": "file", "origin": "/m", "state": "ok", "problems": [{"origin": "/m/a.yaml",
-            "reason": "FailedValidation", "message": "spec.containers: required", "since": "2023-11-14T22:12:20Z"}]},
-        {"name": "http", "origin": "https://x/p", "state": "failing", "lastAnswer": "2023-11-14T20:13:20Z"},
+            "reason": "FailedValidation", "message": "spec.containers: required", "since": "2026-11-18T22:12:20Z"}]},
+        {"name": "http", "origin": "https://x/p", "state": "failing", "lastAnswer": "2026-11-18T20:13:20Z"},
     ]);
     let mut stuck = running_pod("default", "stuck");
     stuck["status"] = json!({"phase": "Pending", "containerStatuses": [
@@ -151,9 +151,9 @@ fn status_says_what_is_wrong_and_why_and_exits_one() {
     report["pods"] = json!([crashing_pod(), stuck, refused, growing]);
     report["events"] = json!([{"involvedObject": {"kind": "Pod", "uid": "uid-stuck"}, "type": "Warning",
         "reason": "FailedMount", "message": "no such directory /data", "count": 3,
-        "lastTimestamp": "2023-11-14T22:12:20Z"},
+        "lastTimestamp": "2026-11-18T22:12:20Z"},
         {"involvedObject": {"kind": "Pod", "uid": "uid-stuck"}, "type": "Warning", "reason": "MissingClusterDNS",
-        "message": "it starts with the node's servers", "lastTimestamp": "2023-11-14T22:13:00Z"}]);
+        "message": "it starts with the node's servers", "lastTimestamp": "2026-11-18T22:13:00Z"}]);
     directory.serve(report);
     let (code, out, err) = directory.run("status");
     let expected = "\
@@ -300,7 +300,7 @@ fn fill_with_objects(directory: &Directory) {
         origin: "/m/x.yaml".into(),
     };
     let metadata =
-        |name: &str| json!({"name": name, "creationTimestamp": "2023-11-14T21:13:20Z", "labels": {"a": "b"}});
+        |name: &str| json!({"name": name, "creationTimestamp": "2026-11-18T21:13:20Z", "labels": {"a": "b"}});
     let spec = json!({"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}});
     let objects = [
         object(

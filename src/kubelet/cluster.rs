@@ -2,6 +2,7 @@
 //!
 //! Owns where each fact comes from. Must not know requests, nor what is shown of it.
 
+use std::cmp::Reverse;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
@@ -16,12 +17,14 @@ use crate::kubelet::report::View;
 use crate::localapi::LocalApi;
 use crate::localapi::cluster::{Changes, Cluster};
 use crate::localapi::discovery::RELEASE;
-use crate::localapi::node::{Condition, NodeState};
+use crate::localapi::node::{Condition, Image, NodeState};
 use crate::localapi::resource::Store;
 use crate::objects::{ObjectKind, wire};
 use crate::pod_config::edit::Editor;
 use crate::reconcile::admission::{go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
+use crate::reconcile::eviction::Pressure;
+use crate::runtime::RuntimeImage;
 use crate::server::guest::SharedGuest;
 use crate::server::node::SharedNode;
 use crate::server::report::RuntimeReport;
@@ -37,7 +40,12 @@ struct LocalCluster {
     clock: Clock,
     /// What of it does not change.
     node: NodeState,
+    /// `nodeStatusMaxImages`; `None` for all.
+    max_images: Option<usize>,
 }
+
+/// Names of an image that are shown (upstream).
+const MOST_NAMES: usize = 5;
 
 /// The local API of this node, to be offered its paths by the servers.
 pub(super) fn local_api(
@@ -52,6 +60,7 @@ pub(super) fn local_api(
         events: events.clone(),
         clock: clock.clone(),
         node: facts(resolved, executor, clock.now()),
+        max_images: usize::try_from(resolved.kubelet.node_status_max_images).ok(),
     };
     LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone())
 }
@@ -126,6 +135,36 @@ fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition 
     Condition { kind: "Ready", holds, reason: reason.to_owned(), message, since }
 }
 
+/// The largest, and of each at most so many names (upstream).
+fn shown_images(images: Vec<RuntimeImage>, most: Option<usize>) -> Vec<Image> {
+    let shown = |mut image: RuntimeImage| {
+        image.names.truncate(MOST_NAMES);
+        Image { names: image.names, size: image.size_bytes }
+    };
+    let mut images: Vec<Image> = images.into_iter().map(shown).collect();
+    images.sort_by_key(|image| Reverse(image.size));
+    images.truncate(most.unwrap_or(usize::MAX));
+    images
+}
+
+impl LocalCluster {
+    /// In upstream's order.
+    fn conditions(&self, runtime: &RuntimeReport) -> Vec<Condition> {
+        let pressure = Pressure::ALL.iter().map(|of| {
+            let (holds, since) = self.view.health().pressure(*of);
+            let (reason, message) = of.words(holds);
+            Condition {
+                kind: of.condition(),
+                holds,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+                since: since.unwrap_or(self.node.created),
+            }
+        });
+        pressure.chain([ready(&self.view, runtime, self.node.created)]).collect()
+    }
+}
+
 impl Cluster for LocalCluster {
     fn objects(&self) -> Vec<SourceObject> {
         let mut objects = self.view.objects();
@@ -150,7 +189,8 @@ impl Cluster for LocalCluster {
     fn node(&self) -> NodeState {
         let runtime = self.view.runtime();
         let mut node = NodeState {
-            conditions: vec![ready(&self.view, &runtime, self.node.created)],
+            conditions: self.conditions(&runtime),
+            images: shown_images(self.view.health().images(), self.max_images),
             now: self.clock.now(),
             ..self.node.clone()
         };
@@ -168,6 +208,7 @@ impl Cluster for LocalCluster {
             Store::Events => vec![self.events.watch()],
             Store::Pods => vec![self.statuses.watch()],
             Store::Namespaces => vec![self.statuses.watch(), self.view.watch()],
+            Store::Nodes => vec![self.view.watch(), self.view.health().watch()],
             _ => vec![self.view.watch()],
         })
     }

@@ -2,6 +2,8 @@
 //!
 //! Owns where each fact comes from. Must not know what is decided from it.
 
+use std::collections::BTreeSet;
+
 use crate::config::Resolved;
 use crate::executor::ExecutorConfig;
 use crate::reconcile::admission::{NodeFacts, go_arch, node_labels};
@@ -29,6 +31,7 @@ pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
         apparmor: node::apparmor_enabled(),
         user_namespaces: None,
         supplemental_groups_policy: None,
+        pressure: BTreeSet::new(),
     }
 }
 

@@ -12,12 +12,14 @@ use tokio::time::Instant;
 use crate::desired::SourceObject;
 use crate::events::EventRecorder;
 use crate::kubelet::memory::ObjectTrouble;
+use crate::node::health::Health;
 use crate::pod_config::SourceView;
 use crate::pod_config::edit::API_ORIGIN;
+use crate::reconcile::eviction::Pressure;
 use crate::runtime::{RuntimeError, RuntimeVersion};
 use crate::server::report::{
-    AgentMode, AgentReport, EventReport, ObjectCounts, ObjectDetail, RuntimeReport, SourceReport,
-    SourceState, StoreReport,
+    AgentMode, AgentReport, EventReport, ObjectCounts, ObjectDetail, PressureReport, RuntimeReport,
+    SourceReport, SourceState, StoreReport,
 };
 use crate::status::StatusManager;
 use crate::types::{PodSource, Timestamp};
@@ -70,6 +72,7 @@ pub struct View {
     state: RefCell<State>,
     /// The scheme of container ids, as statuses show it; shared with workers.
     runtime_name: Rc<RefCell<String>>,
+    health: Rc<Health>,
     version: watch::Sender<u64>,
     served: Notify,
 }
@@ -84,6 +87,7 @@ impl View {
             identity,
             state: RefCell::new(state),
             runtime_name,
+            health: Rc::default(),
             version: watch::Sender::new(0),
             served: Notify::new(),
         }
@@ -93,6 +97,12 @@ impl View {
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
+    }
+
+    /// What the node is short of, and its images.
+    #[must_use]
+    pub fn health(&self) -> &Rc<Health> {
+        &self.health
     }
 
     /// The runtime answered the last look.
@@ -271,6 +281,7 @@ impl View {
             pods: statuses.everybody(),
             object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
             objects: detail.reports(&state.objects, &identity.volumes_dir),
+            pressure: self.pressure(),
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
             events: events.recent().into_iter().map(EventReport::from).collect(),
             store: StoreReport {
@@ -279,6 +290,19 @@ impl View {
                 message: trouble.cloned().unwrap_or_default(),
             },
         }
+    }
+
+    fn pressure(&self) -> Vec<PressureReport> {
+        let held = |of: &Pressure| {
+            let (holds, since) = self.health.pressure(*of);
+            let (_, message) = of.words(true);
+            holds.then(|| PressureReport {
+                condition: of.condition().to_owned(),
+                message: message.to_owned(),
+                since,
+            })
+        };
+        Pressure::ALL.iter().filter_map(held).collect()
     }
 
     fn source_report(&self, source: PodSource, view: &SourceView) -> SourceReport {

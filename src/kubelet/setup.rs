@@ -17,7 +17,7 @@ use crate::desired::SourceUpdate;
 use crate::events::EventRecorder;
 use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
 use crate::http::{HttpClient, HttpError, shown_url};
-use crate::image::{CredentialsConfig, ImageConfig, ImagePuller};
+use crate::image::{ImageConfig, ImagePuller};
 use crate::kubelet::memory::{object_trouble, open_store, remember_node, store_key};
 use crate::kubelet::node_facts::{node_facts, node_ips};
 use crate::kubelet::report::{Identity, View};
@@ -26,7 +26,7 @@ use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::serving::{self, ServingError};
 use crate::kubelet::sources::{origins, rollback};
 use crate::kubelet::window::{Enter, Window};
-use crate::kubelet::{Kubelet, cluster, embedded, logs};
+use crate::kubelet::{Kubelet, cluster, embedded, keeping, logs, pulling};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::edit::{Edit, Editor};
@@ -199,11 +199,24 @@ async fn run_with<R: Enter>(
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);
-    let servers = house.start_servers(resolved).await?;
+    let (servers, node) = house.start_servers(resolved).await?;
     let logs = logs::start(resolved, &house.runtime, house.clock.clone());
     let (kubelet, view, statuses) = house.kubelet(updates, watched.notifier, watched.watchdog);
+    let keeping = node.map(|node| {
+        let needs = keeping::Needs {
+            runtime: &house.runtime,
+            node: &node,
+            view: &view,
+            statuses: &statuses,
+            events: &house.events,
+            objects: Rc::<LocalObjects>::clone(&house.objects),
+            clock: &house.clock,
+        };
+        keeping::start(resolved, kubelet.workers.pressure(), needs)
+    });
     let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, watched.shutdown).await;
-    for task in sources.into_iter().chain(servers).chain([logs]) {
+    let keeping = keeping.into_iter().flatten();
+    for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
     }
     house.close().await;
@@ -354,7 +367,7 @@ impl<R: Runtime> House<R> {
         Ok(Self {
             view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
             workers: worker_config(resolved, &executor),
-            images: image_config(resolved),
+            images: pulling::image_config(resolved),
             admission: Admission::new(node_facts(resolved, &executor), events.clone()),
             executor: Some(executor),
             write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
@@ -423,12 +436,15 @@ impl<R: Runtime> House<R> {
     }
 
     /// The servers. Run-once has none: it is over before anybody could ask.
-    async fn start_servers(&self, resolved: &Resolved) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError>
+    async fn start_servers(
+        &self,
+        resolved: &Resolved,
+    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<SharedNode>), SetupError>
     where
         R: Enter,
     {
         if resolved.agent.run_once {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
         let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
         let node: SharedNode = Rc::new(Window {
@@ -445,13 +461,13 @@ impl<R: Runtime> House<R> {
         let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);
         let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts);
         let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
-        let (begun, clock) = (Rc::clone(&self.view), self.clock.clone());
+        let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
         tasks.push(rt::spawn("local API", async move {
             // Whoever asks earlier waits in the socket's queue.
             begun.begun().await;
             server::serve(listener, node, Some(guest), clock).await;
         }));
-        Ok(tasks)
+        Ok((tasks, Some(shared)))
     }
 
     fn kubelet(
@@ -526,23 +542,6 @@ impl<R: Runtime> House<R> {
 fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
     crate::sys::dir::make_dir(path, mode)
         .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
-}
-
-fn image_config(resolved: &Resolved) -> ImageConfig {
-    let kubelet = &resolved.kubelet;
-    let count = |number: i32| u32::try_from(number).unwrap_or(0);
-    ImageConfig {
-        serialize: kubelet.serialize_image_pulls,
-        max_parallel: kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
-        qps: count(kubelet.registry_pull_qps),
-        burst: count(kubelet.registry_burst),
-        credentials: CredentialsConfig {
-            root_dir: Some(resolved.flags.root_dir.clone()),
-            provider_config: Some(PathBuf::from(&resolved.flags.image_credential_provider_config))
-                .filter(|path| !path.as_os_str().is_empty()),
-            provider_bin_dir: PathBuf::from(&resolved.flags.image_credential_provider_bin_dir),
-        },
-    }
 }
 
 fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerConfig {

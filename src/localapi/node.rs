@@ -60,7 +60,7 @@ pub struct NodeState {
     pub port: u16,
     /// `nodeInfo`, by its field names.
     pub info: Vec<(&'static str, String)>,
-    /// Those that are known. Pressure that nobody watches for is shown as absent.
+    /// In the order in which they are shown.
     pub conditions: Vec<Condition>,
     /// The largest first.
     pub images: Vec<Image>,

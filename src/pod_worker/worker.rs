@@ -1,6 +1,7 @@
 //! The task behind one pod: a loop of look, plan, act. Losing it at any await is safe: the next worker starts from the
 //! store's desired state and a fresh look.
 
+mod eviction;
 mod room;
 
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::api::pod::{Pod, PodStatus};
@@ -74,6 +75,8 @@ pub(super) struct Worker<R> {
     told_to_look: bool,
     /// It was said that the pod takes longer to end than it should.
     is_late: bool,
+    /// Somebody waits for the end of a pod that is evicted.
+    evicted: Option<oneshot::Sender<()>>,
     over: bool,
 }
 
@@ -100,6 +103,7 @@ impl<R: Runtime> Worker<R> {
             cleanup_records: false,
             told_to_look: false,
             is_late: false,
+            evicted: None,
             over: false,
         }
     }
@@ -149,6 +153,9 @@ impl<R: Runtime> Worker<R> {
         for event in letters.events {
             self.on_event(event).await;
         }
+        if let Some(eviction) = letters.eviction {
+            self.evict(eviction).await;
+        }
     }
 
     async fn on_event(&mut self, event: PodWorkerEvent) {
@@ -186,8 +193,8 @@ impl<R: Runtime> Worker<R> {
     }
 
     async fn sync(&mut self) -> Next {
-        if self.has_ended_before() {
-            self.on_event(PodWorkerEvent::PodTerminal).await;
+        if let Some(event) = self.has_ended_before() {
+            self.on_event(event).await;
             return Next::Now;
         }
         let observed = match self.look().await {
@@ -403,7 +410,7 @@ impl<R: Runtime> Worker<R> {
         let metadata = &self.pod.metadata;
         let marked = (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds);
         let wanted = (Some(since), Some(grace_seconds));
-        if cause == EndCause::Completed || marked == wanted {
+        if matches!(cause, EndCause::Completed | EndCause::Evicted) || marked == wanted {
             return;
         }
         let metadata = &mut Rc::make_mut(&mut self.pod).metadata;
@@ -450,6 +457,7 @@ impl<R: Runtime> Worker<R> {
             self.shared.deps.statuses.set(&self.pod, final_status(&self.pod, status, true));
         }
         self.on_event(PodWorkerEvent::CleanupDone).await;
+        self.evicted = None;
         Next::Now
     }
 
@@ -490,7 +498,7 @@ impl<R: Runtime> Worker<R> {
             shown_counts: self.counts.shown(deps.statuses.last(&self.uid).as_ref()),
             limits: deps.config.limits,
             terminating: terminating_grace.map(|grace_seconds| Terminating { grace_seconds }),
-            max_dead_per_container: deps.config.max_dead_per_container,
+            max_dead_per_container: self.shared.dead_to_keep(),
             sandbox_status_read: true,
             probes: deps.prober.results(&self.uid),
             actuated: self.resizing.actuated.clone(),
@@ -543,11 +551,6 @@ impl<R: Runtime> Worker<R> {
             held.reason.clone_into(&mut status.reason);
         }
         status
-    }
-
-    /// The pod ended in an earlier life of the agent and the runtime may have forgotten it since: it is not run again.
-    fn has_ended_before(&self) -> bool {
-        self.shared.deps.statuses.last(&self.uid).is_some_and(|status| is_terminal(&status))
     }
 
     fn runtime_trouble(&mut self, error: &RuntimeError) -> Next {

@@ -13,7 +13,10 @@ use std::collections::BTreeSet;
 
 use crate::api::pod::{Container, Pod, PodStatus, ResourceList, StringMap};
 use crate::reconcile::containers::is_sidecar;
+use crate::reconcile::eviction::rank::must_stay;
+use crate::reconcile::eviction::{EVICTED, Pressure};
 use crate::reconcile::merge::first_seen;
+use crate::reconcile::resources::{QosClass, priority, qos_class};
 use crate::types::{PodUid, Timestamp};
 
 pub use fit::beyond_node;
@@ -62,6 +65,8 @@ pub struct NodeFacts {
     pub user_namespaces: Option<BTreeSet<String>>,
     /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` while it has not told.
     pub supplemental_groups_policy: Option<bool>,
+    /// What the node is short of.
+    pub pressure: BTreeSet<Pressure>,
 }
 
 /// Labels every node has, and those the configuration adds. `arch` is Go's word for it.
@@ -97,6 +102,7 @@ pub fn go_arch(arch: &str) -> &str {
 /// # Errors
 /// The first thing that speaks against it.
 pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejection> {
+    check_pressure(pod, node)?;
     sysctl::check(pod, node)?;
     check_os(pod, node)?;
     check_supplemental_groups(pod, node)?;
@@ -111,6 +117,27 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejecti
 #[must_use]
 pub fn needs_runtime_features(pod: &Pod) -> bool {
     pod.spec.host_users == Some(false) || wants_strict_groups(pod)
+}
+
+/// Upstream's eviction handler: critical pods always may; with nothing but memory short, all that ask for some or tolerate it.
+fn check_pressure(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    let only_memory = node.pressure.iter().eq(&[Pressure::Memory]);
+    let may = || only_memory && (qos_class(pod) != QosClass::BestEffort || tolerates_memory_pressure(pod));
+    if node.pressure.is_empty() || must_stay(pod) || may() {
+        return Ok(());
+    }
+    let conditions: Vec<&str> = node.pressure.iter().map(|pressure| pressure.condition()).collect();
+    Err(Rejection::new(EVICTED, format!("The node had condition: [{}]. ", conditions.join(" "))))
+}
+
+fn tolerates_memory_pressure(pod: &Pod) -> bool {
+    pod.spec.tolerations.iter().any(|toleration| {
+        let fits = |own: &str, taint: &str| own.is_empty() || own == taint;
+        let exists = toleration.operator == "Exists";
+        fits(&toleration.effect, "NoSchedule")
+            && (toleration.key == "node.kubernetes.io/memory-pressure" || toleration.key.is_empty() && exists)
+            && (exists || toleration.value.is_empty())
+    })
 }
 
 fn check_os(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
@@ -217,16 +244,6 @@ fn failed_predicate(name: &str, why: &str) -> Rejection {
 #[must_use]
 pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
     (Reverse(priority(pod)), first_seen(pod), pod.metadata.uid.clone())
-}
-
-/// Without an apiserver nobody turns a class into a number, save for the two that are built in.
-fn priority(pod: &Pod) -> i32 {
-    let built_in = || match pod.spec.priority_class_name.as_str() {
-        "system-node-critical" => 2_000_001_000,
-        "system-cluster-critical" => 2_000_000_000,
-        _ => 0,
-    };
-    pod.spec.priority.unwrap_or_else(built_in)
 }
 
 /// The status of a pod that waits for room. It is not failed: it is tried again. A pod that the runtime holds nothing of

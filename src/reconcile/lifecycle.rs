@@ -45,6 +45,8 @@ pub enum PodWorkerState {
 pub enum EndCause {
     /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it again.
     Completed,
+    /// The node was short of something: it is still wanted and not run again; its status stays, and what it holds goes.
+    Evicted,
     /// Nobody wants it any more: no trace stays.
     Removed,
     /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
@@ -65,6 +67,11 @@ pub enum PodWorkerEvent {
     NameFree,
     /// The plan or the status says that the pod has ended: Succeeded or Failed.
     PodTerminal,
+    /// Its status says that the node could not keep it.
+    Evicted {
+        /// Seconds it gets.
+        grace_seconds: i64,
+    },
     /// A fresh look at the runtime showed no live container and no ready sandbox.
     NoLiveContainers,
     /// The cleanup that was asked for is complete.
@@ -112,7 +119,7 @@ pub fn transition(
     match (state, event) {
         (In::WaitingForName, On::NameFree) | (In::Syncing, On::Desired) => (In::Syncing, vec![Do::Sync]),
         // Nothing to stop, but it left records.
-        (In::Finished { cause: EndCause::Completed }, On::Removed { .. }) => {
+        (In::Finished { cause: EndCause::Completed | EndCause::Evicted }, On::Removed { .. }) => {
             (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }])
         }
         // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
@@ -120,6 +127,9 @@ pub fn transition(
             terminating(grace_override.unwrap_or(spec_grace_seconds), EndCause::Removed)
         }
         (In::Syncing, On::PodTerminal) => terminating(spec_grace_seconds, EndCause::Completed),
+        (In::Syncing | In::WaitingForName, On::Evicted { grace_seconds }) => {
+            terminating(grace_seconds, EndCause::Evicted)
+        }
         (In::Terminating { since, grace_seconds, .. }, On::Removed { grace_override }) => {
             // A wish counts from when it is said, and never moves the end further away.
             let end = since.saturating_add(seconds(grace_seconds));
@@ -148,7 +158,7 @@ pub fn transition(
         }
         (In::Terminated { cause }, On::CleanupDone) => {
             let effects = match cause {
-                EndCause::Completed => vec![],
+                EndCause::Completed | EndCause::Evicted => vec![],
                 EndCause::Removed => vec![Do::ReleaseName, Do::Forget],
                 EndCause::Replaced => vec![Do::ReleaseName, Do::StartOver],
             };
@@ -156,8 +166,11 @@ pub fn transition(
         }
         (In::WaitingForName, On::Desired | On::PodTerminal | On::NoLiveContainers | On::CleanupDone)
         | (In::Syncing, On::NameFree | On::NoLiveContainers | On::CleanupDone)
-        | (In::Terminating { .. }, On::NameFree | On::PodTerminal | On::CleanupDone)
-        | (In::Terminated { .. }, On::NameFree | On::PodTerminal | On::NoLiveContainers)
+        | (In::Terminating { .. }, On::NameFree | On::PodTerminal | On::Evicted { .. } | On::CleanupDone)
+        | (
+            In::Terminated { .. },
+            On::NameFree | On::PodTerminal | On::Evicted { .. } | On::NoLiveContainers,
+        )
         | (In::Finished { .. }, _) => (state, vec![]),
     }
 }
@@ -182,7 +195,7 @@ fn seconds(seconds: i64) -> Duration {
 /// A pod that ended by itself stays ended however often it is asked for.
 fn ended_but_wanted(cause: EndCause) -> EndCause {
     match cause {
-        EndCause::Completed => EndCause::Completed,
+        EndCause::Completed | EndCause::Evicted => cause,
         EndCause::Removed | EndCause::Replaced => EndCause::Replaced,
     }
 }

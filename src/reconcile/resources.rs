@@ -16,7 +16,7 @@ const MIN_QUOTA: i64 = 1000;
 const PROTECTED_OOM_SCORE: i64 = -997;
 const BEST_EFFORT_OOM_SCORE: i64 = 1000;
 /// Upstream's `SystemCriticalPriority`.
-const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// How a pod's promises rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -389,6 +389,17 @@ pub fn qos_values(class: QosClass, burstable_cpu_milli: i64, node: &NodeCapacity
 #[must_use]
 pub fn burstable_cpu_milli(pod: &Pod) -> i64 {
     if qos_class(pod) == QosClass::Burstable { milli(&pod_requests(pod), "cpu") } else { 0 }
+}
+
+/// The pod's priority. Without an apiserver nobody turns a class into a number, save for the two that are built in.
+#[must_use]
+pub fn priority(pod: &Pod) -> i32 {
+    let built_in = || match pod.spec.priority_class_name.as_str() {
+        "system-node-critical" => 2_000_001_000,
+        "system-cluster-critical" => 2_000_000_000,
+        _ => 0,
+    };
+    pod.spec.priority.unwrap_or_else(built_in)
 }
 
 /// A pod that must not be sacrificed: static, or of system priority.

@@ -21,7 +21,7 @@ mod tests;
 mod usage;
 
 pub use observed::{
-    cgroup_driver_from_message, container_from_list, container_from_status, image_from_message,
+    cgroup_driver_from_message, container_from_list, container_from_status, image_from_message, listed_image,
     pod_from_labels, sandbox_from_list, sandbox_from_status, status_from_message,
 };
 pub use requested::{RequestError, requested_container, requested_resources, requested_sandbox};

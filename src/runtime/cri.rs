@@ -18,8 +18,8 @@ use crate::proto::runtime::image_service_client::ImageServiceClient;
 use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
 use crate::runtime::metered::Operation;
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
-    RuntimeError, RuntimeStatus, RuntimeVersion, SandboxConfig, convert,
+    CgroupDriver, ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources,
+    Runtime, RuntimeError, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig, convert,
 };
 use crate::types::{ContainerId, PodUid, SandboxId};
 
@@ -368,6 +368,32 @@ impl Runtime for CriRuntime {
         operation.end(answer.is_err());
         let answer = answer?;
         answered(call, Some(answer.image_ref).filter(|reference| !reference.is_empty()))
+    }
+
+    async fn list_images(&self) -> Result<Vec<RuntimeImage>, RuntimeError> {
+        let request = cri::ListImagesRequest::default();
+        let mut client = self.images.clone();
+        let answer = self.look("ListImages", client.list_images(request)).await?;
+        Ok(answer.images.into_iter().map(convert::listed_image).collect())
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<Option<u64>, RuntimeError> {
+        let request = cri::RemoveImageRequest { image: Some(convert::image_spec(id)) };
+        let mut client = self.images.clone();
+        forgive_not_found(self.change("RemoveImage", client.remove_image(request)).await)?;
+        Ok(None)
+    }
+
+    async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError> {
+        let mut client = self.images.clone();
+        let answer = self.look("ImageFsInfo", client.image_fs_info(cri::ImageFsInfoRequest {})).await?;
+        let first = |all: Vec<cri::FilesystemUsage>| {
+            all.into_iter().next().map(|usage| convert::disk_from_message(usage).place)
+        };
+        Ok(DiskPlaces {
+            images: first(answer.image_filesystems),
+            layers: first(answer.container_filesystems),
+        })
     }
 
     async fn next_change(&self) -> Result<(), RuntimeError> {

@@ -23,8 +23,8 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
-    RuntimeError, RuntimeStatus, RuntimeVersion, SandboxConfig,
+    CgroupDriver, ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources,
+    Runtime, RuntimeError, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
 use crate::types::{ContainerId, PodUid, SandboxId, Timestamp};
 
@@ -515,6 +515,19 @@ impl Runtime for FakeRuntime {
         let id = remote.image.id.clone();
         self.change(|world, _| world.images.insert(image.to_owned(), remote.image));
         Ok(id)
+    }
+
+    async fn list_images(&self) -> Result<Vec<RuntimeImage>, RuntimeError> {
+        self.call("ListImages", "", |world, _| Ok(world.list_images())).await
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<Option<u64>, RuntimeError> {
+        let wanted = id.to_owned();
+        self.call("RemoveImage", id, move |world, _| Ok(world.remove_image(&wanted))).await
+    }
+
+    async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError> {
+        self.call("ImageFsInfo", "", |_, _| Ok(DiskPlaces::default())).await
     }
 
     async fn next_change(&self) -> Result<(), RuntimeError> {

@@ -39,6 +39,8 @@ pub struct AgentReport {
     pub object_counts: ObjectCounts,
     /// The objects themselves, if they were asked for.
     pub objects: Vec<ObjectReport>,
+    /// What the node is short of.
+    pub pressure: Vec<PressureReport>,
     /// Servers that cannot serve now, and why.
     pub serving: Vec<String>,
     /// The last events, oldest first.
@@ -126,6 +128,18 @@ impl ObjectCounts {
         }
         counts
     }
+}
+
+/// Something the node is short of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PressureReport {
+    /// `MemoryPressure`, `DiskPressure`, `PIDPressure`.
+    pub condition: String,
+    /// For people.
+    pub message: String,
+    /// Since when.
+    pub since: Option<Timestamp>,
 }
 
 /// One ConfigMap, Secret or claim.

@@ -257,7 +257,7 @@ impl Disks {
                         ephemeral.add(Some(fs));
                     }
                     let (name, claim) = (volume.name.clone(), volume.claim.clone());
-                    pod.volumes.push(VolumeUse { name, claim, fs });
+                    pod.volumes.push(VolumeUse { name, claim, fs, on_node_disk: volume.is_ephemeral });
                 }
                 pod.ephemeral = node.fs.map(|fs| ephemeral.of(fs));
             }

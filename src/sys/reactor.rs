@@ -21,6 +21,25 @@ impl AsRawFd for Owned {
 pub struct Polled(AsyncFd<Owned>);
 
 impl Polled {
+    /// Waits for urgent news only, as those of `/proc/pressure` are; needs a running tokio runtime.
+    ///
+    /// # Errors
+    /// It cannot be polled.
+    pub fn urgent(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: `Owned` keeps the descriptor open and the same for as long as it is registered.
+        let polled = unsafe { AsyncFd::register_with_interest(Owned(fd), Interest::PRIORITY) };
+        polled.map(Self).map_err(Into::into)
+    }
+
+    /// Waits for the next urgent news.
+    ///
+    /// # Errors
+    /// The reactor is gone.
+    pub async fn wait_urgent(&self) -> io::Result<()> {
+        self.0.ready(Interest::PRIORITY).await?.clear_ready();
+        Ok(())
+    }
+
     /// Waits for reading only; needs a running tokio runtime. The descriptor must be non-blocking.
     ///
     /// # Errors

@@ -11,13 +11,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use edge_agent::admission::Admission;
+use edge_agent::api::pod::Pod;
 use edge_agent::cgroup::CgroupConfig;
+use edge_agent::cgroup::usage::ContainerStats;
 use edge_agent::clock::Clock;
 use edge_agent::events::EventRecorder;
 use edge_agent::executor::{Executor, ExecutorConfig, NodeCgroups};
 use edge_agent::image::{ImageConfig, ImagePuller};
 use edge_agent::kubelet::Kubelet;
 use edge_agent::kubelet::report::{Identity, View};
+use edge_agent::node::{NodeConfig, NodeKeeper, NodeParts};
 use edge_agent::objects::LocalObjects;
 use edge_agent::pleg::{self, PlegConfig};
 use edge_agent::pod_config::edit::{ApiChange, Editor};
@@ -33,6 +36,7 @@ use edge_agent::rt::shutdown::{self, ShutdownTrigger};
 use edge_agent::runtime::CgroupDriver;
 use edge_agent::runtime::fake::FakeRuntime;
 use edge_agent::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
+use edge_agent::stats::{PodUse, Stats, StatsConfig, Summary, Usage};
 use edge_agent::status::StatusManager;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
 use edge_agent::types::{PodSource, Timestamp};
@@ -68,8 +72,19 @@ pub struct Node {
     pub rollback: Option<RollbackConfig>,
     /// What it offers to pods.
     pub facts: NodeFacts,
+    /// Whether the node is looked after: how much of its 1000 MiB of memory has to be free, in MiB, and how it is judged.
+    pub keeping: Option<Keeping>,
     /// While it runs.
     pub agent: Option<Agent>,
+}
+
+/// A node that is looked after.
+#[derive(Clone, Default)]
+pub struct Keeping {
+    /// Thresholds and images.
+    pub config: NodeConfig,
+    /// What pods use, by uid: MiB of memory.
+    pub usage: Rc<RefCell<BTreeMap<String, u64>>>,
 }
 
 /// Counts what the store writes.
@@ -167,6 +182,7 @@ impl Node {
             sources: sources.to_vec(),
             rollback: None,
             facts,
+            keeping: None,
             agent: None,
         };
         // A cgroup file system without controllers.
@@ -358,8 +374,59 @@ impl Node {
             notifier: Notifier::default(),
             watchdog: None,
         };
+        if let Some(keeping) = &self.keeping {
+            let keeper = self.keeper(keeping, &runtime, (&kubelet, &statuses, &events));
+            rt::spawn("node", keeper.run());
+        }
         let kubelet = rt::spawn("kubelet", kubelet.run(shutdown));
         Parts { view, statuses, events, updates, editor, store, trigger, kubelet }
+    }
+
+    /// All of the node's memory is free but so many MiB.
+    pub fn use_memory(&self, mib: u64) {
+        let free = (1000 - mib) * 1024;
+        let text = format!("MemTotal: 1024000 kB\nMemFree: {free} kB\nInactive(file): 0 kB\n");
+        std::fs::create_dir_all(self.path("proc")).expect("make the node's procfs");
+        std::fs::write(self.path("proc/meminfo"), text).expect("write the node's procfs");
+    }
+
+    fn keeper(
+        &self,
+        keeping: &Keeping,
+        runtime: &Rc<FakeRuntime>,
+        (kubelet, statuses, events): (&Kubelet<FakeRuntime>, &Rc<StatusManager>, &EventRecorder),
+    ) -> NodeKeeper {
+        let config = self.executor_config(&Rc::new(LocalObjects::new(self.path("volumes"))));
+        let stats = StatsConfig {
+            node_name: "node1".to_owned(),
+            cgroup: config.cgroup,
+            layout: config.layout,
+            proc: self.path("proc"),
+            root_dir: self.disk.0.clone(),
+            pod_logs_dir: self.path("logs"),
+        };
+        let (usage, shown) = (Rc::clone(&keeping.usage), Rc::clone(statuses));
+        NodeKeeper::new(NodeParts {
+            config: NodeConfig { root_dir: self.disk.0.clone(), ..keeping.config.clone() },
+            clock: self.clock.clone(),
+            events: events.clone(),
+            statuses: Rc::clone(statuses),
+            health: Rc::clone(kubelet.view.health()),
+            pods: kubelet.workers.pressure(),
+            runtime: Rc::<FakeRuntime>::clone(runtime),
+            stats: Stats::new(stats, config.objects, self.clock.clone()),
+            measure: Rc::new(move || {
+                let of = |pod: Pod| {
+                    let mib = usage.borrow().get(pod.metadata.uid.as_str()).copied();
+                    let counted =
+                        ContainerStats { working_set: mib.map(|mib| mib << 20), ..ContainerStats::default() };
+                    let usage = Usage { counted, ..Usage::default() };
+                    PodUse { pod: pod.pod_ref(), usage, ..PodUse::default() }
+                };
+                let pods = shown.everybody().into_iter().map(of).collect();
+                Box::pin(async move { Ok(Summary { pods, ..Summary::default() }) })
+            }),
+        })
     }
 
     fn executor_config(&self, objects: &Rc<LocalObjects>) -> ExecutorConfig {

@@ -8,6 +8,7 @@ mod disk;
 mod hooks;
 mod lives;
 mod objects;
+mod pressure;
 mod probes;
 mod pull_secrets;
 mod removal;

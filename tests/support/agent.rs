@@ -37,10 +37,12 @@ impl AgentProcess {
         let root = directory.join("agent");
         fs::create_dir_all(root.join("manifests")).expect("make the manifest directory");
         // Ports are the whole machine's: tests that want the API on TCP choose theirs.
-        // Its pods' cgroups are its own too: agents beside it take lost ones for theirs.
+        // Its pods' cgroups are its own too: agents beside it take lost ones for theirs. The machine's disk may be as full as it
+        // is: no image goes for that.
         let config = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: {}\ncgroupRoot: {}\n\
-             enableServer: false\nhealthzPort: 0\n",
+             enableServer: false\nhealthzPort: 0\nevictionPressureTransitionPeriod: 1s\n\
+             imageGCHighThresholdPercent: 100\n",
             root.join("log/pods").display(),
             cgroup_root(directory),
         );

@@ -262,3 +262,38 @@ fn a_rejected_pod_is_pending_and_says_why() {
     assert_eq!(rejected.message, "Pod was rejected: no cpu");
     assert_eq!(rejected.conditions.len(), 1, "PodScheduled stays");
 }
+
+#[test]
+fn a_node_that_is_short_of_something_takes_what_is_critical_and_of_memory_what_asks_for_some() {
+    let tolerant =
+        |toleration: Value| pod(&json!({"tolerations": [toleration], "containers": [{"name": "c"}]}));
+    let mut critical = asking(&json!({}));
+    critical.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
+    let pods = vec![
+        asking(&json!({})),
+        asking(&json!({"memory": "1Mi"})),
+        tolerant(
+            json!({"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}),
+        ),
+        tolerant(json!({"operator": "Exists"})),
+        tolerant(json!({"key": "node.kubernetes.io/disk-pressure", "operator": "Exists"})),
+        tolerant(json!({"key": "node.kubernetes.io/memory-pressure", "effect": "NoExecute"})),
+        pod(&json!({"priorityClassName": "system-node-critical", "containers": []})),
+        critical,
+    ];
+    let under = |pressure: &[Pressure]| {
+        let node = NodeFacts { pressure: pressure.iter().copied().collect(), ..node() };
+        pods.iter().map(|pod| admit(pod, &[], &node).is_ok()).collect::<Vec<_>>()
+    };
+    assert_eq!(under(&[]), [true; 8]);
+    assert_eq!(under(&[Pressure::Memory]), [false, true, true, true, false, false, true, true]);
+    for worse in [&[Pressure::Disk][..], &[Pressure::Pid], &[Pressure::Memory, Pressure::Pid]] {
+        assert_eq!(under(worse), [false, false, false, false, false, false, true, true]);
+    }
+    let node = NodeFacts { pressure: [Pressure::Disk, Pressure::Memory].into(), ..node() };
+    let why = admit(&pods[0], &[], &node).unwrap_err();
+    assert_eq!(
+        (why.reason.as_str(), why.message.as_str()),
+        ("Evicted", "The node had condition: [MemoryPressure DiskPressure]. ")
+    );
+}

@@ -15,6 +15,7 @@ fn events() -> impl Strategy<Value = PodWorkerEvent> {
             .prop_map(|grace_override| PodWorkerEvent::Removed { grace_override }),
         Just(PodWorkerEvent::NameFree),
         Just(PodWorkerEvent::PodTerminal),
+        (-3_i64..60).prop_map(|grace_seconds| PodWorkerEvent::Evicted { grace_seconds }),
         Just(PodWorkerEvent::NoLiveContainers),
         Just(PodWorkerEvent::CleanupDone),
     ]
@@ -41,7 +42,7 @@ proptest! {
                 prop_assert!(!matches!(next, PodWorkerState::Syncing | PodWorkerState::WaitingForName));
             }
             began |= !matches!(next, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
-            let removed = matches!(before, PodWorkerState::Finished { cause } if cause != EndCause::Completed);
+            let removed = matches!(before, PodWorkerState::Finished { cause } if !matches!(cause, EndCause::Completed | EndCause::Evicted));
             prop_assert!(!removed || next == before, "a removed pod that is finished stays finished");
             state = next;
         }
@@ -144,4 +145,25 @@ fn the_next_agent_goes_on_with_what_is_left_of_the_grace() {
     assert_eq!(remembered_grace(&pod, Timestamp::from_secs(50)), Some(20));
     assert_eq!(remembered_grace(&pod, Timestamp::from_secs(100)), Some(MIN_GRACE_SECONDS));
     assert_eq!(remembered_grace(&pod, Timestamp::from_secs(0)), Some(30));
+}
+
+#[test]
+fn an_evicted_pod_leaves_nothing_but_its_status_and_is_not_run_again() {
+    let (state, _) = at(PodWorkerState::Syncing, PodWorkerEvent::Evicted { grace_seconds: 5 });
+    let cause = EndCause::Evicted;
+    assert_eq!(
+        state,
+        PodWorkerState::Terminating { since: Timestamp::from_secs(50), grace_seconds: 5, cause }
+    );
+    assert_eq!(at(state, PodWorkerEvent::Desired).0, state, "however often it is asked for");
+    let (state, effects) = at(state, PodWorkerEvent::NoLiveContainers);
+    assert_eq!(
+        (state, effects),
+        (PodWorkerState::Terminated { cause }, vec![PodWorkerEffect::CleanUp { records: true }])
+    );
+    let (state, effects) = at(state, PodWorkerEvent::CleanupDone);
+    assert_eq!((state, effects), (PodWorkerState::Finished { cause }, vec![]));
+    assert_eq!(at(state, PodWorkerEvent::Desired).0, state);
+    let (state, _) = at(state, PodWorkerEvent::Removed { grace_override: None });
+    assert_eq!(state, PodWorkerState::Terminated { cause: EndCause::Removed });
 }

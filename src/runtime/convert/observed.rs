@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox, ObservedUser};
 use crate::proto::runtime as cri;
-use crate::runtime::{CgroupDriver, ImageStatus, RuntimeHandler, RuntimeStatus, labels};
+use crate::runtime::{CgroupDriver, ImageStatus, RuntimeHandler, RuntimeImage, RuntimeStatus, labels};
 use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
 
 /// A sandbox of a list; `None` when it is no pod of a kubelet's.
@@ -111,6 +111,17 @@ pub fn image_from_message(image: cri::Image) -> ImageStatus {
         uid: image.uid.map(|uid| uid.value),
         username: image.username,
         size_bytes: image.size,
+    }
+}
+
+/// One of a list of images.
+#[must_use]
+pub fn listed_image(image: cri::Image) -> RuntimeImage {
+    RuntimeImage {
+        id: image.id,
+        names: image.repo_digests.into_iter().chain(image.repo_tags).collect(),
+        size_bytes: image.size,
+        pinned: image.pinned,
     }
 }
 

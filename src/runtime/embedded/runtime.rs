@@ -39,8 +39,8 @@ use crate::observed::{ObservedContainer, ObservedSandbox};
 use crate::rt;
 use crate::runtime::metered::Operation;
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
-    RuntimeError, RuntimeHandler, RuntimeStatus, RuntimeVersion, SandboxConfig,
+    CgroupDriver, ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources,
+    Runtime, RuntimeError, RuntimeHandler, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
 use crate::sys::own_program::read_only_exe;
 use crate::types::{ContainerId, PodUid, SandboxId};
@@ -484,6 +484,23 @@ impl Runtime for EmbeddedRuntime {
         let result = image::pull(&self.shared, image, auth).await;
         operation.end(result.is_err());
         result.map_err(|failure| failure.of("PullImage"))
+    }
+
+    async fn list_images(&self) -> Result<Vec<RuntimeImage>, RuntimeError> {
+        image::list(&self.shared).await.map_err(|failure| failure.of("ListImages"))
+    }
+
+    async fn remove_image(&self, id: &str) -> Result<Option<u64>, RuntimeError> {
+        let operation = Operation::begin("RemoveImage");
+        let used = self.images_in_use();
+        let result = image::remove(&self.shared, id, used).await;
+        operation.end(result.is_err());
+        result.map_err(|failure| failure.of("RemoveImage"))
+    }
+
+    async fn disk_places(&self) -> Result<DiskPlaces, RuntimeError> {
+        let layout = &self.shared.config.layout;
+        Ok(DiskPlaces { images: Some(layout.images()), layers: Some(layout.writable_layers()) })
     }
 
     async fn next_change(&self) -> Result<(), RuntimeError> {

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::observed::ObservedSandbox;
 use crate::runtime::{
-    CgroupDriver, ErrorKind, ImageAuth, ImageStatus, NamespaceMode, RuntimeError, RuntimeStatus,
-    SandboxConfig, labels,
+    CgroupDriver, ErrorKind, ImageAuth, ImageStatus, NamespaceMode, RuntimeError, RuntimeImage,
+    RuntimeStatus, SandboxConfig, labels,
 };
 use crate::types::{ContainerId, PodRef, PodUid, SandboxId, Timestamp};
 
@@ -244,6 +244,30 @@ impl World {
             username: found.username.clone(),
             size_bytes: found.size_bytes,
         })
+    }
+
+    /// All images, by id.
+    #[must_use]
+    pub fn list_images(&self) -> Vec<RuntimeImage> {
+        let mut found: BTreeMap<&str, RuntimeImage> = BTreeMap::new();
+        for (name, image) in &self.images {
+            let one = found.entry(&image.id).or_insert_with(|| RuntimeImage {
+                id: image.id.clone(),
+                size_bytes: image.size_bytes,
+                ..RuntimeImage::default()
+            });
+            one.names.push(name.clone());
+        }
+        found.into_values().collect()
+    }
+
+    /// Removes an image with all its names; says how many bytes that frees. One that a container was made from must not go.
+    pub fn remove_image(&mut self, id: &str) -> Option<u64> {
+        let user = self.containers.values().find(|container| container.observed.image_id == id);
+        assert!(user.is_none(), "the image {id} of a container was removed");
+        let freed = self.images.values().find(|image| image.id == id).map(|image| image.size_bytes);
+        self.images.retain(|_, image| image.id != id);
+        freed
     }
 
     /// What the registry says to a pull: the image and the time it takes.

@@ -4,10 +4,11 @@
 
 use std::rc::Rc;
 
+use super::super::images::{Image, ImageError};
 use super::super::registry::{self, Auth, PullRequest};
 use super::{Failure, Shared};
 use crate::rt;
-use crate::runtime::{ImageAuth, ImageStatus};
+use crate::runtime::{ImageAuth, ImageStatus, RuntimeImage};
 
 /// The image a reference stands for.
 pub(super) async fn status(shared: &Rc<Shared>, image: &str) -> Result<Option<ImageStatus>, Failure> {
@@ -26,6 +27,33 @@ fn user(text: &str) -> (Option<i64>, String) {
     match name.parse::<i64>() {
         Ok(uid) => (Some(uid), String::new()),
         Err(_) => (None, name.to_owned()),
+    }
+}
+
+/// All images.
+pub(super) async fn list(shared: &Rc<Shared>) -> Result<Vec<RuntimeImage>, Failure> {
+    let images = shared.images.clone();
+    let all = rt::blocking("list images", move || images.list()).await;
+    let all = all.map_err(|error| Failure::because("list images", &error))?;
+    let listed = |image: Image| RuntimeImage {
+        id: image.id,
+        names: image.repo_digests.into_iter().chain(image.repo_tags).collect(),
+        size_bytes: image.size_bytes,
+        pinned: image.pinned,
+    };
+    Ok(all.into_iter().map(listed).collect())
+}
+
+/// Removes an image unless a container was made from it. Says how many bytes its layers had that no other image has.
+pub(super) async fn remove(shared: &Rc<Shared>, id: &str, used: Vec<String>) -> Result<Option<u64>, Failure> {
+    if used.iter().any(|used| used == id) {
+        return Err(Failure::refused(format!("image {id} is in use by a container")));
+    }
+    let (images, id) = (shared.images.clone(), id.to_owned());
+    match rt::blocking("remove image", move || images.remove(&id)).await {
+        Ok(pruned) => Ok(Some(pruned.bytes)),
+        Err(ImageError::NotFound(_)) => Ok(None),
+        Err(error) => Err(Failure::because("remove image", &error)),
     }
 }
 

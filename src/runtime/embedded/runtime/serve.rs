@@ -180,11 +180,14 @@ impl EmbeddedRuntime {
         usage.map_err(|error| Failure::because("image usage", &error).of("ImageFsInfo"))
     }
 
-    /// Ids of images that containers were made from, running or not.
+    /// Ids of images that containers were made from or have mounted, running or not.
     #[must_use]
     pub fn images_in_use(&self) -> Vec<String> {
-        let mut ids: Vec<String> =
-            self.containers().into_iter().map(|container| container.image_id).collect();
+        let of = |container: ContainerView| {
+            let mounted = container.config.mounts.into_iter().filter_map(|mount| mount.image);
+            mounted.map(|image| image.image).chain([container.image_id]).collect::<Vec<_>>()
+        };
+        let mut ids: Vec<String> = self.containers().into_iter().flat_map(of).collect();
         ids.sort();
         ids.dedup();
         ids

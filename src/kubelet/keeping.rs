@@ -1,0 +1,94 @@
+//! The keeper of the node, and the kernel's log, from the resolved configuration.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use crate::clock::Clock;
+use crate::config::{GoDuration, KubeletConfiguration, Resolved};
+use crate::events::EventRecorder;
+use crate::kubelet::report::View;
+use crate::kubelet::serving;
+use crate::node::{NodeConfig, NodeKeeper, NodeParts, oom};
+use crate::objects::ObjectLookup;
+use crate::pod_worker::PodPressure;
+use crate::reconcile::eviction::{EvictionConfig, ThresholdTexts, thresholds};
+use crate::reconcile::image_gc::ImageLimits;
+use crate::rt;
+use crate::runtime::Runtime;
+use crate::server::node::SharedNode;
+use crate::stats::{Ask, Measured};
+use crate::status::StatusManager;
+
+/// What the keeper needs of the house.
+pub(super) struct Needs<'a, R> {
+    pub(super) runtime: &'a Rc<R>,
+    pub(super) node: &'a SharedNode,
+    pub(super) view: &'a View,
+    pub(super) statuses: &'a Rc<StatusManager>,
+    pub(super) events: &'a EventRecorder,
+    pub(super) objects: Rc<dyn ObjectLookup>,
+    pub(super) clock: &'a Clock,
+}
+
+/// Starts both. They live as long as the tasks.
+pub(super) fn start<R: Runtime>(
+    resolved: &Resolved,
+    pods: Rc<dyn PodPressure>,
+    needs: Needs<'_, R>,
+) -> [JoinHandle<()>; 2] {
+    let Needs { runtime, node, view, statuses, events, objects, clock } = needs;
+    let node = Rc::clone(node);
+    let ask = Ask { disks: Measured::Everything, ..Ask::default() };
+    let keeper = NodeKeeper::new(NodeParts {
+        config: config(resolved),
+        clock: clock.clone(),
+        events: events.clone(),
+        statuses: Rc::clone(statuses),
+        health: Rc::clone(view.health()),
+        pods,
+        runtime: Rc::<R>::clone(runtime),
+        stats: serving::stats(resolved, objects, clock),
+        measure: Rc::new(move || node.stats(ask)),
+    });
+    [rt::spawn("node", keeper.run()), rt::spawn("kernel log", oom::watch(events.clone()))]
+}
+
+fn config(resolved: &Resolved) -> NodeConfig {
+    let kubelet = &resolved.kubelet;
+    let percent = |percent: i32| u64::try_from(percent).unwrap_or(100);
+    NodeConfig {
+        eviction: eviction(kubelet),
+        images: ImageLimits {
+            high_percent: percent(kubelet.image_gc_high_threshold_percent),
+            low_percent: percent(kubelet.image_gc_low_threshold_percent),
+            minimum_age: kubelet.image_minimum_gc_age.to_std(),
+            maximum_age: kubelet.image_maximum_gc_age.to_std(),
+        },
+        isolates_storage: kubelet.local_storage_capacity_isolation,
+        root_dir: resolved.flags.root_dir.clone(),
+    }
+}
+
+fn eviction(kubelet: &KubeletConfiguration) -> EvictionConfig {
+    let texts = ThresholdTexts {
+        hard: kubelet.eviction_hard.clone(),
+        soft: kubelet.eviction_soft.clone(),
+        grace: graces(&kubelet.eviction_soft_grace_period),
+        minimum_reclaim: kubelet.eviction_minimum_reclaim.clone(),
+        pods_are_limited: kubelet.enforce_node_allocatable.iter().any(|word| word == "pods"),
+    };
+    EvictionConfig {
+        thresholds: thresholds(&texts),
+        transition: kubelet.eviction_pressure_transition_period.to_std(),
+        max_pod_grace_seconds: i64::from(kubelet.eviction_max_pod_grace_period),
+    }
+}
+
+/// Texts that the configuration's validation has accepted.
+fn graces(texts: &BTreeMap<String, String>) -> BTreeMap<String, Duration> {
+    let of = |(name, text): (&String, &String)| Some((name.clone(), GoDuration::parse(text).ok()?.to_std()));
+    texts.iter().filter_map(of).collect()
+}

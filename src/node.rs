@@ -1,0 +1,312 @@
+//! The node looks after itself: it keeps room on its disks, and lets go of pods one at a time before the kernel does (upstream:
+//! eviction manager, image garbage collection, OOM watcher).
+//!
+//! Owns when it looks, and what it remembers between two looks. The decisions are `reconcile`'s, the pods' ends their workers'.
+//! A look reads a few files; it happens once a minute, each ten seconds while something is near a threshold or over it, and ten
+//! seconds after something has happened to a pod. Nothing is written by it while nothing changes. Must not know where pods come from.
+//!
+//! | file | what |
+//! |---|---|
+//! | `health` | what others see |
+//! | `images` | images that go |
+//! | `oom` | the kernel's log |
+//! | `pods` | pods that go |
+//! | `usage` | what pods use, in the words of decisions |
+
+pub mod health;
+mod images;
+pub mod oom;
+mod pods;
+mod usage;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::events::{EventRecorder, EventType};
+use crate::node::health::Health;
+use crate::node::images::{Images, NodeRuntime};
+use crate::pod_worker::PodPressure;
+use crate::reconcile::eviction::rank::Disks;
+use crate::reconcile::eviction::{
+    EvictionConfig, EvictionState, Observation, Observations, Pressure, Signal, judge,
+};
+use crate::reconcile::image_gc::ImageLimits;
+use crate::rt;
+use crate::runtime::DiskPlaces;
+use crate::stats::{NodeUse, Stats, Summary};
+use crate::status::StatusManager;
+use crate::sys::kernel_log::MemoryStalls;
+use crate::sys::node::{FileSystemFacts, file_system};
+
+/// The first look: a start has more urgent things to do.
+const FIRST: Duration = Duration::from_secs(2);
+/// Upstream's pace, and the shortest time between two looks.
+const FAST: Duration = Duration::from_secs(10);
+/// The pace while nothing is near a threshold.
+const SLOW: Duration = Duration::from_secs(60);
+/// After something was done: what came of it is looked at.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What somebody else does in a while.
+pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// Asks what pods use: CPU and memory, disks, everything.
+pub type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
+
+/// What of the configuration concerns the node.
+#[derive(Clone, Debug, Default)]
+pub struct NodeConfig {
+    /// Thresholds.
+    pub eviction: EvictionConfig,
+    /// Images.
+    pub images: ImageLimits,
+    /// `localStorageCapacityIsolation`: limits of local storage are enforced.
+    pub isolates_storage: bool,
+    /// `<root-dir>`: the node's disk.
+    pub root_dir: PathBuf,
+}
+
+/// What it works with.
+pub struct NodeParts {
+    /// Settings.
+    pub config: NodeConfig,
+    /// For people.
+    pub clock: Clock,
+    /// Tells what happens.
+    pub events: EventRecorder,
+    /// Pods and their statuses.
+    pub statuses: Rc<StatusManager>,
+    /// Shows what is found.
+    pub health: Rc<Health>,
+    /// Lets pods go.
+    pub pods: Rc<dyn PodPressure>,
+    /// Has images.
+    pub runtime: Rc<dyn NodeRuntime>,
+    /// Measures the machine.
+    pub stats: Rc<Stats>,
+    /// Measures pods.
+    pub measure: Measure,
+}
+
+/// See the module.
+pub struct NodeKeeper {
+    parts: NodeParts,
+    origin: Instant,
+    places: Option<DiskPlaces>,
+    state: EvictionState,
+    images: Images,
+    /// Something has happened to a pod since the last look.
+    has_changed: bool,
+    /// What is being reclaimed, once it was told.
+    told: Option<Signal>,
+    /// Nothing was found that could go, and nothing has changed since.
+    is_futile: bool,
+    /// When limits of local storage are looked at next.
+    limits_at: Duration,
+}
+
+/// What a look shows.
+struct Look {
+    seen: Observations,
+    /// The disk of images.
+    images: Option<FileSystemFacts>,
+    disks: Disks,
+}
+
+impl NodeKeeper {
+    /// Nothing is looked at before [`Self::run`].
+    #[must_use]
+    pub fn new(parts: NodeParts) -> Self {
+        Self {
+            parts,
+            origin: Instant::now(),
+            places: None,
+            state: EvictionState::default(),
+            images: Images::default(),
+            has_changed: false,
+            told: None,
+            is_futile: false,
+            limits_at: Duration::ZERO,
+        }
+    }
+
+    /// Runs as long as the task lives.
+    pub async fn run(mut self) {
+        let mut statuses = self.parts.statuses.watch();
+        let health = Rc::clone(&self.parts.health);
+        let stalls = self.stalls();
+        let mut next = Instant::now() + FIRST;
+        let mut earliest = next;
+        loop {
+            tokio::select! {
+                biased;
+                // Losing it is safe: the moment stays the same.
+                () = tokio::time::sleep_until(next) => {}
+                // Losing these is safe: a version stays changed until it is looked at, and memory that stays short says so again.
+                Ok(()) = statuses.changed(), if !self.has_changed => {
+                    self.has_changed = true;
+                    next = next.min(earliest);
+                    continue;
+                }
+                () = stall(stalls.as_ref()) => {
+                    next = next.min(earliest);
+                    continue;
+                }
+                // Losing it is safe: whoever asks next tells again.
+                () = health.asked() => {
+                    self.show_images().await;
+                    continue;
+                }
+            }
+            let pause = self.look().await;
+            earliest = Instant::now() + FAST.min(pause);
+            next = Instant::now() + pause;
+        }
+    }
+
+    /// The kernel's word, where it gives one and somebody wants it.
+    fn stalls(&self) -> Option<MemoryStalls> {
+        let mut thresholds = self.parts.config.eviction.thresholds.iter();
+        let is_wanted = thresholds.any(|threshold| threshold.signal.pressure() == Pressure::Memory);
+        // A simulation has memory of its own, and no reactor.
+        if !is_wanted || rt::jobs_run_inline() {
+            return None;
+        }
+        match MemoryStalls::open() {
+            Ok(stalls) => Some(stalls),
+            Err(error) => {
+                log::debug!(err:% = error; "The kernel does not tell when memory is short, looking at it by the clock");
+                None
+            }
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// One look, and what follows from it. Returns how long to wait for the next.
+    async fn look(&mut self) -> Duration {
+        let has_changed = std::mem::take(&mut self.has_changed);
+        self.is_futile &= !has_changed;
+        let look = self.observe().await;
+        let (state, verdict) = judge(&self.parts.config.eviction, &self.state, &look.seen, self.now());
+        self.state = state;
+        self.publish(&verdict.pressure);
+        // What a pod has begun to do shows a little later.
+        let is_restless = has_changed || verdict.is_near || !verdict.pressure.is_empty();
+        let mut pause = if is_restless { FAST } else { SLOW };
+        pause = verdict.again_after.map_or(pause, |after| pause.min(after.max(SOON)));
+        if let Some(after) = self.keep_images(look.images, has_changed).await {
+            pause = pause.min(after.max(SOON));
+        }
+        if let Some(after) = self.enforce_limits(look.disks).await {
+            pause = pause.min(after);
+        }
+        match verdict.reclaim {
+            Some(threshold) => {
+                if self.reclaim(threshold, &look).await {
+                    pause = SOON;
+                }
+            }
+            None => self.told = None,
+        }
+        pause
+    }
+
+    /// Reads everything that there are thresholds for. What cannot be read is not judged.
+    async fn observe(&mut self) -> Look {
+        if self.places.is_none() {
+            match Rc::clone(&self.parts.runtime).places().await {
+                Ok(places) => self.places = Some(places),
+                Err(error) => log::debug!(err:% = error; "The runtime does not tell where images are"),
+            }
+        }
+        let node = self.parts.stats.node().await;
+        let (root, places) = (self.parts.config.root_dir.clone(), self.places.clone().unwrap_or_default());
+        let (mut look, root) = rt::blocking("file systems", move || disks(&root, &places)).await;
+        let mut see = |signal, capacity, available: Option<u64>| {
+            if let (Some(capacity), Some(available)) = (capacity, available) {
+                look.seen.insert(signal, Observation { capacity, available });
+            }
+        };
+        let less = |all: Option<u64>, part: Option<u64>| Some(all?.saturating_sub(part?));
+        see(
+            Signal::MemoryAvailable,
+            node.memory_total,
+            less(node.memory_total, node.usage.counted.working_set),
+        );
+        see(Signal::PidAvailable, node.max_pids, less(node.max_pids, node.pids));
+        if let Some((limit, used)) = pods_memory(&node) {
+            see(Signal::AllocatableMemoryAvailable, Some(limit), Some(limit.saturating_sub(used)));
+        }
+        let mut see_disk = |fs: &FileSystemFacts, bytes, inodes| {
+            see(bytes, Some(fs.capacity).filter(|capacity| *capacity > 0), Some(fs.available));
+            see(inodes, Some(fs.inodes).filter(|inodes| *inodes > 0), Some(fs.inodes_free));
+        };
+        if let Some(root) = root {
+            see_disk(&root, Signal::NodefsAvailable, Signal::NodefsInodesFree);
+        }
+        let images = look.images.filter(|_| look.disks.has_imagefs);
+        if let Some(images) = images {
+            see_disk(&images, Signal::ImagefsAvailable, Signal::ImagefsInodesFree);
+        }
+        look
+    }
+
+    /// Shows what the node is short of, and tells what is new.
+    fn publish(&self, pressure: &BTreeSet<Pressure>) {
+        let parts = &self.parts;
+        let news = parts.health.set_pressure(pressure, parts.clock.now());
+        if news.is_empty() {
+            return;
+        }
+        for of in news {
+            let event = of.event(pressure.contains(&of));
+            let message = format!("Node {} status is now: {event}", parts.events.node_name());
+            parts.events.node_event(EventType::Normal, event, &message);
+        }
+        parts.pods.set_short_of_disk(pressure.contains(&Pressure::Disk));
+        parts.pods.set_pressure(pressure.clone());
+    }
+}
+
+/// Limit and use of all pods' memory together, where there is a limit.
+fn pods_memory(node: &NodeUse) -> Option<(u64, u64)> {
+    let counted = &node.system.iter().find(|system| system.name == "pods")?.usage.counted;
+    Some((counted.memory_limit?, counted.working_set?))
+}
+
+/// The disks, and the node's own.
+fn disks(root: &Path, places: &DiskPlaces) -> (Look, Option<FileSystemFacts>) {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.dev());
+    let images = places.images.as_deref();
+    let of_images = images.and_then(device);
+    let of_layers = places.layers.as_deref().and_then(device).or(of_images);
+    let look = Look {
+        seen: Observations::new(),
+        images: images.and_then(|images| file_system(images).ok()),
+        disks: Disks {
+            has_imagefs: of_images.is_some() && of_images != device(root),
+            layers_with_images: of_layers == of_images,
+        },
+    };
+    (look, file_system(root).ok())
+}
+
+async fn stall(stalls: Option<&MemoryStalls>) {
+    match stalls {
+        Some(stalls) if stalls.next().await.is_ok() => {}
+        _ => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

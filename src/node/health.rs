@@ -1,0 +1,75 @@
+//! What others may see of the node's own state: what it is short of, and its images.
+//!
+//! Owns that, and who wants to hear of a change. Must not know how it is found out.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio::sync::{Notify, watch};
+
+use crate::reconcile::eviction::Pressure;
+use crate::runtime::RuntimeImage;
+use crate::types::Timestamp;
+
+/// See the module.
+#[derive(Default)]
+pub struct Health {
+    state: RefCell<State>,
+    version: watch::Sender<u64>,
+    asked: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    pressure: BTreeSet<Pressure>,
+    /// The last changes, for those that have changed.
+    since: BTreeMap<Pressure, Timestamp>,
+    images: Vec<RuntimeImage>,
+}
+
+impl Health {
+    /// Whether the node is short of it, and since when that is so; `None`: since its start.
+    #[must_use]
+    pub fn pressure(&self, of: Pressure) -> (bool, Option<Timestamp>) {
+        let state = self.state.borrow();
+        (state.pressure.contains(&of), state.since.get(&of).copied())
+    }
+
+    /// The images the runtime has, as of lately: whoever asks causes a look, for the next who asks.
+    #[must_use]
+    pub fn images(&self) -> Vec<RuntimeImage> {
+        self.asked.notify_one();
+        self.state.borrow().images.clone()
+    }
+
+    /// Changes whenever something in here does.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// Waits until somebody has asked for images.
+    pub(super) async fn asked(&self) {
+        self.asked.notified().await;
+    }
+
+    /// Returns what is new.
+    pub(super) fn set_pressure(&self, pressure: &BTreeSet<Pressure>, now: Timestamp) -> BTreeSet<Pressure> {
+        let mut state = self.state.borrow_mut();
+        let news: BTreeSet<Pressure> = state.pressure.symmetric_difference(pressure).copied().collect();
+        if !news.is_empty() {
+            state.since.extend(news.iter().map(|of| (*of, now)));
+            state.pressure.clone_from(pressure);
+            drop(state);
+            self.version.send_modify(|version| *version += 1);
+        }
+        news
+    }
+
+    pub(super) fn set_images(&self, images: Vec<RuntimeImage>) {
+        if self.state.borrow().images != images {
+            self.state.borrow_mut().images = images;
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Images that go: when they are looked at, and how they are removed.
+//!
+//! Owns what is remembered of them. Which go is `reconcile::image_gc`'s to say. The list of images is read when the disk is too
+//! full, when a pod has changed (at most each five minutes, upstream's period), and when an image's time is up.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::{NodeKeeper, Pending};
+use crate::api::pod::Pod;
+use crate::events::EventType;
+use crate::logging::chain;
+use crate::metrics::{self, Family};
+use crate::reconcile::containers::all_with_ephemeral;
+use crate::reconcile::eviction::is_resolved;
+use crate::reconcile::image_gc::{ImageHistory, ImagePlan, named_ids, too_little};
+use crate::reconcile::status::is_terminal;
+use crate::runtime::{DiskPlaces, Runtime, RuntimeError, RuntimeImage};
+use crate::sys::node::FileSystemFacts;
+
+static COLLECTED: Family = Family::counter(
+    "kubelet_image_garbage_collected_total",
+    "Images removed because nobody used them: for want of room, or for their age",
+    &["reason"],
+);
+
+/// Upstream's period.
+const PERIOD: Duration = Duration::from_secs(300);
+/// A list that somebody wants to see is not older (upstream's cache).
+const SHOWN_FOR: Duration = Duration::from_secs(30);
+
+/// A runtime, as far as its images go.
+pub trait NodeRuntime {
+    /// Where its disks are.
+    fn places(self: Rc<Self>) -> Pending<Result<DiskPlaces, RuntimeError>>;
+    /// Its images.
+    fn images(self: Rc<Self>) -> Pending<Result<Vec<RuntimeImage>, RuntimeError>>;
+    /// What containers, running or not, call their images.
+    fn used_images(self: Rc<Self>) -> Pending<Result<BTreeSet<String>, RuntimeError>>;
+    /// The ids these references stand for; those of images that are not there are left out.
+    fn ids_of(
+        self: Rc<Self>,
+        references: BTreeSet<String>,
+    ) -> Pending<Result<BTreeSet<String>, RuntimeError>>;
+    /// Removes one, by id.
+    fn remove(self: Rc<Self>, id: String) -> Pending<Result<Option<u64>, RuntimeError>>;
+}
+
+impl<R: Runtime> NodeRuntime for R {
+    fn places(self: Rc<Self>) -> Pending<Result<DiskPlaces, RuntimeError>> {
+        Box::pin(async move { self.disk_places().await })
+    }
+
+    fn images(self: Rc<Self>) -> Pending<Result<Vec<RuntimeImage>, RuntimeError>> {
+        Box::pin(async move { self.list_images().await })
+    }
+
+    fn used_images(self: Rc<Self>) -> Pending<Result<BTreeSet<String>, RuntimeError>> {
+        Box::pin(async move {
+            let containers = self.list_containers(None).await?;
+            Ok(containers.into_iter().flat_map(|container| [container.image_id, container.image]).collect())
+        })
+    }
+
+    fn ids_of(
+        self: Rc<Self>,
+        references: BTreeSet<String>,
+    ) -> Pending<Result<BTreeSet<String>, RuntimeError>> {
+        Box::pin(async move {
+            let mut ids = BTreeSet::new();
+            for reference in references {
+                ids.extend(self.image_status(&reference).await?.map(|image| image.id));
+            }
+            Ok(ids)
+        })
+    }
+
+    fn remove(self: Rc<Self>, id: String) -> Pending<Result<Option<u64>, RuntimeError>> {
+        Box::pin(async move { self.remove_image(&id).await })
+    }
+}
+
+/// What is remembered.
+#[derive(Default)]
+pub(super) struct Images {
+    history: ImageHistory,
+    /// When they were looked at last.
+    looked: Option<Duration>,
+    /// When room was made last, or could not be made.
+    freed: Option<Duration>,
+    /// When time alone makes a difference.
+    again_at: Option<Duration>,
+    /// Something has changed since the last look.
+    is_dirty: bool,
+    /// There was too little to remove, and nothing has changed since.
+    is_futile: bool,
+    /// Trouble with making room has been told, by upstream's reason.
+    told: Option<&'static str>,
+}
+
+impl NodeKeeper {
+    /// Removes what is too old, and what the disk has no room for. Returns after how long that should be looked at again.
+    pub(super) async fn keep_images(
+        &mut self,
+        disk: Option<FileSystemFacts>,
+        has_changed: bool,
+    ) -> Option<Duration> {
+        let limits = self.parts.config.images;
+        if limits.is_off() {
+            return None;
+        }
+        let now = self.now();
+        let rested = |last: Option<Duration>| last.is_none_or(|last| now.saturating_sub(last) >= PERIOD);
+        self.images.is_dirty |= has_changed;
+        self.images.is_futile &= !has_changed;
+        let excess = disk.and_then(|disk| limits.excess(disk.capacity, disk.available));
+        let is_due = self.images.again_at.is_some_and(|at| now >= at);
+        let frees = excess.is_some() && (is_due || rested(self.images.freed) && !self.images.is_futile);
+        if excess.is_none() {
+            self.images.told = None;
+        }
+        if frees
+            || is_due
+            || self.images.is_dirty && rested(self.images.looked)
+            || self.images.looked.is_none()
+        {
+            self.images.again_at = None;
+            match self.collect(if frees { excess } else { None }).await {
+                Ok(()) => {}
+                Err(error) if frees || is_due => self.tell_images("ImageGCFailed", &chain(&error)),
+                Err(error) => log::debug!(err = chain(&error); "The runtime does not tell of its images"),
+            }
+        }
+        self.images.again_at.map(|at| at.saturating_sub(self.now()))
+    }
+
+    async fn collect(&mut self, wanted: Option<u64>) -> Result<(), RuntimeError> {
+        let mut plan = self.plan().await?;
+        let now = self.now();
+        if !plan.old.is_empty() || wanted.is_some() && !plan.removable.is_empty() {
+            plan = self.spare_wanted(plan).await?;
+        }
+        for id in std::mem::take(&mut plan.old) {
+            self.remove(&id, 0, "age").await?;
+        }
+        let mut freed = 0;
+        if let Some(wanted) = wanted {
+            self.images.freed = Some(now);
+            for (id, size) in &plan.removable {
+                if freed >= wanted {
+                    break;
+                }
+                freed += self.remove(id, *size, "space").await?;
+            }
+            self.images.is_futile = freed < wanted;
+            if freed < wanted {
+                self.tell_images("FreeDiskSpaceFailed", &too_little(wanted, freed));
+            }
+        }
+        // Only what has a deadline of its own is worth waking up for.
+        let is_awaited =
+            wanted.is_some_and(|wanted| freed < wanted) || !self.parts.config.images.maximum_age.is_zero();
+        self.images.again_at = plan.again_after.filter(|_| is_awaited).map(|after| now.saturating_add(after));
+        Ok(())
+    }
+
+    /// Looks at all images and what is used of them.
+    async fn plan(&mut self) -> Result<ImagePlan, RuntimeError> {
+        let runtime = &self.parts.runtime;
+        let images = Rc::clone(runtime).images().await?;
+        let names = Rc::clone(runtime).used_images().await?;
+        let (now, used) = (self.now(), named_ids(&images, &names));
+        self.images.history.observe(&images, &used, now);
+        (self.images.looked, self.images.is_dirty) = (Some(now), false);
+        let plan = self.images.history.plan(&images, &used, &self.parts.config.images, now);
+        self.parts.health.set_images(images);
+        Ok(plan)
+    }
+
+    /// The plan without images that a pod wants which has not ended, whether or not it has a container now: nobody may be there to
+    /// bring them again. The kubelet spares those of containers alone.
+    async fn spare_wanted(&self, mut plan: ImagePlan) -> Result<ImagePlan, RuntimeError> {
+        let pods = self.parts.statuses.everybody();
+        let wanted = pods.iter().filter(|pod| !is_terminal(&pod.status)).flat_map(named).collect();
+        let ids = Rc::clone(&self.parts.runtime).ids_of(wanted).await?;
+        plan.old.retain(|id| !ids.contains(id));
+        plan.removable.retain(|(id, _)| !ids.contains(id));
+        Ok(plan)
+    }
+
+    /// Returns the bytes that came free, or the image's size where nobody knows.
+    async fn remove(&self, id: &str, size: u64, why: &str) -> Result<u64, RuntimeError> {
+        log::info!(imageID = id, reason = why; "Removing image nobody uses");
+        let freed = Rc::clone(&self.parts.runtime).remove(id.to_owned()).await?;
+        metrics::count(&COLLECTED, &[why]);
+        Ok(freed.unwrap_or(size))
+    }
+
+    /// Removes images one after the other until no threshold is met any more. `true` when that was enough.
+    pub(super) async fn free_for_thresholds(&mut self) -> bool {
+        let plan = match self.plan().await {
+            Ok(plan) if plan.removable.is_empty() => return false,
+            Ok(plan) => self.spare_wanted(plan).await,
+            Err(error) => Err(error),
+        };
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(error) => {
+                self.tell_images("ImageGCFailed", &chain(&error));
+                return false;
+            }
+        };
+        for (id, size) in &plan.removable {
+            if let Err(error) = self.remove(id, *size, "space").await {
+                self.tell_images("ImageGCFailed", &chain(&error));
+                continue;
+            }
+            let look = self.observe().await;
+            if is_resolved(&self.parts.config.eviction, &look.seen) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Somebody wants to see the images.
+    pub(super) async fn show_images(&mut self) {
+        let now = self.now();
+        if self.images.looked.is_some_and(|looked| now.saturating_sub(looked) < SHOWN_FOR) {
+            return;
+        }
+        if let Err(error) = self.plan().await {
+            log::debug!(err:% = error; "The runtime does not tell which images there are");
+        }
+    }
+
+    /// Once, until there is room again: a full disk would be written to each time.
+    fn tell_images(&mut self, reason: &'static str, message: &str) {
+        if self.images.told.replace(reason) != Some(reason) {
+            self.parts.events.node_event(EventType::Warning, reason, message);
+        }
+    }
+}
+
+/// What the pod calls its images.
+fn named(pod: &Pod) -> impl Iterator<Item = String> {
+    let containers = all_with_ephemeral(pod).map(|(container, _)| container.image.clone());
+    let volumes = pod.spec.volumes.iter().filter_map(|volume| Some(volume.image.as_ref()?.reference.clone()));
+    containers.chain(volumes).filter(|name| !name.is_empty())
+}

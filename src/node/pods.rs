@@ -1,0 +1,136 @@
+//! Pods that go, one at a time.
+//!
+//! Owns the order of steps: what nobody needs first, then the pod whose turn it is, then waiting until all it held is free.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::{Look, NodeKeeper, usage};
+use crate::api::pod::Pod;
+use crate::events::EventType;
+use crate::mailbox::Eviction;
+use crate::metrics::{self, Family};
+use crate::reconcile::admission::is_rejected;
+use crate::reconcile::eviction::limits::{exceeded, has_limits};
+use crate::reconcile::eviction::rank::{
+    Disks, IMMEDIATELY, PodUse, grace_seconds, is_candidate, message, rank,
+};
+use crate::reconcile::eviction::{Pressure, Signal, Threshold};
+use crate::types::PodUid;
+
+static EVICTIONS: Family = Family::counter(
+    "kubelet_evictions",
+    "Pods that had to go, by what there was too little of",
+    &["eviction_signal"],
+);
+
+/// Limits of local storage are looked at this often, while a pod has one: a look walks its directories.
+const LIMITS_PERIOD: Duration = Duration::from_secs(60);
+/// Upstream: for a kill, and for what is left of the pod.
+const SHORTEST_KILL: Duration = Duration::from_secs(10);
+const LONGEST_CLEAN_UP: Duration = Duration::from_secs(30);
+
+impl NodeKeeper {
+    /// Does something about a threshold. `true`: something has been done, and what came of it should be looked at.
+    pub(super) async fn reclaim(&mut self, threshold: Threshold, look: &Look) -> bool {
+        let signal = threshold.signal;
+        let is_news = self.told.replace(signal) != Some(signal);
+        if is_news {
+            let message = format!("Attempting to reclaim {}", signal.resource());
+            self.parts.events.node_event(EventType::Warning, "EvictionThresholdMet", &message);
+        }
+        if self.is_futile {
+            return false;
+        }
+        if signal.pressure() == Pressure::Disk {
+            if is_news {
+                // Workers remove dead containers now; that may be enough.
+                return true;
+            }
+            if frees_images(signal, look.disks) && self.free_for_thresholds().await {
+                return true;
+            }
+        }
+        let evicted = self.evict_one(threshold, look).await;
+        self.is_futile = !evicted;
+        evicted
+    }
+
+    async fn evict_one(&mut self, threshold: Threshold, look: &Look) -> bool {
+        let pods = self.candidates();
+        if pods.is_empty() {
+            log::debug!(signal = threshold.signal.name(); "No pod may go");
+            return false;
+        }
+        let usage = self.measure().await;
+        let with_usage = pods.iter().map(|pod| (pod, usage.get(&pod.metadata.uid)));
+        let ranked = rank(threshold.signal, with_usage, look.disks);
+        let Some(pod) = ranked.first() else { return false };
+        let message = message(pod, usage.get(&pod.metadata.uid), &threshold, &look.seen);
+        let grace = grace_seconds(pod, &threshold, self.parts.config.eviction.max_pod_grace_seconds);
+        self.evict(pod, message, grace, threshold.signal.name()).await;
+        true
+    }
+
+    /// Pods that may go and hold something.
+    fn candidates(&self) -> Vec<Pod> {
+        let mut pods = self.parts.statuses.everybody();
+        pods.retain(|pod| is_candidate(pod) && !is_rejected(&pod.status));
+        pods
+    }
+
+    async fn measure(&self) -> BTreeMap<PodUid, PodUse> {
+        match (self.parts.measure)().await {
+            Ok(summary) => summary.pods.iter().map(|pod| (pod.pod.uid.clone(), usage::of_pod(pod))).collect(),
+            Err(error) => {
+                log::warn!(err = error; "Nobody tells what pods use");
+                BTreeMap::new()
+            }
+        }
+    }
+
+    /// Ends a pod and waits until all it held is free, but not for ever.
+    async fn evict(&self, pod: &Pod, message: String, grace_seconds: i64, signal: &str) {
+        log::info!(pod:% = pod.pod_ref(), signal = signal, graceSeconds = grace_seconds; "Evicting pod");
+        metrics::count(&EVICTIONS, &[signal]);
+        let (done, ended) = oneshot::channel();
+        self.parts.pods.evict(&pod.metadata.uid, Eviction { message, grace_seconds, done });
+        let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or_default());
+        let patience = SHORTEST_KILL.max(grace * 3 / 2) + LONGEST_CLEAN_UP;
+        if tokio::time::timeout(patience, ended).await.is_err() {
+            log::warn!(pod:% = pod.pod_ref(); "An evicted pod takes long to end");
+        }
+    }
+
+    /// Lets go of pods that use more of the disk than they may. Returns when to look again, if anybody has a limit.
+    pub(super) async fn enforce_limits(&mut self, disks: Disks) -> Option<Duration> {
+        if !self.parts.config.isolates_storage {
+            return None;
+        }
+        let mut pods = self.candidates();
+        pods.retain(has_limits);
+        if pods.is_empty() {
+            return None;
+        }
+        let now = self.now();
+        if now >= self.limits_at {
+            let usage = self.measure().await;
+            for pod in &pods {
+                let why = usage.get(&pod.metadata.uid).and_then(|usage| exceeded(pod, usage, disks));
+                if let Some((signal, message)) = why {
+                    self.evict(pod, message, IMMEDIATELY, signal).await;
+                }
+            }
+            self.limits_at = self.now().saturating_add(LIMITS_PERIOD);
+        }
+        Some(self.limits_at.saturating_sub(now))
+    }
+}
+
+/// Images are on the disk that is short of something.
+fn frees_images(signal: Signal, disks: Disks) -> bool {
+    let of_images = matches!(signal, Signal::ImagefsAvailable | Signal::ImagefsInodesFree);
+    of_images || !disks.has_imagefs
+}

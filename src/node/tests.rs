@@ -1,0 +1,198 @@
+//! Images and a full disk, against a simulated runtime.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::*;
+use crate::api::decode::decode;
+use crate::api::pod::Pod;
+use crate::cgroup::CgroupConfig;
+use crate::mailbox::Eviction;
+use crate::objects::LocalObjects;
+use crate::reconcile::eviction::{ThresholdTexts, thresholds};
+use crate::reconcile::resources::CgroupLayout;
+use crate::runtime::CgroupDriver;
+use crate::runtime::fake::{FakeImage, FakeRuntime};
+use crate::stats::StatsConfig;
+use crate::store::{Mode, OpenOptions, StoreHandle};
+use crate::types::{PodUid, Timestamp};
+
+/// Notes who has to go.
+#[derive(Default)]
+struct Notes(RefCell<Vec<String>>);
+
+impl PodPressure for Notes {
+    fn evict(&self, uid: &PodUid, _: Eviction) {
+        self.0.borrow_mut().push(uid.to_string());
+    }
+
+    fn set_pressure(&self, _: BTreeSet<Pressure>) {}
+
+    fn set_short_of_disk(&self, _: bool) {}
+}
+
+struct Bench {
+    fake: FakeRuntime,
+    keeper: NodeKeeper,
+    events: EventRecorder,
+    statuses: Rc<StatusManager>,
+    gone: Rc<Notes>,
+}
+
+/// A node whose disk of images is too full at 85 %, and whose own disk at 100 % less one byte: whatever there is, it is short.
+fn bench(hard: &str) -> Bench {
+    let clock = Clock::manual(Timestamp::from_secs(1_795_190_400));
+    let fake = FakeRuntime::new(clock.clone(), 1);
+    let options = OpenOptions { mode: Mode::Inline, ..OpenOptions::default() };
+    let store = StoreHandle::open_in_memory(options).unwrap();
+    let events = EventRecorder::new("n".into(), clock.clone(), store.clone(), vec![]);
+    let statuses = Rc::new(StatusManager::new(store, BTreeMap::new()));
+    let texts = ThresholdTexts {
+        hard: [("nodefs.available".to_owned(), hard.to_owned())].into(),
+        ..ThresholdTexts::default()
+    };
+    let config = NodeConfig {
+        eviction: EvictionConfig { thresholds: thresholds(&texts), ..EvictionConfig::default() },
+        images: ImageLimits { minimum_age: Duration::ZERO, ..ImageLimits::default() },
+        root_dir: PathBuf::from("/"),
+        ..NodeConfig::default()
+    };
+    let cgroup = CgroupConfig { mount: PathBuf::from("/nowhere"), v2: true, driver: CgroupDriver::Cgroupfs };
+    let stats = StatsConfig {
+        node_name: "n".to_owned(),
+        cgroup,
+        layout: CgroupLayout { driver: CgroupDriver::Cgroupfs, root: "/".to_owned(), per_qos: true },
+        proc: PathBuf::from("/nowhere"),
+        root_dir: PathBuf::from("/"),
+        pod_logs_dir: PathBuf::from("/nowhere"),
+    };
+    let objects = Rc::new(LocalObjects::new(PathBuf::from("/nowhere")));
+    let gone = Rc::new(Notes::default());
+    let parts = NodeParts {
+        config,
+        clock: clock.clone(),
+        events: events.clone(),
+        statuses: Rc::clone(&statuses),
+        health: Rc::default(),
+        pods: Rc::<Notes>::clone(&gone),
+        runtime: Rc::new(fake.clone()),
+        stats: Stats::new(stats, objects, clock),
+        measure: Rc::new(|| Box::pin(async { Ok(Summary::default()) })),
+    };
+    Bench { fake, keeper: NodeKeeper::new(parts), events, statuses, gone }
+}
+
+impl Bench {
+    fn add(&self, name: &str, mib: u64) {
+        let image = FakeImage { size_bytes: mib << 20, ..FakeImage::named(name) };
+        self.fake.change(|world, _| world.images.insert(name.to_owned(), image));
+    }
+
+    fn left(&self) -> Vec<String> {
+        self.fake.world().images.keys().cloned().collect()
+    }
+
+    /// Wanted, and not there yet.
+    fn want(&self, name: &str, image: &str, source: &str) {
+        let raw = json!({"metadata": {"name": name, "namespace": "default", "uid": name,
+            "annotations": {"kubernetes.io/config.source": source}},
+            "spec": {"containers": [{"name": "c", "image": image}]}, "status": {"phase": "Running"}});
+        let pod: Pod = decode(raw).unwrap().object;
+        self.statuses.set(&Rc::new(pod.clone()), pod.status);
+    }
+
+    async fn look(&mut self, available_mib: u64) -> Option<Duration> {
+        let disk = FileSystemFacts {
+            capacity: 100 << 20,
+            available: available_mib << 20,
+            ..FileSystemFacts::default()
+        };
+        self.keeper.keep_images(Some(disk), true).await
+    }
+
+    fn told(&self, reason: &str) -> u32 {
+        self.events.recent().iter().filter(|event| event.key.reason == reason).map(|event| event.count).sum()
+    }
+}
+
+fn run<F: Future>(test: F) -> F::Output {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    rt::run_jobs_inline();
+    tokio::task::LocalSet::new().block_on(&runtime, test)
+}
+
+#[test]
+fn a_full_disk_is_freed_of_as_many_images_as_needed_and_of_none_that_a_pod_wants() {
+    run(async {
+        let mut bench = bench("1");
+        for (name, mib) in [("a", 3), ("b", 3), ("c", 3), ("wanted", 50)] {
+            bench.add(name, mib);
+        }
+        bench.want("p", "wanted", "file");
+        bench.look(20).await;
+        assert_eq!(bench.left().len(), 4, "the disk is not too full");
+        bench.look(15).await;
+        assert_eq!(bench.left(), ["c", "wanted"], "5 MiB were to be freed");
+        bench.look(15).await;
+        assert_eq!(bench.left(), ["c", "wanted"], "not again within five minutes");
+        tokio::time::advance(Duration::from_secs(300)).await;
+        bench.look(1).await;
+        assert_eq!((bench.left(), bench.told("FreeDiskSpaceFailed")), (vec!["wanted".to_owned()], 1));
+        tokio::time::advance(Duration::from_secs(300)).await;
+        bench.look(1).await;
+        assert_eq!(bench.told("FreeDiskSpaceFailed"), 1, "told once, until there is room");
+        bench.look(50).await;
+        tokio::time::advance(Duration::from_secs(300)).await;
+        bench.look(1).await;
+        assert_eq!(bench.told("FreeDiskSpaceFailed"), 2);
+    });
+}
+
+#[test]
+fn an_image_that_is_too_young_is_come_back_for() {
+    run(async {
+        let mut bench = bench("1");
+        bench.keeper.parts.config.images.minimum_age = Duration::from_secs(120);
+        bench.look(50).await;
+        bench.add("new", 5);
+        let again = bench.look(10).await;
+        assert_eq!((bench.left().len(), again), (1, Some(Duration::from_secs(120))));
+        tokio::time::advance(Duration::from_secs(120)).await;
+        bench.look(10).await;
+        assert!(bench.left().is_empty());
+    });
+}
+
+#[test]
+fn nobody_is_evicted_while_images_are_enough_and_one_at_a_time_after_that() {
+    run(async {
+        // The disk of this machine has more than nothing free: one image is enough.
+        let mut enough = bench("1");
+        enough.add("a", 1);
+        enough.add("b", 1);
+        enough.want("may-go", "x", "api");
+        let threshold = enough.keeper.parts.config.eviction.thresholds[0];
+        let look = enough.keeper.observe().await;
+        assert!(enough.keeper.reclaim(threshold, &look).await, "dead containers first");
+        assert_eq!((enough.left().len(), enough.gone.0.borrow().len()), (2, 0));
+        assert!(enough.keeper.reclaim(threshold, &look).await);
+        assert_eq!((enough.left().len(), enough.gone.0.borrow().len()), (1, 0));
+
+        // No disk has as much: all images go, and then pods.
+        let mut short = bench("4Ei");
+        short.add("a", 1);
+        for (name, source) in [("b-may-go", "api"), ("a-may-go", "api"), ("stays", "file")] {
+            short.want(name, "x", source);
+        }
+        let look = short.keeper.observe().await;
+        let threshold = short.keeper.parts.config.eviction.thresholds[0];
+        assert!(short.keeper.reclaim(threshold, &look).await && short.gone.0.borrow().is_empty());
+        assert!(short.keeper.reclaim(threshold, &look).await);
+        assert!(short.left().is_empty());
+        assert_eq!(short.gone.0.borrow().len(), 1);
+        assert_eq!(short.told("EvictionThresholdMet"), 1);
+    });
+}

@@ -1,0 +1,76 @@
+//! The kernel's log, line by line, and its word that memory is short.
+//!
+//! Owns both descriptors. Must not know what is looked for.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::libc;
+
+use super::reactor::Polled;
+
+/// A record is no longer than this (`PRINTK_MESSAGE_MAX` and its header).
+const LONGEST: usize = 8192;
+/// Somebody waited for memory for a tenth of a second within one.
+const STALL: &str = "some 100000 1000000\0";
+
+/// `/dev/kmsg` from now on.
+#[derive(Debug)]
+pub struct KernelLog(Polled);
+
+impl KernelLog {
+    /// # Errors
+    /// There is none, or it may not be read.
+    pub fn open() -> io::Result<Self> {
+        let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open("/dev/kmsg")?;
+        file.seek(SeekFrom::End(0))?;
+        Polled::readable(OwnedFd::from(file)).map(Self)
+    }
+
+    /// The next line, without its header. What was overwritten before it was read is passed over.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub async fn next(&self) -> io::Result<String> {
+        loop {
+            let mut record = vec![0; LONGEST];
+            let read =
+                |fd: std::os::fd::BorrowedFd<'_>| File::from(fd.try_clone_to_owned()?).read(&mut record);
+            match self.0.read_with(read).await {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => {
+                    let text = String::from_utf8_lossy(&record[..length]);
+                    let line = text.split_once(';').map_or(&*text, |(_, line)| line);
+                    return Ok(line.lines().next().unwrap_or_default().to_owned());
+                }
+                Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Told by the kernel when memory is short (`/proc/pressure/memory`, 5.2 and later).
+#[derive(Debug)]
+pub struct MemoryStalls(Polled);
+
+impl MemoryStalls {
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn open() -> io::Result<Self> {
+        let options = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).to_owned();
+        let mut file = options.open("/proc/pressure/memory")?;
+        file.write_all(STALL.as_bytes())?;
+        Polled::urgent(OwnedFd::from(file)).map(Self)
+    }
+
+    /// Waits for the next time.
+    ///
+    /// # Errors
+    /// The reactor is gone.
+    pub async fn next(&self) -> io::Result<()> {
+        self.0.wait_urgent().await
+    }
+}
