@@ -1,8 +1,10 @@
-//! Compiles `proto/` with protox, so that a build needs no protoc and no package of the system.
+//! Compiles `proto/` with protox, so that a build needs no protoc and no package of the system, and packs the table of the API's types.
 //!
 //! Server code is generated too: it is generic, so what nobody instantiates never reaches the binary.
 
 use std::error::Error;
+use std::io::Write;
+use std::path::Path;
 
 /// Compiled together; their imports are looked up in `ROOT`.
 const FILES: [&str; 4] = [
@@ -13,6 +15,9 @@ const FILES: [&str; 4] = [
 ];
 const ROOT: &str = "proto";
 
+/// The types of the local API; `src/localapi/schema.rs` reads what becomes of them.
+const SCHEMA: &str = "src/localapi/schema";
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");
     // At a fixed address: a second copy of the program (a pod's monitor) then has no relocations of its own to make, which
@@ -20,8 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if std::env::var("PROFILE").as_deref() == Ok("release") {
         println!("cargo:rustc-link-arg-bins=-no-pie");
         // It aborts when it panics: tables for unwinding would be an eighth of it (docs/adr/0018).
-        let script =
-            std::path::Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("packaging/no-unwind.ld");
+        let script = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("packaging/no-unwind.ld");
         println!("cargo:rerun-if-changed={}", script.display());
         println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
         println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
@@ -36,5 +40,29 @@ fn main() -> Result<(), Box<dyn Error>> {
         .generate_default_stubs(true)
         .emit_rerun_if_changed(false)
         .compile_fds(descriptors)?;
-    Ok(())
+    pack_schema()
+}
+
+/// All tables without what is for their readers: the length as four bytes, least significant first, then a zlib stream.
+fn pack_schema() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed={SCHEMA}");
+    let files = std::fs::read_dir(SCHEMA)?.collect::<Result<Vec<_>, _>>()?;
+    let mut paths: Vec<_> = files.into_iter().map(|file| file.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt"));
+    paths.sort();
+    let mut table = String::new();
+    for path in paths {
+        for line in std::fs::read_to_string(path)?.lines() {
+            if !line.is_empty() && !line.starts_with('#') {
+                table.push_str(line);
+                table.push('\n');
+            }
+        }
+    }
+    let mut packed = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(table.as_bytes())?;
+    let packed = packed.finish()?;
+    let length = u32::try_from(table.len())?.to_le_bytes();
+    let out = std::env::var("OUT_DIR")?;
+    Ok(std::fs::write(Path::new(&out).join("schema.z"), [&length[..], &packed[..]].concat())?)
 }

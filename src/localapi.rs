@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod columns;
 mod connect;
 pub mod discovery;
+mod gnostic;
 mod metrics;
 pub mod node;
 pub mod objects;
@@ -20,6 +21,7 @@ mod protobuf;
 mod read;
 pub mod resource;
 mod review;
+pub mod schema;
 pub mod selector;
 pub mod shape;
 pub mod status;
@@ -30,7 +32,7 @@ pub mod write;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use hyper::header::ACCEPT;
+use hyper::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 
@@ -131,9 +133,9 @@ impl LocalApi {
             Asked::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
             Asked::Version => return Ok(found(&discovery::version())),
             Asked::OpenApi(path) => {
-                return openapi::document(&path)
-                    .map(|document| found(&document))
-                    .ok_or_else(status::no_such_path);
+                let answer = openapi::answer(&path, openapi::wants_binary(&accept));
+                let may_be_kept = openapi::names_hash(visit.request.uri().query().unwrap_or_default());
+                return answer.map(|answer| described(answer, may_be_kept)).ok_or_else(status::no_such_path);
             }
         };
         Ok(match shape::aggregated(&accept) {
@@ -201,6 +203,28 @@ fn accept<B>(request: &Request<B>) -> String {
 
 fn found(object: &Value) -> Response<Body> {
     body::object(StatusCode::OK, object)
+}
+
+fn described(answer: openapi::Answer, may_be_kept: bool) -> Response<Body> {
+    let mut document = match answer {
+        openapi::Answer::Index(index) => return found(&index),
+        openapi::Answer::Document(document) => document,
+    };
+    let (pieces, body) = Body::in_pieces();
+    let mut response = body::response(StatusCode::OK, document.content_type(), body);
+    if may_be_kept {
+        // As long as kubectl keeps what it learns of a server: six hours.
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=21600"));
+    }
+    crate::rt::spawn("OpenAPI for a client", async move {
+        while let Some(piece) = document.next_piece() {
+            // A client that has gone ends it.
+            if pieces.send(Ok(piece.into())).await.is_err() {
+                return;
+            }
+        }
+    });
+    response
 }
 
 /// `/livez`, `/readyz`: as the kubelet's own `/healthz`.

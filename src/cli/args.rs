@@ -147,7 +147,9 @@ pub enum UsageError {
         allowed: &'static str,
     },
     /// None of what there is, nor a short name of it.
-    #[error("the agent shows pods, configmaps, secrets and persistentvolumeclaims (pvc), not {given:?}")]
+    #[error(
+        "the agent shows pods, nodes, configmaps, secrets and persistentvolumeclaims (pvc), not {given:?}"
+    )]
     Resource {
         /// As given.
         given: String,

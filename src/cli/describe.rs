@@ -1,9 +1,10 @@
-//! `agent describe pod`: everything about a pod on one page, as kubectl prints it.
+//! `agent describe`: everything about a pod or the node on one page, as kubectl prints it.
 //!
 //! Owns the command and the page's outline. Must not know where the report came from. What a Secret holds is not on a pod's
 //! page.
 
 mod containers;
+mod node;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -22,10 +23,10 @@ use crate::server::report::EventReport;
 use crate::types::Timestamp;
 
 const HELP: &str = "\
-Show everything about a pod, as kubectl does: what was asked for, how it goes, and what happened; or a ConfigMap, a
-Secret or a claim.
+Show everything about a pod, as kubectl does: what was asked for, how it goes, and what happened; or the node, a
+ConfigMap, a Secret or a claim.
 
-Usage: agent describe pod|configmap|secret|pvc [NAME...] [options]
+Usage: agent describe pod|node|configmap|secret|pvc [NAME...] [options]
 
 NAME may be the beginning of a name. Without a name all of the namespace are shown.
 
@@ -50,6 +51,9 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     if options.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
+    }
+    if options.words.first().is_some_and(|word| node::is_meant(word)) {
+        return node::run(&options, environment);
     }
     let (resource, names) = get::names(&options, get::stored).map_err(|error| match error {
         UsageError::NoResource => CliError::Usage(UsageError::NothingToDescribe),
@@ -119,7 +123,13 @@ fn page(pod: &Pod, events: &[EventReport], now: Timestamp) -> String {
     let selectors = pod.spec.node_selector.iter().map(|(name, value)| format!("{name}={value}"));
     several(&mut out, "Node-Selectors", selectors.collect());
     tolerations(&mut out, &pod.spec.tolerations);
-    event_table(&mut out, pod, events, now);
+    let metadata = &pod.metadata;
+    let own = events.iter().filter(|event| {
+        let object = &event.involved_object;
+        // Also those of an earlier version: a static pod that was changed has another uid.
+        object.kind == "Pod" && object.namespace == metadata.namespace && object.name == metadata.name
+    });
+    event_table(&mut out, own.collect(), now);
     out.finish()
 }
 
@@ -263,16 +273,7 @@ fn toleration_line(toleration: &Toleration) -> String {
     format!("{what}{exists}{}", time.unwrap_or_default())
 }
 
-fn event_table(out: &mut Tabbed, pod: &Pod, events: &[EventReport], now: Timestamp) {
-    let metadata = &pod.metadata;
-    let mut own: Vec<&EventReport> = events
-        .iter()
-        .filter(|event| {
-            let object = &event.involved_object;
-            // Also those of an earlier version: a static pod that was changed has another uid.
-            object.kind == "Pod" && object.namespace == metadata.namespace && object.name == metadata.name
-        })
-        .collect();
+fn event_table(out: &mut Tabbed, mut own: Vec<&EventReport>, now: Timestamp) {
     if own.is_empty() {
         return out.line(0, "Events:\t<none>");
     }

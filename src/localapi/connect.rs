@@ -30,6 +30,7 @@ pub(super) async fn pod(
         return Err(Failure::new(405, "MethodNotAllowed", "Debug endpoints are disabled."));
     }
     let parameters = route::parameters(visit.request.uri().query().unwrap_or_default());
+    let parameters = in_kubelets_words(parameters);
     let asked = PodName { namespace: namespace.to_owned(), name: name.to_owned(), uid: None };
     let target = || -> Result<Target, Failure> {
         let container = container(&pod, &parameters)?;
@@ -59,6 +60,20 @@ pub(super) async fn pod(
     let Visit { request, served, place, .. } = visit;
     let answered = outcome(request, route, &api.node, served, &api.clock, place).await;
     answered.map_err(|(code, message)| failed(code, &message, wanted))
+}
+
+/// Parameters that say yes or no.
+const FLAGS: [&str; 7] = ["follow", "previous", "stderr", "stdin", "stdout", "timestamps", "tty"];
+
+/// An API server takes more words for yes than a kubelet: everything but 0 and false. Python's client says True.
+fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
+    for (name, value) in &mut parameters {
+        if FLAGS.contains(&name.as_str()) {
+            let is_no = value == "0" || value.eq_ignore_ascii_case("false");
+            (if is_no { "false" } else { "true" }).clone_into(value);
+        }
+    }
+    parameters
 }
 
 /// Who went into a container, for those who ask later.
@@ -153,6 +168,15 @@ mod tests {
     fn chosen(pod: serde_json::Value, query: &str) -> Result<String, String> {
         let pod: Pod = decode(pod).unwrap().object;
         container(&pod, &route::parameters(query)).map_err(|failure| failure.message)
+    }
+
+    #[test]
+    fn yes_and_no_are_read_as_an_api_server_reads_them() {
+        let query =
+            "stdout=True&stderr=1&stdin=False&tty=0&follow=&previous=FALSE&timestamps=yes&command=True";
+        let read = in_kubelets_words(route::parameters(query));
+        let words: Vec<&str> = read.iter().map(|(_, value)| value.as_str()).collect();
+        assert_eq!(words, ["true", "true", "false", "false", "true", "false", "true", "True"]);
     }
 
     #[test]

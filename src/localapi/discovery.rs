@@ -1,5 +1,4 @@
-//! What this API serves, told to clients: both of discovery's forms, the release, and as much of OpenAPI as clients need to know
-//! what parameters are understood.
+//! What this API serves, told to clients: both of discovery's forms, and the release.
 //!
 //! Owns the shapes. Pure: everything is read from the table of resources. Must not know who asks.
 

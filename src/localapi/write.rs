@@ -10,6 +10,7 @@ mod kept;
 mod new;
 mod protobuf;
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use hyper::body::Incoming;
@@ -19,8 +20,10 @@ use serde_json::Value;
 
 use super::LocalApi;
 use super::patch::managed::Writer;
+use super::patch::schema::Shape;
 use super::path::Wanted;
 use super::resource::{Store, Verb};
+use super::schema::Schema;
 use super::status::{self, Cause, Failure};
 use crate::pod_config::PodConfig;
 use crate::pod_config::edit::{ApiChange, EditError};
@@ -57,6 +60,8 @@ pub(super) struct Task {
     /// For an object that is new.
     uid: String,
     dry_run: bool,
+    /// How its kind is merged, once somebody asks.
+    schema: OnceCell<Schema>,
 }
 
 /// Carries out `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources that hold one
@@ -88,6 +93,7 @@ pub async fn change(
         manager,
         now: api.clock.now(),
         uid,
+        schema: OnceCell::new(),
     };
     let decide: fn(&Task, &PodConfig) -> Decision = match (verb, part) {
         (_, "status") => return Err(asked.status_is_ours()),
@@ -206,6 +212,11 @@ impl Task {
 
     fn store(&self) -> Store {
         self.wanted.resource.store
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        let schema = self.schema.get_or_init(Schema::load);
+        Shape::of_kind(schema, self.wanted.resource.kind)
     }
 
     fn writer(&self) -> Writer<'_> {

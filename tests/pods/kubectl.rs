@@ -1,7 +1,9 @@
-//! Stock kubectl into real pods, whichever runtime runs them.
+//! Stock clients into real pods, whichever runtime runs them: kubectl in its old and its new protocols, and Python's.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 
@@ -25,6 +27,13 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     api.wait(&mut node.agent);
     node.running("inside");
     let kubectl = Kubectl::of(&api, &node.agent, node.runtime.scratch().path(), "admin", &[]);
+    for kubectl in kubectl.with_each() {
+        reaches_into_it(&kubectl);
+    }
+}
+
+/// Debian's speaks SPDY, newer ones WebSocket.
+fn reaches_into_it(kubectl: &Kubectl) {
     wait_for("its log", PATIENCE, || match kubectl.run(&["logs", "inside-edge"]) {
         said if said.out == "started\n" => Ok(()),
         said => Err(format!("{said:?}")),
@@ -40,9 +49,8 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     out.read_line(&mut line).expect("read");
     let port =
         line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next()).expect("a port").to_owned();
-    let page = std::process::Command::new("curl")
-        .args(["-sS", "--max-time", "60", &format!("http://127.0.0.1:{port}/")])
-        .output();
+    let page =
+        Command::new("curl").args(["-sS", "--max-time", "60", &format!("http://127.0.0.1:{port}/")]).output();
     let _ = forward.kill();
     let _ = forward.wait();
     assert_eq!(String::from_utf8_lossy(&page.expect("run curl").stdout), "welcome\n", "{line}");
@@ -57,6 +65,35 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     });
 }
 
+fn the_python_client_lists_watches_and_enters() {
+    let mut node = Node::new();
+    let api = Api::of(&mut node.agent, node.runtime.scratch().path());
+    node.agent.start();
+    api.wait(&mut node.agent);
+    let directory = node.runtime.scratch().path().to_path_buf();
+    let pod = node.pod("snake", "echo started; exec sleep 1000");
+    let (config, manifest) = (directory.join("python.conf"), directory.join("snake.json"));
+    fs::write(&config, api.kubeconfig(&node.agent, "snake", &[])).expect("write");
+    fs::write(&manifest, pod.to_string()).expect("write");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pods/client.py");
+    let output = Command::new("/usr/bin/python3").arg(script).args([&config, &manifest]).output();
+    let output = output.expect("python3 is installed by scripts/setup test");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    let steps = [
+        "list 0",
+        "create snake",
+        "watch Running",
+        "patch yes",
+        "log started",
+        "exec got word 3",
+        "delete 404 Not Found",
+    ];
+    assert_eq!(out.lines().collect::<Vec<_>>(), steps, "{err}");
+    node.agent.assert_alive();
+}
+
 on_both_runtimes! {
+    the_python_client_lists_watches_and_enters,
     kubectl_reads_logs_runs_programs_and_reaches_ports,
 }

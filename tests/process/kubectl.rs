@@ -185,6 +185,64 @@ fn kubectl_get_w_shows_a_pod_come_and_go() {
     drop(watching);
 }
 
+const MAP: &str = "\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: checked}
+data: {a: '1'}
+";
+
+#[test]
+fn every_kubectl_explains_fields_and_finds_misspelled_ones() {
+    let (mut node, api) = served();
+    let path = |name: &str| node.scratch.path().join(name).display().to_string();
+    let (good, bad, pod) = (path("good.yaml"), path("bad.yaml"), path("pod.yaml"));
+    fs::write(&good, MAP).expect("write");
+    fs::write(&bad, MAP.replace("data:", "dada:")).expect("write");
+    let wrong =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, imagee: x}]}\n";
+    fs::write(&pod, wrong).expect("write");
+    let person = api.person(&node.agent, "admin", &[]);
+    let (code, headers) = api.curl(Some(&person), "/openapi/v2", &["-D", "-"]);
+    assert!(code == 200 && headers.contains("content-type: application/json"), "{headers}");
+    for kubectl in kubectl(&node, &api, "admin", &[]).with_each() {
+        let probe = kubectl.out(&["explain", "pod.spec.containers.livenessProbe", "--recursive"]);
+        for part in ["failureThreshold", "httpGet", "httpHeaders", "port", "<integer>", "restarted"] {
+            assert!(probe.contains(part), "{part:?} in {probe}");
+        }
+        let map = kubectl.out(&["explain", "cm"]);
+        for part in ["ConfigMap", "binaryData", "<map[string]string>", "Settings for pods"] {
+            assert!(map.contains(part), "{part:?} in {map}");
+        }
+        for kind in ["node.status.nodeInfo", "pvc.spec", "pv.spec.claimRef", "ns", "secret.data", "ev.source"]
+        {
+            assert!(kubectl.out(&["explain", kind]).contains("DESCRIPTION"), "{kind}");
+        }
+        let unknown = kubectl.run(&["explain", "pod.spec.colour"]);
+        assert!(!unknown.ok && unknown.err.contains("colour"), "{unknown:?}");
+
+        // An old one checks by the types, a newer one has the server check.
+        for arguments in [&["apply", "-f"][..], &["create", "--validate=true", "-f"]] {
+            for (file, field) in [(&bad, "dada"), (&pod, "imagee")] {
+                let refused = kubectl.run(&[arguments, &[file.as_str()]].concat());
+                assert!(!refused.ok && refused.err.contains("unknown field"), "{refused:?}");
+                assert!(refused.err.contains(field), "{refused:?}");
+            }
+        }
+        assert_eq!(kubectl.out(&["create", "--validate=true", "-f", &good]), "configmap/checked created\n");
+        assert_eq!(kubectl.out(&["delete", "-f", &good]), "configmap \"checked\" deleted\n");
+        assert_eq!(kubectl.out(&["apply", "-f", &good]), "configmap/checked created\n");
+        assert_eq!(kubectl.out(&["apply", "-f", &good]), "configmap/checked unchanged\n");
+        fs::write(&good, MAP.replace("'1'", "'2'")).expect("write");
+        let tried = kubectl.out(&["apply", "--dry-run=server", "-f", &good]);
+        assert_eq!(tried, "configmap/checked configured (server dry run)\n");
+        assert_eq!(kubectl.out(&["apply", "-f", &good]), "configmap/checked configured\n");
+        kubectl.out(&["delete", "cm", "checked"]);
+        fs::write(&good, MAP).expect("write");
+    }
+    node.agent.assert_alive();
+}
+
 /// A watch from a version, as lines, for a second.
 fn watch(api: &Api, who: &Person, query: &str) -> Vec<(String, Value)> {
     let path = format!("/api/v1/namespaces/default/pods?watch=1&timeoutSeconds=1&{query}");

@@ -219,3 +219,81 @@ Events:          <none>
 ";
     assert_eq!(shown(pod, json!([])), expected);
 }
+
+#[test]
+fn a_node_with_its_pods_and_what_they_ask_for() {
+    let node = json!({
+        "metadata": {"name": "n1", "creationTimestamp": "2023-11-14T22:00:00Z",
+            "labels": {"kubernetes.io/arch": "amd64", "node-role.kubernetes.io/edge": ""}},
+        "spec": {"podCIDR": "10.88.0.0/24", "podCIDRs": ["10.88.0.0/24", "fd00::/64"], "unschedulable": true,
+            "taints": [{"key": "a", "value": "b", "effect": "NoSchedule"}, {"key": "c", "effect": "NoExecute"}]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2023-11-14T22:10:00Z",
+                "lastTransitionTime": "2023-11-14T22:00:00Z", "reason": "KubeletReady", "message": "all \u{1b}is well"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "n1"}],
+            "capacity": {"cpu": "4", "memory": "1Gi", "pods": "110"},
+            "allocatable": {"cpu": "2", "memory": "512Mi", "pods": "110", "hugepages-2Mi": "0"},
+            "nodeInfo": {"kernelVersion": "6.1", "kubeletVersion": "v1.36.0", "osImage": ""},
+        },
+    });
+    let mut ended = web();
+    ended["metadata"]["name"] = json!("over-n1");
+    ended["status"]["phase"] = json!("Succeeded");
+    let decoded = |pod: Value| decode::<Pod>(pod).unwrap().object;
+    let events = json!([
+        {"involvedObject": {"kind": "Node", "name": "n1"}, "type": "Normal", "reason": "Starting",
+            "message": "Starting kubelet.", "count": 1, "firstTimestamp": "2023-11-14T22:13:00Z",
+            "lastTimestamp": "2023-11-14T22:13:00Z"},
+        {"involvedObject": {"kind": "Pod", "name": "web-n1"}, "type": "Normal", "reason": "Other", "count": 1}]);
+    let events: Vec<EventReport> = decode(events).unwrap().object;
+    let text = node::page(&node, &[decoded(ended), decoded(web())], &events, NOW);
+    let expected = "\
+Name:               n1
+Roles:              edge
+Labels:             kubernetes.io/arch=amd64
+                    node-role.kubernetes.io/edge=
+Annotations:        <none>
+CreationTimestamp:  Tue, 14 Nov 2023 22:00:00 +0000
+Taints:             a=b:NoSchedule
+                    c:NoExecute
+Unschedulable:      true
+Conditions:
+  Type   Status  LastHeartbeatTime                LastTransitionTime               Reason        Message
+  ----   ------  -----------------                ------------------               ------        -------
+  Ready  True    Tue, 14 Nov 2023 22:10:00 +0000  Tue, 14 Nov 2023 22:00:00 +0000  KubeletReady  all ?is well
+Addresses:
+  InternalIP:  10.0.0.1
+  Hostname:    n1
+Capacity:
+  cpu:     4
+  memory:  1Gi
+  pods:    110
+Allocatable:
+  cpu:            2
+  hugepages-2Mi:  0
+  memory:         512Mi
+  pods:           110
+System Info:
+  Kernel Version:     6.1
+  Kubelet Version:    v1.36.0
+PodCIDR:              10.88.0.0/24
+PodCIDRs:             10.88.0.0/24,fd00::/64
+Non-terminated Pods:  (1 in total)
+  Namespace           Name    CPU Requests  CPU Limits  Memory Requests  Memory Limits  Age
+  ---------           ----    ------------  ----------  ---------------  -------------  ---
+  default             web-n1  100m (5%)     1 (50%)     64Mi (12%)       64Mi (12%)     5m
+Allocated resources:
+  (Total limits may be over 100 percent, i.e., overcommitted.)
+  Resource           Requests    Limits
+  --------           --------    ------
+  cpu                100m (5%)   1 (50%)
+  memory             64Mi (12%)  64Mi (12%)
+  ephemeral-storage  0 (0%)      0 (0%)
+  hugepages-2Mi      0 (0%)      0 (0%)
+Events:
+  Type    Reason    Age   From     Message
+  ----    ------    ----  ----     -------
+  Normal  Starting  20s   kubelet  Starting kubelet.
+";
+    assert_eq!(text, expected);
+}

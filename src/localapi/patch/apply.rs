@@ -61,7 +61,7 @@ pub fn apply(
     live: &Value,
     entries: Vec<Entry>,
     config: Value,
-    shape: Shape,
+    shape: Shape<'_>,
     writer: &Writer<'_>,
     force: bool,
 ) -> Result<Applied, Conflicts> {
@@ -122,7 +122,7 @@ pub fn apply(
 }
 
 /// An object that was there before anybody owned anything belongs to nobody in particular, as upstream.
-fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape) -> Vec<Entry> {
+fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape<'_>) -> Vec<Entry> {
     if !entries.is_empty() || live.as_object().is_none_or(Map::is_empty) {
         return entries;
     }
@@ -160,7 +160,7 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-fn merge(live: Value, config: Value, shape: Shape) -> Value {
+fn merge(live: Value, config: Value, shape: Shape<'_>) -> Value {
     match (live, config) {
         (Value::Object(mut live), Value::Object(config)) if !matches!(shape, Shape::Atomic) => {
             for (name, new) in config {
@@ -177,7 +177,7 @@ fn merge(live: Value, config: Value, shape: Shape) -> Value {
             Shape::Keyed(keyed) => {
                 Value::Array(merge_list(live, config, &|item| item_step(&keyed, item), Some(&keyed)))
             }
-            Shape::Set => Value::Array(merge_list(live, config, &|item| Some(item.to_string()), None)),
+            Shape::Set(_) => Value::Array(merge_list(live, config, &|item| Some(item.to_string()), None)),
             _ => Value::Array(config),
         },
         (_, config) => config,
@@ -189,7 +189,7 @@ fn merge_list(
     live: Vec<Value>,
     config: Vec<Value>,
     key: &impl Fn(&Value) -> Option<String>,
-    keyed: Option<&Keyed>,
+    keyed: Option<&Keyed<'_>>,
 ) -> Vec<Value> {
     let before: Vec<Option<String>> = live.iter().map(key).collect();
     let order: Vec<Option<String>> = config.iter().map(key).collect();

@@ -24,12 +24,12 @@ enum Items<'a> {
     Whole,
 }
 
-fn items(list: &[Value], shape: Shape) -> Items<'_> {
+fn items<'a>(list: &'a [Value], shape: Shape<'_>) -> Items<'a> {
     let mut apart = BTreeMap::new();
     for item in list {
         let step = match shape {
             Shape::Keyed(keyed) => item_step(&keyed, item),
-            Shape::Set if !item.is_object() && !item.is_array() => Some(format!("v:{item}")),
+            Shape::Set(_) if !item.is_object() && !item.is_array() => Some(format!("v:{item}")),
             _ => None,
         };
         match step {
@@ -38,13 +38,14 @@ fn items(list: &[Value], shape: Shape) -> Items<'_> {
         }
     }
     match shape {
-        Shape::Keyed(_) | Shape::Set => Items::Apart(apart),
+        Shape::Keyed(keyed) if !keyed.is_map() => Items::Whole,
+        Shape::Keyed(_) | Shape::Set(_) => Items::Apart(apart),
         _ => Items::Whole,
     }
 }
 
 /// The step to an item.
-pub(super) fn item_step(keyed: &Keyed, item: &Value) -> Option<String> {
+pub(super) fn item_step(keyed: &Keyed<'_>, item: &Value) -> Option<String> {
     keyed.key_of(item).map(|key| format!("k:{key}"))
 }
 
@@ -53,7 +54,7 @@ pub(super) fn member_step(name: &str) -> String {
     format!("f:{name}")
 }
 
-fn item_shape(shape: Shape) -> Shape {
+fn item_shape(shape: Shape<'_>) -> Shape<'_> {
     match shape {
         Shape::Keyed(keyed) => keyed.item(),
         _ => Shape::Free,
@@ -80,7 +81,7 @@ impl FieldSet {
 
     /// Every field that `value` sets.
     #[must_use]
-    pub fn of(value: &Value, shape: Shape) -> Self {
+    pub fn of(value: &Value, shape: Shape<'_>) -> Self {
         let mut set = Self::default();
         match value {
             Value::Object(members) if !matches!(shape, Shape::Atomic) => {
@@ -213,7 +214,7 @@ impl FieldSet {
     }
 
     /// Takes out of `value` what is in this set, unless it or something in it is in `kept`.
-    pub(super) fn remove_from(&self, value: &mut Value, kept: &Self, shape: Shape) {
+    pub(super) fn remove_from(&self, value: &mut Value, kept: &Self, shape: Shape<'_>) {
         let nothing = Self::default();
         match value {
             Value::Object(members) => {
@@ -241,7 +242,7 @@ impl FieldSet {
     }
 
     /// Removes below a place that is there; false when the place itself is to go.
-    fn leaves(&self, value: &mut Value, kept: &Self, shape: Shape) -> bool {
+    fn leaves(&self, value: &mut Value, kept: &Self, shape: Shape<'_>) -> bool {
         if self.here && kept.is_empty() {
             return false;
         }
@@ -285,7 +286,7 @@ pub struct Changes {
 
 /// Compares two versions of an object of `shape`.
 #[must_use]
-pub fn compare(old: &Value, new: &Value, shape: Shape) -> Changes {
+pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
     let mut changes = Changes::default();
     match (old, new) {
         (Value::Object(old), Value::Object(new)) if !matches!(shape, Shape::Atomic) => {
@@ -312,7 +313,7 @@ pub fn compare(old: &Value, new: &Value, shape: Shape) -> Changes {
 }
 
 impl Changes {
-    fn take(&mut self, step: String, old: Option<&Value>, new: Option<&Value>, shape: Shape) {
+    fn take(&mut self, step: String, old: Option<&Value>, new: Option<&Value>, shape: Shape<'_>) {
         match (old, new) {
             (Some(old), Some(new)) => {
                 let below = compare(old, new, shape);

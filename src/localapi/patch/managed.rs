@@ -138,7 +138,7 @@ pub fn after_update(
     entries: Vec<Entry>,
     old: &Value,
     new: &Value,
-    shape: Shape,
+    shape: Shape<'_>,
     writer: &Writer<'_>,
 ) -> Vec<Entry> {
     let nothing = json!({});

@@ -1,159 +1,132 @@
-//! How the parts of an object are merged: which lists are maps by a key, which are sets, which maps are one value.
+//! How the parts of an object are merged: which lists are maps by a key, which are sets, what is one value.
 //!
-//! Owns the one table, for strategic merge patch and server-side apply alike (upstream: `patchMergeKey`, `listType`,
-//! `listMapKey` and `structType` of core/v1, 1.36). What it does not name is the rule: objects go member by member, lists
-//! are one value.
+//! Owns what the marks of [the types](super::super::schema) mean for strategic merge patch and server-side apply. What has no mark is
+//! the rule: objects go member by member, lists are one value.
 
 use serde_json::{Value, json};
 
+use crate::localapi::schema::{Field, Schema, Type};
+
 /// How one part is merged.
-#[derive(Clone, Copy, Debug)]
-pub enum Shape {
+#[derive(Clone, Copy)]
+pub enum Shape<'s> {
     /// Nothing special below: objects by member, lists as values.
     Free,
     /// One value for whoever owns it. (A strategic merge patch still goes through an object by member.)
     Atomic,
-    /// An object with special members.
-    Struct(Fields),
-    /// A list of different scalars.
-    Set,
+    /// An object of this type.
+    Struct(&'s Schema, Type<'s>),
+    /// A list of different scalars; a strategic merge patch adds to it or replaces it.
+    Set(Patch),
     /// A list of objects that are told apart by keys.
-    Keyed(Keyed),
+    Keyed(Keyed<'s>),
 }
 
-/// The special members of an object.
-pub type Fields = &'static [(&'static str, Shape)];
+/// What a strategic merge patch does with a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Patch {
+    /// Its items are added.
+    Adds,
+    /// Its items are the new ones.
+    Replaces,
+}
 
 /// See [`Shape::Keyed`].
-#[derive(Clone, Copy, Debug)]
-pub struct Keyed {
-    /// `patchMergeKey`.
-    pub merge_key: &'static str,
-    /// `listMapKey`, sorted, each with the default of its field ("" for none).
-    pub keys: &'static [(&'static str, &'static str)],
-    /// An item is one value for whoever owns it.
-    pub atomic: bool,
-    /// Special members of the items.
-    pub fields: Fields,
+#[derive(Clone, Copy)]
+pub struct Keyed<'s> {
+    /// `patchMergeKey`; none: a strategic merge patch replaces the list.
+    pub merge_key: Option<&'s str>,
+    /// `listMapKey`, commas between; none: the list is one value for whoever owns it.
+    keys: Option<&'s str>,
+    schema: &'s Schema,
+    of: Type<'s>,
 }
 
-impl Shape {
+impl<'s> Shape<'s> {
+    /// The shape of a kind of core/v1.
+    #[must_use]
+    pub fn of_kind(schema: &'s Schema, kind: &str) -> Self {
+        schema.of_kind("v1", kind).map_or(Self::Free, |of| Self::Struct(schema, of))
+    }
+
     /// The shape of a member of an object of this shape.
     #[must_use]
     pub fn member(self, name: &str) -> Self {
-        let fields = match self {
-            Self::Struct(fields) => fields,
-            _ => &[],
-        };
-        fields.iter().find(|(known, _)| *known == name).map_or(Self::Free, |(_, shape)| *shape)
+        match self {
+            Self::Struct(schema, of) => {
+                of.field(name).map_or(Self::Free, |field| Self::of_field(schema, of, &field))
+            }
+            _ => Self::Free,
+        }
+    }
+
+    fn of_field(schema: &'s Schema, of: Type<'s>, field: &Field<'s>) -> Self {
+        if field.has("atomic") {
+            return Self::Atomic;
+        }
+        if field.has("set") {
+            return Self::Set(Patch::Replaces);
+        }
+        if field.has("union") {
+            return Self::Set(Patch::Adds);
+        }
+        let is_list = field.shape.starts_with("[]");
+        let named = |name| schema.named(of, name).filter(|named| named.scalar().is_none());
+        if is_list {
+            let Some(item) = named(&field.shape[2..]) else { return Self::Free };
+            let by = field.mark("by");
+            let first = by.map(|keys| keys.split(',').next().unwrap_or_default());
+            let merge_key = first.or_else(|| field.mark("patch"));
+            let keys = by.or_else(|| field.mark("keys"));
+            if merge_key.is_none() && keys.is_none() {
+                return Self::Free;
+            }
+            return Self::Keyed(Keyed { merge_key, keys, schema, of: item });
+        }
+        match named(field.shape) {
+            Some(named) if named.is_atomic() && !field.has("granular") => Self::Atomic,
+            Some(named) => Self::Struct(schema, named),
+            None => Self::Free,
+        }
     }
 }
 
-impl Keyed {
-    /// The shape of the items.
+impl<'s> Keyed<'s> {
+    /// The shape of the items for their owners.
     #[must_use]
-    pub fn item(&self) -> Shape {
-        if self.atomic { Shape::Atomic } else { Shape::Struct(self.fields) }
+    pub fn item(&self) -> Shape<'s> {
+        if self.of.is_atomic() { Shape::Atomic } else { self.members() }
     }
 
-    /// What tells an item apart, as canonical JSON; `None` when the item has not got it.
+    /// The shape of the items for a strategic merge patch: never one value, the patch says which members it means.
+    #[must_use]
+    pub fn members(&self) -> Shape<'s> {
+        Shape::Struct(self.schema, self.of)
+    }
+
+    /// Its owners tell items apart.
+    #[must_use]
+    pub fn is_map(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// What tells an item apart, as canonical JSON; `None` when the item has not got it, or nothing tells items apart.
     #[must_use]
     pub fn key_of(&self, item: &Value) -> Option<String> {
         let members = item.as_object()?;
         let mut key = serde_json::Map::new();
-        for (name, default) in self.keys {
-            match members.get(*name) {
+        for name in self.keys?.split(',') {
+            match members.get(name) {
                 Some(value) if !value.is_object() && !value.is_array() && !value.is_null() => {
-                    key.insert((*name).to_owned(), value.clone());
+                    key.insert(name.to_owned(), value.clone());
                 }
-                None if !default.is_empty() => drop(key.insert((*name).to_owned(), json!(default))),
+                None => {
+                    let default = self.of.field(name)?.mark("default")?;
+                    key.insert(name.to_owned(), json!(default));
+                }
                 _ => return None,
             }
         }
         Some(Value::Object(key).to_string())
     }
-}
-
-const fn by(keys: &'static [(&'static str, &'static str)], fields: Fields) -> Shape {
-    Shape::Keyed(Keyed { merge_key: keys[0].0, keys, atomic: false, fields })
-}
-
-const fn references(keys: &'static [(&'static str, &'static str)]) -> Shape {
-    Shape::Keyed(Keyed { merge_key: keys[0].0, keys, atomic: true, fields: &[] })
-}
-
-const NAME: &[(&str, &str)] = &[("name", "")];
-const TYPE: &[(&str, &str)] = &[("type", "")];
-const IP: &[(&str, &str)] = &[("ip", "")];
-
-const METADATA: Fields = &[("ownerReferences", references(&[("uid", "")])), ("finalizers", Shape::Set)];
-
-const VALUE_FROM: Fields = &[
-    ("configMapKeyRef", Shape::Atomic),
-    ("fieldRef", Shape::Atomic),
-    ("fileKeyRef", Shape::Atomic),
-    ("resourceFieldRef", Shape::Atomic),
-    ("secretKeyRef", Shape::Atomic),
-];
-
-const RESOURCES: Fields = &[("claims", by(NAME, &[]))];
-
-const CONTAINER: Fields = &[
-    ("env", by(NAME, &[("valueFrom", Shape::Struct(VALUE_FROM))])),
-    ("ports", by(&[("containerPort", ""), ("protocol", "TCP")], &[])),
-    ("resources", Shape::Struct(RESOURCES)),
-    ("volumeDevices", by(&[("devicePath", "")], &[])),
-    ("volumeMounts", by(&[("mountPath", "")], &[])),
-];
-
-const AFFINITY: Fields =
-    &[("nodeAffinity", Shape::Struct(&[("requiredDuringSchedulingIgnoredDuringExecution", Shape::Atomic)]))];
-
-const POD_SPEC: Fields = &[
-    ("affinity", Shape::Struct(AFFINITY)),
-    ("containers", by(NAME, CONTAINER)),
-    ("ephemeralContainers", by(NAME, CONTAINER)),
-    ("hostAliases", by(IP, &[])),
-    ("imagePullSecrets", references(NAME)),
-    ("initContainers", by(NAME, CONTAINER)),
-    ("nodeSelector", Shape::Atomic),
-    ("resourceClaims", by(NAME, &[])),
-    ("resources", Shape::Struct(RESOURCES)),
-    ("schedulingGates", by(NAME, &[])),
-    (
-        "topologySpreadConstraints",
-        by(&[("topologyKey", ""), ("whenUnsatisfiable", "")], &[("labelSelector", Shape::Atomic)]),
-    ),
-    ("volumes", by(NAME, &[])),
-];
-
-const POD_STATUS: Fields =
-    &[("conditions", by(TYPE, &[])), ("hostIPs", Shape::Atomic), ("podIPs", by(IP, &[]))];
-
-const CLAIM_SPEC: Fields = &[("dataSource", Shape::Atomic), ("selector", Shape::Atomic)];
-
-const CONDITIONS: Fields = &[("conditions", by(TYPE, &[]))];
-
-const POD: Fields = &[
-    ("metadata", Shape::Struct(METADATA)),
-    ("spec", Shape::Struct(POD_SPEC)),
-    ("status", Shape::Struct(POD_STATUS)),
-];
-
-const CLAIM: Fields = &[
-    ("metadata", Shape::Struct(METADATA)),
-    ("spec", Shape::Struct(CLAIM_SPEC)),
-    ("status", Shape::Struct(CONDITIONS)),
-];
-
-const OTHER: Fields = &[("metadata", Shape::Struct(METADATA)), ("status", Shape::Struct(CONDITIONS))];
-
-/// The shape of an object of this kind; kinds that are not named have special metadata only.
-#[must_use]
-pub fn of_kind(kind: &str) -> Shape {
-    Shape::Struct(match kind {
-        "Pod" => POD,
-        "PersistentVolumeClaim" => CLAIM,
-        _ => OTHER,
-    })
 }

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::schema::{Keyed, Shape};
+use super::schema::{Keyed, Patch, Shape};
 use super::{PatchError, malformed, unprocessable};
 
 const DIRECTIVE: &str = "$patch";
@@ -17,7 +17,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 ///
 /// # Errors
 /// A directive that makes no sense, or a list item without its key.
-pub fn apply(target: Value, patch: Value, shape: Shape) -> Result<Value, PatchError> {
+pub fn apply(target: Value, patch: Value, shape: Shape<'_>) -> Result<Value, PatchError> {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => Ok(Value::Object(object(target, patch, shape)?)),
         _ => malformed("a strategic merge patch is an object"),
@@ -27,7 +27,7 @@ pub fn apply(target: Value, patch: Value, shape: Shape) -> Result<Value, PatchEr
 fn object(
     mut target: Map<String, Value>,
     mut patch: Map<String, Value>,
-    shape: Shape,
+    shape: Shape<'_>,
 ) -> Result<Map<String, Value>, PatchError> {
     match patch.remove(DIRECTIVE).as_ref().map(|directive| directive.as_str()) {
         None | Some(Some("merge")) => {}
@@ -100,7 +100,7 @@ fn retain(
     Ok(())
 }
 
-fn value(old: Option<Value>, change: Value, shape: Shape) -> Result<Value, PatchError> {
+fn value(old: Option<Value>, change: Value, shape: Shape<'_>) -> Result<Value, PatchError> {
     match change {
         Value::Object(change) => {
             let old = match old {
@@ -112,8 +112,10 @@ fn value(old: Option<Value>, change: Value, shape: Shape) -> Result<Value, Patch
         Value::Array(change) => {
             let old = old.and_then(as_list).unwrap_or_default();
             match shape {
-                Shape::Keyed(keyed) => keyed_list(old, change, &keyed).map(Value::Array),
-                Shape::Set => Ok(Value::Array(union(old, change))),
+                Shape::Keyed(keyed @ Keyed { merge_key: Some(key), .. }) => {
+                    keyed_list(old, change, &keyed, key).map(Value::Array)
+                }
+                Shape::Set(Patch::Adds) => Ok(Value::Array(union(old, change))),
                 _ => Ok(Value::Array(change)),
             }
         }
@@ -130,7 +132,12 @@ fn union(mut old: Vec<Value>, change: Vec<Value>) -> Vec<Value> {
     old
 }
 
-fn keyed_list(mut items: Vec<Value>, change: Vec<Value>, keyed: &Keyed) -> Result<Vec<Value>, PatchError> {
+fn keyed_list(
+    mut items: Vec<Value>,
+    change: Vec<Value>,
+    keyed: &Keyed<'_>,
+    merge_key: &str,
+) -> Result<Vec<Value>, PatchError> {
     let directive = |item: &Value| item.get(DIRECTIVE).map(|directive| directive.as_str().map(str::to_owned));
     if change.iter().any(|item| directive(item) == Some(Some("replace".to_owned()))) {
         let is_item = |item: &Value| directive(item).is_none();
@@ -139,24 +146,22 @@ fn keyed_list(mut items: Vec<Value>, change: Vec<Value>, keyed: &Keyed) -> Resul
     for item in change {
         let directive = directive(&item);
         let Value::Object(mut item) = item else {
-            return unprocessable(format!("a list by {:?} holds objects", keyed.merge_key));
+            return unprocessable(format!("a list by {merge_key:?} holds objects"));
         };
-        let Some(key) = item.get(keyed.merge_key).cloned() else {
+        let Some(key) = item.get(merge_key).cloned() else {
             return unprocessable(format!(
-                "map: {} does not contain declared merge key: {}",
-                Value::Object(item),
-                keyed.merge_key
+                "map: {} does not contain declared merge key: {merge_key}",
+                Value::Object(item)
             ));
         };
-        let is_it = |item: &Value| item.get(keyed.merge_key) == Some(&key);
+        let is_it = |item: &Value| item.get(merge_key) == Some(&key);
         match directive.as_ref().map(Option::as_deref) {
             Some(Some("delete")) => items.retain(|item| !is_it(item)),
             None | Some(Some("merge")) => {
                 item.remove(DIRECTIVE);
                 let at = items.iter().position(is_it);
                 let old = at.map(|at| items[at].take());
-                // Not one value, however it is owned: the patch says which members it means.
-                let new = value(old, Value::Object(item), Shape::Struct(keyed.fields))?;
+                let new = value(old, Value::Object(item), keyed.members())?;
                 match at {
                     Some(at) => items[at] = new,
                     None => items.push(new),
@@ -169,9 +174,9 @@ fn keyed_list(mut items: Vec<Value>, change: Vec<Value>, keyed: &Keyed) -> Resul
 }
 
 /// `items` with those that `order` names in its order, and the others where they were among the items `before`.
-fn in_order(items: Vec<Value>, before: &[Value], order: &[Value], shape: Shape) -> Vec<Value> {
+fn in_order(items: Vec<Value>, before: &[Value], order: &[Value], shape: Shape<'_>) -> Vec<Value> {
     let key = |item: &Value| match shape {
-        Shape::Keyed(keyed) => item.get(keyed.merge_key).cloned().unwrap_or(Value::Null),
+        Shape::Keyed(Keyed { merge_key: Some(key), .. }) => item.get(key).cloned().unwrap_or(Value::Null),
         _ => item.clone(),
     };
     let order: Vec<Value> = order.iter().map(key).collect();

@@ -4,10 +4,17 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::apply::{Conflicts, apply as server_side};
+use super::fields::FieldSet;
 use super::managed::{Entry, Operation, Writer, after_update, read, write};
-use super::schema::of_kind;
+use super::schema::Shape;
 use super::{PatchError, bounded, json_patch, merge_patch, strategic};
+use crate::localapi::schema::Schema;
 use crate::types::Timestamp;
+
+fn of_kind(kind: &str) -> Shape<'static> {
+    static SCHEMA: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::load);
+    Shape::of_kind(&SCHEMA, kind)
+}
 
 fn is_unprocessable(result: &Result<Value, PatchError>) -> bool {
     matches!(result, Err(PatchError::Unprocessable(_)))
@@ -221,6 +228,28 @@ fn strategic_patches_merge_lists_by_their_keys() {
         .is_err()
     );
     assert!(strategic_pod(&json!({}), &json!({"$patch": "explode"})).is_err());
+}
+
+#[test]
+fn strategic_patches_replace_lists_whose_keys_are_for_their_owners_alone() {
+    let claims = |names: &[&str]| {
+        let claims: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+        json!({"containers": [{"name": "c", "resources": {"claims": claims}}]})
+    };
+    assert_eq!(strategic_pod(&claims(&["a", "b"]), &claims(&["c"])), Ok(claims(&["c"])));
+    let owned = FieldSet::of(&json!({"spec": claims(&["a"])}), of_kind("Pod")).paths();
+    assert!(
+        owned.contains(&".spec.containers[name=\"c\"].resources.claims[name=\"a\"]".to_owned()),
+        "{owned:?}"
+    );
+    // The other way round: a patch merges them, and they have one owner.
+    let addresses = json!({"status": {"hostIPs": [{"ip": "10.0.0.1"}]}});
+    let more = json!({"status": {"hostIPs": [{"ip": "fd00::1"}]}});
+    assert_eq!(FieldSet::of(&addresses, of_kind("Pod")).paths(), [".status.hostIPs"]);
+    assert_eq!(
+        strategic::apply(addresses, more, of_kind("Pod")),
+        Ok(json!({"status": {"hostIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]}}))
+    );
 }
 
 #[test]

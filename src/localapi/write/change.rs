@@ -9,7 +9,7 @@ use super::body::{Content, PatchKind};
 use super::kept::{self, Kept, strip_notes};
 use super::{Decision, Task, new, options_failure};
 use crate::localapi::patch::managed::{self, Entry, after_update};
-use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, schema, strategic};
+use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
 use crate::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::localapi::text;
 use crate::pod_config::PodConfig;
@@ -52,7 +52,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
             entries_said.unwrap_or_else(|| old.entries()),
             &old.owned_value(),
             &new.owned_value(),
-            schema::of_kind(task.wanted.resource.kind),
+            task.shape(),
             &task.writer(),
         ),
     };
@@ -82,8 +82,7 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
         return Err(task.missing());
     }
     check_applied(task, wanted)?;
-    let shape = schema::of_kind(task.wanted.resource.kind);
-    let applied = apply::apply(&json!({}), Vec::new(), wanted.clone(), shape, &task.writer(), true)
+    let applied = apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
         .map_err(|conflicts| status::internal(&conflicts.message()))?;
     let draft = task.draft(applied.object)?;
     let warnings = task.judge_unknown(&draft)?;
@@ -133,7 +132,7 @@ fn patched(task: &Task, kind: PatchKind, base: Value, patch: Value) -> Result<Va
     let result = match kind {
         PatchKind::Json => json_patch::apply(base, patch),
         PatchKind::Merge => Ok(merge_patch::apply(base, patch)),
-        _ => strategic::apply(base, patch, schema::of_kind(task.wanted.resource.kind)),
+        _ => strategic::apply(base, patch, task.shape()),
     };
     let value = result.and_then(bounded).map_err(failure)?;
     if value.is_object() { Ok(value) } else { Err(status::bad_request("the patch leaves no object")) }
@@ -161,7 +160,6 @@ fn applied(task: &Task, old: &Kept, wanted: &Value) -> Result<(Value, Vec<Entry>
     check_applied(task, wanted)?;
     let mut live = old.to_value();
     strip_notes(&mut live);
-    let shape = schema::of_kind(task.wanted.resource.kind);
     let force = task.wanted.options.force;
     let mut wanted = wanted.clone();
     // A precondition, and nobody's field.
@@ -169,7 +167,7 @@ fn applied(task: &Task, old: &Kept, wanted: &Value) -> Result<(Value, Vec<Entry>
         .get_mut("metadata")
         .and_then(Value::as_object_mut)
         .and_then(|metadata| metadata.remove("resourceVersion"));
-    let result = apply::apply(&live, old.entries(), wanted, shape, &task.writer(), force);
+    let result = apply::apply(&live, old.entries(), wanted, task.shape(), &task.writer(), force);
     let applied = result.map_err(|conflicts| {
         let causes: Vec<Cause> = conflicts
             .0

@@ -9,7 +9,6 @@ use super::body::Content;
 use super::kept::{self, Kept};
 use super::{Decision, Done, Task};
 use crate::localapi::patch::managed::after_update;
-use crate::localapi::patch::schema;
 use crate::localapi::resource::Store;
 use crate::localapi::status::{self, Failure};
 use crate::localapi::text;
@@ -39,13 +38,7 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     let draft = task.draft(object.clone())?;
     let warnings = task.judge_unknown(&draft)?;
     let kept = task.build(draft, &name)?;
-    let entries = after_update(
-        Vec::new(),
-        &Value::Null,
-        &kept.owned_value(),
-        schema::of_kind(task.wanted.resource.kind),
-        &task.writer(),
-    );
+    let entries = after_update(Vec::new(), &Value::Null, &kept.owned_value(), task.shape(), &task.writer());
     put(task, config, &kept.with_entries(entries), warnings)
 }
 

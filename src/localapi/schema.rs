@@ -1,0 +1,297 @@
+//! The types of everything this API serves or takes: their fields, which are required, how lists are merged, and a few words on each.
+//!
+//! Owns the table and its format. It is kept packed in the program and read when somebody asks. Pure. Must not know who asks.
+//!
+//! The format, in `schema/*.txt`; a line that begins with `#` is for its readers:
+//!
+//! ```text
+//! = PACKAGE GROUP/VERSION                      what follows belongs there
+//! Type MARKS: words                            `kind`: it has apiVersion and kind; `list`: there is a TypeList, too;
+//!                                              `atomic`: it is changed as a whole; `scalar=ALTERNATIVES/FORMAT`
+//!  field! SHAPE MARKS: words                   `!`: required
+//! ```
+//!
+//! A shape is `string`, `bytes`, `bool`, `int32`, `int64`, `double`, a type, `[]SHAPE` or `{}SHAPE` (a map). A type is looked for in
+//! its own package first. Marks of a field: `enum=A,B`, `default=X`, `atomic` (a map, or whatever the type says) and its contrary
+//! `granular`; of lists `by=KEY,KEY` (a map by these keys, which a strategic merge patch merges by the first), `keys=KEY` (a map that
+//! is patched as a whole), `patch=KEY` (merged by a patch, owned as a whole), `set`, `union` (a set to which a patch adds), `retain`
+//! (the patch says which members stay). A list without a mark is one value.
+
+use std::collections::BTreeSet;
+
+/// The length of the table as four bytes, least significant first, and the table as a zlib stream.
+static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.z"));
+
+/// What every kind has.
+const KIND: &str =
+    " apiVersion string: Group and version: which form of the kind it is.\n kind string: What it is.\n";
+/// What lists have.
+const LIST: &str =
+    " items! []@: The objects.\n metadata ListMeta: Of which state it is, and how it goes on.\n";
+
+/// The table.
+pub struct Schema {
+    text: String,
+    blocks: Vec<Block>,
+}
+
+/// Where a type is written: places in the text.
+struct Block {
+    package: usize,
+    start: usize,
+    end: usize,
+    is_list: bool,
+}
+
+/// A type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Type<'s> {
+    /// `io.k8s.api.core.v1`.
+    pub package: &'s str,
+    /// `v1`; empty for a package without kinds.
+    pub group_version: &'s str,
+    /// For people.
+    pub text: &'s str,
+    name: &'s str,
+    marks: &'s str,
+    body: &'s str,
+    is_list: bool,
+    index: usize,
+}
+
+/// A field of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'s> {
+    /// As in JSON.
+    pub name: &'s str,
+    /// It must be there.
+    pub is_required: bool,
+    /// What it holds.
+    pub shape: &'s str,
+    /// For people.
+    pub text: &'s str,
+    marks: &'s str,
+}
+
+/// The part of an answer's name that changes with the table.
+#[must_use]
+pub fn hash() -> String {
+    // The checksum at the end of the packed form.
+    PACKED.iter().rev().take(4).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unpack() -> String {
+    let (length, packed) = PACKED.split_at(4);
+    let length = length.iter().rev().fold(0, |length, byte| length << 8 | usize::from(*byte));
+    let mut text = Vec::with_capacity(length);
+    let mut stream = flate2::Decompress::new(true);
+    // It cannot fail: a test unpacks it.
+    let _ = stream.decompress_vec(packed, &mut text, flate2::FlushDecompress::Finish);
+    String::from_utf8(text).unwrap_or_default()
+}
+
+impl Schema {
+    /// Unpacks the table.
+    #[must_use]
+    pub fn load() -> Self {
+        Self::parse(unpack())
+    }
+
+    fn parse(text: String) -> Self {
+        let mut blocks: Vec<Block> = Vec::new();
+        let (mut package, mut at) = (0, 0);
+        for line in text.split_inclusive('\n') {
+            let end = at + line.len();
+            match line.as_bytes().first() {
+                Some(b'#' | b'\n') => {}
+                Some(b'=') => package = at,
+                Some(b' ') => {
+                    for block in blocks.iter_mut().rev().take_while(|block| block.end == at) {
+                        block.end = end;
+                    }
+                }
+                _ => {
+                    let block = |is_list| Block { package, start: at, end, is_list };
+                    blocks.push(block(false));
+                    if has(split(line).1, "list") {
+                        blocks.push(block(true));
+                    }
+                }
+            }
+            at = end;
+        }
+        Self { text, blocks }
+    }
+
+    /// All of them.
+    pub fn types(&self) -> impl Iterator<Item = Type<'_>> {
+        (0..self.blocks.len()).map(|index| self.at(index))
+    }
+
+    fn at(&self, index: usize) -> Type<'_> {
+        let block = &self.blocks[index];
+        let package = self.text[block.package..].lines().next().unwrap_or_default();
+        let mut package = package.split_whitespace().skip(1);
+        let (head, body) = self.text[block.start..block.end].split_once('\n').unwrap_or_default();
+        let (name, marks, text) = split(head);
+        Type {
+            package: package.next().unwrap_or_default(),
+            group_version: package.next().unwrap_or_default(),
+            text: if block.is_list { "Many of them." } else { text },
+            name,
+            marks: if block.is_list { "kind" } else { marks },
+            body: if block.is_list { LIST } else { body },
+            is_list: block.is_list,
+            index,
+        }
+    }
+
+    /// The type of a kind.
+    #[must_use]
+    pub fn of_kind(&self, group_version: &str, kind: &str) -> Option<Type<'_>> {
+        self.types().find(|known| {
+            known.is_kind() && !known.is_list && known.name == kind && known.group_version == group_version
+        })
+    }
+
+    /// The type that a shape within `from` names, without `[]` and `{}`; none for a plain value.
+    #[must_use]
+    pub fn named(&self, from: Type<'_>, name: &str) -> Option<Type<'_>> {
+        if name == "@" {
+            return self.types().find(|known| known.name == from.name && known.package == from.package);
+        }
+        if !name.starts_with(|first: char| first.is_ascii_uppercase()) {
+            return None;
+        }
+        let mut found = None;
+        for (index, block) in self.blocks.iter().enumerate().filter(|(_, block)| !block.is_list) {
+            let rest = self.text[block.start..block.end].strip_prefix(name);
+            if rest.is_some_and(|rest| rest.starts_with([' ', ':', '\n'])) {
+                let known = self.at(index);
+                if known.package == from.package {
+                    return Some(known);
+                }
+                found = found.or(Some(known));
+            }
+        }
+        found
+    }
+
+    /// The places of these types, in [`Self::types`], and of all that they consist of.
+    #[must_use]
+    pub fn closure(&self, roots: &[Type<'_>]) -> BTreeSet<usize> {
+        let mut found = BTreeSet::new();
+        let mut new: Vec<usize> = roots.iter().map(|root| root.index).collect();
+        while let Some(index) = new.pop() {
+            if found.insert(index) {
+                let from = self.at(index);
+                let parts = from.fields().filter_map(|field| self.named(from, inner(field.shape)));
+                new.extend(parts.map(|part| part.index));
+            }
+        }
+        found
+    }
+
+    /// The list of a type, where there is one.
+    #[must_use]
+    pub fn list_of(&self, of: Type<'_>) -> Option<Type<'_>> {
+        self.types().nth(of.index + 1).filter(|next| next.is_list && next.name == of.name)
+    }
+
+    /// The type at a place of [`Self::types`].
+    #[must_use]
+    pub fn nth(&self, index: usize) -> Option<Type<'_>> {
+        (index < self.blocks.len()).then(|| self.at(index))
+    }
+}
+
+impl<'s> Type<'s> {
+    /// `io.k8s.api.core.v1.PodList`.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}.{}", self.package, self.short_name())
+    }
+
+    /// `PodList`.
+    #[must_use]
+    pub fn short_name(&self) -> String {
+        format!("{}{}", self.name, if self.is_list { "List" } else { "" })
+    }
+
+    /// It has `apiVersion` and `kind`.
+    #[must_use]
+    pub fn is_kind(&self) -> bool {
+        has(self.marks, "kind")
+    }
+
+    /// It is changed as a whole.
+    #[must_use]
+    pub fn is_atomic(&self) -> bool {
+        has(self.marks, "atomic")
+    }
+
+    /// Of a plain value with a name: what it may be, `|` between, and perhaps its format behind a `/`.
+    #[must_use]
+    pub fn scalar(&self) -> Option<&'s str> {
+        mark(self.marks, "scalar")
+    }
+
+    /// Its fields.
+    pub fn fields(self) -> impl Iterator<Item = Field<'s>> {
+        let kind = if self.is_kind() { KIND } else { "" };
+        kind.lines().chain(self.body.lines()).map(|line| {
+            let (head, marks, text) = split(&line[1..]);
+            let (shape, marks) = marks.split_once(' ').unwrap_or((marks, ""));
+            let (name, is_required) = match head.strip_suffix('!') {
+                Some(name) => (name, true),
+                None => (head, false),
+            };
+            Field { name, is_required, shape, text, marks }
+        })
+    }
+
+    /// The field of this name.
+    #[must_use]
+    pub fn field(self, name: &str) -> Option<Field<'s>> {
+        self.fields().find(|field| field.name == name)
+    }
+}
+
+impl<'s> Field<'s> {
+    /// The word is among its marks.
+    #[must_use]
+    pub fn has(&self, word: &str) -> bool {
+        has(self.marks, word)
+    }
+
+    /// What a mark says.
+    #[must_use]
+    pub fn mark(&self, name: &str) -> Option<&'s str> {
+        mark(self.marks, name)
+    }
+}
+
+/// A shape without `[]` and `{}`.
+#[must_use]
+pub fn inner(shape: &str) -> &str {
+    shape.trim_start_matches("[]").trim_start_matches("{}").trim_start_matches("[]")
+}
+
+/// The first word, the other words, and the words for people.
+fn split(line: &str) -> (&str, &str, &str) {
+    let line = line.trim_end();
+    let (head, text) = line.split_once(": ").unwrap_or((line, ""));
+    let (name, marks) = head.split_once(' ').unwrap_or((head, ""));
+    (name, marks, text)
+}
+
+fn has(marks: &str, word: &str) -> bool {
+    marks.split(' ').any(|mark| mark == word)
+}
+
+fn mark<'s>(marks: &'s str, name: &str) -> Option<&'s str> {
+    marks.split(' ').find_map(|mark| mark.strip_prefix(name)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests;
