@@ -92,16 +92,16 @@ fn many_clients_cost_little_and_leave_little() {
             for _ in 0..CONNECTIONS {
                 connections.push(api.http2(&admin, 65_535).await);
             }
-            let mut watches = Vec::new();
+            let mut open = Vec::new();
             for number in 0..WATCHES {
                 let client = &mut connections[number % CONNECTIONS];
-                watches.push(begun(client, "/api/v1/pods?watch=true").await);
+                open.push(begun(client, "/api/v1/pods?watch=true").await);
             }
             first_instructions(&agent, &out, &["news".to_owned()]);
-            let mut hearing: JoinSet<_> = watches.into_iter().map(heard).collect();
-            let mut watches = Vec::new();
+            let mut hearing: JoinSet<_> = open.into_iter().map(heard).collect();
+            let mut open = Vec::new();
             while let Some(watch) = hearing.join_next().await {
-                watches.push(watch.expect("it hears"));
+                open.push(watch.expect("it hears"));
             }
             let watched = pss();
             let mut client = api.http2(&admin, 1024).await;
@@ -113,7 +113,7 @@ fn many_clients_cost_little_and_leave_little() {
             }
             // One more is served beside them.
             drop(asked(port, "/healthz").await);
-            assert_eq!((watches.len(), unread.len()), (WATCHES, UNREAD));
+            assert_eq!((open.len(), unread.len()), (WATCHES, UNREAD));
             (followed, watched, pss())
         });
         drop(tokio);
