@@ -10,6 +10,7 @@ pub mod columns;
 mod connect;
 pub mod discovery;
 mod gnostic;
+mod incoming;
 mod metrics;
 pub mod node;
 pub mod objects;
@@ -38,6 +39,7 @@ use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::pod_config::edit::Editor;
+use crate::server::answer::{HEALTH_CHECKS, health};
 use crate::server::body::{self, Body};
 use crate::server::guest::{Guest, Visit};
 use crate::server::node::SharedNode;
@@ -49,7 +51,7 @@ use path::{Asked, Wanted};
 use resource::{Store, Verb};
 use shape::{Rows, View};
 use status::Failure;
-use versions::{Keep, Versions};
+use versions::{Change, Keep, Versions};
 use watch::Watchers;
 
 /// See the module.
@@ -78,20 +80,28 @@ impl LocalApi {
     /// All objects of a store as they are now, with their versions. Whoever watches hears of what has changed.
     pub(crate) fn look(&self, store: Store) -> Vec<Value> {
         let mut objects = objects::all(self, store);
-        let keep = if self.watchers.has(store) { Keep::Whole } else { Keep::Shadow };
-        let changes = self.versions.borrow_mut().look(store, &mut objects, keep);
-        for change in changes {
-            self.watchers.tell(store, change);
-        }
+        let changes = self.versions.borrow_mut().look(store, &mut objects, self.keep(store));
+        self.tell(store, changes);
         objects
     }
 
     /// One object as it is now, with its version. The namespace of kinds without is empty.
     pub(crate) fn find(&self, store: Store, namespace: &str, name: &str) -> Option<Value> {
-        let is_it = |object: &Value| {
-            text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
-        };
-        self.look(store).into_iter().find(is_it)
+        let (place, keep) = ((namespace, name), self.keep(store));
+        let mut object = objects::one(self, store, place);
+        let changes = self.versions.borrow_mut().look_at(store, place, object.as_mut(), keep);
+        self.tell(store, changes);
+        object
+    }
+
+    fn keep(&self, store: Store) -> Keep {
+        if self.watchers.has(store) { Keep::Whole } else { Keep::Shadow }
+    }
+
+    fn tell(&self, store: Store, changes: Vec<Change>) {
+        for change in changes {
+            self.watchers.tell(store, change);
+        }
     }
 
     fn current(&self) -> u64 {
@@ -104,7 +114,7 @@ impl LocalApi {
         (versions.base(), versions.current(), versions.changed(store))
     }
 
-    fn since(&self, store: Store, version: u64, objects: &[Value]) -> Result<Vec<versions::Change>, Failure> {
+    fn since(&self, store: Store, version: u64, objects: &[Value]) -> Result<Vec<Change>, Failure> {
         self.versions.borrow().since(store, version, objects)
     }
 
@@ -126,7 +136,11 @@ impl LocalApi {
         let accept = accept(&visit.request);
         let (core, tells) = match asked? {
             Asked::Object(wanted) => return self.object(*wanted, visit).await,
-            Asked::Health(check) => return health(&self.node, &check),
+            Asked::Health(check) if check.is_empty() || HEALTH_CHECKS.contains(&check.as_str()) => {
+                let what = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
+                return Ok(health(&self.node, what, &check, uri.query().unwrap_or_default()));
+            }
+            Asked::Health(_) => return Err(status::no_such_path()),
             Asked::Core => (true, discovery::core()),
             Asked::Groups => (false, discovery::group_list()),
             Asked::Group(group, version) => return Ok(found(&discovery::group(group, version))),
@@ -225,16 +239,4 @@ fn described(answer: openapi::Answer, may_be_kept: bool) -> Response<Body> {
         }
     });
     response
-}
-
-/// `/livez`, `/readyz`: as the kubelet's own `/healthz`.
-fn health(node: &SharedNode, check: &str) -> Result<Response<Body>, Failure> {
-    match (check, node.loop_health()) {
-        ("" | "ping" | "syncloop", Ok(())) | ("ping", _) => Ok(body::text(StatusCode::OK, "ok")),
-        ("" | "syncloop", Err(why)) => {
-            let lines = format!("[+]ping ok\n[-]syncloop failed: {why}\n");
-            Ok(body::text(StatusCode::INTERNAL_SERVER_ERROR, lines))
-        }
-        _ => Err(status::no_such_path()),
-    }
 }

@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::types::Timestamp;
@@ -77,7 +78,7 @@ impl Family {
 }
 
 /// Prometheus' default buckets.
-const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+pub const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// Values of labels, each but the last with [`END`] behind it: one text costs less than six.
 type Values = Box<str>;
@@ -107,6 +108,19 @@ struct Recorded {
 
 thread_local! {
     static RECORDED: RefCell<BTreeMap<&'static str, Recorded>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Writes families whose numbers somebody else keeps.
+type Shows = Rc<dyn Fn(&mut Text)>;
+
+thread_local! {
+    static SHOWN: RefCell<BTreeMap<&'static str, Shows>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// From now on, families whose name begins like this are written by `shows`, for many numbers that lie best with what they are
+/// about. The last one counts.
+pub fn show(prefix: &'static str, shows: impl Fn(&mut Text) + 'static) {
+    SHOWN.with_borrow_mut(|all| drop(all.insert(prefix, Rc::new(shows))));
 }
 
 fn change(
@@ -172,15 +186,6 @@ pub fn observe(family: &'static Family, values: &[&str], took: Duration) {
     });
 }
 
-/// Drops the cells whose values of labels are like this: of what is gone.
-pub fn forget(family: &'static Family, is_gone: impl Fn(&[&str]) -> bool) {
-    RECORDED.with_borrow_mut(|all| {
-        if let Some(recorded) = all.get_mut(family.name) {
-            recorded.cells.retain(|values, _| !is_gone(&values.split(END).collect::<Vec<_>>()));
-        }
-    });
-}
-
 /// Writes everything recorded whose name begins with one of these.
 pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
     RECORDED.with_borrow(|all| {
@@ -200,6 +205,14 @@ pub fn write_recorded(text: &mut Text, prefixes: &[&str]) {
             }
         }
     });
+    let shown = SHOWN.with_borrow(|all| {
+        let wanted =
+            |(prefix, shows): (&&'static str, &Shows)| prefixes.contains(prefix).then(|| Rc::clone(shows));
+        all.iter().filter_map(wanted).collect::<Vec<_>>()
+    });
+    for shows in shown {
+        shows(text);
+    }
 }
 
 /// Nanoseconds as seconds, every digit of them.
@@ -244,7 +257,7 @@ impl Text {
     }
 
     /// The samples of a histogram; `counts` are those of the buckets alone, and one more.
-    fn histogram(&mut self, labels: &[(&str, &str)], buckets: &[f64], counts: &[u64], sum: f64) {
+    pub fn histogram(&mut self, labels: &[(&str, &str)], buckets: &[f64], counts: &[u64], sum: f64) {
         let mut below = 0_u64;
         for (index, count) in counts.iter().enumerate() {
             below = below.saturating_add(*count);
@@ -305,8 +318,6 @@ mod tests {
     fn what_is_counted_is_written_with_hostile_labels_escaped() {
         count(&CALLS, &["a\"b\\c\nd"]);
         count(&CALLS, &["a\"b\0\\c\nd"]);
-        count(&CALLS, &["gone"]);
-        forget(&CALLS, |values| values[0] == "gone");
         for millis in [50, 100, 500, 5000] {
             observe(&TOOK, &[], Duration::from_millis(millis));
         }

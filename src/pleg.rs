@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::clock::Clock;
 use crate::metrics::{self, Family};
 use crate::reconcile::pleg::{PlegSnapshot, diff, pods_to_wake};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, RuntimeVersion};
@@ -17,6 +18,11 @@ use crate::types::PodUid;
 
 static RELIST_DURATION: Family =
     Family::seconds("kubelet_pleg_relist_duration_seconds", "How long a look at all containers took", &[]);
+static LAST_SEEN: Family = Family::gauge(
+    "kubelet_pleg_last_seen_seconds",
+    "When all containers were seen last, in seconds since the epoch",
+    &[],
+);
 static RELIST_INTERVAL: Family = Family::seconds(
     "kubelet_pleg_relist_interval_seconds",
     "Time between two looks at all containers: up to a minute while the runtime gives hints",
@@ -69,7 +75,12 @@ const LONGEST_RETRY: Duration = Duration::from_secs(5);
 const ASK_FOR_HINTS_AGAIN: Duration = Duration::from_secs(300);
 
 /// Looks until the receiver is gone. An unchanged look is not reported, except the first after trouble.
-pub async fn run<R: Runtime>(runtime: Rc<R>, config: PlegConfig, updates: mpsc::Sender<PlegUpdate>) {
+pub async fn run<R: Runtime>(
+    runtime: Rc<R>,
+    clock: Clock,
+    config: PlegConfig,
+    updates: mpsc::Sender<PlegUpdate>,
+) {
     let mut last: Option<Rc<PlegSnapshot>> = None;
     let mut healthy = false;
     let mut retry = FIRST_RETRY;
@@ -84,6 +95,8 @@ pub async fn run<R: Runtime>(runtime: Rc<R>, config: PlegConfig, updates: mpsc::
         metrics::observe(&RELIST_DURATION, &[], looked_at.elapsed());
         let update = match looked {
             Ok((snapshot, version)) => {
+                let now = Duration::from_nanos(u64::try_from(clock.now().as_nanos()).unwrap_or_default());
+                metrics::set(&LAST_SEEN, &[], now.as_secs_f64().trunc());
                 let snapshot = Rc::new(snapshot);
                 let changed = match &last {
                     Some(last) => pods_to_wake(&diff(last, &snapshot)),

@@ -19,6 +19,7 @@ use crate::api::pod::{Pod, PodStatus};
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType, container_path};
 use crate::mailbox::Mailbox;
+use crate::metrics;
 use crate::observed::ObservedPod;
 use crate::reconcile::network::pod_address;
 use crate::reconcile::probe::{ProbeResults, probed_containers};
@@ -70,6 +71,12 @@ impl<R: Runtime> Prober<R> {
         let since = clock.now();
         let schedule = RefCell::default();
         let shared = Rc::new(Shared { runtime, clock, events, schedule, changed: Notify::new() });
+        let shown = Rc::downgrade(&shared);
+        metrics::show("prober_", move |text| {
+            if let Some(shared) = shown.upgrade() {
+                shared.schedule.borrow().show(text);
+            }
+        });
         Self { shared, config, since, task: RefCell::default() }
     }
 
@@ -117,9 +124,7 @@ impl<R: Runtime> Prober<R> {
 
     /// The pod has ended.
     pub fn remove(&self, uid: &PodUid) {
-        if let Some(pod) = self.shared.schedule.borrow_mut().remove(uid) {
-            counts::forget(&pod.pod_ref());
-        }
+        self.shared.schedule.borrow_mut().remove(uid);
     }
 
     /// Where the pod answers; empty while nobody knows, which means this machine.
@@ -176,9 +181,6 @@ impl<R> Shared<R> {
             Err(_) => return,
         };
         let news = self.schedule.borrow_mut().finish(&ended, Instant::now());
-        if let Some(pod) = &news.pod {
-            counts::count(&pod.pod_ref(), &ended);
-        }
         if let Some(complaint) = news.complaint {
             let path = container_path(complaint.list, ended.place.container.as_str());
             let pod = complaint.pod.pod_ref();

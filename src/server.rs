@@ -9,6 +9,7 @@ pub mod answer;
 pub mod bind;
 pub mod body;
 pub mod guest;
+mod http2;
 pub mod https;
 pub mod identity;
 pub mod logs;
@@ -33,11 +34,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::clock::Clock;
 use crate::rt::connections::{self, Place};
+use crate::streaming::{Pending, Wire};
 
 use access::Policy;
 use answer::{Served, SystemLogs};
@@ -51,6 +52,9 @@ pub use report::{AgentReport, ObjectDetail};
 
 /// Where the shell listens unless it is told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
+
+/// Upstream's release that we follow, and ours behind it.
+pub const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
 
 /// More than people and scripts on one box need; each costs a buffer.
 const MAX_CONNECTIONS: usize = 64;
@@ -82,15 +86,11 @@ struct Bounds {
     once: bool,
 }
 
+/// Answers a request of a connection. Behind pointers, as what carries requests out is there once and not for each listener.
+type Respond = Rc<dyn Fn(Request<Incoming>) -> Pending<Response<Body>>>;
+
 /// Serves the requests of a connection until it ends, and tells the node then. Streams that began on it go on.
-async fn serve_requests<F>(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    bounds: Bounds,
-    node: SharedNode,
-    respond: impl Fn(Request<Incoming>) -> F + 'static,
-) where
-    F: Future<Output = Response<Body>> + 'static,
-{
+async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, respond: Respond) {
     let patience = Patience::default();
     let waits = patience.clone();
     let service = service_fn(move |request: Request<Incoming>| {
@@ -113,7 +113,7 @@ async fn serve_requests<F>(
         .header_read_timeout(bounds.header_timeout)
         .max_buf_size(bounds.buffer_bytes)
         .max_headers(bounds.max_headers)
-        .serve_connection(TokioIo::new(Patient::new(stream, patience)), service)
+        .serve_connection(TokioIo::new(Patient::new(wire, patience)), service)
         .with_upgrades();
     if let Err(error) = connection.await {
         // A client's mistake or impatience; nobody has to act.
@@ -130,16 +130,16 @@ async fn serve_connection(
     place: Place,
 ) {
     let (asked, place) = (Rc::clone(&node), Rc::new(place));
-    serve_requests(stream, LOCAL, node, move |request| {
+    let respond: Respond = Rc::new(move |request| {
         let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
         let guest = guest.clone().filter(|guest| guest.serves(request.uri().path()));
-        async move {
+        Box::pin(async move {
             let Some(guest) = guest else { return respond(request, &node, &clock, place).await };
             let (user, policy) = (guest::root(), Policy::Local);
             guest.answer(Visit { request, user, policy, served: OWN, place }).await
-        }
-    })
-    .await;
+        })
+    });
+    serve_requests(Box::new(stream), LOCAL, node, respond).await;
 }
 
 async fn respond(

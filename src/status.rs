@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::api::pod::{Pod, PodStatus};
+use crate::metrics::{self, Family};
 use crate::reconcile::status::same_meaning;
 use crate::store::StoreHandle;
 use crate::types::PodUid;
@@ -18,7 +20,19 @@ use crate::types::PodUid;
 struct Entry {
     pod: Rc<Pod>,
     status: PodStatus,
+    /// When it was seen for the first time, as long as it has never run.
+    seen: Option<Instant>,
 }
+
+static START_DURATION: Family = Family::seconds(
+    "kubelet_pod_start_duration_seconds",
+    "How long it took from when a pod was first seen until it ran",
+    &[],
+)
+.with_buckets(&[
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
+    480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+]);
 
 impl Entry {
     fn is_going(&self) -> bool {
@@ -30,8 +44,8 @@ impl Entry {
 pub struct StatusManager {
     store: StoreHandle,
     entries: RefCell<BTreeMap<PodUid, Entry>>,
-    /// Pods that are wanted, and whose workers have said nothing yet.
-    expected: RefCell<BTreeMap<PodUid, Rc<Pod>>>,
+    /// Pods that are wanted, since when, and whose workers have said nothing yet.
+    expected: RefCell<BTreeMap<PodUid, (Rc<Pod>, Instant)>>,
     remembered: RefCell<BTreeMap<PodUid, PodStatus>>,
     version: watch::Sender<u64>,
 }
@@ -61,7 +75,11 @@ impl StatusManager {
         let uid = &pod.metadata.uid;
         let mut entries = self.entries.borrow_mut();
         match entries.get_mut(uid) {
-            None => drop(self.expected.borrow_mut().insert(uid.clone(), Rc::clone(pod))),
+            None => {
+                let mut expected = self.expected.borrow_mut();
+                let since = expected.get(uid).map_or_else(Instant::now, |(_, since)| *since);
+                expected.insert(uid.clone(), (Rc::clone(pod), since));
+            }
             // Another version of it: whoever changed it reads what he wrote.
             Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.pod = Rc::clone(pod),
             Some(_) => return,
@@ -73,12 +91,19 @@ impl StatusManager {
     /// Publishes a status. Writes to the store only what means something new.
     pub fn set(&self, pod: &Rc<Pod>, status: PodStatus) {
         let uid = &pod.metadata.uid;
-        let news = self.last(uid).is_none_or(|last| !same_meaning(&last, &status));
-        let entry = Entry { pod: Rc::clone(pod), status };
+        let last = self.last(uid);
+        let news = last.as_ref().is_none_or(|last| !same_meaning(last, &status));
+        let expected = self.expected.borrow_mut().remove(uid).map(|(_, seen)| seen);
+        let seen = expected.or_else(|| self.entries.borrow().get(uid)?.seen);
+        // One that ran before this process began was not started by it.
+        let seen = seen.filter(|_| last.is_none_or(|last| last.phase == "Pending"));
+        if let Some(seen) = seen.filter(|_| status.phase == "Running") {
+            metrics::observe(&START_DURATION, &[], seen.elapsed());
+        }
+        let entry = Entry { pod: Rc::clone(pod), status, seen };
         if news {
             self.store.put_status(uid, &entry.status);
         }
-        self.expected.borrow_mut().remove(uid);
         self.remembered.borrow_mut().remove(uid);
         let replaced = self.entries.borrow_mut().insert(uid.clone(), entry);
         if news || replaced.is_none() {
@@ -108,12 +133,27 @@ impl StatusManager {
     #[must_use]
     pub fn everybody(&self) -> Vec<Pod> {
         let mut pods = self.published();
-        for (uid, pod) in &*self.expected.borrow() {
+        for (uid, (pod, _)) in &*self.expected.borrow() {
             let status = self.last(uid).unwrap_or_else(PodStatus::pending);
             pods.push(Pod { status, ..Pod::clone(pod) });
         }
         pods.sort_by(by_name);
         pods
+    }
+
+    /// One of [`Self::everybody`], without a copy of the others; of two of a name the one with this uid, or the first.
+    #[must_use]
+    pub fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
+        let entries = self.entries.borrow();
+        if let Some(Entry { pod, status, .. }) =
+            entries.values().find(|entry| is_named(&entry.pod, namespace, name, uid))
+        {
+            return Some(Pod { status: status.clone(), ..Pod::clone(pod) });
+        }
+        let expected = self.expected.borrow();
+        let (uid, (pod, _)) = expected.iter().find(|(_, (pod, _))| is_named(pod, namespace, name, uid))?;
+        let status = self.remembered.borrow().get(uid).cloned().unwrap_or_else(PodStatus::pending);
+        Some(Pod { status, ..Pod::clone(pod) })
     }
 
     fn published(&self) -> Vec<Pod> {
@@ -128,12 +168,21 @@ impl StatusManager {
     }
 }
 
+/// The pod has this name, and this uid if one is named.
+#[must_use]
+pub fn is_named(pod: &Pod, namespace: &str, name: &str, uid: Option<&PodUid>) -> bool {
+    let metadata = &pod.metadata;
+    metadata.name == name && metadata.namespace == namespace && uid.is_none_or(|uid| *uid == metadata.uid)
+}
+
 fn by_name(a: &Pod, b: &Pod) -> Ordering {
     (&a.metadata.namespace, &a.metadata.name).cmp(&(&b.metadata.namespace, &b.metadata.name))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::store::{Mode, OpenOptions};
 
@@ -164,11 +213,41 @@ mod tests {
         }
         assert_eq!(shown(&statuses.everybody()), [("a", "Pending"), ("b", "Running"), ("c", "Pending")]);
         assert_eq!(shown(&statuses.snapshot()), []);
+        let found = |name: &str, uid: Option<&str>| {
+            statuses.find("", name, uid.map(PodUid::from).as_ref()).map(|pod| pod.status.phase)
+        };
+        assert_eq!(found("b", None).as_deref(), Some("Running"), "as it is remembered");
+        assert_eq!((found("d", None), found("b", Some("another"))), (None, None));
 
         statuses.set(&pod("a"), running());
         statuses.remove(&PodUid::from("c"));
         statuses.expect(&pod("a"));
         assert_eq!(shown(&statuses.everybody()), [("a", "Running"), ("b", "Running")]);
         assert_eq!(shown(&statuses.snapshot()), [("a", "Running")]);
+        for pod in statuses.everybody() {
+            assert_eq!(statuses.find("", &pod.metadata.name, None), Some(pod));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_is_timed_from_the_first_sight_once_and_not_that_of_an_earlier_process() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let remembered = BTreeMap::from([(PodUid::from("old"), running())]);
+        let statuses = StatusManager::new(store.unwrap(), remembered);
+        for name in ["old", "new"] {
+            statuses.expect(&pod(name));
+        }
+        tokio::time::advance(Duration::from_secs(4)).await;
+        statuses.expect(&pod("new"));
+        for status in [PodStatus::pending(), PodStatus::pending(), running(), running()] {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            statuses.set(&pod("new"), status);
+            statuses.set(&pod("old"), running());
+        }
+        let mut text = metrics::Text::default();
+        metrics::write_recorded(&mut text, &["kubelet_pod_start_"]);
+        let text = text.finish();
+        assert!(text.contains("kubelet_pod_start_duration_seconds_sum 7\n"), "{text}");
+        assert!(text.contains("kubelet_pod_start_duration_seconds_count 1\n"), "{text}");
     }
 }

@@ -30,7 +30,8 @@ use websocket::connection::Messages;
 
 pub use crate::types::Streams;
 pub use session::{
-    CREATION_TIMEOUT, Dialer, Duplex, IDLE_TIMEOUT, MAX_PORTS, Pending, Reader, Session, TerminalSize, Writer,
+    CREATION_TIMEOUT, Dialer, Duplex, IDLE_TIMEOUT, MAX_PORTS, Pending, Reader, Session, TerminalSize, Wire,
+    Writer,
 };
 
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");

@@ -297,6 +297,12 @@ fn pss_megabytes(pid: u32) -> f64 {
     float(number_after(&text, "Pss:")) * 1024.0 / 1e6
 }
 
+/// Memory that nobody else has and no file could give back: heap and stacks.
+fn private_megabytes(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("read the agent's memory map");
+    float(number_after(&text, "Private_Dirty:")) * 1024.0 / 1e6
+}
+
 /// Time on a processor, all threads.
 fn cpu_nanos(pid: u32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("list the agent's threads");

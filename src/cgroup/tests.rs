@@ -234,6 +234,13 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
             "io.stat",
             "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0\n253:1 rbytes=1 wbytes=2 rios=3 wios=4\n",
         ),
+        // Before Linux 5.13 nobody counts when all wait for a CPU.
+        ("cpu.pressure", "some avg10=1.00 avg60=0.50 avg300=0.10 total=1500\n"),
+        (
+            "memory.pressure",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3\n",
+        ),
+        ("cgroup.procs", "12\n13\n14\n"),
     ] {
         tree.put(&format!("pod/c1/{file}"), content);
     }
@@ -258,6 +265,18 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
     let io = detail.io["8:0"];
     assert_eq!((io.read_bytes, io.written_bytes, io.reads, io.writes), (4096, 8192, 1, 2));
     assert_eq!(detail.io["253:1"].writes, 4);
+    let pressure = |waiting_ns, stalled_ns| usage::Pressure { waiting_ns, stalled_ns };
+    assert_eq!(
+        detail.pressure,
+        [pressure(Some(1_500_000), None), pressure(Some(7000), Some(3000)), pressure(None, None)]
+    );
+    // One with files, one without, one that has gone.
+    tree.put("proc/13/status", "");
+    tree.put("proc/12/fd/0", "");
+    std::os::unix::fs::symlink("socket:[4711]", tree.0.mount.join("proc/12/fd/3")).unwrap();
+    let found = usage::processes(&tree.0.mount.join("proc"), &dirs);
+    assert_eq!(found, Some(usage::Processes { count: 3, files: Some(2), sockets: Some(1) }));
+    assert_eq!(usage::processes(&tree.0.mount.join("proc"), &[]), None);
     assert_eq!(usage::detail(&counting_dirs(&tree.0, "/none")), usage::Detail::default());
 }
 

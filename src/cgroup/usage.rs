@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What a container uses and has used. `None` where the machine does not count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,6 +110,30 @@ pub struct Detail {
     pub cpu_period: Option<u64>,
     /// What went to disks, by their numbers (`8:0`).
     pub io: BTreeMap<String, Io>,
+    /// Time that was lost for want of CPU, memory and disk, in this order.
+    pub pressure: [Pressure; 3],
+    /// Who runs in it; read for containers.
+    pub processes: Option<Processes>,
+}
+
+/// Time lost for want of something, nanoseconds. `None` where the kernel does not count it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Some of its threads waited.
+    pub waiting_ns: Option<u64>,
+    /// All of them did.
+    pub stalled_ns: Option<u64>,
+}
+
+/// What the processes of a cgroup have open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Processes {
+    /// How many there are.
+    pub count: u64,
+    /// Their file descriptors; `None`: too many to count in passing.
+    pub files: Option<u64>,
+    /// Those that are sockets.
+    pub sockets: Option<u64>,
 }
 
 /// What was read from and written to a disk.
@@ -162,6 +186,13 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
         ] {
             read_io(&mut detail.io, &read(file).unwrap_or_default(), is_bytes);
         }
+        for (pressure, file) in
+            detail.pressure.iter_mut().zip(["cpu.pressure", "memory.pressure", "io.pressure"])
+        {
+            if let Some(text) = read(file) {
+                *pressure = Pressure { waiting_ns: lost(&text, "some "), stalled_ns: lost(&text, "full ") };
+            }
+        }
         let Some(text) = read("memory.stat") else { continue };
         let v2 = directory.join("memory.current").exists();
         let of = |new: &str, old: &str| field(&text, if v2 { new } else { old });
@@ -177,6 +208,39 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
         }
     }
     detail
+}
+
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`, in microseconds.
+fn lost(text: &str, kind: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(kind))?;
+    let micros: u64 = line.split_once("total=")?.1.trim().parse().ok()?;
+    Some(micros.saturating_mul(1000))
+}
+
+/// Descriptors that are looked at one by one, of all processes together.
+const MAX_FILES: usize = 10_000;
+
+/// Who runs in a cgroup, and what they have open: from `cgroup.procs` and, below `proc`, their descriptors. `None` when nobody
+/// can say. A process that ends meanwhile counts for nothing.
+#[must_use]
+pub fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
+    let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join("cgroup.procs")).ok())?;
+    let (mut found, mut files, mut sockets) = (0, 0, 0);
+    for pid in text.lines() {
+        found += 1;
+        let Ok(open) = fs::read_dir(proc.join(pid).join("fd")) else { continue };
+        for file in open.flatten() {
+            files += 1;
+            if files > MAX_FILES {
+                break;
+            }
+            let is_socket = |link: PathBuf| link.to_string_lossy().starts_with("socket:");
+            sockets += u64::from(fs::read_link(file.path()).is_ok_and(is_socket));
+        }
+    }
+    let is_known = files <= MAX_FILES;
+    let files = u64::try_from(files).ok();
+    Some(Processes { count: found, files: files.filter(|_| is_known), sockets: is_known.then_some(sockets) })
 }
 
 /// `cpu.weight` as the least `cpu.shares` that it stands for: the way back of what runtimes write.

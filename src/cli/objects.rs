@@ -11,6 +11,7 @@ use super::tabs::Tabbed;
 use super::{
     CliError, EXIT_FAILED, EXIT_OK, Environment, age, claims, offline, print, table, to_json, to_yaml,
 };
+use crate::localapi::columns::access_modes;
 use crate::objects::ObjectKind;
 use crate::server::report::{ObjectDetail, ObjectReport};
 use crate::types::Timestamp;
@@ -189,19 +190,6 @@ fn row(kind: ObjectKind, report: &ObjectReport, wide: bool, now: Timestamp) -> V
         row.push(report.origin.clone());
     }
     row
-}
-
-/// As kubectl shortens them.
-fn access_modes(object: &Value) -> String {
-    let modes = object.pointer("/spec/accessModes").and_then(Value::as_array).into_iter().flatten();
-    let short = modes.filter_map(Value::as_str).map(|mode| match mode {
-        "ReadWriteOnce" => "RWO",
-        "ReadOnlyMany" => "ROX",
-        "ReadWriteMany" => "RWX",
-        "ReadWriteOncePod" => "RWOP",
-        other => other,
-    });
-    short.collect::<Vec<_>>().join(",")
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

@@ -507,7 +507,8 @@ impl<R: Runtime> House<R> {
             runtime_name: Rc::clone(&self.runtime_name),
         };
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
-        rt::spawn("pleg", pleg::run(Rc::clone(&self.runtime), PlegConfig::default(), pleg_sender));
+        let runtime = Rc::clone(&self.runtime);
+        rt::spawn("pleg", pleg::run(runtime, self.clock.clone(), PlegConfig::default(), pleg_sender));
         let kubelet = Kubelet {
             pod_config: PodConfig::new(
                 self.registered.clone(),

@@ -120,6 +120,10 @@ impl<R: Enter> Node for Window<R> {
         self.statuses.everybody()
     }
 
+    fn pod(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
+        self.statuses.find(namespace, name, uid)
+    }
+
     fn loop_health(&self) -> LoopHealth {
         self.view.loop_health()
     }

@@ -253,7 +253,9 @@ fn event_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-fn access_modes(object: &Value) -> String {
+/// As kubectl shortens them.
+#[must_use]
+pub fn access_modes(object: &Value) -> String {
     let modes = object.pointer("/spec/accessModes").and_then(Value::as_array).into_iter().flatten();
     let short = modes.filter_map(Value::as_str).map(|mode| match mode {
         "ReadWriteOnce" => "RWO",

@@ -23,8 +23,7 @@ pub(super) async fn pod(
 ) -> Result<Response<Body>, Failure> {
     let name = wanted.name.as_deref().unwrap_or_default();
     let namespace = wanted.namespace.as_deref().unwrap_or_default();
-    let is_it = |pod: &Pod| pod.metadata.name == name && pod.metadata.namespace == namespace;
-    let found = api.node.pods().into_iter().find(is_it);
+    let found = api.node.pod(namespace, name, None);
     let pod = found.ok_or_else(|| status::not_found(wanted.resource, name))?;
     if !visit.served.debugging {
         return Err(Failure::new(405, "MethodNotAllowed", "Debug endpoints are disabled."));

@@ -8,8 +8,7 @@ use crate::reconcile::admission::go_arch;
 
 use super::resource::{RESOURCES, Resource, Subresource, Verb, group_version, groups};
 
-/// Upstream's release that this follows, and ours.
-pub const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
+pub use crate::server::RELEASE;
 
 /// Of aggregated discovery: the versions we speak, the newest first.
 pub const AGGREGATED: [(&str, &str); 2] = [

@@ -42,6 +42,17 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     objects
 }
 
+/// The object at this place (namespace and name), as [`all`] has it; of pods no other is looked at.
+pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
+    if store == Store::Pods {
+        return api.node.pod(namespace, name, None).map(|found| pod(found, api.node.name()));
+    }
+    let is_it = |object: &Value| {
+        text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
+    };
+    all(api, store).into_iter().find(is_it)
+}
+
 /// A pod; one from a manifest as the mirror that an API server would hold of it.
 #[must_use]
 pub fn pod(mut pod: Pod, node_name: &str) -> Value {

@@ -178,6 +178,17 @@ const NONE: Resource = Resource {
     store: Store::Review,
 };
 
+/// In two groups.
+const EVENTS: Resource = Resource {
+    plural: "events",
+    singular: "event",
+    kind: "Event",
+    short_names: &["ev"],
+    verbs: READ,
+    store: Store::Events,
+    ..NONE
+};
+
 /// All of them, in the order discovery shows them.
 pub const RESOURCES: &[Resource] = &[
     Resource {
@@ -188,15 +199,7 @@ pub const RESOURCES: &[Resource] = &[
         store: Store::ConfigMaps,
         ..NONE
     },
-    Resource {
-        plural: "events",
-        singular: "event",
-        kind: "Event",
-        short_names: &["ev"],
-        verbs: READ,
-        store: Store::Events,
-        ..NONE
-    },
+    EVENTS,
     Resource {
         plural: "namespaces",
         singular: "namespace",
@@ -286,16 +289,7 @@ pub const RESOURCES: &[Resource] = &[
         verbs: CREATE,
         ..NONE
     },
-    Resource {
-        group: "events.k8s.io",
-        plural: "events",
-        singular: "event",
-        kind: "Event",
-        short_names: &["ev"],
-        verbs: READ,
-        store: Store::Events,
-        ..NONE
-    },
+    Resource { group: "events.k8s.io", ..EVENTS },
     Resource {
         group: "metrics.k8s.io",
         version: "v1beta1",

@@ -2,15 +2,13 @@
 //!
 //! Owns the reviews' shapes. Must not know the rules.
 
-use http_body_util::{BodyExt, Limited};
-use hyper::header::CONTENT_TYPE;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::access::{self, Attributes};
 use super::path::Wanted;
 use super::status::{self, Failure};
-use super::{protobuf, text};
+use super::{incoming, protobuf, text};
 use crate::server::body::{self, Body};
 use crate::server::guest::Visit;
 
@@ -20,10 +18,8 @@ const MAX_BYTES: usize = 64 * 1024;
 /// Answers the creation of a review.
 pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Body>, Failure> {
     let Visit { request, user, policy, .. } = visit;
-    let header = request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok());
-    let kind = header.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
-    let body = Limited::new(request.into_body(), MAX_BYTES).collect().await;
-    let bytes = body.map_err(|_| status::too_large(MAX_BYTES))?.to_bytes();
+    let kind = incoming::media_type(&request);
+    let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let mut review: Value = match kind.as_str() {
         protobuf::CONTENT_TYPE => protobuf::review(wanted.resource.kind, &bytes)
             .ok_or_else(|| status::bad_request("the body is no object in Kubernetes' binary form"))?,

@@ -208,6 +208,12 @@ pub fn too_large(limit: usize) -> Failure {
     Failure::new(413, "RequestEntityTooLarge", format!("limit is {limit}"))
 }
 
+/// A body that does not end.
+#[must_use]
+pub fn too_slow() -> Failure {
+    Failure::new(408, "Timeout", "the body of the request did not come in time")
+}
+
 /// Our own fault, or the machine's.
 #[must_use]
 pub fn internal(message: &str) -> Failure {

@@ -128,6 +128,29 @@ impl Versions {
     /// Compares all objects of a store with what was there before, and writes its version into each. What has changed comes
     /// back in order, with the objects if all of them are kept.
     pub fn look(&mut self, store: Store, objects: &mut [Value], keep: Keep) -> Vec<Change> {
+        self.compare(store, objects, keep, None)
+    }
+
+    /// The same with one object of the store: `object` is what has this place (namespace and name) now.
+    pub fn look_at(
+        &mut self,
+        store: Store,
+        (namespace, name): (&str, &str),
+        object: Option<&mut Value>,
+        keep: Keep,
+    ) -> Vec<Change> {
+        let place = (namespace.to_owned(), name.to_owned());
+        let objects = object.map_or(&mut [][..], std::slice::from_mut);
+        self.compare(store, objects, keep, Some(&place))
+    }
+
+    fn compare(
+        &mut self,
+        store: Store,
+        objects: &mut [Value],
+        keep: Keep,
+        only: Option<&Name>,
+    ) -> Vec<Change> {
         let base = self.base;
         let seen = self.stores.entry(store).or_insert_with(|| Seen {
             entries: BTreeMap::new(),
@@ -143,6 +166,7 @@ impl Versions {
         let over: Vec<Name> = seen
             .entries
             .iter()
+            .filter(|(name, _)| only.is_none_or(|only| only == *name))
             .filter(|(name, entry)| names.get(*name).is_none_or(|uid| *uid != entry.uid))
             .map(|(name, _)| name.clone())
             .collect();
@@ -386,6 +410,23 @@ mod tests {
         assert_eq!(since(&versions, 1002, &now), ["MODIFIED a 1003"]);
         assert_eq!(since(&versions, 1001, &now), ["ADDED b 1002", "MODIFIED a 1003"]);
         assert_eq!(since(&versions, 1003, &now), [""; 0]);
+    }
+
+    #[test]
+    fn one_object_is_looked_at_without_the_others() {
+        let mut versions = Versions::new(1000);
+        let (mut a, mut b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
+        look(&mut versions, &[a.clone(), b.clone()], Keep::Whole);
+        let mut at = |name: &str, object: Option<&mut Value>| {
+            shown(&versions.look_at(Store::Pods, ("a", name), object, Keep::Whole))
+        };
+        assert_eq!(at("a", Some(&mut a)), [""; 0]);
+        assert_eq!(a["metadata"]["resourceVersion"], "1001");
+        b["status"]["phase"] = json!("Running");
+        assert_eq!(at("b", Some(&mut b)), ["MODIFIED b 1003"]);
+        assert_eq!(at("a", None), ["DELETED a 1004"]);
+        assert_eq!(at("a", None), [""; 0]);
+        assert_eq!(since(&versions, 1002, &[b]), ["MODIFIED b 1003", "DELETED a 1004"]);
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod change;
 mod delete;
 mod kept;
 mod new;
-mod protobuf;
 
 use std::cell::OnceCell;
 use std::rc::Rc;

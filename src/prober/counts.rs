@@ -1,47 +1,88 @@
 //! What probes came to, for `/metrics/probes`.
 //!
-//! Owns the families. A pod's numbers go with it.
+//! Owns the families. One row a probe, numbers and nothing else: there may be hundreds of them, each every second. A pod's go
+//! with it.
 
-use super::run::{Answer, Ended};
-use crate::metrics::{self, Family};
+use std::rc::Rc;
+
+use super::place::Place;
+use super::run::Ended;
+use crate::api::pod::Pod;
+use crate::metrics::Kind::{Counter, Histogram};
+use crate::metrics::{SECONDS, Text};
 use crate::reconcile::probe::{ProbeKind, ProbeResult};
-use crate::types::PodRef;
 
-static PROBES: Family = Family::counter(
-    "prober_probe_total",
-    "Probes by what they came to",
-    &["probe_type", "result", "container", "pod", "namespace", "pod_uid"],
-);
-static DURATION: Family = Family::seconds(
-    "prober_probe_duration_seconds",
-    "How long probes took",
-    &["probe_type", "container", "pod", "namespace"],
-);
-
-/// One more.
-pub(super) fn count(pod: &PodRef, ended: &Ended) {
-    let kind = match ended.place.kind {
-        ProbeKind::Liveness => "Liveness",
-        ProbeKind::Readiness => "Readiness",
-        ProbeKind::Startup => "Startup",
-    };
-    let container = ended.place.container.as_str();
-    let PodRef { namespace, name, uid } = pod;
-    let values = [kind, result(&ended.answer), container, name, namespace, uid.as_str()];
-    metrics::count(&PROBES, &values);
-    metrics::observe(&DURATION, &[kind, container, name, namespace], ended.took);
+/// Of one probe of a container, over all its instances.
+pub(super) struct Counts {
+    place: Rc<Place>,
+    /// Successful, failed, unknown.
+    results: [u32; 3],
+    /// How long they took, by the bounds of [`SECONDS`].
+    took: [u32; SECONDS.len() + 1],
+    seconds: f64,
 }
 
-fn result(answer: &Answer) -> &'static str {
-    match answer.result() {
-        Some(ProbeResult::Success) => "successful",
-        Some(ProbeResult::Failure) => "failed",
-        None => "unknown",
+/// In the order of [`Counts::results`].
+const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
+
+impl Counts {
+    /// One more.
+    pub(super) fn add(all: &mut Vec<Self>, ended: &Ended) {
+        let (kind, container) = (ended.place.kind, &ended.place.container);
+        let is_it = |one: &Self| one.place.kind == kind && one.place.container == *container;
+        let index = all.iter().position(is_it).unwrap_or_else(|| {
+            let place = Rc::clone(&ended.place);
+            // As many as there are, and no more: a pod has few.
+            all.reserve_exact(1);
+            all.push(Self { place, results: [0; 3], took: [0; SECONDS.len() + 1], seconds: 0.0 });
+            all.len() - 1
+        });
+        let one = &mut all[index];
+        let result = match ended.answer.result() {
+            Some(ProbeResult::Success) => 0,
+            Some(ProbeResult::Failure) => 1,
+            None => 2,
+        };
+        let seconds = ended.took.as_secs_f64();
+        let bucket = SECONDS.partition_point(|bound| *bound < seconds);
+        one.results[result] = one.results[result].saturating_add(1);
+        one.took[bucket] = one.took[bucket].saturating_add(1);
+        one.seconds += seconds;
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.place.kind {
+            ProbeKind::Liveness => "Liveness",
+            ProbeKind::Readiness => "Readiness",
+            ProbeKind::Startup => "Startup",
+        }
     }
 }
 
-/// The pod is gone.
-pub(super) fn forget(pod: &PodRef) {
-    metrics::forget(&PROBES, |values| values[5] == pod.uid.as_str());
-    metrics::forget(&DURATION, |values| values[2] == pod.name && values[3] == pod.namespace);
+/// All probes, with whose they are.
+pub(super) fn show(text: &mut Text, all: &[(&Pod, &Counts)]) {
+    text.family(Histogram, "prober_probe_duration_seconds", "How long probes took");
+    for (pod, one) in all {
+        let labels = [
+            ("probe_type", one.kind()),
+            ("container", one.place.container.as_str()),
+            ("pod", &pod.metadata.name),
+            ("namespace", &pod.metadata.namespace),
+        ];
+        text.histogram(&labels, &SECONDS, &one.took.map(u64::from), one.seconds);
+    }
+    text.family(Counter, "prober_probe_total", "Probes by what they came to");
+    for (pod, one) in all {
+        for (result, number) in RESULTS.into_iter().zip(one.results).filter(|(_, number)| *number > 0) {
+            let labels = [
+                ("probe_type", one.kind()),
+                ("result", result),
+                ("container", one.place.container.as_str()),
+                ("pod", &pod.metadata.name),
+                ("namespace", &pod.metadata.namespace),
+                ("pod_uid", pod.metadata.uid.as_str()),
+            ];
+            text.sample(&labels, &number);
+        }
+    }
 }

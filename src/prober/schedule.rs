@@ -11,11 +11,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::counts::{self, Counts};
 use super::instance::{Entry, Instance, Phase, next_run, period};
 use super::place::{Place, Queue, Sight, Speed};
 use super::run::{Ended, Job};
 use crate::api::pod::Pod;
 use crate::mailbox::Mailbox;
+use crate::metrics::Text;
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
 use crate::reconcile::containers::find_container;
 use crate::reconcile::probe::{ProbeKind, ProbeResults, probed_containers};
@@ -34,8 +36,6 @@ pub(super) struct News {
     pub complaint: Option<Complaint>,
     /// A published result has changed.
     pub wake: Option<Rc<Mailbox>>,
-    /// Whose probe it was, if anybody still asks.
-    pub pod: Option<Rc<Pod>>,
 }
 
 /// The words of an event.
@@ -69,6 +69,8 @@ struct PodProbes {
     wake: Rc<Mailbox>,
     only_readiness: bool,
     instances: Vec<Instance>,
+    /// What the probes of its containers came to, over all instances.
+    counts: Vec<Counts>,
 }
 
 impl Schedule {
@@ -123,12 +125,17 @@ impl Schedule {
         true
     }
 
-    pub fn remove(&mut self, uid: &PodUid) -> Option<Rc<Pod>> {
-        let probes = self.pods.remove(uid)?;
+    pub fn remove(&mut self, uid: &PodUid) {
+        let Some(probes) = self.pods.remove(uid) else { return };
         for mut instance in probes.instances {
             instance.leave(&mut self.queue);
         }
-        Some(probes.pod)
+    }
+
+    /// Writes down what probes came to, for `/metrics/probes`.
+    pub fn show(&self, text: &mut Text) {
+        let all = self.pods.values().flat_map(|of_pod| of_pod.counts.iter().map(|one| (&*of_pod.pod, one)));
+        counts::show(text, &all.collect::<Vec<_>>());
     }
 
     /// The runs to start now, and when to ask again. Whoever finds no place is asked about when a run ends.
@@ -171,6 +178,7 @@ impl Schedule {
         let probe = kind.of(container)?;
         let entry = instance.probes.iter_mut().find(|entry| entry.place.kind == kind)?;
         let Phase::Running(planned) = entry.phase else { return None };
+        Counts::add(&mut of_pod.counts, ended);
         entry.speed = if ended.took > SLOW { Speed::Slow } else { Speed::Quick };
         let complaint = entry.complain(&ended.answer, probe.failure_threshold);
         let before = entry.counter.published;
@@ -192,11 +200,7 @@ impl Schedule {
             reason,
             text: format!("{} probe {words}", kind.as_str()),
         });
-        Some(News {
-            complaint,
-            wake: is_changed.then(|| Rc::clone(&of_pod.wake)),
-            pod: Some(Rc::clone(&of_pod.pod)),
-        })
+        Some(News { complaint, wake: is_changed.then(|| Rc::clone(&of_pod.wake)) })
     }
 }
 
@@ -208,6 +212,7 @@ impl PodProbes {
             wake: Rc::clone(sight.wake),
             only_readiness: false,
             instances: Vec::new(),
+            counts: Vec::new(),
         }
     }
 

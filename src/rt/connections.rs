@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +35,7 @@ pub async fn serve<S, F>(
     loop {
         // Never closed, so this only waits.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        while connections.try_join_next().is_some() {}
-        match accept().await {
+        match while_reaping(&mut connections, accept()).await {
             Ok(stream) => {
                 failing = false;
                 connections.spawn_local(serve_one(stream, place));
@@ -47,6 +47,18 @@ pub async fn serve<S, F>(
                 failing = true;
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
+        }
+    }
+}
+
+/// Waits. A task keeps its memory until somebody has seen its end: not only when the next connection comes, which may be never.
+async fn while_reaping<T>(connections: &mut JoinSet<()>, waited: impl Future<Output = T>) -> T {
+    let mut waited = pin!(waited);
+    loop {
+        tokio::select! {
+            biased;
+            Some(_) = connections.join_next() => {}
+            found = &mut waited => return found,
         }
     }
 }
@@ -81,6 +93,19 @@ mod tests {
         });
         let _ = tokio::time::timeout(until, serving).await;
         (accepted.take(), widest.get())
+    }
+
+    #[test]
+    fn what_a_connection_took_is_given_back_before_the_next_one_comes() {
+        let left = paused(async {
+            let mut connections = JoinSet::new();
+            for seconds in 1..=3 {
+                connections.spawn_local(tokio::time::sleep(Duration::from_secs(seconds)));
+            }
+            while_reaping(&mut connections, tokio::time::sleep(Duration::from_millis(2500))).await;
+            connections.len()
+        });
+        assert_eq!(left, 1);
     }
 
     fn paused<T>(test: impl Future<Output = T>) -> T {

@@ -97,7 +97,9 @@ pub async fn outcome(
     held: impl Sized + 'static,
 ) -> Result<Response<Body>, Failed> {
     match route {
-        Route::Health(check) => Ok(health(node, &check, request.uri().query().unwrap_or_default())),
+        Route::Health(check) => {
+            Ok(health(node, "healthz", &check, request.uri().query().unwrap_or_default()))
+        }
         Route::Pods => Ok(object(StatusCode::OK, &pod_list(node.pods()))),
         Route::RunningPods => running_pods(node).await,
         Route::Configz => Ok(object(StatusCode::OK, &json!({ "kubeletconfig": node.configuration() }))),
@@ -169,11 +171,16 @@ fn pod_list(pods: Vec<Pod>) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 }
 
-fn health(node: &SharedNode, check: &str, query: &str) -> Response<Body> {
+/// The checks of health.
+pub const HEALTH_CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
+
+/// Answers `/healthz`, or `what` says the same under another name: one check, or all of them.
+pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Response<Body> {
     let verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
-    let checks = [("ping", Ok(())), ("log", Ok(())), ("syncloop", node.loop_health())];
+    let checks =
+        HEALTH_CHECKS.map(|name| (name, if name == "syncloop" { node.loop_health() } else { Ok(()) }));
     let wanted = checks.iter().filter(|(name, _)| check.is_empty() || check == *name);
-    wanted.clone().for_each(|(name, state)| measured::count_health(name, state.is_ok()));
+    wanted.clone().for_each(|(name, state)| measured::count_health(name, state.is_ok(), what));
     let trouble: Vec<&str> =
         wanted.clone().filter(|(_, state)| state.is_err()).map(|(name, _)| *name).collect();
     if trouble.is_empty() && !verbose {
@@ -191,7 +198,7 @@ fn health(node: &SharedNode, check: &str, query: &str) -> Response<Body> {
     } else {
         (StatusCode::INTERNAL_SERVER_ERROR, "failed")
     };
-    let what = if check.is_empty() { "healthz".to_owned() } else { format!("healthz/{check}") };
+    let what = if check.is_empty() { what.to_owned() } else { format!("{what}/{check}") };
     text(code, format!("{lines}{what} check {end}\n"))
 }
 
@@ -246,13 +253,7 @@ fn statusz(node: &SharedNode, clock: &Clock) -> String {
 }
 
 fn find_pod(node: &SharedNode, wanted: &PodName) -> Result<Pod, Failed> {
-    let is_it = |pod: &Pod| {
-        pod.metadata.name == wanted.name
-            && pod.metadata.namespace == wanted.namespace
-            && wanted.uid.as_ref().is_none_or(|uid| *uid == pod.metadata.uid)
-    };
-    let found = node.pods().into_iter().find(is_it);
-    found.ok_or_else(|| {
+    node.pod(&wanted.namespace, &wanted.name, wanted.uid.as_ref()).ok_or_else(|| {
         (
             StatusCode::NOT_FOUND,
             format!("pod {:?} not found in namespace {:?}", wanted.name, wanted.namespace),

@@ -12,8 +12,8 @@ use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 
-/// How many pieces wait for a client that reads slowly; then the one who writes waits.
-const PIECES: usize = 2;
+/// How many pieces wait for a client that reads slowly; then the one who writes waits, with the next.
+const PIECES: usize = 1;
 
 /// What is sent.
 pub enum Body {

@@ -18,11 +18,12 @@ use super::access::{Policy, User, forbidden};
 use super::answer::{Served, SystemLogs, answer};
 use super::body::{Body, failure, text};
 use super::guest::{SharedGuest, Visit};
+use super::http2::{self, Streams};
 use super::identity::Identities;
 use super::node::SharedNode;
 use super::route::{self, Refused, Route};
-use super::tls::Tls;
-use super::{Bounds, serve_requests};
+use super::tls::{HTTP_2, Tls};
+use super::{Bounds, Respond, serve_requests};
 use crate::clock::Clock;
 use crate::rt::connections::{self, Place};
 
@@ -85,13 +86,14 @@ pub struct Api {
 /// Serves the API until the future is dropped, and ends all connections then; streams end by themselves. Needs a `LocalSet`.
 pub async fn serve(listener: TcpListener, api: Rc<Api>) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    let streams = Rc::new(Streams::default());
     connections::serve("the API's address", MAX_CONNECTIONS, accept, |stream, place| {
-        serve_tls(stream, Rc::clone(&api), place)
+        serve_tls(stream, Rc::clone(&api), Rc::clone(&streams), place)
     })
     .await;
 }
 
-async fn serve_tls(stream: TcpStream, api: Rc<Api>, place: Place) {
+async fn serve_tls(stream: TcpStream, api: Rc<Api>, streams: Rc<Streams>, place: Place) {
     // A terminal's letters go out one by one; without it they are a bit late.
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(api.tls.current());
@@ -106,11 +108,16 @@ async fn serve_tls(stream: TcpStream, api: Rc<Api>, place: Place) {
         shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let place = Rc::new(place);
     let node = Rc::clone(&api.node);
-    serve_requests(stream, BOUNDS, node, move |request| {
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
+    let respond: Respond = Rc::new(move |request| {
         let (api, certificates, place) = (Rc::clone(&api), Rc::clone(&certificates), Rc::clone(&place));
-        async move { respond(request, &api, &certificates, place).await }
-    })
-    .await;
+        Box::pin(async move { respond(request, &api, &certificates, place).await })
+    });
+    if is_http2 {
+        http2::serve(Box::new(stream), streams, node, respond).await;
+    } else {
+        serve_requests(Box::new(stream), BOUNDS, node, respond).await;
+    }
 }
 
 async fn respond(
@@ -179,9 +186,9 @@ pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, 
     };
     connections::serve(name, MAX_PLAIN_CONNECTIONS, accept, |stream, place| {
         let (asked, clock, place) = (Rc::clone(&node), clock.clone(), Rc::new(place));
-        serve_requests(stream, BOUNDS, Rc::clone(&node), move |request| {
+        let respond: Respond = Rc::new(move |request| {
             let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
-            async move {
+            Box::pin(async move {
                 let query = request.uri().query().unwrap_or_default();
                 let wanted = route::route(request.method().as_str(), request.uri().path(), query);
                 let wanted = wanted.and_then(|route| match (&route, shows) {
@@ -196,8 +203,9 @@ pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, 
                     server_type: "readonly",
                 };
                 answer(request, wanted, &node, served, &clock, place).await
-            }
-        })
+            })
+        });
+        serve_requests(Box::new(stream), BOUNDS, Rc::clone(&node), respond)
     })
     .await;
 }

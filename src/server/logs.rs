@@ -19,10 +19,10 @@ use crate::api::pod::{ContainerState, ContainerStatus, PodStatus};
 use crate::rt;
 use crate::types::{ContainerId, Timestamp};
 
-/// What is read at a time, and sent.
-const CHUNK: usize = 32 * 1024;
+/// What is read at a time, and sent: three of them are held for a client that stops to read.
+const CHUNK: usize = 16 * 1024;
 /// What is read in one go when nothing of it is wanted: a few milliseconds' worth.
-const CHUNKS_AT_ONCE: usize = 64;
+const CHUNKS_AT_ONCE: usize = 128;
 /// A line of CRI is at most 16 KiB and its head; a longer one is somebody else's and is cut up.
 const LONGEST_LINE: usize = 64 * 1024;
 /// How often a follower looks for more...

@@ -10,6 +10,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Response, StatusCode};
 use tokio::time::Instant;
 
+use super::RELEASE;
 use super::body::{Body, object, response};
 use super::node::SharedNode;
 use super::route::{Page, Refused, Route};
@@ -17,6 +18,7 @@ use crate::api::pod::Pod;
 use crate::metrics::Kind::{Counter, Gauge};
 use crate::metrics::{self, Family, Seconds, Text};
 use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::reconcile::admission::go_arch;
 use crate::stats::machine::Process;
 use crate::stats::pages::{MachineNames, cadvisor, resource};
 use crate::stats::{Ask, FileSystem, Measured, Summary, wire};
@@ -69,20 +71,18 @@ fn recorded(prefixes: &[&str]) -> String {
     text.finish()
 }
 
-static REQUESTS: Family = Family::counter(
-    "kubelet_http_requests_total",
-    "Requests of the API",
-    &["method", "path", "server_type", "long_running"],
-);
+/// Of all three.
+const OF_REQUESTS: &[&str] = &["method", "path", "server_type", "long_running"];
+static REQUESTS: Family = Family::counter("kubelet_http_requests_total", "Requests of the API", OF_REQUESTS);
 static DURATION: Family = Family::seconds(
     "kubelet_http_requests_duration_seconds",
     "How long answers took, those that are streams left out",
-    &["method", "path", "server_type", "long_running"],
+    OF_REQUESTS,
 );
 static IN_FLIGHT: Family = Family::gauge(
     "kubelet_http_inflight_requests",
     "Requests of the API that have no answer yet",
-    &["method", "path", "server_type", "long_running"],
+    OF_REQUESTS,
 );
 static HEALTH_CHECKS: Family = Family::counter(
     "kubernetes_healthchecks_total",
@@ -157,9 +157,9 @@ fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
     }
 }
 
-/// A check of health has come to something.
-pub(super) fn count_health(name: &str, is_well: bool) {
-    metrics::count(&HEALTH_CHECKS, &[name, if is_well { "success" } else { "error" }, "healthz"]);
+/// A check of health has come to something; `what` is the page that it is on.
+pub(super) fn count_health(name: &str, is_well: bool, what: &str) {
+    metrics::count(&HEALTH_CHECKS, &[name, if is_well { "success" } else { "error" }, what]);
 }
 
 /// `/metrics/slis`: health now, and what earlier checks came to.
@@ -176,6 +176,20 @@ fn health(node: &SharedNode) -> String {
 /// `/metrics`: what this program has done, and what there is now.
 async fn agent(node: &SharedNode) -> String {
     let mut text = Text::default();
+    text.family(Gauge, "kubernetes_build_info", "1, with the release");
+    let platform = format!("linux/{}", go_arch(std::env::consts::ARCH));
+    let labels = [
+        ("build_date", "1970-01-01T00:00:00Z"),
+        ("compiler", "rustc"),
+        ("git_commit", ""),
+        ("git_tree_state", ""),
+        ("git_version", RELEASE),
+        ("go_version", ""),
+        ("major", "1"),
+        ("minor", "36"),
+        ("platform", &platform),
+    ];
+    text.sample(&labels, &1);
     text.family(Gauge, "kubelet_node_name", "1, with the node's name");
     text.sample(&[("node", node.name())], &1);
     text.family(Gauge, "kubelet_cgroup_version", "Version of the cgroup hierarchy, 1 or 2");

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::api::pod::Pod;
 use crate::observed::ObservedContainer;
 use crate::stats::{Ask, Summary};
+use crate::status::is_named;
 use crate::streaming::{Action, IDLE_TIMEOUT, Pending, Streams};
 use crate::types::{ContainerId, PodUid};
 
@@ -54,6 +55,10 @@ pub trait Node {
     fn report(&self, detail: ObjectDetail) -> AgentReport;
     /// Wanted and terminating pods with their statuses.
     fn pods(&self) -> Vec<Pod>;
+    /// One of them; of two of a name the one with this uid, or the first.
+    fn pod(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
+        self.pods().into_iter().find(|pod| is_named(pod, namespace, name, uid))
+    }
     /// Whether the loop goes round.
     fn loop_health(&self) -> LoopHealth;
     /// A connection has ended: what it needed may be given back.

@@ -23,6 +23,9 @@ use crate::http::tls::tls_provider;
 /// How often files are looked at, and only while there are connections.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
+/// What a client names that wants many requests over one connection.
+pub(super) const HTTP_2: &[u8] = b"h2";
+
 /// TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -216,8 +219,8 @@ fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc
         .with_client_cert_verifier(verifier)
         .with_single_cert(certificates, key)
         .map_err(unusable)?;
-    // Streams need upgrades, which HTTP/2 does not have.
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // Streams into containers need upgrades, which HTTP/2 does not have: their clients do not name it.
+    config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
     // A resumed session would be remembered by us for clients that rarely come again.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});

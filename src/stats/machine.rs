@@ -143,34 +143,18 @@ fn interface(line: &str) -> Option<Interface> {
         return None;
     }
     let counts: Vec<u64> = rest.split_whitespace().map_while(|word| word.parse().ok()).collect();
-    let [
-        rx_bytes,
-        rx_packets,
-        rx_errors,
-        rx_dropped,
-        _,
-        _,
-        _,
-        _,
-        tx_bytes,
-        tx_packets,
-        tx_errors,
-        tx_dropped,
-        ..,
-    ] = counts[..]
-    else {
-        return None;
-    };
+    // Eight that were received, then eight that were sent; of each the first four.
+    let at = |column: usize| counts.get(column).copied();
     Some(Interface {
         name: name.to_owned(),
-        rx_bytes,
-        rx_packets,
-        rx_errors,
-        rx_dropped,
-        tx_bytes,
-        tx_packets,
-        tx_errors,
-        tx_dropped,
+        rx_bytes: at(0)?,
+        rx_packets: at(1)?,
+        rx_errors: at(2)?,
+        rx_dropped: at(3)?,
+        tx_bytes: at(8)?,
+        tx_packets: at(9)?,
+        tx_errors: at(10)?,
+        tx_dropped: at(11)?,
     })
 }
 

@@ -272,7 +272,7 @@ fn with<'a>(group: &Group<'a>, more: (&'a str, &'a str)) -> Vec<(&'a str, &'a st
 
 fn detailed(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Detail) -> Option<u64>;
-    let seconds: [(&'static str, &str, Of); 3] = [
+    let seconds: [(&'static str, &str, Of); 9] = [
         ("container_cpu_user_seconds_total", "CPU time in programs", |detail| detail.user_ns),
         ("container_cpu_system_seconds_total", "CPU time in the kernel", |detail| detail.system_ns),
         (
@@ -280,8 +280,38 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
             "Time spent waiting for a new period of the CPU quota",
             |detail| detail.throttled_ns,
         ),
+        (
+            "container_pressure_cpu_waiting_seconds_total",
+            "Time in which some threads wanted a CPU",
+            |detail| detail.pressure[0].waiting_ns,
+        ),
+        (
+            "container_pressure_cpu_stalled_seconds_total",
+            "Time in which all threads wanted a CPU",
+            |detail| detail.pressure[0].stalled_ns,
+        ),
+        (
+            "container_pressure_memory_waiting_seconds_total",
+            "Time in which some threads wanted memory",
+            |detail| detail.pressure[1].waiting_ns,
+        ),
+        (
+            "container_pressure_memory_stalled_seconds_total",
+            "Time in which all threads wanted memory",
+            |detail| detail.pressure[1].stalled_ns,
+        ),
+        (
+            "container_pressure_io_waiting_seconds_total",
+            "Time in which some threads wanted a disk",
+            |detail| detail.pressure[2].waiting_ns,
+        ),
+        (
+            "container_pressure_io_stalled_seconds_total",
+            "Time in which all threads wanted a disk",
+            |detail| detail.pressure[2].stalled_ns,
+        ),
     ];
-    let numbers: [(&'static str, Kind, &str, Of); 10] = [
+    let numbers: [(&'static str, Kind, &str, Of); 13] = [
         (
             "container_cpu_cfs_periods_total",
             Counter,
@@ -308,6 +338,9 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
             "How many processes and threads there may be, 0 for any number",
             |detail| Some(detail.pids_limit.unwrap_or(0)),
         ),
+        ("container_processes", Gauge, "Processes", |detail| Some(detail.processes?.count)),
+        ("container_file_descriptors", Gauge, "Open file descriptors", |detail| detail.processes?.files),
+        ("container_sockets", Gauge, "Open sockets", |detail| detail.processes?.sockets),
         ("container_spec_cpu_shares", Gauge, "The CPU's weight, as shares", |detail| detail.cpu_shares),
         ("container_spec_cpu_quota", Gauge, "CPU time per period, in microseconds", |detail| {
             detail.cpu_quota

@@ -156,7 +156,9 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subje
     let containers = subject.containers.iter().zip(found).map(|(container, own)| ContainerUse {
         cgroup: below(place, &dirs, &own),
         usage: of(usage::stats(&own)),
-        detail: ask.details.then(|| detail(&own)),
+        detail: ask
+            .details
+            .then(|| Detail { processes: usage::processes(&config.proc, &own), ..detail(&own) }),
         logs: measures_logs.then(|| disks::logs(at, &logs.join(&container.name))).flatten(),
         ..container.clone()
     });

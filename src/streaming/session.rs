@@ -26,6 +26,10 @@ pub type Writer = Box<dyn AsyncWrite + Unpin>;
 pub trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Duplex for T {}
 
+/// The same, of a client: what hyper hands over may go to another thread.
+pub trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
+
 /// Connects to a port of a pod; the error is for people.
 pub type Dialer = Rc<dyn Fn(u16) -> Pending<Result<Box<dyn Duplex>, String>>>;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{PATIENCE, Table, cpu_nanos, float, pss_megabytes};
+use super::{PATIENCE, Table, cpu_nanos, float, private_megabytes, pss_megabytes};
 use crate::support::agent::AgentProcess;
 use crate::support::fake_cri::FakeCri;
 use crate::support::image::STAMP;
@@ -44,14 +44,17 @@ pub fn measure(program: &Path, table: &mut Table) {
     add(table, "httpGet and tcpSocket", &sockets, &servers.asked());
     let exec = watch(program, &|_| exec_probes());
     add(table, "exec", &exec, &exec.commands);
-    let kilobytes = (exec.megabytes - without.megabytes).max(0.0) * 1000.0 / float_of(PODS * PROBES);
-    table.time("memory of a probe", kilobytes, Some(KILOBYTES), "KB");
+    let of_each = |with: f64, without: f64| (with - without).max(0.0) * 1000.0 / float_of(PODS * PROBES);
+    // Text of the program is there once, however many probes need it.
+    table.time("memory of a probe", of_each(exec.private, without.private), Some(KILOBYTES), "KB");
+    table.time("... with its share of the text", of_each(exec.megabytes, without.megabytes), None, "KB");
 }
 
 /// What one life of the agent came to.
 struct Watched {
     cpu_percent: f64,
     megabytes: f64,
+    private: f64,
     /// The time that counts.
     from: Instant,
     to: Instant,
@@ -81,13 +84,13 @@ fn watch(program: &Path, probes_of: &dyn Fn(usize) -> Vec<Value>) -> Watched {
     let (cpu, from) = (cpu_nanos(agent.pid()), Instant::now());
     pause(WATCHED);
     let (busy, to) = (cpu_nanos(agent.pid()) - cpu, Instant::now());
-    let megabytes = pss_megabytes(agent.pid());
+    let (megabytes, private) = (pss_megabytes(agent.pid()), private_megabytes(agent.pid()));
     agent.assert_alive();
     let state = runtime.state();
     let execs = state.calls.iter().filter(|call| call.name == "ExecSync");
     let commands = execs.map(|call| (call.subject.clone(), call.at)).collect();
     let cpu_percent = Duration::from_nanos(busy).as_secs_f64() / (to - from).as_secs_f64() * 100.0;
-    Watched { cpu_percent, megabytes, from, to, commands }
+    Watched { cpu_percent, megabytes, private, from, to, commands }
 }
 
 fn is_ready(pod: &Value) -> bool {

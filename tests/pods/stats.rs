@@ -125,8 +125,17 @@ fn pages_say_the_same(api: &Api, viewer: &Person) {
         1
     );
     assert_eq!(cadvisor.values("machine_memory_bytes", &[]).len(), 1);
+    assert!(cadvisor.values("container_processes", &of_main)[0] >= 1.0);
+    assert!(cadvisor.values("container_file_descriptors", &of_main)[0] >= 3.0);
+    assert_eq!(cadvisor.values("container_sockets", &of_main), [0.0]);
+    let kernel_counts = std::path::Path::new("/proc/pressure/cpu").exists();
+    let waited = cadvisor.values("container_pressure_cpu_waiting_seconds_total", &of_main);
+    assert!(waited.is_empty() || (kernel_counts && waited[0] > 0.0), "it is throttled: {waited:?}");
     let own = page(api, viewer, "/metrics");
     assert_eq!(own.values("kubelet_node_name", &[("node", "edge")]), [1.0]);
+    assert_eq!(own.values("kubernetes_build_info", &[("major", "1"), ("minor", "36")]), [1.0]);
+    assert_eq!(own.values("kubelet_pod_start_duration_seconds_count", &[]), [1.0]);
+    assert!(own.values("kubelet_pleg_last_seen_seconds", &[])[0] > 1e9);
     assert_eq!(own.values("kubelet_running_pods", &[]), [1.0]);
     assert_eq!(own.values("kubelet_started_containers_total", &[("container_type", "container")]), [1.0]);
     for operation in ["run_podsandbox", "create_container", "start_container", "exec_sync"] {

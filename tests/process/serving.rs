@@ -115,6 +115,52 @@ fn handshake(port: u16, options: &[&str]) -> bool {
     status.expect("run openssl").success()
 }
 
+/// As kubectl, Prometheus and client libraries ask; terminals and ports need upgrades, and their clients name HTTP/1.1.
+#[test]
+fn clients_that_name_http2_get_it_and_others_what_they_name() {
+    let (node, api) = served(&[]);
+    let admin = api.person(&node.agent, "admin", &[]);
+    let spoken = |who, path: &str, more: &[&str]| {
+        let asked = [&["-w", "\\n%{http_version}\\n%{http_code}"], more].concat();
+        let (code, text) = api.curl(who, path, &asked);
+        format!("{} {code}", text.rsplit('\n').next().unwrap_or_default())
+    };
+    for (path, code) in
+        [("/healthz", 200), ("/pods", 200), ("/nothing", 404), ("/api/v1/namespaces/default/pods", 200)]
+    {
+        assert_eq!(spoken(Some(&admin), path, &["--http2"]), format!("2 {code}"), "{path}");
+        assert_eq!(spoken(Some(&admin), path, &["--http1.1"]), format!("1.1 {code}"), "{path}");
+    }
+    assert_eq!(spoken(None, "/pods", &["--http2"]), "2 401");
+    let exec = "/exec/default/neighbour-edge/main?command=id&output=1";
+    assert_eq!(spoken(Some(&admin), exec, &["--http2", "-X", "POST"]), "2 400", "there is no upgrade");
+    let created = api.curl(
+        Some(&admin),
+        "/api/v1/namespaces/default/configmaps",
+        &[
+            "--http2",
+            "-H",
+            "Content-Type: application/json",
+            "-d",
+            "{\"metadata\": {\"name\": \"over-http2\"}}",
+        ],
+    );
+    assert_eq!(created.0, 201, "{}", created.1);
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    tokio.block_on(async {
+        // One connection, a hundred streams, all of them open at once.
+        let mut client = api.http2(&admin, 65_535).await;
+        let mut open = Vec::new();
+        for _ in 0..100 {
+            let request = hyper::Request::builder().uri("https://localhost/api/v1/pods?watch=true");
+            let request = request.body(http_body_util::Empty::new()).expect("a request");
+            open.push(client.send_request(request).await.expect("an answer"));
+        }
+        assert!(open.iter().all(|watch| watch.status() == 200));
+    });
+    assert_eq!(api.curl(Some(&admin), "/pods", &[]).0, 200);
+}
+
 #[test]
 fn old_protocols_are_refused_and_the_settings_count() {
     let (_node, api) = served(&[]);

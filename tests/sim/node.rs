@@ -350,7 +350,7 @@ impl Node {
             runtime_name,
         };
         let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
-        rt::spawn("pleg", pleg::run(Rc::clone(&runtime), PlegConfig::default(), pleg_sender));
+        rt::spawn("pleg", pleg::run(Rc::clone(&runtime), clock.clone(), PlegConfig::default(), pleg_sender));
         let (updates, update_receiver) = mpsc::channel(SOURCE_QUEUE);
         let (editor, edits) = Editor::channel();
         let (trigger, shutdown) = shutdown::channel();

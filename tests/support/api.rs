@@ -1,15 +1,21 @@
 //! The agent's API over TLS, and clients of it: curl, and a plain port on loopback that leads into TLS.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
 use edge_agent::api::base64;
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::agent::{AgentProcess, PATIENCE};
 use super::wait::wait_until;
@@ -21,6 +27,9 @@ pub struct Api {
     directory: PathBuf,
 }
 
+/// Many requests over one connection.
+pub type Http2 = http2::SendRequest<Empty<Bytes>>;
+
 /// Somebody's certificate, in files.
 #[derive(Clone, Debug)]
 pub struct Person {
@@ -30,7 +39,7 @@ pub struct Person {
 
 /// A port that nobody has now.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     listener.local_addr().expect("an address").port()
 }
 
@@ -102,8 +111,8 @@ impl Api {
         (code.parse().expect("a status"), body.to_owned())
     }
 
-    /// A port on loopback: what goes into it comes to the API over TLS, as this person. Needs a tokio runtime.
-    pub async fn plain_port(&self, who: &Person) -> u16 {
+    /// Speaks TLS to the API as this person, and what comes above it.
+    fn connector(&self, who: &Person, above: &[u8]) -> TlsConnector {
         let read = |path: &Path| fs::read(path).expect("read");
         let mut roots = RootCertStore::empty();
         roots
@@ -113,22 +122,42 @@ impl Api {
             CertificateDer::pem_slice_iter(&read(&who.certificate)).map(|one| one.expect("PEM")).collect();
         let key = PrivateKeyDer::from_pem_slice(&read(&who.key)).expect("PEM");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("versions")
             .with_root_certificates(roots)
             .with_client_auth_cert(certificates, key)
             .expect("a pair");
-        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        config.alpn_protocols = vec![above.to_vec()];
+        TlsConnector::from(Arc::new(config))
+    }
+
+    async fn connect(port: u16, connector: TlsConnector) -> TlsStream<TcpStream> {
+        let far = TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
+        let name = ServerName::try_from("localhost").expect("a name");
+        connector.connect(name, far).await.expect("it speaks TLS")
+    }
+
+    /// A connection of HTTP/2, as this person. Streams have this window. Needs a tokio runtime.
+    pub async fn http2(&self, who: &Person, window: u32) -> Http2 {
+        let stream = Self::connect(self.port, self.connector(who, b"h2")).await;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(window).initial_connection_window_size(16 * 1024 * 1024);
+        let (client, connection) = builder.handshake(TokioIo::new(stream)).await.expect("it speaks HTTP/2");
+        tokio::spawn(connection);
+        client
+    }
+
+    /// A port on loopback: what goes into it comes to the API over TLS, as this person. Needs a tokio runtime.
+    pub async fn plain_port(&self, who: &Person) -> u16 {
+        let connector = self.connector(who, b"http/1.1");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let (plain, port) = (listener.local_addr().expect("an address").port(), self.port);
         tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
                 let connector = connector.clone();
                 tokio::spawn(async move {
-                    let far = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
-                    let name = ServerName::try_from("localhost").expect("a name");
-                    let mut far = connector.connect(name, far).await.expect("it speaks TLS");
+                    let mut far = Self::connect(port, connector).await;
                     let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
                 });
             }

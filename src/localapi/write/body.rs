@@ -2,16 +2,14 @@
 //!
 //! Owns their bound and the forms that are read. Must not know what is done with them.
 
-use http_body_util::{BodyExt, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 
-use super::protobuf;
 use crate::localapi::path::Wanted;
 use crate::localapi::resource::Verb;
 use crate::localapi::status::{self, Failure};
+use crate::localapi::{incoming, protobuf};
 use crate::source::manifest::yaml_to_values;
 
 /// Upstream's bound.
@@ -49,8 +47,7 @@ impl Content {
 
 /// Reads a body.
 pub(super) async fn read(wanted: &Wanted, request: Request<Incoming>) -> Result<Content, Failure> {
-    let header = request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok());
-    let kind = header.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
+    let kind = incoming::media_type(&request);
     let patch = match (wanted.verb, kind.as_str()) {
         (Verb::Patch, "application/json-patch+json") => Some(PatchKind::Json),
         (Verb::Patch, "application/merge-patch+json") => Some(PatchKind::Merge),
@@ -61,8 +58,7 @@ pub(super) async fn read(wanted: &Wanted, request: Request<Incoming>) -> Result<
         (_, protobuf::CONTENT_TYPE) if protobuf::reads(wanted) => None,
         _ => return Err(status::unsupported_media_type(OBJECTS)),
     };
-    let body = Limited::new(request.into_body(), MAX_BYTES).collect().await;
-    let bytes = body.map_err(|_| status::too_large(MAX_BYTES))?.to_bytes();
+    let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let is_deletion = matches!(wanted.verb, Verb::Delete | Verb::DeleteCollection);
     if bytes.is_empty() && is_deletion {
         return Ok(Content::Object(json!({})));
