@@ -426,7 +426,6 @@ impl Document {
         let answer = if method == "delete" { status } else { list.or(of) };
         let takes = match verb {
             Verb::Create | Verb::Update => of,
-            Verb::Patch => None,
             Verb::Delete | Verb::DeleteCollection => self.schema.of_kind("v1", "DeleteOptions"),
             _ => None,
         };

@@ -77,7 +77,8 @@ pub struct Field<'s> {
 #[must_use]
 pub fn hash() -> String {
     // The checksum at the end of the packed form.
-    PACKED.iter().rev().take(4).map(|byte| format!("{byte:02x}")).collect()
+    let sum = PACKED.iter().rev().take(4).fold(0, |sum: u32, byte| sum << 8 | u32::from(*byte));
+    format!("{sum:08x}")
 }
 
 fn unpack() -> String {
