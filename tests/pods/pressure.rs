@@ -136,7 +136,10 @@ fn nothing_starts_on_a_node_without_room_until_there_is_some() {
     // Something happens, so that the node looks.
     node.apply(&node.pod("also", "sleep 1000"));
     wait_for("disk pressure", PATIENCE * 2, || match disk_pressure(&kubectl) {
-        (status, reason) if status == "True" => Ok(assert_eq!(reason, "KubeletHasDiskPressure")),
+        (status, reason) if status == "True" => {
+            assert_eq!(reason, "KubeletHasDiskPressure");
+            Ok(())
+        }
         other => Err(format!("{other:?}; agent: {}", node.agent.log_tail())),
     });
     node.running("also");
