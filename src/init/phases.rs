@@ -426,3 +426,34 @@ async fn ask(at: SocketAddr) -> io::Result<bool> {
     stream.read_exact(&mut answer).await?;
     Ok(&answer[9..] == b"200")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Timestamp;
+
+    #[test]
+    fn a_kubeconfig_is_kept_while_it_holds_and_is_of_this_authority() {
+        const NOW: Timestamp = Timestamp::from_secs(1_795_305_600);
+        let directory = std::env::temp_dir().join(format!("edge-agent-phases-{}", std::process::id()));
+        let authority = Authority::open(&directory.join("a"), "edge").unwrap();
+        let other = Authority::open(&directory.join("b"), "edge").unwrap();
+        let made = |lifetime| {
+            let pair = authority.client(ADMIN, MASTERS, lifetime, NOW).unwrap();
+            kubeconfig::file("edge", "https://127.0.0.1:10250", &authority, ADMIN, &pair)
+        };
+        let day = Duration::from_secs(24 * 3600);
+        let text = made(YEAR);
+        for (text, authority, at, expected) in [
+            (text.as_str(), &authority, NOW, Standing::Holds),
+            (&text, &authority, NOW.saturating_add(day * 280), Standing::Holds),
+            (&text, &authority, NOW.saturating_add(day * 300), Standing::Ends),
+            (&made(day), &authority, NOW, Standing::Ends),
+            (&text, &other, NOW, Standing::Foreign),
+            ("", &authority, NOW, Standing::Foreign),
+        ] {
+            assert_eq!(standing(text, authority, at), expected, "{at}");
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
