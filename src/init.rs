@@ -89,9 +89,10 @@ enum InitError {
 /// sense.
 pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) -> u8 {
     let mut session = Session { environment };
-    let result = Options::parse(command, arguments).map_err(InitError::from).and_then(|options| {
+    let phases = phases_of(command);
+    let result = Options::parse(command, arguments, &phases).map_err(InitError::from).and_then(|options| {
         if options.help {
-            session.say(&args::help(command))?;
+            session.say(&args::help(command, &phases))?;
             return Ok(());
         }
         match command {
@@ -111,6 +112,15 @@ pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) ->
         return EXIT_USAGE;
     }
     EXIT_FAILED
+}
+
+/// The phases of a command.
+fn phases_of(command: &str) -> args::Phases {
+    match command {
+        "init" => phases::PHASES.iter().map(|phase| (phase.name, phase.help)).collect(),
+        "reset" => reset::PHASES.iter().map(|phase| (phase.name, phase.help)).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// One run of a command.

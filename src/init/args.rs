@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use lexopt::Arg;
 
 use super::preflight::Ignored;
-use super::{phases, reset};
+
+/// Names of a command's phases, each with a line of help.
+pub(super) type Phases = Vec<(&'static str, &'static str)>;
 
 /// The command line makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -112,23 +114,21 @@ Phases, in this order:
 ";
 
 /// The text of `--help`.
-pub(super) fn help(command: &str) -> String {
-    let (text, phases) = match command {
+pub(super) fn help(command: &str, phases: &Phases) -> String {
+    let text = match command {
         "preflight" => return PREFLIGHT.to_owned(),
-        "reset" => (RESET, listed(reset::PHASES.iter().map(|phase| (phase.name, phase.help)))),
-        _ => (INIT, listed(phases::PHASES.iter().map(|phase| (phase.name, phase.help)))),
+        "reset" => RESET,
+        _ => INIT,
     };
-    format!("{text}{phases}\nExit status: 0, 1 when it failed, 2 for bad usage.\n")
-}
-
-fn listed<'a>(phases: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-    phases.map(|(name, help)| ["  ", &format!("{name:<18} {help}"), "\n"].concat()).collect()
+    let listed: String =
+        phases.iter().map(|(name, help)| ["  ", &format!("{name:<18} {help}"), "\n"].concat()).collect();
+    format!("{text}{listed}\nExit status: 0, 1 when it failed, 2 for bad usage.\n")
 }
 
 impl Options {
     /// # Errors
     /// An option that the command does not have, or one without its value.
-    pub(super) fn parse(command: &str, arguments: &[String]) -> Result<Self, UsageError> {
+    pub(super) fn parse(command: &str, arguments: &[String], phases: &Phases) -> Result<Self, UsageError> {
         let mut options = Self { rootfs: PathBuf::from("/"), ..Self::default() };
         let end = arguments.iter().position(|argument| argument == "--");
         let (own, flags) = arguments.split_at(end.unwrap_or(arguments.len()));
@@ -174,7 +174,7 @@ impl Options {
                 other => return Err(UsageError::Option(other.unexpected().to_string())),
             }
         }
-        options.take_phase(command, &words)?;
+        options.take_phase(&words, phases)?;
         if init && options.config.is_some() && options.endpoint.is_some() {
             let message =
                 "can not mix '--config' with arguments [container-runtime-endpoint]: write it into the file";
@@ -187,12 +187,8 @@ impl Options {
         Ok(options)
     }
 
-    fn take_phase(&mut self, command: &str, words: &[String]) -> Result<(), UsageError> {
-        let names: Vec<&str> = match command {
-            "init" => phases::PHASES.iter().map(|phase| phase.name).collect(),
-            "reset" => reset::PHASES.iter().map(|phase| phase.name).collect(),
-            _ => Vec::new(),
-        };
+    fn take_phase(&mut self, words: &[String], phases: &Phases) -> Result<(), UsageError> {
+        let names: Vec<&str> = phases.iter().map(|(name, _)| *name).collect();
         let is_known = |name: &str| names.contains(&name);
         match words {
             [] => {}
@@ -254,7 +250,7 @@ mod tests {
 
     fn parse(command: &str, line: &str) -> Result<Options, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Options::parse(command, &words).map_err(|error| error.to_string())
+        Options::parse(command, &words, &super::super::phases_of(command)).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -92,6 +92,8 @@ pub struct Facts {
     pub services: BTreeMap<&'static str, Service>,
     /// Names of processes, with one process id of each.
     pub processes: BTreeMap<String, u32>,
+    /// Routes of IPv4, the default one left out.
+    pub routes: Vec<Route>,
     /// The address families that have a default route.
     pub default_routes: Vec<&'static str>,
     /// Programs of interest that are there.
@@ -142,6 +144,19 @@ pub struct Service {
     pub enabled: bool,
     /// A process of it, when it runs.
     pub process: Option<u32>,
+}
+
+/// A line of `/proc/net/route`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The interface it leads out by.
+    pub link: String,
+    /// Where to.
+    pub network: IpAddr,
+    /// How many bits of that count.
+    pub prefix: u8,
+    /// By somebody else who knows the way.
+    pub by_gateway: bool,
 }
 
 /// Who starts services.
@@ -231,6 +246,7 @@ impl Machine {
             listeners: sockets::listeners(&self.root, &interest.ports),
             services: self.services(&processes),
             processes,
+            routes: routes(&self.text("proc/net/route")),
             default_routes: self.default_routes(),
             programs: PROGRAMS.into_iter().filter(|name| self.has_program(name)).collect(),
             apparmor: self.text("sys/module/apparmor/parameters/enabled").starts_with('Y'),
@@ -414,6 +430,20 @@ fn names(path: &Path) -> std::io::Result<Vec<String>> {
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     Ok(names)
+}
+
+fn routes(text: &str) -> Vec<Route> {
+    let line = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let mask = u32::from_str_radix(fields.get(7)?, 16).ok()?;
+        Some(Route {
+            link: (*fields.first()?).to_owned(),
+            network: address(fields.get(1)?)?,
+            prefix: u8::try_from(mask.count_ones()).ok()?,
+            by_gateway: fields.get(2) != Some(&"00000000"),
+        })
+    };
+    text.lines().skip(1).filter_map(line).filter(|route| route.prefix > 0).collect()
 }
 
 fn last_words(text: &str) -> Vec<String> {

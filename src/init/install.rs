@@ -139,15 +139,17 @@ pub(super) fn service_flags(text: &str) -> Vec<String> {
     value.split_whitespace().map(str::to_owned).collect()
 }
 
+/// How the agent is started by hand.
+pub(super) fn command(flags: &[String]) -> String {
+    format!("agent --config={} {}", super::CONFIG_FILE, flags.join(" ")).trim_end().to_owned()
+}
+
 /// What is said at the end.
-pub(super) fn next_steps(port: i32, is_started: bool) -> String {
+pub(super) fn next_steps(port: i32, is_started: bool, flags: &[String]) -> String {
     let start = if is_started {
         String::new()
     } else {
-        format!(
-            "The agent does not run yet. Start it, as root:\n\n  agent --config={}\n\n",
-            super::CONFIG_FILE
-        )
+        format!("The agent does not run yet. Start it, as root:\n\n  {}\n\n", command(flags))
     };
     format!(
         "\nThis machine is set up.\n\n{start}\

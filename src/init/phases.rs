@@ -5,6 +5,7 @@
 //!
 //! Owns the order, and what is said. Nothing is written in a dry run.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -84,6 +85,8 @@ struct Run<'a, 'b> {
     given: Option<String>,
     init_system: InitSystem,
     is_started: bool,
+    /// Directories that a dry run has named.
+    named: BTreeSet<PathBuf>,
 }
 
 /// Carries out the phases that are asked for.
@@ -104,7 +107,8 @@ pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), In
         }
         other => other,
     };
-    let mut run = Run { session, options, resolved, given, init_system, is_started: false };
+    let mut run =
+        Run { session, options, resolved, given, init_system, is_started: false, named: BTreeSet::new() };
     if options.phase.is_none() {
         let version = env!("CARGO_PKG_VERSION");
         run.session.say(&format!("[init] Using agent version: v{version} (Kubernetes v1.36)\n"))?;
@@ -138,6 +142,8 @@ impl Run<'_, '_> {
 
     fn certs(&mut self) -> Result<(), InitError> {
         let directory = self.cert_dir();
+        // With their own modes, before anything is made in them.
+        self.directories("certs")?;
         self.say(&format!("[certs] Using certificateDir folder {:?}\n", directory.display().to_string()))?;
         let there = pki::authority_file(&directory).exists();
         let serves = self.resolved.kubelet.tls_cert_file.is_empty();
@@ -188,6 +194,7 @@ impl Run<'_, '_> {
     }
 
     fn kubeconfig(&mut self) -> Result<(), InitError> {
+        self.directories("kubeconfig")?;
         let path = self.options.rooted(install::ADMIN_CONF);
         let shown = path.display().to_string();
         if self.options.dry_run {
@@ -280,7 +287,8 @@ impl Run<'_, '_> {
             return self.say(&lines.collect::<String>());
         }
         if commands.is_empty() {
-            let text = format!("[start] Start the agent by hand: agent --config={CONFIG_FILE}\n");
+            let text =
+                format!("[start] Start the agent by hand: {}\n", install::command(&self.options.agent_flags));
             return self.say(&text);
         }
         self.say("[start] Starting the agent\n")?;
@@ -313,8 +321,8 @@ impl Run<'_, '_> {
         if self.options.dry_run {
             return Ok(());
         }
-        let text =
-            install::next_steps(self.resolved.kubelet.port, self.is_started || !self.options.is_live());
+        let is_started = self.is_started || !self.options.is_live();
+        let text = install::next_steps(self.resolved.kubelet.port, is_started, &self.options.agent_flags);
         self.say(&text)
     }
 
@@ -332,7 +340,9 @@ impl Run<'_, '_> {
                 continue;
             }
             if self.options.dry_run {
-                self.say(&format!("[dryrun] Would make directory {:?}\n", real.display().to_string()))?;
+                if self.named.insert(path) {
+                    self.say(&format!("[dryrun] Would make directory {:?}\n", real.display().to_string()))?;
+                }
                 continue;
             }
             dir::make_dir(&real, mode).map_err(|source| InitError::File {

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 
 use super::facts::{Facts, Interest};
 use crate::config::Resolved;
+use crate::kubelet::embedded;
+use crate::runtime::embedded::network::subnet::Subnet;
 
 mod cgroups;
 mod hardware;
@@ -179,6 +181,10 @@ pub struct Wanted {
     pub control_plane: bool,
     /// The kernel runs this program's containers itself.
     pub is_embedded: bool,
+    /// Where pods' addresses come from; none with another runtime.
+    pub subnets: Vec<Subnet>,
+    /// `--bridge-name`.
+    pub bridge: String,
     /// `failSwapOn`.
     pub fail_swap_on: bool,
     /// `failCgroupV1`.
@@ -218,6 +224,12 @@ impl Wanted {
             endpoint: kubelet.container_runtime_endpoint.clone(),
             ports,
             control_plane,
+            subnets: if kubelet.container_runtime_endpoint == "embedded" {
+                embedded::subnets(resolved).unwrap_or_default()
+            } else {
+                Vec::new()
+            },
+            bridge: resolved.agent.bridge_name.clone(),
             fail_swap_on: kubelet.fail_swap_on,
             fail_cgroup_v1: kubelet.fail_cgroup_v1,
         }
@@ -274,6 +286,7 @@ const CHECKS: &[Check] = &[
     services::conflicts,
     network::forwarding,
     network::default_route,
+    network::pod_cidr,
     storage::writable,
     storage::room,
     storage::disk,

@@ -173,12 +173,14 @@ impl Run<'_, '_> {
         let mut directories: Vec<PathBuf> = STATE.iter().map(|name| root.join(name)).collect();
         directories.push(self.options.rooted(&self.resolved.flags.cert_dir));
         directories.push(state);
+        directories.push(self.options.rooted(&self.resolved.agent.agent_socket));
         if self.options.volumes {
             directories.push(root.join(VOLUMES_DIR));
         }
         let database = names(&root).into_iter().filter(|name| name.starts_with(store::FILE_NAME));
         directories.extend(database.map(|name| root.join(name)));
         directories.retain(|path| path.symlink_metadata().is_ok());
+        directories.sort();
         directories.dedup();
         let shown: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
         if !shown.is_empty() {
@@ -255,9 +257,10 @@ impl Run<'_, '_> {
 
     fn unmount(&mut self, below: &Path) -> Result<(), InitError> {
         let points = mount::mount_points().unwrap_or_default();
+        // What is mounted on the root directory itself is the disk that somebody gave it: it stays, as with kubeadm.
+        let is_below = |point: &PathBuf| point != below && point.starts_with(below);
         // A system that does not run may have mounts of whoever prepares it; only what is below counts, deepest first.
-        let points: Vec<PathBuf> =
-            points.into_iter().rev().filter(|point| point.starts_with(below)).collect();
+        let points: Vec<PathBuf> = points.into_iter().rev().filter(is_below).collect();
         if points.is_empty() {
             return Ok(());
         }

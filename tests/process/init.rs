@@ -249,3 +249,29 @@ fn reset_asks_and_takes_yes_for_an_answer() {
     assert!(output.status.success() && said.contains("Are you sure you want to proceed? [y/N]: "), "{said}");
     assert!(!root.join("etc/kubernetes/admin.conf").exists());
 }
+
+#[test]
+fn reset_empties_no_mount_and_leaves_the_disk_of_the_root_directory_mounted() {
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    let (disk, share) = (scratch.dir("disk"), scratch.dir("share"));
+    let kubelet = root.join("var/lib/kubelet");
+    fs::create_dir_all(&kubelet).expect("make the root directory");
+    let bind = |source: &Path, target: &Path| {
+        let none = None::<&str>;
+        nix::mount::mount(Some(source), target, none, nix::mount::MsFlags::MS_BIND, none).expect("bind");
+    };
+    bind(&disk, &kubelet);
+    let volume = kubelet.join("pods/uid/volumes/share");
+    fs::create_dir_all(&volume).expect("make a volume");
+    fs::create_dir_all(kubelet.join("volumes/default/data")).expect("make a claim");
+    fs::write(kubelet.join("volumes/default/data/file"), "precious").expect("write");
+    fs::write(share.join("file"), "somebody's").expect("write");
+    bind(&share, &volume);
+    let rootfs = format!("--rootfs={}", root.display());
+    let (out, _) = said(&["reset", "--force", &rootfs], 0);
+    assert!(out.contains("Unmounting mounted directories"), "{out}");
+    assert_eq!(fs::read_to_string(share.join("file")).expect("it stays"), "somebody's");
+    assert_eq!(fs::read_to_string(kubelet.join("volumes/default/data/file")).expect("it stays"), "precious");
+    assert!(!disk.join("pods").exists(), "it was removed on the disk, which is still there");
+}

@@ -1,6 +1,6 @@
 //! The cgroup tree: which version, and whether the controllers that limit pods are there.
 
-use super::super::facts::{Cgroups, mounted_at};
+use super::super::facts::{Cgroups, Mount, mounted_at};
 use super::{Facts, Finding, Wanted};
 
 /// Upstream's name: it has the check among those of the system.
@@ -35,16 +35,14 @@ pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             "the agent runs inside somebody's cgroup namespace: start it on the machine itself, or with --cgroupns=host",
         ));
     }
-    if mounted_at(&facts.mounts, "/sys/fs/cgroup".as_ref())
-        .is_some_and(super::super::facts::Mount::is_read_only)
-    {
-        let is_tmpfs = matches!(facts.cgroups, Cgroups::Legacy { .. });
-        if !is_tmpfs {
-            let message = "the cgroup tree is mounted read-only: no pod can be given limits";
-            findings.push(Finding::error(NAME, seen.clone(), message).fix(
-                "in a container of Docker or Podman: run that privileged, or with its cgroups delegated; on a machine: mount it anew",
-            ).command("mount -o remount,rw /sys/fs/cgroup"));
-        }
+    let tree = mounted_at(&facts.mounts, "/sys/fs/cgroup".as_ref()).filter(|mount| mount.kind == "cgroup2");
+    if tree.is_some_and(Mount::is_read_only) {
+        let message = "the cgroup tree is mounted read-only: no pod can be given limits";
+        findings.push(
+            Finding::error(NAME, seen.clone(), message)
+                .fix("in a container of Docker or Podman: run that privileged, or with its cgroups delegated; on a machine: mount it anew")
+                .command("mount -o remount,rw /sys/fs/cgroup"),
+        );
     }
     let needed = missing(&NEEDED);
     if needed.contains(&"memory") {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::super::facts::Listener;
 use super::{Facts, Finding, Wanted};
+use crate::runtime::embedded::network::subnet::Subnet;
 
 /// The longest name of a node that a label can carry.
 const LONGEST_NAME: usize = 63;
@@ -129,4 +130,30 @@ pub(super) fn default_route(facts: &Facts, _: &Wanted) -> Vec<Finding> {
             .fix("bring the network up, or put archives of images into the images directory")
             .command("ip route"),
     ]
+}
+
+/// A range that the node has neighbours in already: the network of pods would cut it off from them, and is refused.
+pub(super) fn pod_cidr(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    const NAME: &str = "PodCIDR";
+    let clash = |subnet: &Subnet| {
+        let route = facts.routes.iter().find(|route| {
+            // A wider route by a gateway is how a cluster reaches all nodes' pods.
+            let is_wider = route.by_gateway && route.prefix < subnet.prefix();
+            route.link != wanted.bridge && !is_wider && subnet.overlaps(route.network, route.prefix)
+        })?;
+        let seen = format!("{}/{} on {}", route.network, route.prefix, route.link);
+        let message = format!(
+            "pod network {subnet} overlaps with {seen}: pods with addresses of their own would not start"
+        );
+        let finding = Finding::warning(NAME, seen, message)
+            .wanted("a range that nobody uses here")
+            .fix("write another podCIDR into the configuration, such as 10.99.0.0/24");
+        Some(finding)
+    };
+    let ranges: Vec<String> = wanted.subnets.iter().map(Subnet::to_string).collect();
+    match wanted.subnets.iter().find_map(clash) {
+        Some(finding) => vec![finding],
+        None if ranges.is_empty() => Vec::new(),
+        None => vec![Finding::ok(NAME, ranges.join(", "))],
+    }
 }

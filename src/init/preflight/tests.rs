@@ -102,6 +102,8 @@ fn wanted() -> Wanted {
         ],
         control_plane: false,
         is_embedded: true,
+        subnets: vec!["10.86.0.0/24".parse().unwrap()],
+        bridge: "agent0".to_owned(),
         fail_swap_on: false,
         fail_cgroup_v1: false,
     }
@@ -259,7 +261,7 @@ fn another_kubelet_is_an_error_that_names_how_to_get_rid_of_it() {
 
 #[test]
 fn neighbours_that_cost_memory_or_drop_packets_are_warned_of() {
-    let facts = Tree::new("neighbours").facts();
+    let facts = Facts { ipv4_forwarding: Some(true), ..Tree::new("neighbours").facts() };
     let with = |name| {
         let mut facts = facts.clone();
         facts.services.insert(name, Service { installed: true, enabled: true, process: Some(7) });
@@ -387,7 +389,7 @@ fn swap_on_a_disk_is_warned_of_and_forbidden_when_the_configuration_says_so() {
 
 #[test]
 fn kernels_are_judged_by_version_and_options() {
-    let facts = Tree::new("kernel").facts();
+    let facts = Facts { ipv4_forwarding: Some(true), ..Tree::new("kernel").facts() };
     let release = |release: &str| Facts { release: release.to_owned(), ..facts.clone() };
     for (running, severity) in
         [("4.19.0-rpi", Severity::Error), ("5.8.0", Severity::Warning), ("5.9.16-v7l+", Severity::Warning)]
@@ -441,6 +443,31 @@ fn the_network_is_judged_by_name_route_forwarding_and_proxies() {
     assert_eq!(finding.commands, ["echo \"https_proxy=$https_proxy\" >> /etc/default/agent"]);
     let service = Facts { service_environment: "HTTPS_PROXY=http://proxy:3128\n".to_owned(), ..shell };
     assert_eq!(complaints(&service, &wanted()), []);
+}
+
+#[test]
+fn a_range_of_pods_that_is_in_use_is_warned_of() {
+    let tree = Tree::new("podcidr");
+    let with = |link: &str, network: [u8; 4], gateway: &str, mask: [u8; 4]| {
+        let hex = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
+        let line = format!("{link}\t{}\t{gateway}\t0003\t0\t0\t0\t{}\t0\t0\t0\n", hex(network), hex(mask));
+        tree.file(
+            "proc/net/route",
+            &format!("Iface\neth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n{line}"),
+        );
+        tree.facts()
+    };
+    let (here, gateway) = ("00000000", "0101A8C0");
+    let clash = only(&with("eth0", [10, 86, 0, 0], here, [255, 255, 0, 0]), &wanted());
+    assert_eq!((clash.name.as_str(), clash.severity), ("PodCIDR", Severity::Warning));
+    assert!(clash.message.contains("10.86.0.0/24 overlaps with 10.86.0.0/16 on eth0"), "{}", clash.message);
+    for (link, network, by, mask) in [
+        ("agent0", [10, 86, 0, 0], here, [255, 255, 255, 0]),
+        ("eth0", [10, 86, 1, 0], here, [255, 255, 255, 0]),
+        ("eth0", [10, 0, 0, 0], gateway, [255, 0, 0, 0]),
+    ] {
+        assert_eq!(complaints(&with(link, network, by, mask), &wanted()), [], "{link} {network:?}");
+    }
 }
 
 #[test]
