@@ -17,7 +17,7 @@ mod forward;
 mod get;
 mod image;
 mod jsonpath;
-mod kubeconfig;
+pub(crate) mod kubeconfig;
 mod listing;
 mod logs;
 mod objects;

@@ -6,8 +6,8 @@
 
 mod cluster;
 pub mod cri;
-mod earlier;
-mod embedded;
+pub mod earlier;
+pub mod embedded;
 mod keeping;
 mod logs;
 mod memory;
@@ -27,6 +27,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+
+pub use serving::serving_names;
 
 use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec};
 use crate::clock::Clock;

@@ -54,4 +54,5 @@ pub mod localapi;
 // Rank 7: the shell.
 pub mod cli;
 pub mod config;
+pub mod init;
 pub mod kubelet;

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use edge_agent::cli;
 use edge_agent::clock::Clock;
 use edge_agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
+use edge_agent::init;
 use edge_agent::kubelet;
 use edge_agent::kubelet::run_once::RunOnceOutcome;
 use edge_agent::kubelet::setup::{self, DaemonEnvironment, Finished};
@@ -64,7 +65,10 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
         err: &mut std::io::stderr(),
         now: Clock::System.now(),
     };
-    cli::run(command, &arguments, environment)
+    match command {
+        "preflight" | "init" | "reset" => init::run(command, &arguments, environment),
+        _ => cli::run(command, &arguments, environment),
+    }
 }
 
 fn run_kubelet(resolved: &Resolved) -> u8 {

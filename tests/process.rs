@@ -6,6 +6,7 @@ mod bad_urls;
 mod command_line;
 mod configuration;
 mod following;
+mod init;
 mod kubectl;
 mod life;
 mod many;

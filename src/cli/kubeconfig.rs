@@ -12,7 +12,7 @@ use super::{CliError, EXIT_OK, Environment, print, yaml};
 use crate::api::base64;
 use crate::config::GoDuration;
 use crate::server::access::{MASTERS, VIEWERS};
-use crate::server::pki::Authority;
+use crate::server::pki::{Authority, Pair};
 use crate::sys::node;
 
 const HELP: &str = "\
@@ -88,25 +88,30 @@ fn make(wanted: &Wanted, directory: &Path, environment: &Environment<'_>) -> Res
     let node = node::hostname().unwrap_or_default().to_lowercase();
     let authority = Authority::open(directory, &node)?;
     let pair = authority.client(&wanted.user, wanted.group, wanted.duration.to_std(), environment.now)?;
+    Ok(file(&node, &wanted.server, &authority, &wanted.user, &pair))
+}
+
+/// The file, for `user` with the certificate `pair`, of the cluster that is this node alone.
+pub(crate) fn file(node: &str, server: &str, authority: &Authority, user: &str, pair: &Pair) -> String {
     let data = |text: &str| base64::encode(text.as_bytes());
     let file = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{
             "name": node,
-            "cluster": { "server": wanted.server, "certificate-authority-data": data(authority.certificate()) },
+            "cluster": { "server": server, "certificate-authority-data": data(authority.certificate()) },
         }],
         "users": [{
-            "name": wanted.user,
+            "name": user,
             "user": {
                 "client-certificate-data": data(&pair.certificate),
                 "client-key-data": data(&pair.key),
             },
         }],
-        "contexts": [{ "name": node, "context": { "cluster": node, "user": wanted.user } }],
+        "contexts": [{ "name": node, "context": { "cluster": node, "user": user } }],
         "current-context": node,
     });
-    Ok(yaml::to_string(&file))
+    yaml::to_string(&file)
 }
 
 #[cfg(test)]

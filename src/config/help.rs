@@ -24,6 +24,9 @@ Usage:
 
 /// Commands that ask the running agent or work beside it, each with a line of help; `cli` carries them out.
 pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
+    ("preflight", "what of this machine is in the way of running pods, and what helps"),
+    ("init", "set this machine up: certificates, kubeconfig, configuration, service"),
+    ("reset", "undo that: pods, state, what init wrote"),
     ("status", "what runs, what is wrong, and why"),
     ("get", "pods, ConfigMaps, Secrets, claims, events, nodes as a table"),
     ("describe", "everything about one of them"),

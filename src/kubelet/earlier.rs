@@ -16,15 +16,18 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::embedded;
+use super::{embedded, resources};
+use crate::cgroup;
 use crate::clock::Clock;
 use crate::config::Resolved;
 use crate::labels;
 use crate::logging::chain;
 use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::reconcile::resources::{QosClass, class_cgroup_path};
 use crate::runtime::cri::{CriConfig, CriRuntime};
 use crate::runtime::{Runtime, RuntimeError};
 use crate::store::{StoreHandle, meta};
+use crate::sys::node;
 use crate::types::SandboxId;
 
 /// Longest that a container of the earlier runtime gets to end by itself.
@@ -82,6 +85,25 @@ fn real_path(endpoint: &str) -> PathBuf {
     let whole = path.canonicalize().ok();
     let by_parent = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
     whole.or_else(by_parent).unwrap_or_else(|| path.to_owned())
+}
+
+/// Stops and removes all pods of the configured runtime, and the cgroup above them: for a node that is given up. Nobody else may be
+/// using the runtime. How many pods there were.
+///
+/// # Errors
+/// The runtime does not answer, or a pod does not go, in words.
+pub async fn clear_node(resolved: &Resolved) -> Result<usize, String> {
+    let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
+    let pods = clear(resolved, endpoint).await?;
+    let (mut layout, mut tree) = resources::layout(&resolved.kubelet, node::cgroup_v2());
+    if endpoint == embedded::ENDPOINT {
+        tree = embedded::config(resolved, Vec::new()).cgroup;
+        layout.driver = tree.driver;
+    }
+    let top = class_cgroup_path(QosClass::Guaranteed, &layout);
+    let is_left = layout.per_qos && cgroup::exists(&tree, &top) && !cgroup::is_populated(&tree, &top);
+    let errors = if is_left { cgroup::remove(&tree, &top) } else { Vec::new() };
+    errors.first().map_or(Ok(pods), |error| Err(chain(error)))
 }
 
 /// How many pods were stopped and removed.

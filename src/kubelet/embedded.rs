@@ -40,7 +40,9 @@ pub(super) async fn open(
     Box::pin(EmbeddedRuntime::open(config(resolved, subnets), clock)).await
 }
 
-fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
+/// Where things are and what there is, as configured.
+#[must_use]
+pub fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
     let agent = &resolved.agent;
     let layout = Layout::new(&resolved.flags.root_dir.join("runtime"), &agent.runtime_state_dir);
     let v2 = node::cgroup_v2();
@@ -109,7 +111,7 @@ fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
 ///
 /// # Errors
 /// The first that is none.
-pub(super) fn subnets(resolved: &Resolved) -> Result<Vec<Subnet>, SubnetError> {
+pub fn subnets(resolved: &Resolved) -> Result<Vec<Subnet>, SubnetError> {
     let given = resolved.kubelet.pod_cidr.as_str();
     if given.is_empty() {
         let machine_id = std::fs::read("/etc/machine-id").unwrap_or_default();

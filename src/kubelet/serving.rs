@@ -234,6 +234,12 @@ impl WantedApi {
     }
 }
 
+/// What clients may call this node, as it is configured and called now.
+#[must_use]
+pub fn serving_names(resolved: &Resolved) -> Vec<String> {
+    names(resolved.node_name.clone(), resolved.node_ips.clone(), &resolved.kubelet.address)()
+}
+
 /// What clients may call this node, each time as it is then.
 fn names(node_name: String, node_ips: Vec<IpAddr>, address: &str) -> Rc<dyn Fn() -> Vec<String>> {
     let configured = address.parse().ok().filter(|address: &IpAddr| !address.is_unspecified());

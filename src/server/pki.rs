@@ -178,6 +178,22 @@ impl Authority {
         self.sign(&params)
     }
 
+    /// Whether a client certificate (PEM) is of this authority and holds for a while yet: as long as serving certificates do
+    /// when they are not replaced.
+    #[must_use]
+    pub fn client_holds(&self, certificate: &str, now: Timestamp) -> bool {
+        let holds = || {
+            let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+            let parsed = EndEntityCert::try_from(&der).ok()?;
+            let root = CertificateDer::from_pem_slice(self.certificate.as_bytes()).ok()?;
+            let anchors = [webpki::anchor_from_trusted_cert(&root).ok()?];
+            let (at, usage) = (unix_time(now.saturating_add(RENEW_BEFORE)), webpki::KeyUsage::client_auth());
+            let algorithms = webpki::ALL_VERIFICATION_ALGS;
+            parsed.verify_for_usage(algorithms, &anchors, &[], at, usage, None, None).ok().map(drop)
+        };
+        holds().is_some()
+    }
+
     fn server(&self, node_name: &str, names: &[String], now: Timestamp) -> Result<Pair, PkiError> {
         let mut params = leaf(&format!("system:node:{node_name}"), SERVING_LIFETIME, now);
         params.distinguished_name.push(DnType::OrganizationName, "system:nodes");

@@ -86,3 +86,35 @@ fn two_agents_cannot_have_the_same_directories() {
     assert_eq!(node.running(), [before]);
     node.agent.assert_alive();
 }
+
+#[test]
+fn reset_stops_and_removes_the_pods_that_an_agent_left_running() {
+    let runtime = Embedded::new();
+    let mut agent = AgentProcess::new(runtime.scratch().path(), "embedded");
+    runtime.configure(&mut agent);
+    agent.write_manifest("leaving.yaml", &pod("leaving").to_string());
+    agent.start();
+    agent.wait_for_phase("leaving", "Running");
+    let flags = [
+        format!("--config={}", agent.config_file().display()),
+        format!("--root-dir={}", agent.root_dir().display()),
+        format!("--runtime-state-dir={}", runtime.state_dir().display()),
+        format!("--bridge-name={}", runtime.scratch().bridge()),
+        format!("--cni-conf-dir={}", runtime.scratch().path().join("no-cni").display()),
+    ];
+    let reset = || {
+        let mut command = std::process::Command::new(crate::support::agent::binary());
+        let output = command.args(["reset", "phase", "pods", "--"]).args(&flags).output().expect("run reset");
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), said(&output.stdout) + &said(&output.stderr))
+    };
+    let (code, said) = reset();
+    assert!(code == Some(1) && said.contains("stop it first"), "an agent that runs is not robbed: {said}");
+    agent.assert_alive();
+    agent.terminate();
+    assert!(runtime.instances().iter().any(|instance| instance.pid.is_some()), "pods outlive the agent");
+    let (code, said) = reset();
+    assert!(code == Some(0) && said.contains("Pods removed: 1"), "{code:?} {said}");
+    assert!(runtime.instances().is_empty(), "{:?}", runtime.instances());
+    assert!(!std::path::Path::new("/sys/class/net").join(runtime.scratch().bridge()).exists());
+}

@@ -1,0 +1,159 @@
+//! The kernel: its version, its options, overlayfs, AppArmor.
+
+use super::super::facts::mounted_at;
+use super::{Facts, Finding, Wanted};
+
+const NAME: &str = "SystemVerification";
+/// What the embedded runtime cannot do without (joining namespaces by pidfd), and what it is meant for.
+const OLDEST: (u32, u32) = (5, 8);
+const MEANT: (u32, u32) = (5, 10);
+
+/// Options whose absence keeps pods from running.
+const NEEDED: &[&str] =
+    &["NAMESPACES", "UTS_NS", "IPC_NS", "PID_NS", "NET_NS", "CGROUPS", "UNIX", "EPOLL", "TMPFS"];
+/// Options whose absence takes something away: name, what.
+const USEFUL: &[(&str, &str)] = &[
+    ("MEMCG", "memory limits"),
+    ("CGROUP_PIDS", "limits of processes"),
+    ("CFS_BANDWIDTH", "CPU limits"),
+    ("FAIR_GROUP_SCHED", "CPU requests"),
+    ("SECCOMP_FILTER", "seccomp profiles"),
+    ("POSIX_MQUEUE", "/dev/mqueue of containers"),
+    ("USER_NS", "hostUsers: false"),
+];
+/// The same for the network of the embedded runtime.
+const NETWORK: &[&str] =
+    &["VETH", "BRIDGE", "NF_TABLES", "NF_TABLES_IPV4", "NFT_NAT", "NFT_MASQ", "NFT_CT", "NFT_FIB_IPV4"];
+
+pub(super) fn system(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let mut numbers = facts.release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
+        return vec![Finding::skipped(NAME, "the kernel does not say which one it is")];
+    };
+    let running: (u32, u32) = (major, minor);
+    let message =
+        |least: (u32, u32)| format!("kernel release {} is older than {}.{}", facts.release, least.0, least.1);
+    let seen = format!("Linux {}", facts.release);
+    let meant = format!("Linux {}.{} or newer", MEANT.0, MEANT.1);
+    vec![if running < OLDEST && wanted.is_embedded {
+        let fix =
+            "update the system; containerd or CRI-O may still run pods here (--container-runtime-endpoint)";
+        Finding::error(NAME, seen, message(OLDEST)).wanted(meant).fix(fix)
+    } else if running < MEANT {
+        Finding::warning(NAME, seen, message(MEANT)).wanted(meant).fix("update the system")
+    } else {
+        Finding::ok(NAME, seen)
+    }]
+}
+
+/// Whether the kernel can do it: `None` when nobody says.
+fn has(facts: &Facts, option: &str) -> Option<bool> {
+    let config = facts.kernel_config.as_ref()?;
+    let is = |line: &str| {
+        let value = line.strip_prefix("CONFIG_").and_then(|line| line.strip_prefix(option));
+        matches!(value, Some("=y" | "=m"))
+    };
+    Some(config.lines().any(is))
+}
+
+pub(super) fn options(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    if facts.kernel_config.is_none() {
+        let why = "the kernel's configuration is neither in /proc/config.gz nor in /boot: its options are not checked";
+        return vec![Finding::skipped(NAME, why)];
+    }
+    let lacks = |option: &str| has(facts, option) == Some(false);
+    let listed = |options: &[&str]| {
+        options.iter().map(|option| format!("CONFIG_{option}")).collect::<Vec<_>>().join(" ")
+    };
+    let mut findings = Vec::new();
+    let needed: Vec<&str> = NEEDED.iter().copied().filter(|option| lacks(option)).collect();
+    if !needed.is_empty() {
+        findings.push(
+            Finding::error(NAME, listed(&needed), format!("unexpected kernel config: {}", listed(&needed)))
+                .wanted("these options")
+                .fix("use a kernel that has them: containers are made of them"),
+        );
+    }
+    for (option, what) in USEFUL.iter().filter(|(option, _)| lacks(option)) {
+        let message = format!("the kernel has no CONFIG_{option}: {what} will not work");
+        findings.push(
+            Finding::warning(NAME, format!("no CONFIG_{option}"), message)
+                .wanted(format!("CONFIG_{option}"))
+                .fix("use a kernel that has it, or do without"),
+        );
+    }
+    let network: Vec<&str> = NETWORK.iter().copied().filter(|option| lacks(option)).collect();
+    if wanted.is_embedded && !network.is_empty() {
+        let message = format!(
+            "the kernel has no {}: pods need hostNetwork: true, or a CNI configuration that does without",
+            listed(&network)
+        );
+        findings.push(
+            Finding::warning(NAME, listed(&network), message)
+                .wanted(listed(NETWORK))
+                .fix("use a kernel that has them"),
+        );
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(NAME, "the kernel's options"));
+    }
+    findings
+}
+
+pub(super) fn overlay(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    const NAME: &str = "OverlayFS";
+    if !wanted.is_embedded {
+        return Vec::new();
+    }
+    let is_there = facts.file_systems.iter().any(|name| name == "overlay")
+        || facts.modules.iter().any(|name| name == "overlay")
+        || has(facts, "OVERLAY_FS") == Some(true);
+    if !is_there {
+        let message = "the kernel has no overlayfs (CONFIG_OVERLAY_FS): images cannot be used";
+        return vec![
+            Finding::error(NAME, "no overlay in /proc/filesystems, no module", message)
+                .wanted("overlay")
+                .fix("install the kernel's modules, or use a kernel that has it")
+                .command("modprobe overlay"),
+        ];
+    }
+    let below = mounted_at(&facts.mounts, &wanted.root_dir);
+    let unable = ["overlay", "vfat", "exfat", "ntfs3", "fuseblk", "nfs", "nfs4", "cifs", "9p", "squashfs"];
+    vec![match below {
+        Some(mount) if unable.contains(&mount.kind.as_str()) => {
+            let dir = wanted.root_dir.display();
+            let message =
+                format!("{dir} is on {}, on which overlayfs cannot keep what containers write", mount.kind);
+            Finding::warning(NAME, format!("{} is on {}", dir, mount.kind), message)
+                .wanted("ext4, xfs, btrfs or f2fs")
+                .fix(format!("mount such a file system on {dir}, or give another --root-dir"))
+        }
+        _ => Finding::ok(NAME, "overlay"),
+    }]
+}
+
+pub(super) fn apparmor(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    const NAME: &str = "FileExisting-apparmor_parser";
+    if !facts.apparmor || !wanted.is_embedded {
+        return Vec::new();
+    }
+    if facts.programs.contains(&"apparmor_parser") {
+        return vec![Finding::ok(NAME, "apparmor_parser")];
+    }
+    let message = "apparmor_parser not found in system path: containers run without an AppArmor profile";
+    vec![
+        Finding::warning(NAME, "AppArmor without apparmor_parser", message)
+            .wanted("apparmor_parser")
+            .fix("install it")
+            .command("apt-get install apparmor"),
+    ]
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    /// All that are looked for.
+    pub(in super::super) fn every_option() -> Vec<&'static str> {
+        let useful = super::USEFUL.iter().map(|(name, _)| *name);
+        super::NEEDED.iter().copied().chain(useful).chain(super::NETWORK.iter().copied()).collect()
+    }
+}

@@ -1,0 +1,156 @@
+//! Neighbours: other kubelets, runtimes, firewalls, and what they left.
+
+use std::path::{Path, PathBuf};
+
+use super::{Facts, Finding, Wanted, path_name};
+
+/// A kubelet of a cluster.
+pub(super) const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
+/// One that is about to join.
+pub(super) const BOOTSTRAP_CONF: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
+/// Of a control plane.
+pub(super) const ETCD_DIR: &str = "/var/lib/etcd";
+
+/// Those that are kubelets, or have one inside: they want the same ports, cgroups and directories.
+const KUBELETS: [&str; 8] = [
+    "kubelet",
+    "k3s",
+    "k3s-agent",
+    "k0scontroller",
+    "k0sworker",
+    "rke2-server",
+    "rke2-agent",
+    "snap.microk8s.daemon-kubelite",
+];
+/// Runtimes: neighbours that cost memory.
+const RUNTIMES: [&str; 3] = ["containerd", "docker", "crio"];
+
+/// The socket of an endpoint; the embedded runtime has none.
+pub(super) fn socket_path(endpoint: &str) -> PathBuf {
+    PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint))
+}
+
+/// Upstream warns that the kubelet's service is missing. Ours is another one, so here it warns that there is one.
+pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for name in KUBELETS {
+        let service = facts.services.get(name).copied().unwrap_or_default();
+        let check = format!("Service-{name}");
+        let seen = match (service.process, service.enabled, service.installed) {
+            (Some(pid), ..) => format!("running (process {pid})"),
+            (None, true, _) => "started at boot".to_owned(),
+            (None, false, true) => "installed, not started".to_owned(),
+            _ => continue,
+        };
+        if service.process.is_none() && !service.enabled {
+            findings.push(Finding::ok(&check, seen));
+            continue;
+        }
+        let message = format!(
+            "{name} is {seen}: it and the agent would take the same pods, ports and cgroups for their own"
+        );
+        let off = match facts.init_system {
+            super::super::facts::InitSystem::OpenRc => {
+                format!("rc-service {name} stop; rc-update del {name} default")
+            }
+            _ => format!("systemctl disable --now {name}"),
+        };
+        let finding = Finding::error(&check, seen, message).wanted("stopped and disabled");
+        findings.push(match name {
+            "k3s" => finding
+                .fix("remove it, or stop it for good; its containers go on until they are killed")
+                .command("k3s-killall.sh")
+                .command(off),
+            "kubelet" => finding
+                .fix("stop it for good; the agent can take its pods over on the same containerd (docs/migrating-from-kubelet.md)")
+                .command(off),
+            _ => finding.fix("stop it for good").command(off),
+        });
+    }
+    for name in RUNTIMES {
+        let service = facts.services.get(name).copied().unwrap_or_default();
+        if let (Some(pid), true) = (service.process, wanted.is_embedded) {
+            let seen = format!("running (process {pid})");
+            let more = if name == "docker" { ", and its firewall rules drop what pods forward" } else { "" };
+            let message = format!(
+                "{name} is running beside the embedded runtime, which does not need it: it takes memory{more}"
+            );
+            findings.push(
+                Finding::warning(&format!("Service-{name}"), seen, message)
+                    .wanted("not running")
+                    .fix("stop it if nothing else uses it, or let the agent use it (--container-runtime-endpoint)")
+                    .command(format!("systemctl disable --now {name}")),
+            );
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("Service-kubelet", "no kubelet, no k3s, no other runtime"));
+    }
+    findings
+}
+
+pub(super) fn firewalld(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    const NAME: &str = "Firewalld";
+    let service = facts.services.get("firewalld").copied().unwrap_or_default();
+    let Some(pid) = service.process.filter(|_| wanted.is_embedded) else {
+        return vec![Finding::ok(NAME, "not running")];
+    };
+    let message = "firewalld is active: it drops what pods send and get unless their bridge is in a zone that lets it through";
+    vec![
+        Finding::warning(NAME, format!("running (process {pid})"), message)
+            .wanted("the bridge agent0 in the zone trusted")
+            .fix("put it there")
+            .command(
+                "firewall-cmd --permanent --zone=trusted --add-interface=agent0 && firewall-cmd --reload",
+            ),
+    ]
+}
+
+/// kubeadm's check of `join`: this machine belongs to a cluster already.
+pub(super) fn kubelet_conf(facts: &Facts, _: &Wanted) -> Vec<Finding> {
+    let finding = |path: &str| {
+        let name = path_name("FileAvailable", Path::new(path));
+        if !facts.files.iter().any(|file| file == Path::new(path)) {
+            return Finding::ok(&name, "absent");
+        }
+        Finding::error(&name, "there", format!("{path} already exists: this machine is a node of a cluster"))
+            .wanted("absent")
+            .fix("take it out of the cluster first: kubectl drain and delete the node there, then reset it here")
+            .command("kubeadm reset")
+    };
+    [KUBELET_CONF, BOOTSTRAP_CONF].map(finding).into()
+}
+
+pub(super) fn etcd_dir(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    if !wanted.control_plane {
+        return Vec::new();
+    }
+    let path = Path::new(ETCD_DIR);
+    let name = path_name("DirAvailable", path);
+    let is_used = facts.directories.get(path).is_some_and(|entries| !entries.is_empty());
+    vec![if is_used {
+        Finding::error(&name, "not empty", format!("{ETCD_DIR} is not empty"))
+            .wanted("absent or empty")
+            .fix("move an earlier control plane's data away")
+    } else {
+        Finding::ok(&name, "absent or empty")
+    }]
+}
+
+/// The runtime that the configuration names; whether it answers is asked elsewhere.
+pub(super) fn socket(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    const NAME: &str = "CRI";
+    if wanted.is_embedded || facts.files.contains(&socket_path(&wanted.endpoint)) {
+        return Vec::new();
+    }
+    let path = socket_path(&wanted.endpoint);
+    let message = format!("could not connect to the container runtime: {} does not exist", path.display());
+    let finding = Finding::error(NAME, "no socket", message)
+        .wanted(wanted.endpoint.clone())
+        .fix("install and start that runtime, or leave --container-runtime-endpoint out: the agent has a runtime of its own");
+    vec![if path.to_string_lossy().contains("containerd") {
+        finding.command("systemctl enable --now containerd")
+    } else {
+        finding
+    }]
+}

@@ -1,0 +1,144 @@
+//! Directories and disks: what may be written to, how much room there is, what lies there already.
+
+use std::path::Path;
+
+use super::super::facts::mounted_at;
+use super::{Facts, Finding, Wanted, mebibytes, path_name};
+
+/// Below this nothing can be pulled, bytes.
+const LEAST_ROOM: u64 = 64 << 20;
+/// A few images and their layers, bytes.
+const GOOD_ROOM: u64 = 512 << 20;
+/// An image is some thousands of files.
+const GOOD_INODES: u64 = 10_000;
+
+/// Manifests that lie there already run as soon as the agent does: kubeadm's check of the directory, which is no error here.
+pub(super) fn manifests(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let name = path_name("DirAvailable", &wanted.manifests);
+    let Some(entries) = facts.directories.get(&wanted.manifests) else {
+        return vec![Finding::ok(&name, "absent or not configured")];
+    };
+    let files: Vec<&str> = entries.iter().map(String::as_str).filter(|name| !name.starts_with('.')).collect();
+    if files.is_empty() {
+        return vec![Finding::ok(&name, "empty")];
+    }
+    let path = wanted.manifests.display();
+    let message = format!("{path} is not empty: its pods start with the agent ({})", shortened(&files));
+    vec![
+        Finding::warning(&name, format!("{} files", files.len()), message)
+            .wanted("empty, or what is to run here")
+            .fix("take out what is not to run")
+            .command(format!("ls -l {path}")),
+    ]
+}
+
+fn shortened(names: &[&str]) -> String {
+    const SHOWN: usize = 5;
+    let more = names.len().saturating_sub(SHOWN);
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
+pub(super) fn writable(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    let places: [(&Path, bool); 4] = [
+        (&wanted.root_dir, true),
+        (&wanted.log_dir, true),
+        (Path::new("/etc/kubernetes"), false),
+        (Path::new("/run/agent"), true),
+    ];
+    let finding = |(path, always): (&Path, bool)| {
+        let name = path_name("Writable", path);
+        let Some(mount) = mounted_at(&facts.mounts, path) else {
+            return Finding::skipped(&name, "the mount table does not say where it is");
+        };
+        let (shown, point) = (path.display(), mount.point.display());
+        let seen = format!("{} on {point}", mount.kind);
+        if mount.is_read_only() {
+            let message = format!("{shown} cannot be written to: {point} is mounted read-only");
+            let finding = Finding::error(&name, format!("{seen}, read-only"), message).wanted("writable");
+            let fix = if always {
+                format!(
+                    "mount something writable on {shown}, or make {point} writable: in /etc/fstab for good, or now"
+                )
+            } else {
+                format!(
+                    "make {point} writable while you set the machine up; the agent itself only reads there"
+                )
+            };
+            return finding.fix(fix).command(format!("mount -o remount,rw {point}"));
+        }
+        if mount.is_in_memory() && path == wanted.root_dir {
+            let message = format!(
+                "{shown} is in memory ({}): images and the agent's state go with every boot",
+                mount.kind
+            );
+            return Finding::warning(&name, seen, message)
+                .wanted("a disk")
+                .fix(format!(
+                    "mount a file system of a disk on {shown} (Raspberry Pi OS: switch the overlay off)"
+                ))
+                .command("raspi-config nonint disable_overlayfs");
+        }
+        Finding::ok(&name, seen)
+    };
+    places.into_iter().map(finding).collect()
+}
+
+pub(super) fn room(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    const NAME: &str = "DiskSpace";
+    let Some(room) = facts.room.get(&wanted.root_dir) else {
+        return vec![Finding::skipped(NAME, "the file system does not say")];
+    };
+    let dir = wanted.root_dir.display();
+    let seen = format!(
+        "{} and {} files free on the file system of {dir}",
+        mebibytes(room.available),
+        room.inodes_free
+    );
+    let is_short_of_inodes = room.inodes > 0 && room.inodes_free < GOOD_INODES;
+    let help = |finding: Finding| {
+        finding
+            .wanted(format!("{} and {GOOD_INODES} files", mebibytes(GOOD_ROOM)))
+            .fix("free some, or mount a larger file system there")
+            .command(format!("df -h {dir}; df -i {dir}"))
+    };
+    vec![if room.available < LEAST_ROOM {
+        help(Finding::error(NAME, seen, format!("only {} are free for {dir}", mebibytes(room.available))))
+    } else if room.available < GOOD_ROOM {
+        help(Finding::warning(NAME, seen, format!("only {} are free for {dir}", mebibytes(room.available))))
+    } else if is_short_of_inodes {
+        help(Finding::warning(NAME, seen, format!("only {} more files fit into {dir}", room.inodes_free)))
+    } else {
+        Finding::ok(NAME, seen)
+    }]
+}
+
+/// What kind of disk it is; flash is worn by access times and by writing through.
+pub(super) fn disk(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    const NAME: &str = "DiskType";
+    let Some(mount) = mounted_at(&facts.mounts, &wanted.root_dir) else { return Vec::new() };
+    let Some(disk) = mount.disk() else {
+        return vec![Finding::ok(NAME, format!("{} ({})", mount.kind, mount.source))];
+    };
+    let kind = match facts.rotational.get(&disk) {
+        _ if disk.starts_with("mmcblk") => "flash: SD card or eMMC",
+        Some(true) => "rotating or virtual",
+        Some(false) => "solid state",
+        None => "unknown kind",
+    };
+    let seen = format!("{} on {} ({kind})", mount.kind, mount.source);
+    let wears = mount.options.split(',').find(|option| matches!(*option, "strictatime" | "sync" | "dirsync"));
+    let is_flash = disk.starts_with("mmcblk") || facts.rotational.get(&disk) == Some(&false);
+    vec![match wears {
+        Some(option) if is_flash => {
+            let point = mount.point.display();
+            let message =
+                format!("{point} is flash and mounted with {option}: every use of a file writes to it");
+            Finding::warning(NAME, seen, message)
+                .wanted("noatime")
+                .fix("mount it with noatime instead, in /etc/fstab for good")
+                .command(format!("mount -o remount,noatime,async {point}"))
+        }
+        _ => Finding::ok(NAME, seen),
+    }]
+}

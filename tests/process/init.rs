@@ -1,0 +1,277 @@
+//! `agent preflight`, `agent init`, `agent reset`: on this machine, and in a root directory of one test.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::support::agent::binary;
+use crate::support::api::free_port;
+use crate::support::scratch::Scratch;
+
+fn agent(arguments: &[&str]) -> Output {
+    Command::new(binary()).args(arguments).stdin(Stdio::null()).output().expect("run the agent")
+}
+
+#[track_caller]
+fn said(arguments: &[&str], code: i32) -> (String, String) {
+    let output = agent(arguments);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {out}{err}");
+    (out, err)
+}
+
+/// Every path below a directory with its mode, and what files hold.
+fn snapshot(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let (mut all, mut open) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let (path, metadata) = (entry.path(), entry.metadata().expect("look at a file"));
+            if metadata.is_dir() {
+                open.push(path.clone());
+            }
+            let held = fs::read(&path).unwrap_or_default();
+            all.insert(path, (metadata.permissions().mode() & 0o7777, held));
+        }
+    }
+    all
+}
+
+/// Nothing of a test container is left anywhere.
+fn leftovers() -> Vec<String> {
+    let places = ["/run", "/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/cpu"];
+    let names = places.iter().flat_map(|place| fs::read_dir(place).into_iter().flatten().flatten());
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains("agent-preflight") || name.contains("agentpreflight")).collect()
+}
+
+/// Flags that keep this test's checks away from what else the machine does.
+fn own_flags(scratch: &Scratch) -> Vec<String> {
+    vec![
+        "--".to_owned(),
+        format!("--root-dir={}", scratch.path().join("kubelet").display()),
+        format!("--port={}", free_port()),
+        format!("--healthz-port={}", free_port()),
+    ]
+}
+
+#[test]
+fn preflight_runs_a_container_for_real_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let flags = own_flags(&scratch);
+    let mut arguments = vec!["preflight", "-o", "json"];
+    arguments.extend(flags.iter().map(String::as_str));
+    let output = agent(&arguments);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("the report is JSON");
+    let passed = report["passed"].as_bool().expect("it says whether it passed");
+    assert_eq!(output.status.code(), Some(i32::from(!passed)), "{report:#}");
+    let finding = |name: &str| {
+        let checks = report["checks"].as_array().expect("checks");
+        checks
+            .iter()
+            .find(|check| check["name"] == name)
+            .unwrap_or_else(|| panic!("{name}: {report:#}"))
+            .clone()
+    };
+    let container = finding("CRI");
+    assert_eq!(container["severity"], "ok", "{container:#}");
+    assert!(container["seen"].as_str().expect("text").contains("ran and was removed"), "{container:#}");
+    for name in ["IsPrivilegedUser", "Mem", "SystemVerification", "OverlayFS", "PodNetwork"] {
+        finding(name);
+    }
+    assert_eq!(fs::read_dir(scratch.path()).expect("the scratch directory").count(), 0);
+    assert_eq!(leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn errors_end_with_one_and_are_warnings_when_they_are_ignored() {
+    let scratch = Scratch::new();
+    let flags = own_flags(&scratch);
+    let socket = format!("unix://{}", scratch.path().join("none.sock").display());
+    let mut arguments = vec!["preflight", "--cri-socket", &socket];
+    arguments.extend(flags.iter().map(String::as_str));
+    let (out, err) = said(&arguments, 1);
+    assert!(out.starts_with("[preflight] Running pre-flight checks\n"), "{out}");
+    assert!(err.contains("\t[ERROR CRI]: could not connect to the container runtime"), "{err}");
+    assert!(err.contains("\t    fix: ") && err.contains("--ignore-preflight-errors=..."), "{err}");
+    assert!(err.ends_with("error: preflight checks failed\n"), "{err}");
+    arguments.insert(1, "--ignore-preflight-errors=all");
+    let (out, err) = said(&arguments, 0);
+    assert!(err.contains("\t[WARNING CRI]: "), "{err}");
+    assert!(out.contains("[preflight] This machine can run pods"), "{out}");
+}
+
+/// A system in a directory, with systemd by its looks.
+fn image(scratch: &Scratch) -> PathBuf {
+    let root = scratch.dir("image");
+    for program in ["usr/bin/systemctl", "usr/bin/agent"] {
+        fs::create_dir_all(root.join("usr/bin")).expect("make a directory");
+        fs::write(root.join(program), "").expect("write a program");
+    }
+    root
+}
+
+#[test]
+fn a_dry_run_says_what_it_would_write_and_changes_nothing() {
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    let before = snapshot(&root);
+    let rootfs = format!("--rootfs={}", root.display());
+    let (out, _) = said(&["init", &rootfs, "--dry-run", "--example"], 0);
+    for words in [
+        "[dryrun] Would generate \"agent-ca\" certificate authority",
+        "/var/lib/kubelet/config.yaml\" with content:",
+        "\tstaticPodPath: /etc/kubernetes/manifests",
+        "etc/systemd/system/agent.service\" with content:",
+        "[dryrun] Would enable the service",
+        "\t  name: hello",
+    ] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
+    assert_eq!(snapshot(&root), before);
+    let (out, _) = said(&["reset", &rootfs, "--dry-run"], 0);
+    assert!(!out.contains("Deleting"), "{out}");
+    assert_eq!(snapshot(&root), before);
+}
+
+#[test]
+fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    let before = snapshot(&root);
+    let rootfs = format!("--rootfs={}", root.display());
+    let (out, _) = said(&["init", &rootfs, "--example"], 0);
+    assert!(
+        out.starts_with("[init] Using agent version: v") && out.contains("kubectl get nodes,pods"),
+        "{out}"
+    );
+    let after = snapshot(&root);
+    let mode = |path: &str| after.get(&root.join(path)).unwrap_or_else(|| panic!("{path}: {after:?}")).0;
+    for (path, wanted) in [
+        ("var/lib/kubelet", 0o750),
+        ("var/lib/kubelet/config.yaml", 0o644),
+        ("var/lib/kubelet/pki/agent-ca.crt", 0o644),
+        ("var/lib/kubelet/pki/agent-ca.key", 0o600),
+        ("var/lib/kubelet/pki/kubelet.crt", 0o644),
+        ("var/lib/kubelet/pki/kubelet.key", 0o600),
+        ("etc/kubernetes/admin.conf", 0o600),
+        ("etc/kubernetes/manifests/hello.yaml", 0o644),
+        ("etc/systemd/system/agent.service", 0o644),
+    ] {
+        assert_eq!(mode(path), wanted, "{path}");
+    }
+    let unit = fs::read_to_string(root.join("etc/systemd/system/agent.service")).expect("the unit");
+    assert!(unit.contains("\nExecStart=/usr/bin/agent --config"), "{unit}");
+    let link =
+        fs::read_link(root.join("etc/systemd/system/multi-user.target.wants/agent.service")).expect("a link");
+    assert_eq!(link, Path::new("/etc/systemd/system/agent.service"));
+    // The agent reads what it wrote.
+    let config = root.join("var/lib/kubelet/config.yaml").display().to_string();
+    assert!(said(&["config", "--config", &config], 0).0.contains("address: \"127.0.0.1\""));
+
+    let (out, _) = said(&["init", &rootfs, "--example"], 0);
+    assert!(out.contains("[certs] Using existing \"kubelet\" certificate and key on disk"), "{out}");
+    assert!(out.contains("[kubeconfig] Using existing kubeconfig file"), "{out}");
+    assert_eq!(snapshot(&root), after, "again changes nothing");
+
+    fs::write(&config, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n")
+        .expect("edit the configuration");
+    let (out, err) = said(&["init", "phase", "kubelet-config", &rootfs, "--cri-socket=/run/c.sock"], 0);
+    assert!(out.contains("Keeping existing file") && !out.contains("[certs]"), "{out}");
+    assert!(err.contains("write containerRuntimeEndpoint: unix:///run/c.sock into it"), "{err}");
+    assert!(fs::read_to_string(&config).expect("the configuration").contains("maxPods: 7"));
+
+    let data = root.join("var/lib/kubelet/volumes/default/data/file");
+    fs::create_dir_all(data.parent().expect("it has one")).expect("make a volume");
+    fs::write(&data, "precious").expect("write into the volume");
+    fs::write(root.join("etc/kubernetes/manifests/mine.yaml"), "kind: Pod\n").expect("write a manifest");
+    let (_, err) = said(&["reset", &rootfs], 1);
+    assert!(err.contains("aborted: nothing was changed"), "{err}");
+    let (out, _) = said(&["reset", "--force", &rootfs], 0);
+    assert!(
+        out.contains("data of claims: --volumes deletes it") && out.contains("manifests: yours"),
+        "{out}"
+    );
+    assert_eq!(fs::read_to_string(&data).expect("the data stays"), "precious");
+    let left = snapshot(&root);
+    for gone in ["config.yaml", "admin.conf", "hello.yaml", "agent.service", "agent-ca.key"] {
+        assert!(!left.keys().any(|path| path.ends_with(gone)), "{gone}: {:?}", left.keys());
+    }
+    assert!(left.contains_key(&root.join("etc/kubernetes/manifests/mine.yaml")));
+    fs::remove_file(root.join("etc/kubernetes/manifests/mine.yaml")).expect("remove the manifest");
+    said(&["reset", "--force", "--volumes", &rootfs], 0);
+    let left: Vec<PathBuf> = snapshot(&root).into_keys().filter(|path| path.is_file()).collect();
+    let files: Vec<PathBuf> = before.into_keys().filter(|path| path.is_file()).collect();
+    assert_eq!(left, files, "no file is left that was not there before");
+}
+
+#[test]
+fn flags_of_the_agent_are_the_services_and_a_kubeconfig_of_another_authority_is_an_error() {
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    let rootfs = format!("--rootfs={}", root.display());
+    said(&["init", &rootfs, "--", "--hostname-override=box-7"], 0);
+    let defaults = fs::read_to_string(root.join("etc/default/agent")).expect("the service's flags");
+    assert!(defaults.ends_with("AGENT_ARGS=\"--hostname-override=box-7\"\n"), "{defaults}");
+    let admin = fs::read_to_string(root.join("etc/kubernetes/admin.conf")).expect("the kubeconfig");
+    assert!(admin.contains("box-7") && admin.contains("https://127.0.0.1:10250"), "{admin}");
+    fs::remove_dir_all(root.join("var/lib/kubelet/pki")).expect("lose the authority");
+    let (_, err) = said(&["init", &rootfs], 1);
+    assert!(
+        err.contains("error: error execution phase kubeconfig") && err.contains("another authority"),
+        "{err}"
+    );
+    let (_, err) = said(&["init", &rootfs, "--", "status"], 1);
+    assert!(err.contains("error: "), "{err}");
+}
+
+#[test]
+fn reset_asks_and_takes_yes_for_an_answer() {
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    let rootfs = format!("--rootfs={}", root.display());
+    said(&["init", &rootfs], 0);
+    let mut child = Command::new(binary())
+        .args(["reset", &rootfs])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("run the agent");
+    child.stdin.take().expect("its input").write_all(b"yes\n").expect("answer");
+    let output = child.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("Are you sure you want to proceed? [y/N]: "), "{said}");
+    assert!(!root.join("etc/kubernetes/admin.conf").exists());
+}
+
+#[test]
+fn reset_empties_no_mount_and_leaves_the_disk_of_the_root_directory_mounted() {
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    let (disk, share) = (scratch.dir("disk"), scratch.dir("share"));
+    let kubelet = root.join("var/lib/kubelet");
+    fs::create_dir_all(&kubelet).expect("make the root directory");
+    let bind = |source: &Path, target: &Path| {
+        let none = None::<&str>;
+        nix::mount::mount(Some(source), target, none, nix::mount::MsFlags::MS_BIND, none).expect("bind");
+    };
+    bind(&disk, &kubelet);
+    let volume = kubelet.join("pods/uid/volumes/share");
+    fs::create_dir_all(&volume).expect("make a volume");
+    fs::create_dir_all(kubelet.join("volumes/default/data")).expect("make a claim");
+    fs::write(kubelet.join("volumes/default/data/file"), "precious").expect("write");
+    fs::write(share.join("file"), "somebody's").expect("write");
+    bind(&share, &volume);
+    let rootfs = format!("--rootfs={}", root.display());
+    let (out, _) = said(&["reset", "--force", &rootfs], 0);
+    assert!(out.contains("Unmounting mounted directories"), "{out}");
+    assert_eq!(fs::read_to_string(share.join("file")).expect("it stays"), "somebody's");
+    assert_eq!(fs::read_to_string(kubelet.join("volumes/default/data/file")).expect("it stays"), "precious");
+    assert!(!disk.join("pods").exists(), "it was removed on the disk, which is still there");
+}
