@@ -269,7 +269,8 @@ fn a_node_that_is_short_of_something_takes_what_is_critical_and_of_memory_what_a
         |toleration: Value| pod(&json!({"tolerations": [toleration], "containers": [{"name": "c"}]}));
     let mut critical = asking(&json!({}));
     critical.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), "file".to_owned());
-    let pods = [
+    #[expect(clippy::useless_vec, reason = "an array of them is too large for a stack")]
+    let pods = vec![
         asking(&json!({})),
         asking(&json!({"memory": "1Mi"})),
         tolerant(
