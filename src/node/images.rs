@@ -174,6 +174,11 @@ impl NodeKeeper {
         self.images.history.observe(&images, &used, now);
         (self.images.looked, self.images.is_dirty) = (Some(now), false);
         let plan = self.images.history.plan(&images, &used, &self.parts.config.images, now);
+        if !self.parts.config.images.maximum_age.is_zero() {
+            // Whoever caused this look: what is found to be old, or will be, is not forgotten.
+            let soonest = if plan.old.is_empty() { plan.again_after } else { Some(Duration::ZERO) };
+            self.images.again_at = soonest.map(|after| now.saturating_add(after));
+        }
         self.parts.health.set_images(images);
         Ok(plan)
     }
