@@ -31,18 +31,21 @@ pub struct AgentProcess {
     child: Option<Child>,
 }
 
+/// Without it upstream's default thresholds act.
+const NO_EVICTION: &str = "evictionHard: {}\n";
+
 impl AgentProcess {
     /// Prepares one that will live below `directory` and speak to the runtime at `endpoint`. Nothing runs yet.
     pub fn new(directory: &Path, endpoint: &str) -> Self {
         let root = directory.join("agent");
         fs::create_dir_all(root.join("manifests")).expect("make the manifest directory");
         // Ports are the whole machine's: tests that want the API on TCP choose theirs.
-        // Its pods' cgroups are its own too: agents beside it take lost ones for theirs. The machine's disk may be as full as it
-        // is: no image goes for that.
+        // Its pods' cgroups are its own too: agents beside it take lost ones for theirs. The machine may be as full as it is: no
+        // image and no pod goes for that, unless a test says when.
         let config = format!(
             "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\npodLogsDir: {}\ncgroupRoot: {}\n\
              enableServer: false\nhealthzPort: 0\nevictionPressureTransitionPeriod: 1s\n\
-             imageGCHighThresholdPercent: 100\n",
+             imageGCHighThresholdPercent: 100\n{NO_EVICTION}",
             root.join("log/pods").display(),
             cgroup_root(directory),
         );
@@ -69,8 +72,12 @@ impl AgentProcess {
 
     /// Adds lines to the `--config` file.
     pub fn configure(&self, lines: &str) {
-        let mut file = File::options().append(true).open(self.config_file()).expect("open the configuration");
-        std::io::Write::write_all(&mut file, lines.as_bytes()).expect("add to the configuration");
+        let mut config = fs::read_to_string(self.config_file()).expect("read the configuration");
+        if lines.contains("evictionHard:") {
+            config = config.replace(NO_EVICTION, "");
+        }
+        config.push_str(lines);
+        fs::write(self.config_file(), config).expect("add to the configuration");
     }
 
     /// The `--config` file.
