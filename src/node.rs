@@ -93,6 +93,8 @@ pub struct NodeParts {
     pub stats: Rc<Stats>,
     /// Measures pods.
     pub measure: Measure,
+    /// Hears of each look: it makes much of the program resident that can be let go again.
+    pub looked: Rc<dyn Fn()>,
 }
 
 /// See the module.
@@ -166,6 +168,7 @@ impl NodeKeeper {
                 }
             }
             let pause = self.look().await;
+            (self.parts.looked)();
             earliest = Instant::now() + FAST.min(pause);
             next = Instant::now() + pause;
         }

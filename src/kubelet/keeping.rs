@@ -40,7 +40,7 @@ pub(super) fn start<R: Runtime>(
     needs: Needs<'_, R>,
 ) -> [JoinHandle<()>; 2] {
     let Needs { runtime, node, view, statuses, events, objects, clock } = needs;
-    let node = Rc::clone(node);
+    let (node, shown) = (Rc::clone(node), Rc::clone(node));
     let ask = Ask { disks: Measured::Everything, ..Ask::default() };
     let keeper = NodeKeeper::new(NodeParts {
         config: config(resolved),
@@ -52,6 +52,7 @@ pub(super) fn start<R: Runtime>(
         runtime: Rc::<R>::clone(runtime),
         stats: serving::stats(resolved, objects, clock),
         measure: Rc::new(move || node.stats(ask)),
+        looked: Rc::new(move || shown.served()),
     });
     [rt::spawn("node", keeper.run()), rt::spawn("kernel log", oom::watch(events.clone()))]
 }

@@ -79,6 +79,7 @@ fn bench(hard: &str) -> Bench {
         pods: Rc::<Notes>::clone(&gone),
         runtime: Rc::new(fake.clone()),
         stats: Stats::new(stats, objects, clock),
+        looked: Rc::new(|| {}),
         measure: Rc::new(|| Box::pin(async { Ok(Summary::default()) })),
     };
     Bench { fake, keeper: NodeKeeper::new(parts), events, statuses, gone }

@@ -91,6 +91,10 @@ fn programs_and_ports_are_reached_over_spdy_and_websocket() {
     });
     let (code, said) = run("ls+/nothing");
     assert!(code == 500 && said.contains("exited with 1"), "{code} {said}");
+    // HTTP/2 has no upgrades.
+    let (code, text) =
+        api.curl(Some(&admin), &format!("/exec/{path}?command=id&output=1"), &["--http2", "-X", "POST"]);
+    assert_eq!(code, 400, "{text}");
     let (_, running) = api.curl(Some(&admin), "/runningpods", &[]);
     let running: Value = serde_json::from_str(&running).expect("JSON");
     assert_eq!(running["items"][0]["metadata"]["name"], json!("inside-edge"), "{running}");

@@ -132,8 +132,6 @@ fn clients_that_name_http2_get_it_and_others_what_they_name() {
         assert_eq!(spoken(Some(&admin), path, &["--http1.1"]), format!("1.1 {code}"), "{path}");
     }
     assert_eq!(spoken(None, "/pods", &["--http2"]), "2 401");
-    let exec = "/exec/default/neighbour-edge/main?command=id&output=1";
-    assert_eq!(spoken(Some(&admin), exec, &["--http2", "-X", "POST"]), "2 400", "there is no upgrade");
     let created = api.curl(
         Some(&admin),
         "/api/v1/namespaces/default/configmaps",

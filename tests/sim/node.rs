@@ -415,6 +415,7 @@ impl Node {
             pods: kubelet.workers.pressure(),
             runtime: Rc::<FakeRuntime>::clone(runtime),
             stats: Stats::new(stats, config.objects, self.clock.clone()),
+            looked: Rc::new(|| {}),
             measure: Rc::new(move || {
                 let of = |pod: Pod| {
                     let mib = usage.borrow().get(pod.metadata.uid.as_str()).copied();
