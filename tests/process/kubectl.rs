@@ -198,7 +198,7 @@ fn every_kubectl_explains_fields_and_finds_misspelled_ones() {
     let path = |name: &str| node.scratch.path().join(name).display().to_string();
     let (good, bad, pod) = (path("good.yaml"), path("bad.yaml"), path("pod.yaml"));
     fs::write(&good, MAP).expect("write");
-    fs::write(&bad, MAP.replace("data:", "dada:")).expect("write");
+    fs::write(&bad, MAP.replace("\ndata:", "\ndada:")).expect("write");
     let wrong =
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, imagee: x}]}\n";
     fs::write(&pod, wrong).expect("write");
