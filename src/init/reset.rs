@@ -256,7 +256,12 @@ impl Run<'_, '_> {
     }
 
     fn unmount(&mut self, below: &Path) -> Result<(), InitError> {
-        let points = mount::mount_points().unwrap_or_default();
+        // Without this list nothing may be removed: what is bound below may be somebody's own directory, on the same disk.
+        let points = mount::mount_points().map_err(|source| InitError::File {
+            action: "read",
+            path: PathBuf::from("/proc/self/mountinfo"),
+            source,
+        })?;
         // What is mounted on the root directory itself is the disk that somebody gave it: it stays, as with kubeadm.
         let is_below = |point: &PathBuf| point != below && point.starts_with(below);
         // A system that does not run may have mounts of whoever prepares it; only what is below counts, deepest first.
