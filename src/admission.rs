@@ -10,6 +10,7 @@ use std::rc::Rc;
 use crate::api::pod::Pod;
 use crate::events::{EventRecorder, EventType};
 use crate::metrics::{self, Family};
+use crate::ordered::Ordered as _;
 use crate::reconcile::admission::{NodeFacts, Rejection, admit, beyond_node, waiting_order};
 use crate::reconcile::eviction::Pressure;
 use crate::reconcile::plan::resize::{PendingResize, infeasible};
@@ -126,7 +127,7 @@ impl Admission {
     pub fn learn(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let able = runtime.handlers.iter().filter(|handler| handler.user_namespaces);
-        let able = able.map(|handler| handler.name.clone()).collect();
+        let able = able.map(|handler| handler.name.clone()).into_set();
         let node = NodeFacts {
             user_namespaces: (!runtime.handlers.is_empty()).then_some(able),
             // A runtime that does not tell cannot: the kubelet sees no such feature of the node.

@@ -35,6 +35,7 @@ use crate::clock::Clock;
 use crate::desired::SourceUpdate;
 use crate::kubelet::report::View;
 use crate::logging::chain;
+use crate::ordered::Ordered as _;
 use crate::pleg::PlegUpdate;
 use crate::pod_config::PodConfig;
 use crate::pod_config::edit::Edit;
@@ -296,7 +297,7 @@ impl<R: Runtime> Kubelet<R> {
     /// Directories of pods that have no worker and nothing in the runtime go in the background: a disk may be slow.
     fn clean_orphaned_directories(&self, snapshot: &PlegSnapshot) -> JoinHandle<()> {
         let known: BTreeSet<PodUid> =
-            self.workers.uids().into_iter().chain(snapshot.uids().cloned()).collect();
+            self.workers.uids().into_iter().chain(snapshot.uids().cloned()).into_set();
         let volumes = self.workers.volumes();
         rt::spawn("orphaned pod directories", async move {
             let (removed, errors) = volumes.clean_orphans(&known).await;
@@ -318,7 +319,7 @@ impl<R: Runtime> Kubelet<R> {
 
 /// As much of a pod as is needed to take it down.
 fn pod_of_orphan(orphan: OrphanPod) -> Pod {
-    let names: BTreeSet<String> = orphan.containers.iter().map(|(_, name)| name.to_string()).collect();
+    let names: BTreeSet<String> = orphan.containers.iter().map(|(_, name)| name.to_string()).into_set();
     Pod {
         metadata: ObjectMeta {
             name: orphan.pod.name,

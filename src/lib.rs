@@ -9,6 +9,7 @@ pub mod desired;
 pub mod labels;
 pub mod objects;
 pub mod observed;
+pub mod ordered;
 pub mod runtime_config;
 pub mod types;
 // Rank 1: decisions.

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::metrics::{self, Family};
+use crate::ordered::Ordered as _;
 use crate::reconcile::pleg::{PlegSnapshot, diff, pods_to_wake};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, RuntimeVersion};
 use crate::types::PodUid;
@@ -100,7 +101,7 @@ pub async fn run<R: Runtime>(
                 let snapshot = Rc::new(snapshot);
                 let changed = match &last {
                     Some(last) => pods_to_wake(&diff(last, &snapshot)),
-                    None => snapshot.uids().cloned().collect(),
+                    None => snapshot.uids().cloned().into_set(),
                 };
                 let news = !healthy || last.is_none() || !changed.is_empty();
                 last = Some(Rc::clone(&snapshot));

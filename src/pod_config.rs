@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
 use crate::events::{EventRecorder, EventType};
 use crate::objects::{LocalObjects, ObjectKey};
+use crate::ordered::Ordered as _;
 use crate::reconcile::local_objects::{ObjectFinding, ObjectSets};
 use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
 use crate::reconcile::rollback::{Fallback, Progress, Stage, Verdict, answer_digest, progress};
@@ -85,7 +86,7 @@ impl PodConfig {
         let mut remembered = Vec::new();
         for source in stored {
             remembered.push((source.source, source.objects));
-            let pods = source.pods.into_iter().map(|pod| (pod.pod.metadata.uid.clone(), pod)).collect();
+            let pods = source.pods.into_iter().map(|pod| (pod.pod.metadata.uid.clone(), pod)).into_map();
             desired.sources.insert(source.source, SourceState { pods, ..SourceState::default() });
         }
         if registered.contains(&PodSource::Api) {
@@ -102,7 +103,7 @@ impl PodConfig {
                 .iter()
                 .filter(|source| **source != PodSource::Api)
                 .map(|source| (*source, SourceView::default()))
-                .collect(),
+                .into_map(),
             registered,
             unwritten: BTreeMap::new(),
             store,
@@ -513,7 +514,7 @@ impl PodConfig {
     /// Since when each problem of a source is known.
     fn known_problems(&self, source: PodSource) -> BTreeMap<(&str, &str), Timestamp> {
         let known = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
-        known.iter().map(|problem| (identity(problem), problem.since)).collect()
+        known.iter().map(|problem| (identity(problem), problem.since)).into_map()
     }
 
     async fn publish_problems(&mut self, source: PodSource, problems: Vec<SourceProblem>) {
@@ -528,7 +529,7 @@ impl PodConfig {
     /// logs them.
     fn report_problems(&self, source: PodSource, problems: &[SourceProblem]) {
         let before = self.views.get(&source).map(|view| view.problems.as_slice()).unwrap_or_default();
-        let known: BTreeSet<_> = before.iter().map(identity).collect();
+        let known: BTreeSet<_> = before.iter().map(identity).into_set();
         let new: Vec<_> = problems.iter().filter(|problem| !known.contains(&identity(problem))).collect();
         for problem in new.iter().take(LOGGED_PROBLEMS) {
             log::error!(source = source.as_str(), origin = problem.origin, reason = problem.reason, err = problem.message; "Problem with a source of pods");
@@ -538,8 +539,8 @@ impl PodConfig {
         if new.len() > LOGGED_PROBLEMS {
             log::error!(source = source.as_str(), more = new.len() - LOGGED_PROBLEMS; "More problems with a source of pods, agent status shows them all");
         }
-        let broken: BTreeSet<_> = problems.iter().map(|problem| problem.origin.as_str()).collect();
-        let were_broken: BTreeSet<_> = before.iter().map(|problem| problem.origin.as_str()).collect();
+        let broken: BTreeSet<_> = problems.iter().map(|problem| problem.origin.as_str()).into_set();
+        let were_broken: BTreeSet<_> = before.iter().map(|problem| problem.origin.as_str()).into_set();
         let mended: Vec<_> = were_broken.difference(&broken).collect();
         for origin in mended.iter().take(LOGGED_PROBLEMS) {
             log::info!(source = source.as_str(), origin = **origin; "Problem with a source of pods is gone");

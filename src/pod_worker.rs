@@ -19,6 +19,7 @@ use crate::admission::Admission;
 use crate::api::pod::{Pod, PodStatus};
 use crate::clock::Clock;
 use crate::executor::Executor;
+use crate::ordered::Ordered as _;
 use crate::reconcile::admission::held_a_place;
 use crate::reconcile::lifecycle::{NameQueue, PodWorkerEvent, remembered_grace};
 use crate::reconcile::restart::BackOffLimits;
@@ -192,7 +193,7 @@ impl<R: Runtime> PodWorkers<R> {
     pub fn sweep_cgroups(&self) {
         let shared = Rc::clone(&self.shared);
         rt::spawn("cgroup sweep", async move {
-            let known = || shared.workers.borrow().keys().cloned().collect();
+            let known = || shared.workers.borrow().keys().cloned().into_set();
             shared.deps.executor.sweep_cgroups(known).await;
         });
     }
@@ -206,7 +207,7 @@ impl<R: Runtime> PodWorkers<R> {
     /// Pods that have a worker.
     #[must_use]
     pub fn uids(&self) -> BTreeSet<PodUid> {
-        self.shared.workers.borrow().keys().cloned().collect()
+        self.shared.workers.borrow().keys().cloned().into_set()
     }
 
     /// The volumes of all pods, those without a worker included.

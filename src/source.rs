@@ -18,6 +18,7 @@ use std::time::Duration;
 use crate::api::pod::Pod;
 pub use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
 use crate::objects::{LocalObject, ObjectKey};
+use crate::ordered::Ordered as _;
 use crate::reconcile::local_objects::carry;
 use crate::reconcile::merge::{is_semantically_different, mark_first_seen};
 use crate::types::{PodFullName, PodSource, Timestamp};
@@ -119,7 +120,7 @@ fn keep_last_good(
     };
     let mut pods: Vec<SourcePod> = parsed.into_iter().map(own).collect();
     if !complete {
-        let fresh: BTreeSet<_> = pods.iter().map(full_name).collect();
+        let fresh: BTreeSet<_> = pods.iter().map(full_name).into_set();
         let stale: Vec<_> =
             last_good.iter().filter(|old| !fresh.contains(&full_name(old))).cloned().collect();
         pods.extend(stale);
@@ -144,7 +145,7 @@ fn keep_last_good_objects(
         })
         .collect();
     if !complete {
-        let fresh: BTreeSet<_> = objects.iter().map(|object| object.object.key.clone()).collect();
+        let fresh: BTreeSet<_> = objects.iter().map(|object| object.object.key.clone()).into_set();
         objects.extend(last_good.iter().filter(|old| !fresh.contains(&old.object.key)).cloned());
     }
     objects

@@ -29,6 +29,7 @@ use crate::cgroup::usage::{ContainerStats, Detail};
 use crate::clock::Clock;
 use crate::objects::ObjectLookup;
 use crate::observed::ObservedContainer;
+use crate::ordered::Ordered as _;
 use crate::reconcile::resources::CgroupLayout;
 use crate::rt;
 use crate::runtime::RuntimeUse;
@@ -316,7 +317,7 @@ impl Stats {
                 found.retain(|volume| ask.disks == Measured::Everything || volume.claim.is_some());
                 (pod.metadata.uid.to_string(), found)
             };
-            places.volumes = pods.iter().map(of).collect();
+            places.volumes = pods.iter().map(of).into_map();
         }
         let subjects: Arc<[Subject]> = pods::subjects(&self.config.layout, pods, containers).into();
         let (mut summary, known) = self.read(ask, &subjects, &runtime).await;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::file::{ValueFile, write_file};
 use super::{CgroupConfig, CgroupError, Skipped, v1, v2};
+use crate::ordered::Ordered as _;
 use crate::reconcile::resources::CgroupValues;
 use crate::sys::kill::kill_process;
 
@@ -171,13 +172,13 @@ pub(super) fn children(config: &CgroupConfig, path: &Relative) -> Vec<String> {
         .iter()
         .flat_map(|hierarchy| directories(&hierarchy.root.join(&path.0)))
         .filter_map(|child| Some(child.file_name()?.to_str()?.to_owned()))
-        .collect();
+        .into_set();
     names.iter().map(|name| format!("{path}/{name}")).collect()
 }
 
 pub(super) fn kill_all(config: &CgroupConfig, path: &Relative) -> usize {
     let pids: BTreeSet<i32> =
-        hierarchies(config).iter().flat_map(|hierarchy| pids_below(&hierarchy.root.join(&path.0))).collect();
+        hierarchies(config).iter().flat_map(|hierarchy| pids_below(&hierarchy.root.join(&path.0))).into_set();
     for pid in &pids {
         if let Err(error) = kill_process(*pid) {
             log::debug!(pid = pid, err:% = error; "Failed to kill a process left in a cgroup");
@@ -190,7 +191,7 @@ pub(super) fn pids_below(directory: &Path) -> BTreeSet<i32> {
     let listed = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     // 0 stands for a process of a PID namespace that we do not see into.
     let mut pids: BTreeSet<i32> =
-        listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect();
+        listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).into_set();
     for child in directories(directory) {
         pids.extend(pids_below(&child));
     }

@@ -14,6 +14,8 @@ use super::resolve::{Origin, baseline};
 use super::value::Kind;
 use super::{Resolved, tree};
 
+use crate::ordered::Ordered as _;
+
 /// What stands for a secret.
 const MASK: &str = "<masked>";
 
@@ -95,7 +97,7 @@ pub(super) fn table(resolved: &Resolved) -> String {
 /// The `FLAG:` lines again, by name: they hold every flag's value in its own syntax.
 pub(super) fn flag_values(resolved: &Resolved) -> BTreeMap<&str, String> {
     let pairs = resolved.flag_dump.iter().filter_map(|line| line.strip_prefix("FLAG: --")?.split_once('='));
-    pairs.map(|(name, value)| (name, value.to_owned())).collect()
+    pairs.map(|(name, value)| (name, value.to_owned())).into_map()
 }
 
 /// A document as block YAML. Strings are quoted as JSON unless they are plainly words, so that nothing changes its type.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use super::error::Findings;
 use super::suggest::nearest;
 
+use crate::ordered::Ordered as _;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Alpha,
@@ -38,7 +40,7 @@ impl FeatureGates {
     pub(super) fn resolve(given: &BTreeMap<String, bool>) -> Result<Self, Findings> {
         let mut findings = Findings::default();
         let mut states: BTreeMap<&'static str, bool> =
-            GATES.iter().map(|gate| (gate.name, gate.on)).collect();
+            GATES.iter().map(|gate| (gate.name, gate.on)).into_map();
         for (group, stage) in GROUPS {
             let Some(&on) = given.get(group) else { continue };
             for gate in GATES.iter().filter(|gate| gate.stage == stage) {

@@ -14,6 +14,8 @@ use super::fields::{BASELINE, EVICTION_DEFAULTS, FIELDS, Field};
 use super::load::{Loaded, config_file, drop_ins, merge_patch};
 use super::tree::{self, Mention};
 
+use crate::ordered::Ordered as _;
+
 /// Where a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -88,7 +90,7 @@ pub(super) fn baseline() -> Layered {
         }
     }
     apply_defaults(&mut document);
-    let provenance = FIELDS.iter().map(|field| (field.path.to_owned(), Origin::Default)).collect();
+    let provenance = FIELDS.iter().map(|field| (field.path.to_owned(), Origin::Default)).into_map();
     Layered { document, provenance, warnings: Vec::new() }
 }
 

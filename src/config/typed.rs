@@ -20,6 +20,7 @@ use super::{Environment, Resolved, explain, tree, validate};
 use crate::api::decode::decode;
 use crate::api::quantity::Quantity;
 use crate::http::ClientFiles;
+use crate::ordered::Ordered as _;
 
 /// Less memory than this for logs would be a mistyped unit.
 const LEAST_LOG_RAM: u64 = 1 << 20;
@@ -138,7 +139,7 @@ impl Values<'_> {
     fn map(&self, name: &str) -> BTreeMap<String, String> {
         let value = self.get(name);
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        value.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect()
+        value.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).into_map()
     }
 }
 
@@ -307,7 +308,7 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
 
 fn gates_of(value: Option<&Value>) -> BTreeMap<String, bool> {
     let members = value.and_then(Value::as_object).into_iter().flatten();
-    members.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).collect()
+    members.filter_map(|(name, on)| Some((name.clone(), on.as_bool()?))).into_map()
 }
 
 fn check_run_once(args: &Args, flags: &KubeletFlags, run_once: bool) -> Result<(), ConfigError> {

@@ -16,6 +16,7 @@ use super::grpc::{Code, Status};
 use super::select::{Unfound, one};
 use super::{CriServer, failed, messages, streams};
 use crate::observed::ContainerStateKind;
+use crate::ordered::Ordered as _;
 use crate::proto::runtime as cri;
 use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
 use crate::runtime::{CgroupDriver, Runtime, convert};
@@ -142,7 +143,7 @@ impl CriServer {
         let info = request.verbose.then(|| ("config".to_owned(), info.to_string()));
         Ok(cri::StatusResponse {
             status: Some(cri::RuntimeStatus { conditions }),
-            info: info.into_iter().collect(),
+            info: info.into_iter().into_map(),
             runtime_handlers: status.handlers.into_iter().map(handler).collect(),
             features: Some(cri::RuntimeFeatures {
                 supplemental_groups_policy: status.supplemental_groups_policy.unwrap_or_default(),

@@ -15,6 +15,7 @@ use crate::events::{EventRecorder, EventType};
 use crate::executor::{Executor, RETRY_AFTER};
 use crate::image::StartFailure as Failure;
 use crate::logging::chain;
+use crate::ordered::Ordered as _;
 use crate::reconcile::resources::{
     CgroupLayout, CgroupValues, NodeCapacity, QosClass, burstable_cpu_milli, class_cgroup_path,
     named_cgroup_path, pod_cgroup_path, pod_components, pod_resources, qos_class, qos_values,
@@ -401,7 +402,7 @@ fn remove_if_empty(tree: &CgroupConfig, path: &str) -> Result<(), String> {
 }
 
 fn kept_paths(layout: &CgroupLayout, known: &BTreeSet<PodUid>) -> BTreeSet<String> {
-    known.iter().flat_map(|uid| CLASSES.map(|class| pod_cgroup_path(uid, class, layout))).collect()
+    known.iter().flat_map(|uid| CLASSES.map(|class| pod_cgroup_path(uid, class, layout))).into_set()
 }
 
 /// Pods' cgroups that are there and not kept.

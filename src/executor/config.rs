@@ -13,6 +13,7 @@ use crate::executor::files::{
 use crate::executor::{Executor, RETRY_AFTER, Run};
 use crate::image::StartFailure as Failure;
 use crate::observed::ObservedSandbox;
+use crate::ordered::Ordered as _;
 use crate::reconcile::containers::container_hash;
 use crate::reconcile::env::{EnvContext, EnvFiles, env_files, expand_words, make_environment};
 use crate::reconcile::mounts::absolute;
@@ -85,7 +86,7 @@ impl<R: Runtime> Executor<R> {
                 .sysctls
                 .iter()
                 .map(|sysctl| (sysctl.name.clone(), sysctl.value.clone()))
-                .collect(),
+                .into_map(),
             namespaces: namespaces(pod),
             privileged: pod_is_privileged(pod),
             run_as_user: security.run_as_user,
@@ -280,7 +281,7 @@ async fn read_env_files(pod: &Pod, container: &Container, volumes: &MountedVolum
         let content = read_file_below(&root, Path::new(&place.1), MAX_ENV_FILE).ok();
         (place, content)
     };
-    rt::blocking("read env files", move || wanted.into_iter().map(read).collect()).await
+    rt::blocking("read env files", move || wanted.into_iter().map(read).into_map()).await
 }
 
 fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
@@ -292,7 +293,7 @@ fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     ]
     .into_iter()
     .map(|(key, value)| (key.to_owned(), value))
-    .collect()
+    .into_map()
 }
 
 fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::api::pod::Pod;
 use crate::executor::Executor;
 use crate::observed::ObservedContainer;
+use crate::ordered::Ordered as _;
 use crate::reconcile::log_rotation::is_rotated;
 use crate::rt;
 use crate::runtime::Runtime;
@@ -62,7 +63,7 @@ fn counts_in(directory: &Path) -> BTreeMap<ContainerName, u32> {
         let name = ContainerName::from(container.file_name().to_str()?);
         Some((name, next(&container.path())?))
     });
-    containers.collect()
+    containers.into_map()
 }
 
 impl<R: Runtime> Executor<R> {

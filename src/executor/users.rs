@@ -2,13 +2,13 @@
 //!
 //! Owns `<pods>/<uid>/userns` and the allocation. Must not know what the range is used for.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tokio::sync::Mutex;
 
 use crate::api::pod::Pod;
+use crate::ordered::Ordered as _;
 use crate::reconcile::users::{
     NodeIds, NodeIdsError, RangeError, UserRanges, format_mappings, parse_mappings,
 };
@@ -133,7 +133,7 @@ impl UserNamespaces {
         }
         if ranges.is_full() {
             let on_disk = self.files().await?;
-            ranges.retain(&on_disk.into_iter().map(|(uid, _)| uid).collect::<BTreeSet<_>>());
+            ranges.retain(&on_disk.into_iter().map(|(uid, _)| uid).into_set());
         }
         let range = ranges.allocate(uid).map_err(UserNamespaceError::Allocate)?;
         let directory = self.pods_dir.join(uid.as_str());

@@ -9,6 +9,7 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
+use crate::ordered::Ordered as _;
 use crate::runtime::embedded::images::compression::Decompress;
 use crate::sys::node::{self, FileSystemFacts};
 use crate::types::Timestamp;
@@ -237,11 +238,11 @@ impl Machine {
             rtcs: self.names("sys/class/rtc"),
             entropy: self.line("proc/sys/kernel/random/entropy_avail").parse().ok(),
             rotational: self.rotational(&mounts, directories),
-            room: directories.iter().filter_map(room).collect(),
+            room: directories.iter().filter_map(room).into_map(),
             directories: directories
                 .iter()
                 .filter_map(|path| Some((path.clone(), names(&self.at(path)).ok()?)))
-                .collect(),
+                .into_map(),
             files: interest.files.iter().filter(|file| self.at(file).exists()).cloned().collect(),
             listeners: sockets::listeners(&self.root, &interest.ports),
             services: self.services(&processes),
@@ -353,7 +354,7 @@ impl Machine {
                 let said = self.read(&format!("sys/class/block/{disk}/queue/rotational"))?;
                 Some((disk, said.starts_with('1')))
             })
-            .collect()
+            .into_map()
     }
 
     fn processes(&self) -> BTreeMap<String, u32> {
@@ -382,7 +383,7 @@ impl Machine {
             };
             (*name, service)
         };
-        SERVICES.iter().map(find).collect()
+        SERVICES.iter().map(find).into_map()
     }
 
     fn default_routes(&self) -> Vec<&'static str> {

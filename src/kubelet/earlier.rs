@@ -23,6 +23,7 @@ use crate::config::Resolved;
 use crate::labels;
 use crate::logging::chain;
 use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::ordered::Ordered as _;
 use crate::reconcile::resources::{QosClass, class_cgroup_path};
 use crate::runtime::cri::{CriConfig, CriRuntime};
 use crate::runtime::{Runtime, RuntimeError};
@@ -75,7 +76,7 @@ fn to_clear(
 ) -> BTreeSet<String> {
     let words = |key: &str| known.get(key).map(String::as_str).unwrap_or_default().split_whitespace();
     let held = words(meta::EARLIER_RUNTIMES).chain(words(meta::RUNTIME_ENDPOINT));
-    held.filter(|earlier| real_path(earlier) != real_path(now)).map(str::to_owned).collect()
+    held.filter(|earlier| real_path(earlier) != real_path(now)).map(str::to_owned).into_set()
 }
 
 /// What a socket's names have in common; any other endpoint stands for itself.

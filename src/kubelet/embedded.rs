@@ -12,6 +12,7 @@ use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
 use crate::config::{Origin, Resolved};
 use crate::logging::chain;
+use crate::ordered::Ordered as _;
 use crate::rt;
 use crate::runtime::CgroupDriver;
 use crate::runtime::embedded::images::Image;
@@ -104,7 +105,7 @@ fn handlers(given: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         .iter()
         .filter(|(name, _)| !name.is_empty())
         .map(|(name, program)| (name.clone(), program.clone()))
-        .collect()
+        .into_map()
 }
 
 /// `podCIDR`, one or, separated by a comma, one of each family; else the usual ones.

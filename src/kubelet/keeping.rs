@@ -13,6 +13,7 @@ use crate::kubelet::report::View;
 use crate::kubelet::serving;
 use crate::node::{NodeConfig, NodeKeeper, NodeParts, oom};
 use crate::objects::ObjectLookup;
+use crate::ordered::Ordered as _;
 use crate::pod_worker::PodPressure;
 use crate::reconcile::eviction::{EvictionConfig, ThresholdTexts, thresholds};
 use crate::reconcile::image_gc::ImageLimits;
@@ -91,5 +92,5 @@ fn eviction(kubelet: &KubeletConfiguration) -> EvictionConfig {
 /// Texts that the configuration's validation has accepted.
 fn graces(texts: &BTreeMap<String, String>) -> BTreeMap<String, Duration> {
     let of = |(name, text): (&String, &String)| Some((name.clone(), GoDuration::parse(text).ok()?.to_std()));
-    texts.iter().filter_map(of).collect()
+    texts.iter().filter_map(of).into_map()
 }

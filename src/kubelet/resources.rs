@@ -10,6 +10,7 @@ use crate::api::quantity::Quantity;
 use crate::cgroup::CgroupConfig;
 use crate::config::{KubeletConfiguration, Resolved};
 use crate::executor::{NodeCgroups, ReservedCgroup};
+use crate::ordered::Ordered as _;
 use crate::reconcile::allocatable::{
     Enforce, Reserved, allocatable, as_seen_by_pods, capacity, count_cpus, eviction_reserve,
     excessive_reservations, node_values, reserved_values,
@@ -67,7 +68,7 @@ fn node_capacity(root_dir: &Path, local_storage: bool) -> NodeCapacity {
         cpu_milli: i64::try_from(node::cpu_count()).unwrap_or(1) * 1000,
         memory_bytes: node::memory_total_bytes(),
         swap_bytes: node::swap_total_bytes(),
-        huge_page_bytes: page_sizes.iter().map(|size| (*size, node::huge_page_bytes(*size))).collect(),
+        huge_page_bytes: page_sizes.iter().map(|size| (*size, node::huge_page_bytes(*size))).into_map(),
         page_sizes,
         ephemeral_bytes: if local_storage { node::file_system_bytes(root_dir) } else { 0 },
         cgroup_v2,
@@ -106,7 +107,7 @@ fn reserved(resolved: &Resolved, whole: &ResourceList) -> Reserved {
 
 /// Texts that the configuration's validation has accepted.
 fn amounts(texts: &BTreeMap<String, String>) -> ResourceList {
-    texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).collect()
+    texts.iter().filter_map(|(name, text)| Some((name.clone(), Quantity::parse(text).ok()?))).into_map()
 }
 
 fn resource_flags(kubelet: &KubeletConfiguration, cgroup_v2: bool) -> ResourceFlags {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::config::Resolved;
 use crate::http::shown_url;
+use crate::ordered::Ordered as _;
 use crate::pod_config::RollbackConfig;
 use crate::types::PodSource;
 
@@ -24,5 +25,5 @@ pub(super) fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
     [(PodSource::File, kubelet.static_pod_path.clone()), (PodSource::Http, url)]
         .into_iter()
         .filter(|(_, origin)| !origin.is_empty())
-        .collect()
+        .into_map()
 }

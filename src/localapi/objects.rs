@@ -13,6 +13,7 @@ use super::{LocalApi, node, text};
 use crate::api::pod::Pod;
 use crate::objects::wire::{self, Values};
 use crate::objects::{ObjectContent, ObjectKind};
+use crate::ordered::Ordered as _;
 use crate::reconcile::static_pod::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION,
 };
@@ -116,7 +117,8 @@ fn volumes(api: &LocalApi) -> Vec<Value> {
 
 fn namespaces(api: &LocalApi) -> Vec<Value> {
     let mut made = api.cluster.namespaces();
-    let known: BTreeSet<String> = made.iter().map(|found| text(found, "/metadata/name").to_owned()).collect();
+    let known: BTreeSet<String> =
+        made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
     let mut used: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
     used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
     used.extend(api.cluster.objects().iter().map(|found| found.object.key.namespace.clone()));

@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 use super::resource::Store;
 use super::status::{self, Failure};
 
+use crate::ordered::Ordered as _;
+
 /// Deletions that are remembered per store. Whoever was away for longer lists again.
 const MAX_GONE: usize = 128;
 
@@ -161,7 +163,7 @@ impl Versions {
         let mut changes = Vec::new();
         let mut current = self.current;
         let names: BTreeMap<Name, &str> =
-            objects.iter().map(|object| (name_of(object), uid_of(object))).collect();
+            objects.iter().map(|object| (name_of(object), uid_of(object))).into_map();
         // Another uid is another object.
         let over: Vec<Name> = seen
             .entries

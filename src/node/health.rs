@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::{Notify, watch};
 
+use crate::ordered::Ordered as _;
 use crate::reconcile::eviction::Pressure;
 use crate::runtime::RuntimeImage;
 use crate::types::Timestamp;
@@ -56,7 +57,7 @@ impl Health {
     /// Returns what is new.
     pub(super) fn set_pressure(&self, pressure: &BTreeSet<Pressure>, now: Timestamp) -> BTreeSet<Pressure> {
         let mut state = self.state.borrow_mut();
-        let news: BTreeSet<Pressure> = state.pressure.symmetric_difference(pressure).copied().collect();
+        let news: BTreeSet<Pressure> = state.pressure.symmetric_difference(pressure).copied().into_set();
         if !news.is_empty() {
             state.since.extend(news.iter().map(|of| (*of, now)));
             state.pressure.clone_from(pressure);

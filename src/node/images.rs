@@ -12,6 +12,7 @@ use crate::api::pod::Pod;
 use crate::events::EventType;
 use crate::logging::chain;
 use crate::metrics::{self, Family};
+use crate::ordered::Ordered as _;
 use crate::reconcile::containers::all_with_ephemeral;
 use crate::reconcile::eviction::is_resolved;
 use crate::reconcile::image_gc::{ImageHistory, ImagePlan, named_ids, too_little};
@@ -59,7 +60,7 @@ impl<R: Runtime> NodeRuntime for R {
     fn used_images(self: Rc<Self>) -> Pending<Result<BTreeSet<String>, RuntimeError>> {
         Box::pin(async move {
             let containers = self.list_containers(None).await?;
-            Ok(containers.into_iter().flat_map(|container| [container.image_id, container.image]).collect())
+            Ok(containers.into_iter().flat_map(|container| [container.image_id, container.image]).into_set())
         })
     }
 
@@ -187,7 +188,7 @@ impl NodeKeeper {
     /// bring them again. The kubelet spares those of containers alone.
     async fn spare_wanted(&self, mut plan: ImagePlan) -> Result<ImagePlan, RuntimeError> {
         let pods = self.parts.statuses.everybody();
-        let wanted = pods.iter().filter(|pod| !is_terminal(&pod.status)).flat_map(named).collect();
+        let wanted = pods.iter().filter(|pod| !is_terminal(&pod.status)).flat_map(named).into_set();
         let ids = Rc::clone(&self.parts.runtime).ids_of(wanted).await?;
         plan.old.retain(|id| !ids.contains(id));
         plan.removable.retain(|(id, _)| !ids.contains(id));

@@ -12,6 +12,7 @@ use crate::api::pod::Pod;
 use crate::events::EventType;
 use crate::mailbox::Eviction;
 use crate::metrics::{self, Family};
+use crate::ordered::Ordered as _;
 use crate::reconcile::admission::is_rejected;
 use crate::reconcile::eviction::limits::{exceeded, has_limits};
 use crate::reconcile::eviction::rank::{
@@ -83,7 +84,9 @@ impl NodeKeeper {
 
     async fn measure(&self) -> BTreeMap<PodUid, PodUse> {
         match (self.parts.measure)().await {
-            Ok(summary) => summary.pods.iter().map(|pod| (pod.pod.uid.clone(), usage::of_pod(pod))).collect(),
+            Ok(summary) => {
+                summary.pods.iter().map(|pod| (pod.pod.uid.clone(), usage::of_pod(pod))).into_map()
+            }
             Err(error) => {
                 log::warn!(err = error; "Nobody tells what pods use");
                 BTreeMap::new()

@@ -15,6 +15,7 @@ use crate::api::base64;
 use crate::api::decode::decode;
 use crate::api::object::{ConfigMap, Encoded, Namespace, PersistentVolumeClaim, Secret};
 use crate::api::pod::{ObjectMeta, StringMap};
+use crate::ordered::Ordered as _;
 
 /// `resources.requests` of a claim.
 pub const STORAGE: &str = "storage";
@@ -39,7 +40,7 @@ pub enum Values {
 /// A ConfigMap, and the keys that could not be decoded.
 #[must_use]
 pub fn config_map(wire: ConfigMap) -> (LocalObject, BadKeys) {
-    let data = wire.data.into_iter().map(|(key, value)| (key, value.into_bytes())).collect();
+    let data = wire.data.into_iter().map(|(key, value)| (key, value.into_bytes())).into_map();
     let (binary_data, bad) = decoded(wire.binary_data, "binaryData");
     let immutable = wire.immutable == Some(true);
     let content = ObjectContent::ConfigMap { data: ConfigMapData { data, binary_data }, immutable };
@@ -122,7 +123,7 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
         // It repeats the values.
         let is_hidden =
             |name: &str| key.kind == ObjectKind::Secret && values != Values::Shown && name == LAST_APPLIED;
-        let map: StringMap = map.clone().into_iter().filter(|(name, _)| !is_hidden(name)).collect();
+        let map: StringMap = map.clone().into_iter().filter(|(name, _)| !is_hidden(name)).into_map();
         if !map.is_empty() {
             metadata[field] = json!(map);
         }
@@ -133,7 +134,7 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
     match &object.content {
         ObjectContent::ConfigMap { data, immutable } => {
             let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-            let plain: BTreeMap<_, _> = data.data.iter().map(|(key, bytes)| (key, text(bytes))).collect();
+            let plain: BTreeMap<_, _> = data.data.iter().map(|(key, bytes)| (key, text(bytes))).into_map();
             put(&mut value, "data", json!(plain));
             put(&mut value, "binaryData", json!(encoded(&data.binary_data)));
             put(&mut value, "immutable", immutable.then_some(true).into());
@@ -144,7 +145,7 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
                 Values::Shown => encoded(data),
                 Values::Hidden => {
                     let hidden = |bytes: &Vec<u8>| format!("<{} bytes, hidden>", bytes.len());
-                    data.iter().map(|(key, bytes)| (key.clone(), hidden(bytes))).collect()
+                    data.iter().map(|(key, bytes)| (key.clone(), hidden(bytes))).into_map()
                 }
                 Values::LeftOut => BTreeMap::new(),
             };
@@ -229,7 +230,7 @@ fn decoded(values: BTreeMap<String, Encoded>, field: &'static str) -> (ObjectDat
 }
 
 fn encoded(data: &ObjectData) -> BTreeMap<String, String> {
-    data.iter().map(|(key, bytes)| (key.clone(), base64::encode(bytes))).collect()
+    data.iter().map(|(key, bytes)| (key.clone(), base64::encode(bytes))).into_map()
 }
 
 #[cfg(test)]

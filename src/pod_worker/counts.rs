@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use crate::api::pod::{Pod, PodStatus};
 use crate::executor::Executor;
 use crate::observed::ObservedPod;
+use crate::ordered::Ordered as _;
 use crate::pod_worker::ContainerStates;
 use crate::reconcile::plan::{Action, PodPlan};
 use crate::reconcile::restart::{BackOff, counts_after};
@@ -69,12 +70,12 @@ impl Counts {
 
     /// Crash-loop entries.
     pub(super) fn back_off(&self) -> BTreeMap<ContainerName, BackOff> {
-        self.stored.iter().filter_map(|(name, state)| Some((name.clone(), state.back_off?))).collect()
+        self.stored.iter().filter_map(|(name, state)| Some((name.clone(), state.back_off?))).into_map()
     }
 
     /// The store's counts.
     pub(super) fn stored(&self) -> BTreeMap<ContainerName, u32> {
-        self.stored.iter().map(|(name, state)| (name.clone(), state.restart_count)).collect()
+        self.stored.iter().map(|(name, state)| (name.clone(), state.restart_count)).into_map()
     }
 
     /// What the last status and the log files say of the next counts.

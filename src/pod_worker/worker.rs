@@ -19,6 +19,7 @@ use crate::mailbox::{Letters, Mailbox};
 use crate::metrics::{self, Family};
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
+use crate::ordered::Ordered as _;
 use crate::pod_worker::counts::Counts;
 use crate::pod_worker::held::{Held, HeldStarts};
 use crate::pod_worker::resizing::Resizing;
@@ -512,7 +513,7 @@ impl<R: Runtime> Worker<R> {
             .containers
             .iter()
             .map(|(name, held)| (name.clone(), (held.reason.to_owned(), held.message.clone())))
-            .collect();
+            .into_map();
         if let Some(held) = &self.held.pod {
             for (container, _) in all_with_ephemeral(&self.pod) {
                 let name = ContainerName::from(container.name.as_str());

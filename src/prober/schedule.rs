@@ -19,6 +19,7 @@ use crate::api::pod::Pod;
 use crate::mailbox::Mailbox;
 use crate::metrics::Text;
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
+use crate::ordered::Ordered as _;
 use crate::reconcile::containers::find_container;
 use crate::reconcile::probe::{ProbeKind, ProbeResults, probed_containers};
 use crate::types::PodUid;
@@ -108,7 +109,7 @@ impl Schedule {
 
     pub fn results(&self, uid: &PodUid) -> ProbeResults {
         let instances = self.pods.get(uid).map_or(&[][..], |probes| &probes.instances);
-        instances.iter().map(|instance| (instance.id.clone(), instance.results())).collect()
+        instances.iter().map(|instance| (instance.id.clone(), instance.results())).into_map()
     }
 
     /// True when something became due that was not.

@@ -12,6 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::api::pod::{Container, Pod, PodStatus, ResourceList, StringMap};
+use crate::ordered::Ordered as _;
 use crate::reconcile::containers::is_sidecar;
 use crate::reconcile::eviction::rank::must_stay;
 use crate::reconcile::eviction::{EVICTED, Pressure};
@@ -80,7 +81,7 @@ pub fn node_labels(hostname: &str, arch: &str, configured: &StringMap) -> String
         (OS_LABEL, OS),
     ];
     let mut labels: StringMap =
-        well_known.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        well_known.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).into_map();
     labels.extend(configured.clone());
     labels
 }
@@ -180,7 +181,7 @@ fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
 }
 
 fn check_ports(pod: &Pod, others: &[&Pod]) -> Result<(), Rejection> {
-    let used: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other)).collect();
+    let used: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other)).into_set();
     let clashes = |(address, protocol, number): HostPort<'_>| {
         used.iter().any(|(other_address, other_protocol, other_number)| {
             let same_address =

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::api::pod::ResourceList;
 use crate::api::quantity::Quantity;
+use crate::ordered::Ordered as _;
 use crate::reconcile::resources::{CgroupValues, NodeCapacity, cpu_shares, page_size_name};
 
 /// What pods may not have of the node, by reason.
@@ -144,7 +145,7 @@ pub fn eviction_reserve(thresholds: &BTreeMap<String, String>, capacity: &Resour
             let amount = threshold(thresholds.get(signal)?, whole.value())?;
             Some((resource.to_owned(), Quantity::from_bytes(amount)))
         })
-        .collect()
+        .into_map()
 }
 
 /// Bytes that a threshold stands for. `0%` and `100%` switch a signal off.
@@ -197,7 +198,7 @@ fn less(list: &ResourceList, reservations: &[&ResourceList]) -> ResourceList {
             let taken: Vec<&Quantity> = reservations.iter().filter_map(|list| list.get(name)).collect();
             (name.clone(), if taken.is_empty() { *amount } else { rest(name, *amount, &taken) })
         })
-        .collect()
+        .into_map()
 }
 
 fn rest(name: &str, amount: Quantity, taken: &[&Quantity]) -> Quantity {

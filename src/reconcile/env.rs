@@ -12,6 +12,7 @@ use crate::api::pod::{
 };
 use crate::api::quantity::Quantity;
 use crate::objects::{ObjectData, ObjectLookup};
+use crate::ordered::Ordered as _;
 use crate::reconcile::containers::find_container;
 use crate::reconcile::resources::{NodeCapacity, effective_limits};
 use crate::types::ContainerName;
@@ -46,7 +47,7 @@ pub fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, String)>
         .filter_map(|source| source.file_key_ref.as_ref())
         .filter(|selector| is_empty_dir(&selector.volume_name))
         .map(|selector| (selector.volume_name.clone(), selector.path.clone()))
-        .collect()
+        .into_set()
 }
 
 /// A variable has no value: the container cannot start (`CreateContainerConfigError`). Texts are upstream's.
@@ -386,7 +387,7 @@ pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Stri
 #[must_use]
 pub fn expand_words(words: &[String], environment: &[(String, String)]) -> Vec<String> {
     let variables: BTreeMap<&str, &str> =
-        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).into_map();
     words.iter().map(|word| expand(word, |name| variables.get(name).copied())).collect()
 }
 

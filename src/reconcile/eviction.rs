@@ -17,6 +17,8 @@ mod threshold;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::ordered::Ordered as _;
+
 pub use threshold::{Amount, Signal, Threshold, ThresholdTexts, thresholds};
 
 /// Upstream's reason: of a pod's status, of its event, of a pod that is turned away.
@@ -163,7 +165,7 @@ pub fn judge(
         }
         left.is_some() || *last == now
     });
-    verdict.pressure = next.last_seen.keys().copied().collect();
+    verdict.pressure = next.last_seen.keys().copied().into_set();
     verdict.reclaim = next.met.first().map(|at| config.thresholds[*at]);
     (next, verdict)
 }

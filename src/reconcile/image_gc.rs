@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use crate::ordered::Ordered as _;
 use crate::runtime_config::RuntimeImage;
 
 /// `imageGCHighThresholdPercent` and the fields beside it.
@@ -143,7 +144,7 @@ pub fn named_ids(images: &[RuntimeImage], names: &BTreeSet<String>) -> BTreeSet<
     let is_named = |image: &&RuntimeImage| {
         names.contains(&image.id) || image.names.iter().any(|name| names.contains(name))
     };
-    images.iter().filter(is_named).map(|image| image.id.clone()).collect()
+    images.iter().filter(is_named).map(|image| image.id.clone()).into_set()
 }
 
 /// What is said when images could not make enough room (upstream's text).

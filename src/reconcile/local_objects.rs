@@ -11,6 +11,7 @@ use crate::api::managed_fields::ManagedFields;
 use crate::api::object::AnyObject;
 use crate::desired::SourceObject;
 use crate::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, wire};
+use crate::ordered::Ordered as _;
 use crate::reconcile::validation::{FieldError, refused_change, validate_object};
 use crate::types::{PodSource, Timestamp};
 
@@ -123,9 +124,9 @@ impl ObjectSets {
     #[must_use]
     pub fn remembered(stored: impl IntoIterator<Item = (PodSource, Vec<SourceObject>)>) -> Self {
         let by_key = |objects: Vec<SourceObject>| {
-            objects.into_iter().map(|object| (object.object.key.clone(), object)).collect()
+            objects.into_iter().map(|object| (object.object.key.clone(), object)).into_map()
         };
-        let sources = stored.into_iter().map(|(source, objects)| (source, by_key(objects))).collect();
+        let sources = stored.into_iter().map(|(source, objects)| (source, by_key(objects))).into_map();
         Self { sources, findings: BTreeMap::new() }
     }
 
@@ -175,7 +176,7 @@ impl ObjectSets {
     #[must_use]
     pub fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
         let shared = |(key, object): (&ObjectKey, &SourceObject)| (key.clone(), Rc::clone(&object.object));
-        self.winners().into_iter().map(shared).collect()
+        self.winners().into_iter().map(shared).into_map()
     }
 
     /// The same with their origins.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::api::pod::{Container, VolumeMount};
+use crate::ordered::Ordered as _;
 use crate::reconcile::env::expand;
 use crate::runtime_config::{Mount, MountPropagation};
 
@@ -77,7 +78,7 @@ pub fn sub_path(mount: &VolumeMount, environment: &[(String, String)]) -> Result
 
 fn expand_sub_path(expression: &str, environment: &[(String, String)]) -> Result<String, MountError> {
     let variables: BTreeMap<&str, &str> =
-        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).into_map();
     let missing = std::cell::RefCell::new(BTreeSet::new());
     let expanded = expand(expression, |name| {
         let value = variables.get(name).copied().filter(|value| !value.is_empty());

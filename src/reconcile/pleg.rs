@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::labels;
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
+use crate::ordered::Ordered as _;
 use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId};
 
 /// Upstream's grace for running pods that no worker knows, when the containers do not say.
@@ -117,7 +118,7 @@ impl PlegSnapshot {
 
     fn states(&self, uid: &PodUid) -> BTreeMap<&str, PlegState> {
         let records = self.pods.get(uid).map(|pod| &pod.records);
-        records.into_iter().flatten().map(|(id, record)| (id.as_str(), record.state)).collect()
+        records.into_iter().flatten().map(|(id, record)| (id.as_str(), record.state)).into_map()
     }
 }
 
@@ -125,10 +126,10 @@ impl PlegSnapshot {
 #[must_use]
 pub fn diff(old: &PlegSnapshot, new: &PlegSnapshot) -> Vec<PlegEvent> {
     let mut events = Vec::new();
-    let uids: BTreeSet<&PodUid> = old.uids().chain(new.uids()).collect();
+    let uids: BTreeSet<&PodUid> = old.uids().chain(new.uids()).into_set();
     for uid in uids {
         let (before, after) = (old.states(uid), new.states(uid));
-        let ids: BTreeSet<&str> = before.keys().chain(after.keys()).copied().collect();
+        let ids: BTreeSet<&str> = before.keys().chain(after.keys()).copied().into_set();
         for id in ids {
             let state =
                 |states: &BTreeMap<&str, PlegState>| states.get(id).copied().unwrap_or(PlegState::Absent);
@@ -144,7 +145,7 @@ pub fn diff(old: &PlegSnapshot, new: &PlegSnapshot) -> Vec<PlegEvent> {
 #[must_use]
 pub fn pods_to_wake(events: &[PlegEvent]) -> BTreeSet<PodUid> {
     let delivered = events.iter().filter(|event| event.kind != PlegEventKind::ContainerChanged);
-    delivered.map(|event| event.pod.clone()).collect()
+    delivered.map(|event| event.pod.clone()).into_set()
 }
 
 fn event_kinds(old: PlegState, new: PlegState) -> &'static [PlegEventKind] {

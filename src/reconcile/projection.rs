@@ -9,6 +9,7 @@ use crate::api::pod::{
     Container, DownwardApiVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Volume, VolumeProjection,
 };
 use crate::objects::{ConfigMapData, ObjectData, ObjectLookup};
+use crate::ordered::Ordered as _;
 use crate::reconcile::containers::all_containers;
 use crate::reconcile::env::{EnvError, metadata_field, resource_value};
 use crate::reconcile::resources::NodeCapacity;
@@ -118,7 +119,7 @@ pub fn project(
 /// volume is read-only.
 #[must_use]
 pub fn nested_mount_points(pod: &Pod, volume: &str) -> BTreeSet<String> {
-    all_containers(pod).flat_map(|(container, _)| nested_in(container, volume)).collect()
+    all_containers(pod).flat_map(|(container, _)| nested_in(container, volume)).into_set()
 }
 
 fn nested_in(container: &Container, volume: &str) -> Vec<String> {

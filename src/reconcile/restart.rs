@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::api::pod::{Container, ContainerRestartRule, ContainerStatus, Pod, PodStatus};
+use crate::ordered::Ordered as _;
 use crate::types::{ContainerName, Timestamp};
 
 /// The action of a restart rule that restarts the whole pod in place.
@@ -144,7 +145,7 @@ pub fn counts_after(status: Option<&PodStatus>) -> BTreeMap<ContainerName, u32> 
         let all = status.init_container_statuses.iter().chain(&status.container_statuses);
         let counts = all.chain(&status.ephemeral_container_statuses).map(|one| (one, next_count(one)));
         let counts = counts.filter(|(_, count)| *count > 0);
-        counts.map(|(one, count)| (ContainerName::from(one.name.as_str()), count)).collect()
+        counts.map(|(one, count)| (ContainerName::from(one.name.as_str()), count)).into_map()
     };
     status.map(statuses).unwrap_or_default()
 }

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::api::pod::{ContainerStatus, Pod, PodStatus};
 use crate::desired::{SourceObject, SourcePod};
 use crate::objects::{LocalObject, wire};
+use crate::ordered::Ordered as _;
 use crate::reconcile::merge::{LOCAL_ANNOTATIONS, is_semantically_different};
 use crate::types::Timestamp;
 
@@ -145,7 +146,7 @@ impl Stage {
     ) -> impl Iterator<Item = &'a Rc<Pod>> {
         let before: BTreeMap<_, _> = match self {
             Self::Trial { fallback, .. } => {
-                fallback.pods.iter().map(|known| (&known.pod.metadata.uid, &known.pod)).collect()
+                fallback.pods.iter().map(|known| (&known.pod.metadata.uid, &known.pod)).into_map()
             }
             _ => BTreeMap::new(),
         };

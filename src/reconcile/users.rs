@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use crate::ordered::Ordered as _;
 use crate::runtime_config::IdRange;
 use crate::types::PodUid;
 
@@ -178,7 +179,7 @@ impl UserRanges {
     /// # Errors
     /// There is none.
     pub fn allocate(&mut self, uid: &PodUid) -> Result<IdRange, RangeError> {
-        let taken: BTreeSet<u32> = self.taken.values().copied().collect();
+        let taken: BTreeSet<u32> = self.taken.values().copied().into_set();
         let index = (0..self.ids.ranges).find(|index| !taken.contains(index)).ok_or(RangeError::Exhausted)?;
         self.taken.insert(uid.clone(), index);
         Ok(self.ids.range(index))

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::ordered::Ordered as _;
 use crate::proto::runtime as cri;
 use crate::runtime::{
     ContainerConfig, DnsConfig, IdRange, ImageAuth, ImageMount, LinuxResources, Mount, MountPropagation,
@@ -114,7 +115,7 @@ pub fn auth_config(auth: &ImageAuth) -> cri::AuthConfig {
 /// The label filter that picks one pod; empty for all.
 #[must_use]
 pub fn pod_selector(pod: Option<&PodUid>) -> BTreeMap<String, String> {
-    pod.map(|uid| (labels::POD_UID.to_owned(), uid.to_string())).into_iter().collect()
+    pod.map(|uid| (labels::POD_UID.to_owned(), uid.to_string())).into_iter().into_map()
 }
 
 /// Whole seconds, rounded up: a grace period of half a second is not none.

@@ -18,6 +18,7 @@ use crate::api::pod::Pod;
 use crate::metrics::Kind::{Counter, Gauge};
 use crate::metrics::{self, Family, Seconds, Text};
 use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::ordered::Ordered as _;
 use crate::reconcile::admission::go_arch;
 use crate::stats::machine::Process;
 use crate::stats::pages::{MachineNames, cadvisor, resource};
@@ -219,7 +220,7 @@ async fn agent(node: &SharedNode) -> String {
 
 fn running(text: &mut Text, containers: &[ObservedContainer]) {
     let is_running = |found: &&ObservedContainer| found.state == ContainerStateKind::Running;
-    let pods: BTreeSet<_> = containers.iter().filter(is_running).map(|found| &found.pod.uid).collect();
+    let pods: BTreeSet<_> = containers.iter().filter(is_running).map(|found| &found.pod.uid).into_set();
     text.family(Gauge, "kubelet_running_pods", "Pods that have a running container");
     text.sample(&[], &pods.len());
     text.family(Gauge, "kubelet_running_containers", "Containers that the runtime has, by state");

@@ -29,6 +29,7 @@ use super::{
     SourceProblem, SourceUpdate, carry_since, full_name,
 };
 use crate::clock::Clock;
+use crate::ordered::Ordered as _;
 use crate::types::PodSource;
 
 /// More files than this is not a manifest directory but a mistake in `staticPodPath`.
@@ -99,7 +100,7 @@ impl<P: ManifestParser> FileSource<P> {
             }
         }
         let restored = |(name, good): (_, LastGood)| (name, Entry::restored(good.pods, good.objects));
-        let entries = by_name.into_iter().map(restored).collect();
+        let entries = by_name.into_iter().map(restored).into_map();
         Self {
             config,
             parser,
@@ -313,7 +314,7 @@ impl<P: ManifestParser> FileSource<P> {
     fn pods(&self) -> Vec<SourcePod> {
         let any_stale = self.entries.values().any(|entry| !entry.stale_pods().is_empty());
         let fresh: BTreeSet<_> = if any_stale {
-            self.entries.values().flat_map(Entry::fresh_pods).map(full_name).collect()
+            self.entries.values().flat_map(Entry::fresh_pods).map(full_name).into_set()
         } else {
             BTreeSet::new()
         };
@@ -328,7 +329,7 @@ impl<P: ManifestParser> FileSource<P> {
     /// The same for objects.
     fn objects(&self) -> Vec<SourceObject> {
         let fresh: BTreeSet<_> =
-            self.entries.values().flat_map(Entry::fresh_objects).map(|object| &object.object.key).collect();
+            self.entries.values().flat_map(Entry::fresh_objects).map(|object| &object.object.key).into_set();
         let mut objects = Vec::new();
         for entry in self.entries.values() {
             objects.extend_from_slice(entry.fresh_objects());

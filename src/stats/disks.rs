@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::{FileSystem, Summary, VolumeUse};
 use crate::api::pod::{Pod, Volume};
 use crate::objects::{ClaimedSource, ObjectLookup};
+use crate::ordered::Ordered as _;
 use crate::rt;
 use crate::runtime::{DiskFigures, RuntimeUse};
 use crate::sys::disk_usage::disk_usage;
@@ -159,7 +160,7 @@ impl Disks {
             let _ = tokio::time::timeout(PATIENCE, ended).await;
         }
         let answers = self.answers.borrow();
-        wanted.into_iter().filter_map(|path| answers.get(&path)?.taken.map(|taken| (path, taken))).collect()
+        wanted.into_iter().filter_map(|path| answers.get(&path)?.taken.map(|taken| (path, taken))).into_map()
     }
 
     /// Walks in a thread of its own, for the pool is for pods, and takes the answers in as they come.
@@ -228,7 +229,7 @@ impl Disks {
             .containers
             .iter()
             .filter_map(|(id, figures)| Some((id.to_string(), figures.layer.clone()?)))
-            .collect();
+            .into_map();
         let (images, all_layers) = (runtime.images.clone(), runtime.all_layers.clone());
         *summary = rt::blocking("file systems", move || {
             let node = &mut filled.node;

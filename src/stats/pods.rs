@@ -14,6 +14,7 @@ use crate::api::pod::Pod;
 use crate::cgroup::usage::{self, ContainerStats, Detail};
 use crate::cgroup::{self, CgroupConfig};
 use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::ordered::Ordered as _;
 use crate::reconcile::resources::{CgroupLayout, QosClass, class_cgroup_path, pod_cgroup_path, qos_class};
 use crate::runtime::{CgroupDriver, RuntimeUse};
 use crate::sys::node;
@@ -37,7 +38,7 @@ pub(super) fn subjects(
     pods: Vec<Pod>,
     containers: Vec<ObservedContainer>,
 ) -> Vec<Subject> {
-    let wanted: BTreeMap<_, Pod> = pods.into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).collect();
+    let wanted: BTreeMap<_, Pod> = pods.into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).into_map();
     let mut found: BTreeMap<PodRef, Subject> = BTreeMap::new();
     for container in containers.into_iter().filter(|found| found.state == ContainerStateKind::Running) {
         let pod = wanted.get(&container.pod.uid);
@@ -188,7 +189,7 @@ fn detail(dirs: &[PathBuf]) -> Detail {
         let name = link.as_ref().and_then(|link| link.file_name()).map(|name| name.to_string_lossy());
         name.map_or(number, |name| format!("/dev/{name}"))
     };
-    detail.io = std::mem::take(&mut detail.io).into_iter().map(|(disk, io)| (name(disk), io)).collect();
+    detail.io = std::mem::take(&mut detail.io).into_iter().map(|(disk, io)| (name(disk), io)).into_map();
     detail
 }
 

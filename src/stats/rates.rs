@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::ordered::Ordered as _;
+
 /// What a rate is taken over at least: less is noise, and of the machine's own CPU time 1 % of a core.
 pub const SHORTEST: Duration = Duration::from_secs(1);
 /// A read older than this tells nothing about now.
@@ -49,7 +51,7 @@ impl Rates {
                 let rate = u128::from(grown) * 1_000_000_000 / nanos.max(1);
                 Some((key.clone(), u64::try_from(rate).unwrap_or(u64::MAX)))
             };
-            reading.iter().filter_map(rate).collect()
+            reading.iter().filter_map(rate).into_map()
         });
         if self.newer.as_ref().is_none_or(|(at, _)| now.saturating_sub(*at) >= SHORTEST) {
             self.older = self.newer.replace((now, reading));

@@ -9,6 +9,7 @@ use super::trial;
 use crate::api::decode::decode;
 use crate::desired::{SourceObject, SourcePod};
 use crate::objects::{LocalObject, ObjectContent, ObjectData, ObjectKind, wire};
+use crate::ordered::Ordered as _;
 use crate::reconcile::restart::BackOff;
 use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
 
@@ -97,7 +98,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
             None => unreadable.push(unknown_source("problem", name)),
         }
     }
-    loaded.meta = raw.meta.into_iter().collect();
+    loaded.meta = raw.meta.into_iter().into_map();
     loaded.unreadable = unreadable;
     loaded
 }

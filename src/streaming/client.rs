@@ -15,6 +15,8 @@ use super::session::TerminalSize;
 use super::spdy::connection::Connection;
 use super::spdy::headers::Headers;
 
+use crate::ordered::Ordered as _;
+
 /// What a request for a command says it speaks.
 pub const COMMAND: &str = "v4.channel.k8s.io";
 /// What a request for a port says it speaks.
@@ -46,7 +48,7 @@ pub enum Ended {
 }
 
 fn headers(pairs: &[(&str, &str)]) -> Headers {
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).into_map()
 }
 
 /// Couples a command with this side until it ends. `stdin` ends when its sender is dropped; `sizes` are the terminal's. Needs a

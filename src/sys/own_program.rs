@@ -24,7 +24,7 @@ pub fn read_only_exe() -> io::Result<OwnedFd> {
 /// Linux before 5.12, or no right to mount.
 pub fn read_only(program: &Path) -> io::Result<OwnedFd> {
     let program = CString::new(program.as_os_str().as_bytes())?;
-    let flags = libc::c_long::from(libc::OPEN_TREE_CLOEXEC) | libc::c_long::from(libc::OPEN_TREE_CLONE);
+    let flags = libc::c_ulong::from(libc::OPEN_TREE_CLOEXEC | libc::OPEN_TREE_CLONE);
     // SAFETY: a path that ends with a zero; the descriptor is new.
     let tree = unsafe {
         match libc::syscall(libc::SYS_open_tree, libc::c_long::from(libc::AT_FDCWD), program.as_ptr(), flags)

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
+use crate::ordered::Ordered as _;
 use crate::reconcile::projection::{Payload, ProjectedFile};
 use crate::types::Timestamp;
 
@@ -63,7 +64,7 @@ impl AtomicWriter<'_> {
         let names: BTreeSet<&str> = payload
             .keys()
             .map(|path| path.split_once('/').map_or(path.as_str(), |(first, _)| first))
-            .collect();
+            .into_set();
         self.make_links(&names)?;
         self.sweep(&names, current.as_deref())?;
         Ok(is_new)

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::{VolumeError, Volumes, pod_dir, tear_down_dir};
 use crate::logging::chain;
+use crate::ordered::Ordered as _;
 use crate::rt;
 use crate::types::PodUid;
 
@@ -86,7 +87,7 @@ impl Volumes {
             }
         }
         self.guard.swept.set(errors.is_empty());
-        let told = self.guard.told.replace(errors.iter().map(|error| chain(error)).collect());
+        let told = self.guard.told.replace(errors.iter().map(|error| chain(error)).into_set());
         errors.retain(|error| !told.contains(&chain(error)));
         (removed, errors)
     }

@@ -3,7 +3,7 @@
 /// Modules from the bottom up. A module may know those above it in this table (lower ranks, and earlier ones of its own
 /// rank); what is below a module inherits its place unless it has a row of its own.
 pub const RANKS: &[(u8, &[&str])] = &[
-    (0, &["types", "api", "observed", "runtime_config", "labels", "objects", "desired"]),
+    (0, &["ordered", "types", "api", "observed", "runtime_config", "labels", "objects", "desired"]),
     (1, &["reconcile"]),
     (2, &["clock", "metrics", "runtime", "rt", "logging"]),
     (3, &["proto", "sys"]),
@@ -64,7 +64,7 @@ pub const ARROW_EXCEPTIONS: &[(&str, &str, &str)] = &[
 
 /// Modules without effects.
 pub const PURE: &[&str] =
-    &["types", "api", "observed", "runtime_config", "labels", "objects", "desired", "reconcile"];
+    &["ordered", "types", "api", "observed", "runtime_config", "labels", "objects", "desired", "reconcile"];
 
 /// What the pure zone must not mention.
 pub const BANNED_IN_PURE: &[(&str, &str)] = &[

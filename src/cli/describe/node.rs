@@ -10,6 +10,7 @@ use crate::api::quantity::Quantity;
 use crate::cli::args::{Options, UsageError};
 use crate::cli::table::printable;
 use crate::cli::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, api, get, offline, print};
+use crate::ordered::Ordered as _;
 use crate::reconcile::resources::{pod_limits, pod_requests};
 use crate::rt;
 use crate::server::ObjectDetail;
@@ -162,7 +163,7 @@ fn pod_table(out: &mut Tabbed, node: &Value, pods: &[Pod], now: Timestamp) {
     let allocatable: ResourceList = texts(node, "/status/allocatable")
         .into_iter()
         .filter_map(|(name, amount)| Some((name.to_owned(), Quantity::parse(amount).ok()?)))
-        .collect();
+        .into_map();
     let mut own: Vec<&Pod> =
         pods.iter().filter(|pod| !matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")).collect();
     own.sort_by_key(|pod| pod.pod_ref());

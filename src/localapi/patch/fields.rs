@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 
 use super::schema::{Keyed, Shape};
 
+use crate::ordered::Ordered as _;
+
 /// Some fields of an object: a tree whose steps are written as in `FieldsV1` (`f:spec`, `k:{"name":"c"}`, `v:"x"`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
@@ -290,7 +292,7 @@ pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
     let mut changes = Changes::default();
     match (old, new) {
         (Value::Object(old), Value::Object(new)) if !matches!(shape, Shape::Atomic) => {
-            let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+            let names: BTreeSet<&String> = old.keys().chain(new.keys()).into_set();
             for name in names {
                 changes.take(member_step(name), old.get(name), new.get(name), shape.member(name));
             }
@@ -298,7 +300,7 @@ pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
         (Value::Array(old_list), Value::Array(new_list)) => {
             match (items(old_list, shape), items(new_list, shape)) {
                 (Items::Apart(old), Items::Apart(new)) => {
-                    let steps: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+                    let steps: BTreeSet<&String> = old.keys().chain(new.keys()).into_set();
                     for step in steps {
                         let (old, new) = (old.get(step).copied(), new.get(step).copied());
                         changes.take(step.clone(), old, new, item_shape(shape));

@@ -11,6 +11,7 @@ use crate::api::decode::decode;
 use crate::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, ResourceRequirements};
 use crate::labels::CONTAINER_RESOURCES;
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
+use crate::ordered::Ordered as _;
 use crate::reconcile::containers::is_sidecar;
 use crate::reconcile::resources::qos_class;
 use crate::types::{ContainerId, Timestamp};
@@ -57,7 +58,7 @@ fn resizable(list: &ResourceList) -> ResourceList {
     list.iter()
         .filter(|(name, _)| RESIZABLE.contains(&name.as_str()))
         .map(|(name, amount)| (name.clone(), *amount))
-        .collect()
+        .into_map()
 }
 
 /// What a container was given as far as can be known: its last status knows of resizes, its annotation how it was made.
@@ -100,7 +101,7 @@ pub fn as_actuated(pod: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Po
 #[must_use]
 pub fn widest(allocated: &Pod, observed: &ObservedPod, actuated: &Actuated) -> Pod {
     let of_running = observed.live_containers().filter_map(|record| actuated.get_key_value(&record.id));
-    let actuated = of_running.map(|(id, given)| (id.clone(), given.clone())).collect();
+    let actuated = of_running.map(|(id, given)| (id.clone(), given.clone())).into_map();
     let mut pod = as_actuated(allocated, observed, &actuated);
     let spec = &mut pod.spec;
     let wanted = allocated.spec.init_containers.iter().chain(&allocated.spec.containers);

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::pod::{Container, Probe};
+use crate::ordered::Ordered as _;
 use crate::reconcile::env::expand;
 use crate::reconcile::target::{HttpTarget, PortError, checked_port, host_or, http_target, resolve_port};
 
@@ -67,6 +68,6 @@ fn words(error: PortError) -> String {
 /// themselves.
 fn expand_literally(command: &[String], container: &Container) -> Vec<String> {
     let variables: BTreeMap<&str, &str> =
-        container.env.iter().map(|variable| (variable.name.as_str(), variable.value.as_str())).collect();
+        container.env.iter().map(|variable| (variable.name.as_str(), variable.value.as_str())).into_map();
     command.iter().map(|word| expand(word, |name| variables.get(name).copied())).collect()
 }

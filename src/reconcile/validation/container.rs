@@ -6,6 +6,7 @@ use super::field::{Errors, Path};
 use super::volume::Volumes;
 use super::{env, names, probe, resources, security};
 use crate::api::pod::{Container, ContainerPort, PodSpec, VolumeMount};
+use crate::ordered::Ordered as _;
 
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
@@ -256,7 +257,7 @@ fn claims(container: &Container, spec: &PodSpec, at: &Path<'_>, errors: &mut Err
     let name = |claim: &serde_json::Value| {
         claim.get("name").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
     };
-    let known: BTreeSet<String> = spec.resource_claims.iter().map(name).collect();
+    let known: BTreeSet<String> = spec.resource_claims.iter().map(name).into_set();
     let claims_at = at.child("resources");
     let claims_at = claims_at.child("claims");
     for (index, claim) in container.resources.claims.iter().enumerate() {

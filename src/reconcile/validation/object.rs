@@ -11,6 +11,7 @@ use crate::api::object::{AnyObject, PersistentVolumeClaimSpec};
 use crate::api::pod::ObjectMeta;
 use crate::objects::wire::{BadKeys, STORAGE, volume_name};
 use crate::objects::{ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey};
+use crate::ordered::Ordered as _;
 
 /// Upstream's limit for all values of one object together.
 const MAX_OBJECT_BYTES: usize = 1024 * 1024;
@@ -126,7 +127,7 @@ fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectK
     for mode in &wire.access_modes {
         errors.one_of(&modes, mode, &ACCESS_MODES);
     }
-    let modes_used: BTreeSet<&str> = wire.access_modes.iter().map(String::as_str).collect();
+    let modes_used: BTreeSet<&str> = wire.access_modes.iter().map(String::as_str).into_set();
     if modes_used.contains("ReadWriteOncePod") && modes_used.len() > 1 {
         errors.forbidden(&modes, "may not use ReadWriteOncePod with other access modes");
     }

@@ -29,6 +29,7 @@ use self::cni::{CniError, Subject};
 use self::faults::Stopped;
 use self::records::{CniRecord, HostPort, Record, RecordError, Records};
 use self::subnet::{Exhausted, Subnet};
+use crate::ordered::Ordered as _;
 use crate::runtime_config::{DnsConfig, PortMapping};
 use crate::sys::netlink::{NetlinkError, conntrack, nftables};
 use crate::types::{PodRef, SandboxId};
@@ -358,7 +359,7 @@ impl Network {
         others: &[Record],
     ) -> Result<Record, NetworkError> {
         let used: BTreeSet<IpAddr> =
-            others.iter().flat_map(|record| record.addresses.iter().copied()).collect();
+            others.iter().flat_map(|record| record.addresses.iter().copied()).into_set();
         let last = self.records.last();
         let addresses = subnets
             .iter()

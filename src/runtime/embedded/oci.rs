@@ -21,6 +21,7 @@ use super::spec::{
     Bundle, Device, ExecSpec, IdMapping, Linux, Namespace, OciSpec, Overlay, PodSpec, Process, Rlimit, Root,
     User,
 };
+use crate::ordered::Ordered as _;
 use crate::runtime_config::{
     AppArmorChoice, ContainerConfig, ContainerSecurity, NamespaceMode, SandboxConfig, SelinuxLabel,
 };
@@ -428,7 +429,7 @@ fn annotations(input: &Input<'_>) -> BTreeMap<String, String> {
     ]
     .into_iter()
     .map(|(name, value)| (format!("io.kubernetes.cri.{name}"), value.to_owned()))
-    .collect()
+    .into_map()
 }
 
 /// A path whoever rules the tree: below a scope of systemd's that is ours to divide there is nothing to ask it for.

@@ -10,6 +10,7 @@ use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, Reference, io_error, normalise_reference, remove_tree, short,
     step,
 };
+use crate::ordered::Ordered as _;
 use crate::sys::durable::sync_dir;
 use crate::sys::lock;
 
@@ -266,7 +267,7 @@ impl ImageStore {
                 .iter()
                 .flat_map(|record| [&record.id, &record.manifest])
                 .filter_map(|digest| digest.strip_prefix("sha256:"))
-                .collect();
+                .into_set();
             let blobs = self.blobs();
             for entry in std::fs::read_dir(&blobs).map_err(io_error("list", &blobs))?.flatten() {
                 if !documents.contains(&*entry.file_name().to_string_lossy()) {

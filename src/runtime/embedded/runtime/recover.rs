@@ -17,6 +17,7 @@ use super::record::{self, ContainerRecord, SandboxRecord, SandboxStage};
 use super::state::{Container, Phase, Sandbox};
 use super::{OpenError, Shared, container, files, monitors, sandbox, watch};
 use crate::logging::chain;
+use crate::ordered::Ordered as _;
 use crate::rt;
 use crate::types::{ContainerId, SandboxId};
 
@@ -195,7 +196,7 @@ async fn forget_the_rest(shared: &Rc<Shared>) {
         let state = shared.state.borrow();
         (
             state.sandboxes.keys().cloned().collect(),
-            state.containers.keys().map(ToString::to_string).collect(),
+            state.containers.keys().map(ToString::to_string).into_set(),
         )
     };
     let (network, layout) = (Arc::clone(&shared.network), shared.config.layout.clone());
