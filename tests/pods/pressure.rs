@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 
 use super::Node;
 use crate::registry::docker::Registry;
-use crate::registry::image::{TestImage, tar_of};
+use crate::registry::image::{TestImage, noise, tar_of};
 use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::image;
 use crate::support::kubectl::Kubectl;
+use crate::support::runtime::{Kind, on};
 use crate::support::wait::wait_for;
 
 /// Room for the images, the store, and a pod that wants too much.
@@ -213,6 +214,71 @@ fn an_image_that_nobody_uses_goes_when_its_time_is_up() {
     });
     assert!(is_there("busybox"), "{:?}", images(&kubectl));
     assert_eq!(node.running("web").id, web.id);
+}
+
+/// An ext4 of this many bytes on a loop device; gone with its mount.
+struct LoopDisk(std::path::PathBuf);
+
+impl LoopDisk {
+    fn mount(image: &Path, size: u64, at: &Path) -> Self {
+        fs::File::create(image).unwrap().set_len(size).unwrap();
+        run("mkfs.ext4", &["-q", "-m", "0", &image.to_string_lossy()]);
+        run("mount", &["-o", "loop", &image.to_string_lossy(), &at.to_string_lossy()]);
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let done = std::process::Command::new(program).args(arguments).output().unwrap();
+    assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A day of a gateway with a disk of 64 MB: nine programs of 8 MB, one after the other, beside a pod that stays.
+#[test]
+fn a_disk_of_64_megabytes_sees_more_images_than_it_holds_embedded() {
+    on(Kind::Embedded, a_gateways_days);
+}
+
+fn a_gateways_days() {
+    const MEGABYTE: u64 = 1 << 20;
+    let mut node = Node::new();
+    let disk = node.agent.root_dir();
+    fs::create_dir_all(&disk).unwrap();
+    let image = node.runtime.scratch().path().join("disk.img");
+    let _disk = LoopDisk::mount(&image, 64 * MEGABYTE, &disk);
+    let registry = Registry::start(node.runtime.scratch(), "open", "");
+    let archive = image::archives().into_iter().find(|path| path.ends_with("busybox.tar")).unwrap();
+    let unpacked = node.runtime.scratch().dir("unpacked");
+    TestImage::of_archive(&archive, &unpacked);
+    let listed: Value = serde_json::from_slice(&fs::read(unpacked.join("manifest.json")).unwrap()).unwrap();
+    let layer = fs::read(unpacked.join(listed[0]["Layers"][0].as_str().unwrap())).unwrap();
+    node.agent.configure(
+        "imageMinimumGCAge: 0s\nevictionHard: {nodefs.available: 5%}\nevictionPressureTransitionPeriod: 1s\n",
+    );
+    node.apply(&node.pod("web", "sleep 1000"));
+    node.agent.start();
+    let web = node.running("web");
+    for day in 0..9 {
+        let name = format!("day{day}");
+        let content = noise(8 << 20, day);
+        registry.push(&name, "v1", &TestImage::of(&[layer.clone(), tar_of("program", &content)], "amd64"));
+        let mut pod = node.pod(&name, "sleep 1000");
+        pod["spec"]["containers"][0]["image"] = json!(registry.reference(&format!("{name}:v1")));
+        pod["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent");
+        node.apply(&pod);
+        node.running(&name);
+        node.delete(&name);
+        node.gone(&name);
+        assert!(free(&disk) > 2 * MEGABYTE, "{} bytes are left on day {day}", free(&disk));
+    }
+    assert_eq!(node.running("web").id, web.id, "what stays was never touched");
+    wait_for("all to be well", PATIENCE, || node.agent.cli(&["status"]).map(drop));
 }
 
 super::on_both_runtimes! {
