@@ -331,6 +331,8 @@ pub struct Free {
     pub total_bytes: u64,
     /// Inodes; `u64::MAX` for file systems that make them as needed.
     pub inodes: u64,
+    /// Inodes that it has in all, as many as there can be where the file system does not count them.
+    pub total_inodes: u64,
 }
 
 /// Looks at it.
@@ -344,7 +346,8 @@ pub fn free_space(path: &Path) -> io::Result<Free> {
     let bytes = u64::from(answer.blocks_available()).saturating_mul(fragment);
     let total_bytes = u64::from(answer.blocks()).saturating_mul(fragment);
     let inodes = if answer.files() == 0 { u64::MAX } else { u64::from(answer.files_available()) };
-    Ok(Free { bytes, total_bytes, inodes })
+    let total_inodes = if answer.files() == 0 { u64::MAX } else { u64::from(answer.files()) };
+    Ok(Free { bytes, total_bytes, inodes, total_inodes })
 }
 
 #[cfg(test)]

@@ -195,7 +195,8 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
     let limits = UnpackLimits::default();
     assert!(with(UnpackLimits { entries: 1, ..limits }).contains("more than 1 entries"));
     assert!(with(UnpackLimits { bytes: 4000, ..limits }).contains("more than 4000 bytes"));
-    assert!(with(UnpackLimits { free_bytes: u64::MAX, ..limits }).contains("no space for the layer"));
+    let all = UnpackLimits { free_bytes: u64::MAX, free_percent: 100, ..limits };
+    assert!(with(all).contains("no space for the layer"));
     // Endless zeros after the archive are a bomb, too.
     let mut endless = layer.chain(io::repeat(0));
     let bytes = 1 << 20;

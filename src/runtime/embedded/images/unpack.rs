@@ -39,6 +39,8 @@ pub struct UnpackLimits {
     pub free_bytes: u64,
     /// Inodes of the disk that stay free.
     pub free_inodes: u64,
+    /// Percent of the disk that stay free where that is less.
+    pub free_percent: u64,
 }
 
 impl Default for UnpackLimits {
@@ -50,6 +52,7 @@ impl Default for UnpackLimits {
             depth: 200,
             free_bytes: 64 * 1024 * 1024,
             free_inodes: 1000,
+            free_percent: 5,
         }
     }
 }
@@ -536,9 +539,11 @@ impl Unpacker<'_> {
         self.looked = self.written;
         let free = free_space(self.place)
             .map_err(|source| LayerError::Write { path: self.place.as_os_str().to_owned(), source })?;
-        for (what, free, floor) in
-            [("bytes", free.bytes, self.limits.free_bytes), ("inodes", free.inodes, self.limits.free_inodes)]
-        {
+        for (what, free, total, most) in [
+            ("bytes", free.bytes, free.total_bytes, self.limits.free_bytes),
+            ("inodes", free.inodes, free.total_inodes, self.limits.free_inodes),
+        ] {
+            let floor = most.min(total / 100 * self.limits.free_percent);
             if free < floor {
                 return Err(LayerError::Space { what, free, floor });
             }
