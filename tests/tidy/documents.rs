@@ -7,6 +7,9 @@ use std::path::Path;
 use super::table::OTHERS_WORDS;
 use super::tree::{files, relative, repository};
 
+/// Whose tables of messages are compared with the program.
+const PAGES_OF_MESSAGES: [&str; 3] = ["docs/troubleshooting.md", "docs/networking.md", "docs/secrets.md"];
+
 fn read(name: &str) -> String {
     fs::read_to_string(repository().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
@@ -159,9 +162,9 @@ fn every_link_leads_to_a_file_and_a_heading() {
 }
 
 #[test]
-fn every_message_on_the_page_of_messages_is_one_of_the_program() {
-    let (page, program) = (read("docs/troubleshooting.md"), program());
-    let messages = messages(&page);
+fn every_message_on_the_pages_is_one_of_the_program() {
+    let (pages, program) = (PAGES_OF_MESSAGES.map(read).join("\n"), program());
+    let messages = messages(&pages);
     assert!(messages.len() > 150, "only {} messages are found", messages.len());
     let is_others = |message: &str| OTHERS_WORDS.iter().any(|(words, _)| message == *words);
     let unknown: Vec<String> = messages
