@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use edge_agent::api::pod::{Container, Pod};
+use edge_agent::api::pod::{Container, Pod, PodStatus};
 use edge_agent::objects::{LocalObject, ObjectContent, ObjectKind};
 use edge_agent::reconcile::local_objects;
 use edge_agent::reconcile::static_pod::{self, StaticOrigin};
@@ -98,7 +98,7 @@ fn without_effect(pod: &Pod) -> Vec<String> {
         ("enableServiceLinks", spec.enable_service_links.is_some()),
         ("automountServiceAccountToken", spec.automount_service_account_token.is_some()),
         ("nodeName", !spec.node_name.is_empty()),
-        ("status", pod.status != Default::default()),
+        ("status", pod.status != PodStatus::default()),
     ];
     let set = rows.into_iter().filter(|(_, is_set)| *is_set);
     set.map(|(field, _)| format!("{}: {field} does nothing here", pod.metadata.name)).collect()
