@@ -6,6 +6,7 @@ mod budget;
 mod cri;
 mod cri_server;
 mod embedded;
+mod examples;
 mod fs_faults;
 mod fuzz;
 mod monitor;

@@ -2,6 +2,7 @@
 
 mod arrows;
 mod crates;
+mod documents;
 mod files;
 mod lexer;
 mod table;

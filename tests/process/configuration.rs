@@ -34,6 +34,21 @@ fn the_log_tells_flags_deprecations_and_what_is_not_acted_on_each_once() {
 }
 
 #[test]
+fn the_page_of_settings_names_all_that_are_acted_on_and_none_that_is_not() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md"));
+    let page = page.expect("read the page");
+    let (_, named) = page.split_once("What is acted on:").expect("the page has its list");
+    let explained = Command::new(binary()).args(["config", "--explain"]).output().expect("explain");
+    let text = said(&explained);
+    let settings: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(" = ")).collect();
+    assert!(settings.len() > 150, "only {} settings are explained", settings.len());
+    for (name, rest) in settings {
+        let is_acted_on = !rest.contains("not acted on yet");
+        assert_eq!(named.contains(&format!("`{name}`")), is_acted_on, "{name} = {rest}");
+    }
+}
+
+#[test]
 fn without_verbosity_no_flags_are_told() {
     let mut node = Node::new();
     node.start_with_neighbour();

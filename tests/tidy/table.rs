@@ -133,3 +133,10 @@ pub const BANNED_WORDS: &[(&str, &str)] = &[
 
 /// Files that are not ours to word.
 pub const FOREIGN: &[&str] = &["proto/", "LICENSE", "Cargo.lock"];
+
+/// Messages of `docs/troubleshooting.md` that others print: runtimes, the kernel. Message, whose.
+pub const OTHERS_WORDS: &[(&str, &str)] = &[
+    ("unclosed bracket", "the YAML reader"),
+    ("expected cgroupsPath to be of format \"slice:prefix:name\" for systemd cgroups", "runc"),
+    ("oom_score_adj: permission denied", "runc"),
+];
