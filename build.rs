@@ -7,11 +7,14 @@ use std::io::Write;
 use std::path::Path;
 
 /// Compiled together; their imports are looked up in `ROOT`.
-const FILES: [&str; 4] = [
+const FILES: [&str; 7] = [
     "proto/runtime/v1/api.proto",
     "proto/containerd/events.proto",
     "proto/containerd/tasks.proto",
     "proto/grpc/health.proto",
+    "proto/kubelet/deviceplugin.proto",
+    "proto/kubelet/pluginregistration.proto",
+    "proto/kubelet/podresources.proto",
 ];
 const ROOT: &str = "proto";
 

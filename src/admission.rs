@@ -7,11 +7,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use crate::api::pod::Pod;
+use crate::api::pod::{Pod, ResourceList};
 use crate::events::{EventRecorder, EventType};
 use crate::metrics::{self, Family};
 use crate::ordered::Ordered as _;
 use crate::reconcile::admission::{NodeFacts, Rejection, admit, beyond_node, waiting_order};
+use crate::reconcile::device_allocation::is_extended;
 use crate::reconcile::eviction::Pressure;
 use crate::reconcile::plan::resize::{PendingResize, infeasible};
 use crate::runtime::RuntimeStatus;
@@ -146,6 +147,15 @@ impl Admission {
     pub fn set_pressure(&self, pressure: BTreeSet<Pressure>) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
         let node = NodeFacts { pressure, ..state.node.clone() };
+        self.change_node(&mut state, node)
+    }
+
+    /// How many healthy devices of each kind there are. Returns those that waited and should look again.
+    pub fn set_devices(&self, healthy: ResourceList) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let mut node = state.node.clone();
+        node.allocatable.retain(|name, _| !is_extended(name));
+        node.allocatable.extend(healthy);
         self.change_node(&mut state, node)
     }
 

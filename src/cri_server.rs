@@ -3,6 +3,7 @@
 //! Owns the socket's connections and the table of calls. What a call means is in `runtime_service` and `image_service`; they ask
 //! the runtime and keep nothing.
 
+mod authority;
 pub mod grpc;
 mod image_service;
 mod messages;
@@ -12,8 +13,10 @@ mod stats;
 pub(crate) mod streams;
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ use crate::runtime::{ErrorKind, RuntimeError};
 use crate::server::bind::{BindError, bind};
 use crate::streaming::server::Announcer;
 
+use authority::Named;
 use grpc::{Answer, AnswerBody, Code, Status, unary};
 
 /// Root and its group: who may start containers may do anything.
@@ -40,6 +44,25 @@ const MAX_CONNECTIONS: usize = 512;
 const MAX_CALLS: u32 = 256;
 /// Connections over which nothing comes are asked whether they live.
 const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
+
+/// Answers a call. Behind a pointer, so that all servers share one connection's code.
+pub type Handler = Rc<dyn Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Response<AnswerBody>>>>>;
+
+/// Serves one connection to its end.
+pub async fn serve_connection(stream: UnixStream, answer: Handler) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let answer = answer(request);
+        async move { Ok::<Response<AnswerBody>, Infallible>(answer.await) }
+    });
+    let connection = http2::Builder::new(grpc::LocalExecutor)
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_CALLS)
+        .keep_alive_interval(KEEP_ALIVE)
+        .serve_connection(TokioIo::new(Named::new(stream)), service);
+    if let Err(error) = connection.await {
+        log::debug!(err:% = error; "gRPC connection ended");
+    }
+}
 
 /// The calls and what they need.
 #[derive(Clone)]
@@ -70,18 +93,11 @@ impl CriServer {
 
     async fn serve_connection(self, stream: UnixStream) {
         let server = Rc::new(self);
-        let service = service_fn(move |request: Request<Incoming>| {
+        let answer: Handler = Rc::new(move |request| {
             let server = Rc::clone(&server);
-            async move { Ok::<Response<AnswerBody>, Infallible>(server.answer(request).await) }
+            Box::pin(async move { server.answer(request).await })
         });
-        let connection = http2::Builder::new(grpc::LocalExecutor)
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_CALLS)
-            .keep_alive_interval(KEEP_ALIVE)
-            .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = connection.await {
-            log::debug!(err:% = error; "CRI connection ended");
-        }
+        serve_connection(stream, answer).await;
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {

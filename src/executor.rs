@@ -5,6 +5,8 @@
 mod cgroups;
 mod config;
 mod counts;
+mod device_waits;
+mod devices;
 mod files;
 mod hooks;
 mod image_volumes;
@@ -19,6 +21,7 @@ pub use stop::Patience;
 
 use cgroups::PodCgroups;
 pub use cgroups::{NodeCgroups, ReservedCgroup};
+use device_waits::DeviceWaits;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,6 +33,7 @@ use tokio::sync::OnceCell;
 use crate::api::pod::{Container, Pod, ResourceRequirements};
 use crate::cgroup::CgroupConfig;
 use crate::clock::Clock;
+use crate::devices::DeviceManager;
 use crate::events::{EventRecorder, EventType, container_path};
 use crate::executor::hooks::HookRunner;
 use crate::image::{ImagePuller, ImageRequest, StartFailure as Failure};
@@ -101,6 +105,10 @@ pub struct ExecutorConfig {
     pub user_ids: NodeIds,
     /// ConfigMaps and Secrets.
     pub objects: Rc<dyn ObjectLookup>,
+    /// What plugins have.
+    pub devices: DeviceManager,
+    /// Where specifications of the Container Device Interface are; none for a runtime that reads them itself.
+    pub cdi_directories: Vec<PathBuf>,
 }
 
 /// How a plan went.
@@ -127,6 +135,7 @@ pub struct Executor<R> {
     volumes: Rc<Volumes>,
     users: UserNamespaces,
     hooks: Rc<HookRunner<R>>,
+    device_waits: DeviceWaits,
 }
 
 /// One pod's execution: what its actions share.
@@ -165,6 +174,7 @@ impl<R: Runtime> Executor<R> {
             volumes,
             users,
             hooks,
+            device_waits: DeviceWaits::default(),
         }
     }
 
@@ -365,6 +375,7 @@ impl<R: Runtime> Executor<R> {
         if run.volumes.is_some() {
             return Ok(());
         }
+        self.find_volume_devices(run).await?;
         let volumes = self.volumes.ensure(run.pod).await.map_err(|error| {
             let message = chain(&error);
             self.pod_event(run.pod, EventType::Warning, "FailedMount", &message);
@@ -476,6 +487,7 @@ impl<R: Runtime> Executor<R> {
             self.pod_event(pod, EventType::Warning, "FailedKillPod", &message);
             return false;
         }
+        self.config.devices.release(&pod.metadata.uid).await;
         // Only now: a process left in the cgroup would share its users with the next pod's.
         self.users.release(&pod.metadata.uid).await;
         if records {
@@ -499,6 +511,12 @@ impl<R: Runtime> Executor<R> {
     /// The node cannot keep the pod.
     pub fn report_eviction(&self, pod: &Pod, message: &str) {
         self.pod_event(pod, EventType::Warning, EVICTED, message);
+    }
+
+    /// What plugins have.
+    #[must_use]
+    pub fn devices(&self) -> &DeviceManager {
+        &self.config.devices
     }
 
     /// The volumes of all pods.

@@ -12,6 +12,7 @@ mod keeping;
 mod logs;
 mod memory;
 pub mod node_facts;
+mod plugins;
 mod pulling;
 pub mod report;
 mod resources;

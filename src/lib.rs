@@ -31,8 +31,11 @@ pub mod http;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod admission;
+pub mod cdi;
 pub mod container_logs;
 pub mod cri_server;
+pub mod device_plugins;
+pub mod devices;
 pub mod events;
 pub mod executor;
 pub mod handler;

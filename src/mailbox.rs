@@ -29,6 +29,8 @@ pub struct Letters {
     pub eviction: Option<Eviction>,
     /// Something changed in the runtime: look again.
     pub look: bool,
+    /// A device that the pod waits for has appeared.
+    pub device: bool,
 }
 
 /// The order to end a pod because the node is short of something.
@@ -79,6 +81,12 @@ impl Mailbox {
         self.arrived.notify_waiters();
     }
 
+    /// A device that the pod waits for has appeared: look again.
+    pub fn device_appeared(&self) {
+        self.letters.borrow_mut().device = true;
+        self.look();
+    }
+
     /// Takes what has arrived.
     pub fn take(&self) -> Letters {
         std::mem::take(&mut *self.letters.borrow_mut())
@@ -87,10 +95,10 @@ impl Mailbox {
     /// Takes what was said about the pod itself; a request to look stays.
     pub fn take_words(&self) -> Letters {
         let mut letters = self.letters.borrow_mut();
-        let look = letters.look;
+        let (look, device) = (letters.look, letters.device);
         let words = std::mem::take(&mut *letters);
-        letters.look = look;
-        Letters { look: false, ..words }
+        (letters.look, letters.device) = (look, device);
+        Letters { look: false, device: false, ..words }
     }
 
     /// Somebody has said something about the pod itself that nobody took.

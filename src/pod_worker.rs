@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::admission::Admission;
 use crate::api::pod::{Pod, PodStatus};
 use crate::clock::Clock;
+use crate::devices::DeviceManager;
 use crate::executor::Executor;
 use crate::ordered::Ordered as _;
 use crate::reconcile::admission::held_a_place;
@@ -195,7 +196,29 @@ impl<R: Runtime> PodWorkers<R> {
         rt::spawn("cgroup sweep", async move {
             let known = || shared.workers.borrow().keys().cloned().into_set();
             shared.deps.executor.sweep_cgroups(known).await;
+            let known = shared.workers.borrow().keys().cloned().collect();
+            shared.deps.executor.devices().retain(&known).await;
         });
+    }
+
+    /// What plugins have.
+    #[must_use]
+    pub fn devices(&self) -> DeviceManager {
+        self.shared.deps.executor.devices().clone()
+    }
+
+    /// Pods that wait for devices are told when there are more of them; for as long as the process lives.
+    #[must_use]
+    pub fn follow_devices(&self) -> JoinHandle<()> {
+        let shared = Rc::clone(&self.shared);
+        let mut changes = shared.deps.executor.devices().changes();
+        rt::spawn("device changes", async move {
+            // Losing it is safe: the version stays changed until it is looked at.
+            while changes.changed().await.is_ok() {
+                let (_, healthy) = shared.deps.executor.devices().totals();
+                shared.wake(shared.deps.admission.set_devices(healthy));
+            }
+        })
     }
 
     /// What everybody says of their pods.

@@ -1,6 +1,6 @@
 //! Messages and calls generated from `proto/`.
 //!
-//! Owns nothing but the include. `runtime/convert`, `runtime/cri`, `handler/grpc` and `cri_server` are its users; nobody else may know these
+//! Owns nothing but the include. `runtime/convert`, `runtime/cri`, `handler/grpc`, `devices`, `device_plugins` and `cri_server` are its users; nobody else may know these
 //! types.
 
 /// CRI v1 of Kubernetes 1.36.
@@ -19,6 +19,24 @@ pub mod containerd_events {
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod containerd_tasks {
     tonic::include_proto!("containerd.services.tasks.v1");
+}
+
+/// Device plugins.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod device_plugin {
+    tonic::include_proto!("v1beta1");
+}
+
+/// The registry of plugins.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod plugin_registration {
+    tonic::include_proto!("pluginregistration");
+}
+
+/// Who has which devices.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
+pub mod pod_resources {
+    tonic::include_proto!("v1");
 }
 
 /// gRPC's health checking protocol.

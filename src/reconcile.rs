@@ -8,6 +8,8 @@ pub mod allocatable;
 pub mod api_pod;
 pub mod containers;
 pub mod defaults;
+pub mod device_allocation;
+pub mod devices;
 pub mod env;
 pub mod eviction;
 pub mod hooks;

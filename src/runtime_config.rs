@@ -170,6 +170,10 @@ pub struct ContainerConfig {
     pub envs: Vec<(String, String)>,
     /// In order of the spec.
     pub mounts: Vec<Mount>,
+    /// Devices of the node.
+    pub devices: Vec<Device>,
+    /// `vendor.com/class=name`, for a runtime that knows the Container Device Interface itself.
+    pub cdi_devices: Vec<String>,
     /// Relative to the sandbox's log directory.
     pub log_path: String,
     /// `stdin`.
@@ -188,6 +192,24 @@ pub struct ContainerConfig {
     pub security: ContainerSecurity,
     /// `lifecycle.stopSignal`, for example `SIGUSR1`; empty for the image's.
     pub stop_signal: String,
+}
+
+/// A device of the node that a container may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// On the node: a device node, a link to one, or a directory of some.
+    pub host_path: String,
+    /// In the container, absolute.
+    pub container_path: String,
+    /// Letters of `rwm`.
+    pub permissions: String,
+    /// Permission bits instead of the node's; CRI has no word for these three.
+    pub file_mode: Option<u32>,
+    /// Owner in the container instead of the node's.
+    pub uid: Option<u32>,
+    /// Group in the container instead of the node's.
+    pub gid: Option<u32>,
 }
 
 /// A bind mount to make.

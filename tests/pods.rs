@@ -17,6 +17,7 @@ mod anywhere;
 mod cgroups;
 mod client;
 mod commands;
+mod devices;
 mod disk;
 mod fixture;
 mod hooks;

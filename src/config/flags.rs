@@ -5,7 +5,7 @@
 
 use super::fields::{FIELDS, Field};
 use super::value::Kind;
-use super::value::Kind::{Bool, Duration, Int32, Map, Text, Version};
+use super::value::Kind::{Bool, Duration, Int32, List, Map, Text, Version};
 use crate::runtime::embedded::registry::DEFAULT_HOSTS_DIRS;
 
 /// Who defined a flag.
@@ -180,6 +180,7 @@ pub(super) static FLAGS: &[Flag] = &[
     ours("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni", "embedded runtime: where CNI plugins are, several separated by colons"),
     ours("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS, "embedded runtime: mirrors and certificates per registry, as containerd's hosts.toml"),
     ours("image-policy", Text, "", "embedded runtime: which images may be pulled, and with whose signature (JSON; /etc/agent/image-policy.json if it is there)"),
+    ours("allowed-devices", List, "*", "devices that pods may ask for by annotation or volume: paths and CDI names, * stands for anything"),
     ours("runtime-handlers", Map, "", "embedded runtime: OCI runtimes by runtimeClassName, for example crun=/usr/bin/crun"),
     cadvisor("housekeeping-interval", Duration, "10s"),
     cadvisor("max-housekeeping-interval", Duration, "15s"),

@@ -105,6 +105,8 @@ pub struct AgentFlags {
     pub registry_hosts_dirs: Vec<PathBuf>,
     /// The policy of signatures; `None` for the usual file, if there is one.
     pub image_policy: Option<PathBuf>,
+    /// Paths and CDI names that pods may ask for; `*` stands for anything.
+    pub allowed_devices: Vec<String>,
     /// OCI runtimes by handler name.
     pub runtime_handlers: BTreeMap<String, String>,
 }
@@ -134,6 +136,11 @@ impl Values<'_> {
 
     fn duration(&self, name: &str) -> GoDuration {
         GoDuration::parse(&self.text(name)).unwrap_or_default()
+    }
+
+    fn list(&self, name: &str) -> Vec<String> {
+        let value = self.get(name);
+        value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
     fn map(&self, name: &str) -> BTreeMap<String, String> {
@@ -239,6 +246,7 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         cni_bin_dirs: paths(&values.text("cni-bin-dir")),
         registry_hosts_dirs: paths(&values.text("registry-hosts-dir")),
         image_policy: path("image-policy"),
+        allowed_devices: values.list("allowed-devices"),
         runtime_handlers: values.map("runtime-handlers"),
     })
 }

@@ -8,6 +8,7 @@ mod events;
 mod lists;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::json;
@@ -15,9 +16,11 @@ use serde_json::json;
 use super::grpc::{Code, Status};
 use super::select::{Unfound, one};
 use super::{CriServer, failed, messages, streams};
+use crate::cdi;
 use crate::observed::ContainerStateKind;
 use crate::ordered::Ordered as _;
 use crate::proto::runtime as cri;
+use crate::rt;
 use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
 use crate::runtime::{CgroupDriver, Runtime, convert};
 use crate::streaming::server::Kind;
@@ -237,7 +240,19 @@ impl CriServer {
     ) -> Result<cri::CreateContainerResponse, Status> {
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
         let config = request.config.ok_or_else(|| invalid("config: missing"))?;
-        let config = convert::requested_container(config).map_err(asked)?;
+        let mut config = convert::requested_container(config).map_err(asked)?;
+        if !config.cdi_devices.is_empty() || !cdi::annotated(&config).is_empty() {
+            let directories = cdi::DIRECTORIES.map(PathBuf::from);
+            let (edited, result) = rt::blocking("read CDI specifications", move || {
+                let result = cdi::apply(&directories, &mut config);
+                (config, result)
+            })
+            .await;
+            result.map_err(|error| {
+                Status::new(Code::Unknown, format!("CDI device injection failed: {error}"))
+            })?;
+            config = edited;
+        }
         // What the sandbox was made with counts; clients that send something else are wrong about it.
         let created = self.runtime.create_container(&sandbox.id, &config, &sandbox.config).await;
         Ok(cri::CreateContainerResponse { container_id: created.map_err(failed)?.to_string() })

@@ -147,7 +147,7 @@ impl<R: Runtime> Executor<R> {
             seccomp_default: self.config.seccomp_default,
             seccomp_root: self.config.seccomp_dir.display().to_string(),
         };
-        Ok(ContainerConfig {
+        let config = ContainerConfig {
             name: container.name.clone(),
             attempt: start.attempt,
             image: image.id.clone(),
@@ -157,6 +157,8 @@ impl<R: Runtime> Executor<R> {
             working_dir: container.working_dir.clone(),
             envs,
             mounts,
+            devices: Vec::new(),
+            cdi_devices: Vec::new(),
             log_path: format!("{}/{}", container.name, log_file_name(start.attempt)),
             stdin: container.stdin,
             stdin_once: container.stdin_once,
@@ -166,7 +168,8 @@ impl<R: Runtime> Executor<R> {
             resources: container_resources(pod, container, &self.config.capacity, &self.config.resources),
             security: container_security(pod, container, image, &groups, &defaults, ids),
             stop_signal: stop_signal(container),
-        })
+        };
+        self.add_devices(run, container, config).await
     }
 
     /// What the pod's hosts file is made of, once its address is known.

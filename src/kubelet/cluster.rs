@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::clock::Clock;
 use crate::config::Resolved;
 use crate::desired::SourceObject;
+use crate::devices::DeviceManager;
 use crate::events::EventRecorder;
 use crate::executor::ExecutorConfig;
 use crate::kubelet::embedded;
@@ -40,6 +41,7 @@ struct LocalCluster {
     clock: Clock,
     /// What of it does not change.
     node: NodeState,
+    devices: Option<DeviceManager>,
     /// `nodeStatusMaxImages`; `None` for all.
     max_images: Option<usize>,
 }
@@ -60,6 +62,7 @@ pub(super) fn local_api(
         events: events.clone(),
         clock: clock.clone(),
         node: facts(resolved, executor, clock.now()),
+        devices: executor.map(|executor| executor.devices.clone()),
         max_images: usize::try_from(resolved.kubelet.node_status_max_images).ok(),
     };
     LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone())
@@ -200,6 +203,11 @@ impl Cluster for LocalCluster {
             name => format!("{name}://{}", runtime.version),
         };
         node.info.push(("containerRuntimeVersion", version));
+        if let Some(devices) = &self.devices {
+            let (all, healthy) = devices.totals();
+            node.capacity.extend(all);
+            node.allocatable.extend(healthy);
+        }
         node
     }
 

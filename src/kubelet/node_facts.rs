@@ -28,6 +28,7 @@ pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
         allocatable: capacity(left, pods, 0, left.ephemeral_bytes),
         kernel: node::kernel_version(),
         allowed_unsafe_sysctls: kubelet.allowed_unsafe_sysctls.clone(),
+        allowed_devices: resolved.agent.allowed_devices.clone(),
         apparmor: node::apparmor_enabled(),
         user_namespaces: None,
         supplemental_groups_policy: None,

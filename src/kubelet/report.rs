@@ -75,6 +75,7 @@ pub struct View {
     health: Rc<Health>,
     version: watch::Sender<u64>,
     served: Notify,
+    plugin_trouble: RefCell<Option<String>>,
 }
 
 impl View {
@@ -90,7 +91,19 @@ impl View {
             health: Rc::default(),
             version: watch::Sender::new(0),
             served: Notify::new(),
+            plugin_trouble: RefCell::default(),
         }
+    }
+
+    /// Why no device plugin can register, if none can.
+    #[must_use]
+    pub fn plugin_trouble(&self) -> Option<String> {
+        self.plugin_trouble.borrow().clone()
+    }
+
+    /// No device plugin can register.
+    pub fn set_plugin_trouble(&self, why: String) {
+        *self.plugin_trouble.borrow_mut() = Some(why);
     }
 
     /// Changes whenever something in here does.

@@ -26,7 +26,7 @@ use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::serving::{self, ServingError};
 use crate::kubelet::sources::{origins, rollback};
 use crate::kubelet::window::{Enter, Window};
-use crate::kubelet::{Kubelet, cluster, embedded, keeping, logs, pulling};
+use crate::kubelet::{Kubelet, cluster, embedded, keeping, logs, plugins, pulling};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::edit::{Edit, Editor};
@@ -214,8 +214,9 @@ async fn run_with<R: Enter>(
         };
         keeping::start(resolved, kubelet.workers.pressure(), needs)
     });
+    let plugins = plugins::start(resolved, &kubelet.workers, &view, &statuses).await;
     let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, watched.shutdown).await;
-    let keeping = keeping.into_iter().flatten();
+    let keeping = keeping.into_iter().flatten().chain(plugins);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
     }
@@ -580,6 +581,8 @@ fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<Ex
         resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
         user_ids: NodeIds::default(),
         objects: Rc::<LocalObjects>::clone(objects),
+        devices: plugins::manager(root),
+        cdi_directories: plugins::cdi_directories(resolved),
     })
 }
 

@@ -124,6 +124,10 @@ impl<R: Enter> Node for Window<R> {
         self.statuses.find(namespace, name, uid)
     }
 
+    fn plugin_health(&self) -> Result<(), String> {
+        self.view.plugin_trouble().map_or(Ok(()), Err)
+    }
+
     fn loop_health(&self) -> LoopHealth {
         self.view.loop_health()
     }

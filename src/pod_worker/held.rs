@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::reconcile::devices::NOT_FOUND;
 use crate::reconcile::plan::{Action, PodPlan};
 use crate::types::{ContainerName, Timestamp};
 
@@ -89,6 +90,13 @@ impl HeldStarts {
         self.containers.retain(|_, held| !may_wait_for_object(held));
     }
 
+    /// A device has appeared: whoever failed for want of one tries at once.
+    pub fn device_appeared(&mut self) {
+        let waits = |held: &Held| held.reason == NOT_FOUND;
+        self.pod = self.pod.take().filter(|held| !waits(held));
+        self.containers.retain(|_, held| !waits(held));
+    }
+
     /// Nothing is held any more.
     pub fn clear(&mut self) {
         *self = Self::default();
@@ -125,6 +133,17 @@ mod tests {
             message: String::new(),
             until: until.map(Timestamp::from_secs),
         }
+    }
+
+    #[test]
+    fn a_device_that_appears_lets_those_go_on_that_wait_for_one() {
+        let mut starts = HeldStarts::default();
+        starts.containers.insert("bad".into(), held(None));
+        starts.containers.insert("deviceless".into(), Held { reason: NOT_FOUND, ..held(None) });
+        starts.pod = Some(Held { reason: NOT_FOUND, ..held(None) });
+        starts.device_appeared();
+        assert_eq!(starts.pod, None);
+        assert_eq!(starts.containers.keys().map(ContainerName::as_str).collect::<Vec<_>>(), ["bad"]);
     }
 
     #[test]

@@ -151,6 +151,9 @@ impl<R: Runtime> Worker<R> {
             }
             self.pod = pod;
         }
+        if letters.device {
+            self.held.device_appeared();
+        }
         for event in letters.events {
             self.on_event(event).await;
         }

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use crate::api::pod::{Container, Pod, PodStatus, ResourceList, StringMap};
 use crate::ordered::Ordered as _;
 use crate::reconcile::containers::is_sidecar;
+use crate::reconcile::devices::{NOT_ALLOWED, check_allowed};
 use crate::reconcile::eviction::rank::must_stay;
 use crate::reconcile::eviction::{EVICTED, Pressure};
 use crate::reconcile::merge::first_seen;
@@ -59,6 +60,8 @@ pub struct NodeFacts {
     pub kernel: (u32, u32),
     /// `allowedUnsafeSysctls`: names, or prefixes that end in `*`.
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// `--allowed-devices`: paths and CDI names, in which `*` stands for anything.
+    pub allowed_devices: Vec<String>,
     /// The kernel enforces AppArmor profiles.
     pub apparmor: bool,
     /// Handlers that can give pods user namespaces of their own, the default's name being empty; `None` while the runtime has
@@ -111,7 +114,8 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejecti
     affinity::check(pod, node)?;
     check_ports(pod, others)?;
     check_apparmor(pod, node)?;
-    check_user_namespace(pod, node)
+    check_user_namespace(pod, node)?;
+    check_allowed(pod, &node.allowed_devices).map_err(|message| Rejection::new(NOT_ALLOWED, message))
 }
 
 /// The runtime has to be asked what it can do before this pod can be judged.

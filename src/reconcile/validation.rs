@@ -18,6 +18,7 @@ pub use field::{FieldError, FieldErrorKind};
 pub use object::{refused_change, validate_object};
 
 use crate::api::pod::{ObjectMeta, Pod, ResourceRequirements, StringMap};
+use crate::reconcile::devices::annotation_problems;
 use field::{Errors, Path};
 
 /// Bytes of all annotations of an object together.
@@ -28,6 +29,11 @@ const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata(&pod.metadata, &Path::Root("metadata"), &mut errors);
+    for (key, why) in annotation_problems(pod) {
+        let annotations = Path::Root("metadata");
+        let annotations = annotations.child("annotations");
+        errors.invalid(&annotations.key(key), &pod.metadata.annotations[key], why);
+    }
     spec::validate(&pod.spec, &Path::Root("spec"), &mut errors);
     errors.0
 }

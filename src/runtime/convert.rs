@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::ordered::Ordered as _;
 use crate::proto::runtime as cri;
 use crate::runtime::{
-    ContainerConfig, DnsConfig, IdRange, ImageAuth, ImageMount, LinuxResources, Mount, MountPropagation,
-    PortMapping, SandboxConfig, labels,
+    ContainerConfig, Device, DnsConfig, IdRange, ImageAuth, ImageMount, LinuxResources, Mount,
+    MountPropagation, PortMapping, SandboxConfig, labels,
 };
 use crate::types::PodUid;
 
@@ -77,6 +77,8 @@ pub fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
         working_dir: config.working_dir.clone(),
         envs: config.envs.iter().map(env).collect(),
         mounts: config.mounts.iter().map(|each| mount(each, users)).collect(),
+        devices: config.devices.iter().map(device).collect(),
+        cdi_devices: config.cdi_devices.iter().map(|name| cri::CdiDevice { name: name.clone() }).collect(),
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
         log_path: config.log_path.clone(),
@@ -86,6 +88,14 @@ pub fn container_config(config: &ContainerConfig) -> cri::ContainerConfig {
         linux: Some(linux),
         stop_signal: signal(&config.stop_signal).into(),
         ..cri::ContainerConfig::default()
+    }
+}
+
+fn device(device: &Device) -> cri::Device {
+    cri::Device {
+        container_path: device.container_path.clone(),
+        host_path: device.host_path.clone(),
+        permissions: device.permissions.clone(),
     }
 }
 

@@ -31,7 +31,7 @@ mod streaming;
 mod stuck;
 mod usage;
 
-pub use endpoint::EndpointError;
+pub use endpoint::{EndpointError, unix_channel};
 
 use call::{answered, bounded, command_answer, forgive_not_found, unbounded};
 use events::ChangeHints;

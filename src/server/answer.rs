@@ -172,13 +172,19 @@ fn pod_list(pods: Vec<Pod>) -> Value {
 }
 
 /// The checks of health.
-pub const HEALTH_CHECKS: [&str; 3] = ["ping", "log", "syncloop"];
+pub const HEALTH_CHECKS: [&str; 4] = ["ping", "log", "syncloop", "device-plugin"];
 
 /// Answers `/healthz`, or `what` says the same under another name: one check, or all of them.
 pub fn health(node: &SharedNode, what: &str, check: &str, query: &str) -> Response<Body> {
     let verbose = query.split('&').any(|word| word == "verbose" || word.starts_with("verbose="));
-    let checks =
-        HEALTH_CHECKS.map(|name| (name, if name == "syncloop" { node.loop_health() } else { Ok(()) }));
+    let checks = HEALTH_CHECKS.map(|name| {
+        let state = match name {
+            "syncloop" => node.loop_health(),
+            "device-plugin" => node.plugin_health(),
+            _ => Ok(()),
+        };
+        (name, state)
+    });
     let wanted = checks.iter().filter(|(name, _)| check.is_empty() || check == *name);
     wanted.clone().for_each(|(name, state)| measured::count_health(name, state.is_ok(), what));
     let trouble: Vec<&str> =

@@ -167,7 +167,9 @@ pub(super) fn count_health(name: &str, is_well: bool, what: &str) {
 fn health(node: &SharedNode) -> String {
     let mut text = Text::default();
     text.family(Gauge, "kubernetes_healthcheck", "1 if the check holds now, else 0");
-    for (name, is_well) in [("log", true), ("ping", true), ("syncloop", node.loop_health().is_ok())] {
+    let (plugins, syncloop) = (node.plugin_health().is_ok(), node.loop_health().is_ok());
+    for (name, is_well) in [("device-plugin", plugins), ("log", true), ("ping", true), ("syncloop", syncloop)]
+    {
         text.sample(&[("name", name), ("type", "healthz")], &u8::from(is_well));
     }
     metrics::write_recorded(&mut text, &["kubernetes_"]);

@@ -61,6 +61,10 @@ pub trait Node {
     }
     /// Whether the loop goes round.
     fn loop_health(&self) -> LoopHealth;
+    /// Whether device plugins can register.
+    fn plugin_health(&self) -> Result<(), String> {
+        Ok(())
+    }
     /// A connection has ended: what it needed may be given back.
     fn served(&self);
     /// The configuration in force, as KubeletConfiguration.

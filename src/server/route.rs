@@ -138,7 +138,9 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
     };
     match parts.as_slice() {
         ["healthz"] => get(Route::Health(String::new())),
-        ["healthz", check @ ("ping" | "log" | "syncloop")] => get(Route::Health((*check).to_owned())),
+        ["healthz", check @ ("ping" | "log" | "syncloop" | "device-plugin")] => {
+            get(Route::Health((*check).to_owned()))
+        }
         ["pods"] => get(Route::Pods),
         ["runningpods"] => get(Route::RunningPods),
         ["configz"] => get(Route::Configz),

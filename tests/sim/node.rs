@@ -15,6 +15,7 @@ use edge_agent::api::pod::Pod;
 use edge_agent::cgroup::CgroupConfig;
 use edge_agent::cgroup::usage::ContainerStats;
 use edge_agent::clock::Clock;
+use edge_agent::devices::DeviceManager;
 use edge_agent::events::EventRecorder;
 use edge_agent::executor::{Executor, ExecutorConfig, NodeCgroups};
 use edge_agent::image::{ImageConfig, ImagePuller};
@@ -455,6 +456,8 @@ impl Node {
             resolv_conf: None,
             user_ids: edge_agent::reconcile::users::NodeIds::default(),
             objects: Rc::<LocalObjects>::clone(objects),
+            devices: DeviceManager::open(&self.path("device-plugins")),
+            cdi_directories: Vec::new(),
         }
     }
 }

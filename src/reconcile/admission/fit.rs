@@ -3,6 +3,7 @@
 use super::{NodeFacts, Rejection};
 use crate::api::pod::{Pod, ResourceList};
 use crate::api::quantity::Quantity;
+use crate::reconcile::device_allocation::is_extended;
 use crate::reconcile::resources::pod_requests;
 
 /// In the order in which upstream looks; the rest follows by name.
@@ -19,10 +20,13 @@ pub(super) fn check(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), 
     let used = used_by(others);
     let rest = wanted.keys().map(String::as_str).filter(|name| !FIRST.contains(name));
     for name in FIRST.into_iter().chain(rest) {
-        let (Some(wanted), Some(capacity)) = (wanted.get(name), node.allocatable.get(name)) else { continue };
+        // A resource of a plugin that is not there (yet) is one of which there is none.
+        let nothing = is_extended(name).then(Quantity::default);
+        let capacity = node.allocatable.get(name).copied().or(nothing);
+        let (Some(wanted), Some(capacity)) = (wanted.get(name), capacity) else { continue };
         let used = used.get(name).copied().unwrap_or_default();
-        if !wanted.is_zero() && used.saturating_add(*wanted) > *capacity {
-            return Err(out_of(name, amount(name, *wanted), amount(name, used), amount(name, *capacity)));
+        if !wanted.is_zero() && used.saturating_add(*wanted) > capacity {
+            return Err(out_of(name, amount(name, *wanted), amount(name, used), amount(name, capacity)));
         }
     }
     Ok(())

@@ -5,9 +5,9 @@
 use crate::proto::runtime as cri;
 use crate::proto::runtime::security_profile::ProfileType;
 use crate::runtime::{
-    AppArmorChoice, ContainerConfig, ContainerSecurity, DnsConfig, IdRange, ImageMount, LinuxResources,
-    Mount, MountPropagation, NamespaceMode, NamespaceOptions, PortMapping, SandboxConfig, SeccompChoice,
-    SelinuxLabel, SupplementalGroupsPolicy,
+    AppArmorChoice, ContainerConfig, ContainerSecurity, Device, DnsConfig, IdRange, ImageMount,
+    LinuxResources, Mount, MountPropagation, NamespaceMode, NamespaceOptions, PortMapping, SandboxConfig,
+    SeccompChoice, SelinuxLabel, SupplementalGroupsPolicy,
 };
 use crate::types::{ContainerId, PodRef};
 
@@ -83,15 +83,6 @@ pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerCon
     if image.image.is_empty() {
         return refuse("config.image", "missing");
     }
-    if !message.devices.is_empty() {
-        return refuse(
-            "config.devices",
-            "this runtime gives no single devices; a privileged container has all",
-        );
-    }
-    if !message.cdi_devices.is_empty() {
-        return refuse("config.CDI_devices", "this runtime knows no CDI");
-    }
     let linux = message.linux.unwrap_or_default();
     Ok(ContainerConfig {
         name: metadata.name,
@@ -103,6 +94,8 @@ pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerCon
         working_dir: message.working_dir,
         envs: message.envs.into_iter().map(|env| (env.key, env.value)).collect(),
         mounts: message.mounts.into_iter().map(mount).collect::<Result<_, _>>()?,
+        devices: message.devices.into_iter().map(device).collect::<Result<_, _>>()?,
+        cdi_devices: message.cdi_devices.into_iter().map(|device| device.name).collect(),
         log_path: message.log_path,
         stdin: message.stdin,
         stdin_once: message.stdin_once,
@@ -176,6 +169,23 @@ fn mount(message: cri::Mount) -> Result<Mount, RequestError> {
         recursive_read_only: message.recursive_read_only,
         image: message.image.map(image),
     })
+}
+
+fn device(message: cri::Device) -> Result<Device, RequestError> {
+    let permissions = if message.permissions.is_empty() { "rwm".to_owned() } else { message.permissions };
+    if !permissions.chars().all(|letter| "rwm".contains(letter)) {
+        return refuse("config.devices.permissions", "letters of rwm are wanted");
+    }
+    for (field, path) in [
+        ("config.devices.host_path", &message.host_path),
+        ("config.devices.container_path", &message.container_path),
+    ] {
+        if !path.starts_with('/') {
+            return refuse(field, "an absolute path is wanted");
+        }
+    }
+    let (host_path, container_path) = (message.host_path, message.container_path);
+    Ok(Device { host_path, container_path, permissions, ..Device::default() })
 }
 
 fn security(message: cri::LinuxContainerSecurityContext) -> Result<ContainerSecurity, RequestError> {

@@ -72,13 +72,18 @@ pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, En
     if !endpoint.contains(':') {
         log::warn!(field, endpoint; "An endpoint without scheme is deprecated; write unix:// before it");
     }
-    let connector = UnixConnector { path };
-    Ok(Endpoint::from_static("http://localhost")
+    Ok(unix_channel(path))
+}
+
+/// A channel to whoever listens there, which connects when it is used.
+#[must_use]
+pub fn unix_channel(path: PathBuf) -> Channel {
+    Endpoint::from_static("http://localhost")
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
         .buffer_size(QUEUE_LENGTH)
-        .connect_with_connector_lazy(connector))
+        .connect_with_connector_lazy(UnixConnector { path })
 }
 
 fn socket_path(field: &'static str, endpoint: &str) -> Result<PathBuf, EndpointError> {

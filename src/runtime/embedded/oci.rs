@@ -44,6 +44,8 @@ pub struct NodeFacts {
     pub capabilities: Vec<String>,
     /// Nodes below `/dev`, for privileged containers.
     pub host_devices: Vec<Device>,
+    /// Nodes that the container asks for, where it wants them, and the letters of what it may do with each.
+    pub given_devices: Vec<(Device, String)>,
     /// Limits every container gets; empty for ours.
     pub rlimits: Vec<Rlimit>,
     /// For containers of the node's network, whose pods have no name of their own.
@@ -183,7 +185,7 @@ pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
             namespaces: namespaces(input)?,
             uid_mappings: mappings.clone(),
             gid_mappings: mappings,
-            devices: if unconfined { input.node.host_devices.clone() } else { Vec::new() },
+            devices: limits::devices(input),
             cgroups_path: cgroups_path(input),
             resources: limits::resources(input),
             seccomp: input.seccomp_profile.filter(|_| !unconfined).cloned(),

@@ -299,6 +299,9 @@ pub struct Device {
     pub uid: u32,
     /// Group in the container.
     pub gid: u32,
+    /// On the node, where it is not the same; ours alone, for nodes that may not be made but only bound.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub host_path: String,
 }
 
 /// `linux.resources`, the part that is not in the cgroup values the agent writes itself.

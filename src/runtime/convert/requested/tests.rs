@@ -168,6 +168,16 @@ fn container_security() -> impl Strategy<Value = ContainerSecurity> {
         })
 }
 
+fn one_device() -> impl Strategy<Value = Device> {
+    let letters = prop_oneof![Just("r"), Just("rw"), Just("mrw")];
+    ("/[a-z]{1,8}", "/[a-z]{1,8}", letters).prop_map(|(host_path, container_path, letters)| Device {
+        host_path,
+        container_path,
+        permissions: letters.to_owned(),
+        ..Device::default()
+    })
+}
+
 fn container() -> impl Strategy<Value = ContainerConfig> {
     let words = || proptest::collection::vec(text(), 0..3);
     let signal =
@@ -179,6 +189,8 @@ fn container() -> impl Strategy<Value = ContainerConfig> {
             proptest::collection::vec(one_mount(), 0..3),
             text(),
             any::<[bool; 3]>(),
+            proptest::collection::vec(one_device(), 0..3),
+            words(),
         ),
         (map(), map(), linux_resources(), container_security(), signal),
     )
@@ -192,6 +204,8 @@ fn container() -> impl Strategy<Value = ContainerConfig> {
             working_dir: first.6,
             envs: second.0,
             mounts: second.1,
+            devices: second.4,
+            cdi_devices: second.5,
             log_path: second.2,
             stdin: second.3[0],
             stdin_once: second.3[1],
@@ -229,9 +243,11 @@ fn what_cannot_be_kept_is_refused_by_name() {
     assert_eq!(field(cri::ContainerConfig { metadata: None, ..good.clone() }), Some("config.metadata"));
     assert_eq!(field(cri::ContainerConfig { image: None, ..good.clone() }), Some("config.image"));
     let devices = vec![cri::Device::default()];
-    assert_eq!(field(cri::ContainerConfig { devices, ..good.clone() }), Some("config.devices"));
-    let cdi_devices = vec![cri::CdiDevice::default()];
-    assert_eq!(field(cri::ContainerConfig { cdi_devices, ..good }), Some("config.CDI_devices"));
+    assert_eq!(field(cri::ContainerConfig { devices, ..good.clone() }), Some("config.devices.host_path"));
+    let path = || "/dev/null".to_owned();
+    let devices =
+        vec![cri::Device { container_path: path(), host_path: path(), permissions: "x".to_owned() }];
+    assert_eq!(field(cri::ContainerConfig { devices, ..good }), Some("config.devices.permissions"));
     assert!(requested_sandbox(cri::PodSandboxConfig::default(), "").is_err());
 }
 

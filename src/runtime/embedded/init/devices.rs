@@ -43,7 +43,7 @@ pub fn make(rootfs: &Rootfs, spec: &OciSpec, users: Option<Users<'_>>) -> Result
             spec.linux.devices.iter().any(|device| clean(Path::new(&device.path)) == Path::new(&path));
         if !is_asked_for {
             let kind = "c".to_owned();
-            let device = Device { kind, path, major, minor, file_mode: 0o666, uid: 0, gid: 0 };
+            let device = Device { kind, path, major, minor, file_mode: 0o666, ..Device::default() };
             make_device(rootfs, &device, users)?;
         }
     }
@@ -80,15 +80,18 @@ fn make_device(rootfs: &Rootfs, device: &Device, users: Option<Users<'_>>) -> Re
     };
     let path = clean(Path::new(&device.path));
     match rootfs.root.make_node(&path, node) {
-        Err(error) if crate::sys::container_root::is_refused(&error) => bind_device(rootfs, &path),
+        Err(error) if crate::sys::container_root::is_refused(&error) => {
+            let source = if device.host_path.is_empty() { &device.path } else { &device.host_path };
+            bind_device(rootfs, Path::new(source), &path)
+        }
         other => other.doing("make device", path.display()),
     }
 }
 
 /// Where we may not make devices (we are in a container ourselves) those of the node have to do.
-fn bind_device(rootfs: &Rootfs, path: &Path) -> Result<(), InitError> {
+fn bind_device(rootfs: &Rootfs, source: &Path, path: &Path) -> Result<(), InitError> {
     let shown = path.display().to_string();
-    let source = point_at(path).doing("open device", &shown)?;
+    let source = point_at(source).doing("open device", source.display())?;
     let target = rootfs.root.ensure_file(path).doing("make", &shown)?;
     let copy = Mount::copy_of_descriptor(source.as_fd(), false).doing("bind device", &shown)?;
     copy.attach(target.as_fd()).doing("bind device", &shown)

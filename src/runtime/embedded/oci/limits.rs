@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::Input;
+use super::mounts::clean;
 use crate::cgroup::devices::{self, DeviceKind};
-use crate::runtime::embedded::spec::{Capabilities, DeviceRule, Resources};
+use crate::runtime::embedded::spec::{Capabilities, Device, DeviceRule, Resources};
 use crate::runtime_config::LinuxResources;
 
 /// What containers have when nobody says anything, as in Docker and containerd.
@@ -116,12 +117,42 @@ pub fn cgroup_rules(rules: &[DeviceRule]) -> Vec<devices::DeviceRule> {
     rules.iter().filter_map(convert).collect()
 }
 
+/// `linux.devices`: all of the node's for a privileged container, and what is asked for. What is mounted is there already.
+pub(super) fn devices(input: &Input<'_>) -> Vec<Device> {
+    let privileged = input.container.security.privileged;
+    let mut all = if privileged { input.node.host_devices.clone() } else { Vec::new() };
+    let is_mounted =
+        |path: &str| input.container.mounts.iter().any(|mount| clean(&mount.container_path) == clean(path));
+    for (device, _) in &input.node.given_devices {
+        if !is_mounted(&device.path) {
+            all.retain(|other| other.path != device.path);
+            all.push(device.clone());
+        }
+    }
+    all
+}
+
+/// What a container may do with devices: what everybody may, and what is asked for.
+fn all_rules(input: &Input<'_>) -> Vec<DeviceRule> {
+    let privileged = input.container.security.privileged;
+    let mut rules = device_rules(privileged);
+    if !privileged {
+        for (device, access) in &input.node.given_devices {
+            rules.push(DeviceRule {
+                allow: true,
+                kind: device.kind.clone(),
+                major: Some(i64::from(device.major)),
+                minor: Some(i64::from(device.minor)),
+                access: access.clone(),
+            });
+        }
+    }
+    rules
+}
+
 /// `linux.resources`.
 pub(super) fn resources(input: &Input<'_>) -> Resources {
-    Resources {
-        devices: device_rules(input.container.security.privileged),
-        others: others(&input.container.resources, has_huge_pages(input)),
-    }
+    Resources { devices: all_rules(input), others: others(&input.container.resources, has_huge_pages(input)) }
 }
 
 /// Whether an external runtime can limit huge pages: it looks for the controller in a hierarchy of the node's own version, and fails

@@ -284,6 +284,23 @@ fn process_namespaces_are_shared_with_whom_the_pod_says() {
 }
 
 #[test]
+fn a_device_that_is_asked_for_is_made_and_may_be_opened_and_nothing_else() {
+    let mut case = case();
+    let tty =
+        Device { kind: "c".into(), path: "/dev/modem".into(), major: 188, minor: 0, ..Device::default() };
+    let disk = Device { kind: "b".into(), path: "/dev/disk".into(), major: 8, minor: 0, ..Device::default() };
+    case.node.given_devices = vec![(tty.clone(), "rw".to_owned()), (disk, "r".to_owned())];
+    case.container.mounts =
+        vec![Mount { container_path: "/dev/disk/".into(), host_path: "/dev/sda".into(), ..Mount::default() }];
+    let linux = case.run().unwrap().oci.linux;
+    assert_eq!(linux.devices, [tty], "the other is mounted already");
+    let rules = cgroup_rules(&linux.resources.devices);
+    let added: Vec<_> =
+        rules[12..].iter().map(|rule| (rule.major, rule.minor, rule.read, rule.write)).collect();
+    assert_eq!(added, [(Some(188), Some(0), true, true), (Some(8), Some(0), true, false)]);
+}
+
+#[test]
 fn privileged_opens_every_door_of_a_sandbox_that_is_made_for_it() {
     let mut case = case();
     case.container.security.privileged = true;

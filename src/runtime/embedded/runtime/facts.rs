@@ -2,12 +2,15 @@
 //!
 //! Owns the measuring. What follows from it is `oci`'s.
 
+use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::super::oci::NodeFacts;
 use super::super::spec::{CAPABILITY_NAMES, Device};
+use super::Failure;
 use crate::cgroup::CgroupConfig;
+use crate::runtime::Device as WantedDevice;
 use crate::sys::node;
 
 /// Directories of `/dev` that every container has of its own.
@@ -95,26 +98,71 @@ fn collect(directory: &Path, depth: usize, found: &mut Vec<Device>) {
             }
             continue;
         }
-        let letter = match (kind.is_char_device(), kind.is_block_device()) {
-            (true, _) => "c",
-            (_, true) => "b",
-            _ => continue,
-        };
         let Some(path) = path.to_str() else { continue };
         if path == "/dev/console" || path == "/dev/ptmx" || found.len() >= MOST_DEVICES {
             continue;
         }
-        let (major, minor) = numbers(metadata.rdev());
-        found.push(Device {
-            kind: letter.to_owned(),
-            path: path.to_owned(),
-            major,
-            minor,
-            file_mode: metadata.mode() & 0o7777,
-            uid: metadata.uid(),
-            gid: metadata.gid(),
-        });
+        found.extend(node_at(path, &metadata));
     }
+}
+
+/// `None` where there is something else.
+fn node_at(path: &str, metadata: &Metadata) -> Option<Device> {
+    let kind = metadata.file_type();
+    let letter = match (kind.is_char_device(), kind.is_block_device()) {
+        (true, _) => "c",
+        (_, true) => "b",
+        _ => return None,
+    };
+    let (major, minor) = numbers(metadata.rdev());
+    Some(Device {
+        kind: letter.to_owned(),
+        path: path.to_owned(),
+        major,
+        minor,
+        file_mode: metadata.mode() & 0o7777,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        host_path: String::new(),
+    })
+}
+
+/// The nodes that stand for these devices, and what may be done with each. Links are followed; a directory stands for the
+/// nodes below it.
+///
+/// # Errors
+/// The path that is no device, or the kernel's answer for it.
+pub(super) fn given(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, Failure> {
+    let mut all = Vec::new();
+    for wanted in devices {
+        let path = &wanted.host_path;
+        let failed = |why: &str| Failure::refused(format!("device {path:?}: {why}"));
+        let real = std::fs::canonicalize(path).map_err(|error| failed(&error.to_string()))?;
+        let metadata = std::fs::metadata(&real).map_err(|error| failed(&error.to_string()))?;
+        let real = real.to_str().ok_or_else(|| failed("its path is no text"))?;
+        let mut found = Vec::new();
+        if metadata.is_dir() {
+            collect(Path::new(real), 1, &mut found);
+        } else {
+            found.extend(node_at(real, &metadata));
+        }
+        if found.is_empty() {
+            return Err(failed("it is neither a device nor a directory of some"));
+        }
+        for node in found {
+            let place = format!("{}{}", wanted.container_path, &node.path[real.len()..]);
+            let node = Device {
+                host_path: node.path,
+                path: place,
+                file_mode: wanted.file_mode.unwrap_or(node.file_mode),
+                uid: wanted.uid.unwrap_or(node.uid),
+                gid: wanted.gid.unwrap_or(node.gid),
+                ..node
+            };
+            all.push((node, wanted.permissions.clone()));
+        }
+    }
+    Ok(all)
 }
 
 /// glibc's way of putting both numbers into one.
@@ -135,6 +183,35 @@ mod tests {
         assert_eq!((null.kind.as_str(), null.major, null.minor), ("c", 1, 3));
         assert!(found.iter().all(|device| !device.path.starts_with("/dev/pts/")), "{found:?}");
         assert_eq!(numbers(0x10_3001), (0x30, 0x101));
+    }
+
+    #[test]
+    fn a_link_and_a_directory_stand_for_the_nodes_they_lead_to() {
+        let directory = std::env::temp_dir().join(format!("edge-agent-given-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).unwrap();
+        let link = directory.join("sensor");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let of = |host: &str, gid: Option<u32>| {
+            let wanted = WantedDevice {
+                host_path: host.to_owned(),
+                container_path: "/dev/x".to_owned(),
+                permissions: "r".to_owned(),
+                gid,
+                ..WantedDevice::default()
+            };
+            given(&[wanted]).map_err(|failure| failure.message)
+        };
+        let found = of(link.to_str().unwrap(), Some(7)).unwrap();
+        let nothing = of(directory.to_str().unwrap(), None);
+        std::fs::remove_dir_all(&directory).unwrap();
+        let (node, letters) = &found[0];
+        assert_eq!((node.path.as_str(), node.host_path.as_str(), node.minor), ("/dev/x", "/dev/null", 3));
+        assert_eq!((node.gid, letters.as_str()), (7, "r"));
+        assert!(nothing.unwrap_err().ends_with("it is neither a device nor a directory of some"));
+        assert!(of("/dev/none", None).unwrap_err().contains("device \"/dev/none\": No such file"));
+        let all = of("/dev", None).unwrap();
+        assert!(all.iter().any(|(node, _)| node.path == "/dev/x/null" && node.host_path == "/dev/null"));
     }
 
     #[test]

@@ -1,0 +1,479 @@
+//! The node's device plugins: what they have, who has what of it, and what a container gets with it (upstream: `devicemanager`).
+//!
+//! Owns the resources that plugins tell of, all allocations and their checkpoint, and a task for each plugin. Which device is
+//! chosen is `reconcile`'s. Must not know how plugins make themselves known. Without a plugin nothing runs.
+
+mod checkpoint;
+pub mod client;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
+
+use crate::api::pod::{Pod, ResourceList};
+use crate::metrics::{self, Family};
+use crate::proto::device_plugin as wire;
+use crate::reconcile::device_allocation::{
+    Allocation, Devices, Need, PluginDevice, Resources, by_node, choice, is_extended, next_need, settle,
+    totals,
+};
+use crate::rt;
+use crate::runtime::{Device, Mount};
+use crate::types::PodUid;
+use client::{Messages, PluginClient};
+
+/// How long a plugin that is gone is waited for before its devices are forgotten (upstream).
+const GRACE: Duration = Duration::from_secs(5 * 60);
+/// Upstream's for a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+/// Upstream waits for ever; a plugin that says nothing for so long will not.
+const ALLOCATE_LIMIT: Duration = Duration::from_secs(60);
+/// Upstream's.
+const PRE_START_LIMIT: Duration = Duration::from_secs(30);
+/// The only version there is.
+pub const API_VERSION: &str = "v1beta1";
+
+static REGISTRATIONS: Family = Family::counter(
+    "kubelet_device_plugin_registration_total",
+    "Cumulative number of device plugin registrations",
+    &["resource_name"],
+);
+static ALLOCATIONS: Family = Family::seconds(
+    "kubelet_device_plugin_alloc_duration_seconds",
+    "Duration in seconds to serve a device plugin Allocation request",
+    &["resource_name"],
+);
+
+/// What a container gets with its devices.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunOptions {
+    /// Variables.
+    pub envs: Vec<(String, String)>,
+    /// Binds.
+    pub mounts: Vec<Mount>,
+    /// Devices.
+    pub devices: Vec<Device>,
+    /// Annotations of the container.
+    pub annotations: Vec<(String, String)>,
+    /// Names of the Container Device Interface.
+    pub cdi: Vec<String>,
+}
+
+/// A handle; clones share everything.
+#[derive(Clone)]
+pub struct DeviceManager(Rc<Shared>);
+
+struct Shared {
+    state: RefCell<State>,
+    changes: watch::Sender<u64>,
+    /// Held while the checkpoint is written: one after the other.
+    file: Mutex<checkpoint::File>,
+}
+
+#[derive(Default)]
+struct State {
+    resources: Resources,
+    plugins: BTreeMap<String, Plugin>,
+    allocated: Vec<Allocation>,
+    registrations: u64,
+}
+
+/// A plugin that is there, or was a moment ago.
+struct Plugin {
+    client: PluginClient,
+    pre_start: bool,
+    prefers: bool,
+    registration: u64,
+    /// It has not ended.
+    lives: bool,
+}
+
+impl DeviceManager {
+    /// Remembers in this directory what plugins have given away, and begins with what is remembered there. Blocks shortly.
+    #[must_use]
+    pub fn open(directory: &Path) -> Self {
+        let mut file = checkpoint::File::new(directory);
+        let (allocated, resources) = file.read();
+        let state = State { resources, allocated, ..State::default() };
+        Self(Rc::new(Shared {
+            state: RefCell::new(state),
+            changes: watch::channel(0).0,
+            file: Mutex::new(file),
+        }))
+    }
+
+    /// A plugin has made itself known: it is listened to from now on, and one that was there for the resource no longer.
+    ///
+    /// # Errors
+    /// What is wrong with it, in upstream's words.
+    pub fn register(
+        &self,
+        resource: &str,
+        versions: &[String],
+        socket: PathBuf,
+        options: Option<wire::DevicePluginOptions>,
+    ) -> Result<(), String> {
+        if !versions.iter().any(|version| version == API_VERSION) {
+            let asked = versions.join(" ");
+            return Err(format!(
+                "requested API version {asked:?} is not supported by kubelet. Supported version is [{API_VERSION:?}]"
+            ));
+        }
+        if !is_extended(resource) || resource.ends_with('/') || resource.len() > 316 {
+            return Err(format!("the ResourceName {resource:?} is invalid"));
+        }
+        metrics::count(&REGISTRATIONS, &[resource]);
+        log::info!(resource = resource, socket:% = socket.display(); "Device plugin has registered");
+        let client = PluginClient::new(socket);
+        let options = options.unwrap_or_default();
+        let registration = {
+            let mut state = self.0.state.borrow_mut();
+            state.registrations += 1;
+            let registration = state.registrations;
+            let plugin = Plugin {
+                client: client.clone(),
+                pre_start: options.pre_start_required,
+                prefers: options.get_preferred_allocation_available,
+                registration,
+                lives: true,
+            };
+            state.plugins.insert(resource.to_owned(), plugin);
+            state.resources.entry(resource.to_owned()).or_default();
+            registration
+        };
+        rt::spawn("device plugin", self.clone().follow(resource.to_owned(), client, registration));
+        Ok(())
+    }
+
+    /// Forgets resources of an earlier process whose plugins have not returned in time. Ends at once when there are none.
+    pub async fn forget_absent(self) {
+        if self.0.state.borrow().resources.is_empty() {
+            return;
+        }
+        tokio::time::sleep(GRACE).await;
+        self.change(|state| {
+            let State { resources, plugins, .. } = state;
+            resources.retain(|name, _| plugins.contains_key(name));
+        });
+        self.write_and_tell().await;
+    }
+
+    /// Asks a plugin for its options, for one that came by the registry.
+    ///
+    /// # Errors
+    /// The plugin's.
+    pub async fn options_of(socket: PathBuf) -> Result<wire::DevicePluginOptions, String> {
+        let path = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
+        let answer = PluginClient::new(socket).call(path, Vec::new(), CONNECT_LIMIT).await?;
+        wire::DevicePluginOptions::decode(answer.as_slice()).map_err(|error| error.to_string())
+    }
+
+    /// Listens until the plugin ends; its devices are given to nobody then, and forgotten unless it returns.
+    async fn follow(self, resource: String, client: PluginClient, registration: u64) {
+        let path = "/v1beta1.DevicePlugin/ListAndWatch";
+        let why = match client.stream(path, CONNECT_LIMIT).await {
+            Ok(mut messages) => self.listen(&resource, &mut messages, registration).await,
+            Err(why) => why,
+        };
+        if !self.is_current(&resource, registration) {
+            return;
+        }
+        log::warn!(resource = resource, err = why; "Device plugin is gone; its devices are given to nobody until it returns");
+        self.change(|state| {
+            if let Some(plugin) = state.plugins.get_mut(&resource) {
+                plugin.lives = false;
+            }
+            for device in state.resources.entry(resource.clone()).or_default().values_mut() {
+                device.healthy = false;
+            }
+        });
+        tokio::time::sleep(GRACE).await;
+        if self.is_current(&resource, registration) {
+            log::info!(resource = resource; "Forgetting the devices of a plugin that has not returned");
+            self.change(|state| {
+                state.plugins.remove(&resource);
+                state.resources.remove(&resource);
+            });
+            self.write_and_tell().await;
+        }
+    }
+
+    async fn listen(&self, resource: &str, messages: &mut Messages, registration: u64) -> String {
+        loop {
+            let message = match messages.next().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return "the plugin has ended its list".to_owned(),
+                Err(why) => return why,
+            };
+            let list = match wire::ListAndWatchResponse::decode(message.as_slice()) {
+                Ok(list) => list,
+                Err(error) => return error.to_string(),
+            };
+            if !self.is_current(resource, registration) {
+                return "another one has registered".to_owned();
+            }
+            let mut devices = Devices::new();
+            for device in list.devices {
+                let nodes = device.topology.unwrap_or_default().nodes;
+                let nodes = nodes.iter().map(|node| node.id).collect();
+                devices.insert(device.id, PluginDevice { healthy: device.health == "Healthy", nodes });
+            }
+            let known = self.change(|state| {
+                let before = state.resources.insert(resource.to_owned(), devices);
+                before.is_some_and(|before| before.keys().eq(state.resources[resource].keys()))
+            });
+            if !known {
+                self.write_and_tell().await;
+            }
+        }
+    }
+
+    fn is_current(&self, resource: &str, registration: u64) -> bool {
+        let state = self.0.state.borrow();
+        state.plugins.get(resource).is_some_and(|plugin| plugin.registration == registration)
+    }
+
+    /// Changes resources, and tells everybody who wants to know.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.0.state.borrow_mut());
+        self.0.changes.send_modify(|version| *version = version.wrapping_add(1));
+        result
+    }
+
+    /// Changes whenever there is more or less of something.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    /// What the node has, and what of it is healthy.
+    #[must_use]
+    pub fn totals(&self) -> (ResourceList, ResourceList) {
+        totals(&self.0.state.borrow().resources)
+    }
+
+    /// All allocations, and all devices.
+    #[must_use]
+    pub fn all(&self) -> (Vec<Allocation>, Resources) {
+        let state = self.0.state.borrow();
+        (state.allocated.clone(), state.resources.clone())
+    }
+
+    /// Every container of the pod gets the devices it asks for, unless it has them. What a pod has it keeps, whatever becomes
+    /// of the plugin.
+    ///
+    /// # Errors
+    /// Why not, in upstream's words.
+    pub async fn allocate(&self, pod: &Pod) -> Result<(), String> {
+        loop {
+            let need = next_need(pod, &self.0.state.borrow().allocated);
+            let Some(need) = need else { return Ok(()) };
+            let began = Instant::now();
+            let allocated = Box::pin(self.allocate_one(pod, &need)).await;
+            metrics::observe(&ALLOCATIONS, &[&need.resource], began.elapsed());
+            allocated.map_err(|why| format!("Allocate failed due to {why}, which is unexpected"))?;
+        }
+    }
+
+    async fn allocate_one(&self, pod: &Pod, need: &Need) -> Result<(), String> {
+        let preferred = self.preferred(need).await?;
+        let (client, ids) = {
+            let mut state = self.0.state.borrow_mut();
+            let choice = choice(need, &state.resources, &state.allocated)?;
+            let ids = settle(&choice, need, &preferred);
+            let unregistered = || format!("cannot allocate unregistered device {}", need.resource);
+            let client = state.living(&need.resource).ok_or_else(unregistered)?.client.clone();
+            let devices = by_node(&ids, &state.resources[&need.resource]);
+            // From here on nobody else gets them.
+            state.allocated.push(Allocation {
+                pod: pod.metadata.uid.clone(),
+                container: need.container.clone(),
+                resource: need.resource.clone(),
+                devices,
+                response: None,
+            });
+            (client, ids)
+        };
+        let asked = wire::AllocateRequest {
+            container_requests: vec![wire::ContainerAllocateRequest { devices_ids: ids }],
+        };
+        let path = "/v1beta1.DevicePlugin/Allocate";
+        let answer = client.call(path, asked.encode_to_vec(), ALLOCATE_LIMIT).await;
+        let answer = answer.and_then(|answer| first_response(&answer));
+        let is_it = |allocation: &Allocation| {
+            allocation.pod == pod.metadata.uid
+                && allocation.container == need.container
+                && allocation.resource == need.resource
+        };
+        let outcome = match answer {
+            Ok(response) => {
+                for allocation in self.0.state.borrow_mut().allocated.iter_mut().filter(|each| is_it(each)) {
+                    allocation.response = Some(response.clone());
+                }
+                self.write().await
+            }
+            Err(why) => Err(why),
+        };
+        if outcome.is_err() {
+            self.0.state.borrow_mut().allocated.retain(|allocation| !is_it(allocation));
+        }
+        outcome
+    }
+
+    /// What the plugin would rather give, if it has an opinion.
+    async fn preferred(&self, need: &Need) -> Result<Vec<String>, String> {
+        let (client, choice) = {
+            let state = self.0.state.borrow();
+            let choice = choice(need, &state.resources, &state.allocated)?;
+            match state.living(&need.resource) {
+                Some(plugin) if plugin.prefers => (plugin.client.clone(), choice),
+                _ => return Ok(Vec::new()),
+            }
+        };
+        let mut available = choice.taken.clone();
+        available.extend(choice.available.into_iter().filter(|id| !choice.taken.contains(id)));
+        let asked = wire::PreferredAllocationRequest {
+            container_requests: vec![wire::ContainerPreferredAllocationRequest {
+                available_device_i_ds: available,
+                must_include_device_i_ds: choice.taken,
+                allocation_size: i32::try_from(need.count).unwrap_or(i32::MAX),
+            }],
+        };
+        let path = "/v1beta1.DevicePlugin/GetPreferredAllocation";
+        let answer = client.call(path, asked.encode_to_vec(), ALLOCATE_LIMIT).await?;
+        let answer = wire::PreferredAllocationResponse::decode(answer.as_slice())
+            .map_err(|error| error.to_string())?;
+        Ok(answer.container_responses.into_iter().next().map(|first| first.device_i_ds).unwrap_or_default())
+    }
+
+    /// What the container gets with its devices. A plugin that wants to prepare them is told first.
+    ///
+    /// # Errors
+    /// The plugin's.
+    pub async fn run_options(&self, uid: &PodUid, container: &str) -> Result<RunOptions, String> {
+        let mine: Vec<Allocation> = {
+            let state = self.0.state.borrow();
+            let is_mine = |each: &&Allocation| each.pod == *uid && each.container == container;
+            state.allocated.iter().filter(is_mine).cloned().collect()
+        };
+        let mut options = RunOptions::default();
+        for allocation in mine {
+            let client = {
+                let state = self.0.state.borrow();
+                let plugin = state.living(&allocation.resource).filter(|plugin| plugin.pre_start);
+                plugin.map(|plugin| plugin.client.clone())
+            };
+            if let Some(client) = client {
+                let ids: BTreeSet<&str> = allocation.ids().collect();
+                let devices_ids = ids.into_iter().map(str::to_owned).collect();
+                let asked = wire::PreStartContainerRequest { devices_ids };
+                let path = "/v1beta1.DevicePlugin/PreStartContainer";
+                client.call(path, asked.encode_to_vec(), PRE_START_LIMIT).await?;
+            }
+            options.add(&allocation.response.unwrap_or_default());
+        }
+        Ok(options)
+    }
+
+    /// The pod uses nothing any more.
+    pub async fn release(&self, uid: &PodUid) {
+        self.keep(|allocation| allocation.pod != *uid).await;
+    }
+
+    /// Nobody but these pods is there: what others had is free.
+    pub async fn retain(&self, known: &BTreeSet<PodUid>) {
+        self.keep(|allocation| known.contains(&allocation.pod)).await;
+    }
+
+    async fn keep(&self, wanted: impl Fn(&Allocation) -> bool) {
+        let before = self.0.state.borrow().allocated.len();
+        if self.0.state.borrow().allocated.iter().all(&wanted) {
+            return;
+        }
+        let left = self.change(|state| {
+            state.allocated.retain(&wanted);
+            state.allocated.len()
+        });
+        log::info!(allocations = before - left; "Devices of a pod that is gone are free");
+        self.write_and_tell().await;
+    }
+
+    async fn write_and_tell(&self) {
+        if let Err(why) = self.write().await {
+            log::warn!(err = why; "Failed to remember who has which devices");
+        }
+    }
+
+    /// What is on disk is as new as the state when the write began.
+    async fn write(&self) -> Result<(), String> {
+        let mut file = self.0.file.lock().await;
+        let text = {
+            let state = self.0.state.borrow();
+            crate::reconcile::device_allocation::checkpoint(&state.allocated, &state.resources)
+        };
+        file.write(text).await
+    }
+}
+
+impl State {
+    /// The plugin, if it can be asked.
+    fn living(&self, resource: &str) -> Option<&Plugin> {
+        self.plugins.get(resource).filter(|plugin| plugin.lives)
+    }
+}
+
+fn first_response(answer: &[u8]) -> Result<Vec<u8>, String> {
+    let answer = wire::AllocateResponse::decode(answer).map_err(|error| error.to_string())?;
+    match answer.container_responses.as_slice() {
+        [one] => Ok(one.encode_to_vec()),
+        _ => Err("no containers return in allocation response".to_owned()),
+    }
+}
+
+impl RunOptions {
+    /// What came first of a name or place stays (upstream).
+    fn add(&mut self, response: &[u8]) {
+        let Ok(response) = wire::ContainerAllocateResponse::decode(response) else { return };
+        for (name, value) in response.envs {
+            if !self.envs.iter().any(|(other, _)| *other == name) {
+                self.envs.push((name, value));
+            }
+        }
+        for mount in response.mounts {
+            if !self.mounts.iter().any(|other| other.container_path == mount.container_path) {
+                self.mounts.push(Mount {
+                    container_path: mount.container_path,
+                    host_path: mount.host_path,
+                    readonly: mount.read_only,
+                    ..Mount::default()
+                });
+            }
+        }
+        for device in response.devices {
+            if !self.devices.iter().any(|other| other.container_path == device.container_path) {
+                self.devices.push(Device {
+                    container_path: device.container_path,
+                    host_path: device.host_path,
+                    permissions: device.permissions,
+                    ..Device::default()
+                });
+            }
+        }
+        for (key, value) in response.annotations {
+            if !self.annotations.iter().any(|(other, _)| *other == key) {
+                self.annotations.push((key, value));
+            }
+        }
+        for device in response.cdi_devices {
+            if !self.cdi.contains(&device.name) {
+                self.cdi.push(device.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The file `kubelet_internal_checkpoint`.
+//!
+//! Owns when it is written: only when its content changes. Must not know what it says.
+
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use crate::reconcile::device_allocation::{Allocation, Resources, from_checkpoint};
+use crate::rt;
+
+/// Upstream's name.
+const NAME: &str = "kubelet_internal_checkpoint";
+
+/// The file, and what is in it.
+pub(super) struct File {
+    path: PathBuf,
+    written: String,
+}
+
+impl File {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { path: directory.join(NAME), written: String::new() }
+    }
+
+    /// What is remembered; nothing when there is no file, or one that makes no sense, which is told.
+    pub(super) fn read(&mut self) -> (Vec<Allocation>, Resources) {
+        let text = match std::fs::read_to_string(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Default::default(),
+            Err(error) => Err(error.to_string()),
+            Ok(text) => Ok(text),
+        };
+        let remembered = text.and_then(|text| {
+            let remembered = from_checkpoint(&text)?;
+            self.written = text;
+            Ok(remembered)
+        });
+        remembered.unwrap_or_else(|why| {
+            log::warn!(path:% = self.path.display(), err = why; "Failed to read which devices pods have, beginning with none");
+            Default::default()
+        })
+    }
+
+    pub(super) async fn write(&mut self, text: String) -> Result<(), String> {
+        if self.written == text {
+            return Ok(());
+        }
+        let (path, content) = (self.path.clone(), text.clone());
+        let written = rt::blocking("write device checkpoint", move || replace(&path, &content)).await;
+        written.map_err(|error| format!("write {}: {error}", self.path.display()))?;
+        self.written = text;
+        Ok(())
+    }
+}
+
+/// Whole or not at all.
+fn replace(path: &Path, content: &str) -> std::io::Result<()> {
+    if let Some(directory) = path.parent() {
+        crate::sys::dir::make_dir(directory, 0o750)?;
+    }
+    let new = path.with_extension("new");
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)
+}

@@ -1,0 +1,126 @@
+//! Calls to a plugin over its socket.
+//!
+//! Owns the connection. Messages pass as bytes, so that one client serves all calls. Must not know what a call means.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use prost::bytes::{Buf, BufMut};
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder, Streaming};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use crate::runtime::cri::unix_channel;
+
+/// A plugin that can be asked.
+#[derive(Clone)]
+pub struct PluginClient {
+    channel: Channel,
+}
+
+/// Messages of one call, as they come.
+pub struct Messages(Streaming<Vec<u8>>);
+
+impl PluginClient {
+    /// Of whoever listens on this socket; connects when it is used.
+    #[must_use]
+    pub fn new(socket: PathBuf) -> Self {
+        Self { channel: unix_channel(socket) }
+    }
+
+    /// One answer.
+    ///
+    /// # Errors
+    /// The plugin's, in the words of gRPC, or that there is none within the limit.
+    pub async fn call(
+        &self,
+        path: &'static str,
+        message: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Vec<u8>, String> {
+        let call = async {
+            let mut grpc = self.ready().await?;
+            let answer = grpc.unary(Request::new(message), PathAndQuery::from_static(path), Raw).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| words(&status))
+        };
+        let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
+        tokio::time::timeout(limit, call).await.map_err(late)?
+    }
+
+    /// A stream of answers.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn stream(&self, path: &'static str, limit: Duration) -> Result<Messages, String> {
+        let call = async {
+            let mut grpc = self.ready().await?;
+            let answer =
+                grpc.server_streaming(Request::new(Vec::new()), PathAndQuery::from_static(path), Raw).await;
+            answer.map(tonic::Response::into_inner).map_err(|status| words(&status))
+        };
+        let late = |_| "rpc error: code = DeadlineExceeded desc = context deadline exceeded".to_owned();
+        tokio::time::timeout(limit, call).await.map_err(late)?.map(Messages)
+    }
+
+    async fn ready(&self) -> Result<Grpc<Channel>, String> {
+        let mut grpc = Grpc::new(self.channel.clone());
+        grpc.ready().await.map_err(|error| crate::logging::chain(&error))?;
+        Ok(grpc)
+    }
+}
+
+impl Messages {
+    /// The next one; `None` when the plugin has nothing more to say.
+    ///
+    /// # Errors
+    /// The plugin's, or that of the connection.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        self.0.message().await.map_err(|status| words(&status))
+    }
+}
+
+/// As Go prints it.
+fn words(status: &Status) -> String {
+    format!("rpc error: code = {:?} desc = {}", status.code(), status.message())
+}
+
+/// Messages as they are.
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, message: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&message);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let mut message = vec![0; buffer.remaining()];
+        buffer.copy_to_slice(&mut message);
+        Ok(Some(message))
+    }
+}
