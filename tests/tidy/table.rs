@@ -47,7 +47,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "cri_server",
         ],
     ),
-    (7, &["config", "kubelet", "cli", "init"]),
+    (7, &["config", "kubelet", "cli", "init", "upgrade"]),
     (8, &["main"]),
 ];
 
@@ -88,7 +88,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
     ("http_body_util", &["runtime::cri", "handler", "server", "localapi", "cli", "streaming", "cri_server"]),
     ("hyper", &["runtime::cri", "handler", "server", "localapi", "cli", "streaming", "cri_server"]),
     ("hyper_util", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
-    ("lexopt", &["config", "cli", "init", "main"]),
+    ("lexopt", &["config", "cli", "init", "upgrade", "main"]),
     ("minisign_verify", &["source::signature"]),
     ("nix", &["sys"]),
     ("prost", &["proto", "runtime::cri", "runtime::convert", "cri_server"]),
