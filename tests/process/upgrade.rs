@@ -256,7 +256,7 @@ fn a_program_that_never_becomes_an_agent_is_given_up() {
     let old = fs::read(&node.program).unwrap();
     for hangs in [false, true] {
         let broken = node.broken(hangs);
-        let (code, answer, all) = node.upgrade(&[&text(&broken), "--allow-unsigned", "--timeout", "5s"]);
+        let (code, answer, all) = node.upgrade(&[&text(&broken), "--allow-unsigned", "--timeout", "15s"]);
         assert_eq!((code, answer["phase"].as_str()), (Some(3), Some("RolledBack")), "hangs: {hangs}: {all}");
         assert!(answer["reason"].as_str().unwrap_or_default().contains("not"), "{all}");
         assert!(fs::read(&node.program).unwrap() == old && node.runs(&node.program));
