@@ -36,6 +36,7 @@ use serde::Serialize;
 
 pub use args::UsageError;
 pub use client::ClientError;
+pub(crate) use client::fetch_report;
 
 use crate::localapi::age;
 use crate::logging::chain;

@@ -60,3 +60,4 @@ pub mod cli;
 pub mod config;
 pub mod init;
 pub mod kubelet;
+pub mod upgrade;

@@ -14,6 +14,7 @@ use edge_agent::kubelet::setup::{self, DaemonEnvironment, Finished};
 use edge_agent::logging::{self, LogConfig, LogFormat};
 use edge_agent::rt;
 use edge_agent::runtime::embedded;
+use edge_agent::upgrade;
 
 const FAILED: u8 = 1;
 
@@ -67,6 +68,7 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
     };
     match command {
         "preflight" | "init" | "reset" => init::run(command, &arguments, environment),
+        "upgrade" => upgrade::run(&arguments, environment),
         _ => cli::run(command, &arguments, environment),
     }
 }

@@ -35,6 +35,7 @@ pub mod status;
 pub mod target;
 pub mod termination;
 pub mod termination_message;
+pub mod upgrade;
 pub mod users;
 pub mod validation;
 pub mod volumes;

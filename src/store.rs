@@ -20,6 +20,7 @@ mod rows;
 mod schema;
 mod seal;
 mod trial;
+pub mod upgrade;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -94,6 +95,12 @@ pub enum WriteMoment {
 
 /// Asked at both moments of each write; false: the agent is dead, and whoever waits for the write waits for good.
 pub type WriteGate = Box<dyn Fn(WriteMoment) -> bool>;
+
+/// The schema of the file: the newest that this program knows, and the oldest whose programs can work with what it leaves.
+#[must_use]
+pub fn schema_versions() -> (i64, i64) {
+    (schema::known_version(), schema::READABLE_BY)
+}
 
 type Job = Box<dyn FnOnce(&mut Db) + Send>;
 

@@ -18,4 +18,5 @@ mod runtime;
 mod security;
 mod serving;
 mod sources;
+mod upgrade;
 mod views;

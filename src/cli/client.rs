@@ -100,7 +100,7 @@ pub enum ClientError {
 }
 
 /// Asks for a report.
-pub(super) async fn fetch_report(path: &Path, detail: ObjectDetail) -> Result<AgentReport, ClientError> {
+pub(crate) async fn fetch_report(path: &Path, detail: ObjectDetail) -> Result<AgentReport, ClientError> {
     let resource = match detail.as_query() {
         "" => "/agent/v1/status".to_owned(),
         query => format!("/agent/v1/status?{query}"),

@@ -6,6 +6,7 @@ use super::args::{Command, Options, Output, UsageError};
 use super::findings::{Finding, findings};
 use super::get::pod_rows;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
+use crate::reconcile::upgrade::{Phase, summary};
 use crate::server::report::{AgentMode, ObjectCounts, SourceState};
 use crate::server::{AgentReport, ObjectDetail};
 use crate::types::Timestamp;
@@ -121,6 +122,13 @@ fn head(report: &AgentReport, now: Timestamp) -> String {
         ["Runtime:", &runtime_line],
         ["Store:", &report.store.path],
     ];
+    let root_dir = std::path::Path::new(&report.store.path).parent();
+    let upgrade =
+        root_dir.and_then(crate::store::upgrade::read).filter(|record| record.phase != Phase::Upgraded);
+    let upgrade = upgrade.map(|record| summary(&record));
+    if let Some(line) = &upgrade {
+        rows.push(["Upgrade:", line]);
+    }
     if *counts != ObjectCounts::default() {
         rows.push(["Objects:", &objects]);
     }

@@ -544,6 +544,7 @@ fn every_command_that_the_program_knows_has_a_help_of_its_own() {
         let arguments = ["--help".to_owned()];
         let code = match *command {
             "preflight" | "init" | "reset" => crate::init::run(command, &arguments, environment),
+            "upgrade" => crate::upgrade::run(&arguments, environment),
             _ => run(command, &arguments, environment),
         };
         assert_eq!(code, EXIT_OK, "{command}");

@@ -27,6 +27,7 @@ pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("preflight", "what of this machine is in the way of running pods, and what helps"),
     ("init", "set this machine up: certificates, kubeconfig, configuration, service"),
     ("reset", "undo that: pods, state, what init wrote"),
+    ("upgrade", "another program in the agent's place, and the old one back when it does not do"),
     ("status", "what runs, what is wrong, and why"),
     ("get", "pods, ConfigMaps, Secrets, claims, events, nodes as a table"),
     ("describe", "everything about one of them"),

@@ -43,7 +43,7 @@ pub(super) const PHASES: &[Phase] = &[
 ];
 
 /// What of the root directory is the agent's; everything else is somebody's.
-const STATE: [&str; 4] = ["pods", "runtime", "pki", "config.yaml"];
+const STATE: [&str; 6] = ["pods", "runtime", "pki", "config.yaml", "upgrade", "upgrade.lock"];
 
 /// Whether a file is as `init` wrote it.
 type IsOurs<'a> = &'a dyn Fn(&str) -> bool;

@@ -10,9 +10,13 @@ use std::path::{Path, PathBuf};
 
 use crate::clock::Clock;
 use crate::config::Resolved;
+use crate::events::{EventRecorder, EventType};
 use crate::kubelet::earlier;
 use crate::logging::chain;
-use crate::store::{BadKey, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta};
+use crate::reconcile::upgrade::{Phase, summary};
+use crate::store::{
+    BadKey, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta, upgrade,
+};
 
 /// The systemd credential that holds the key.
 pub const CREDENTIAL: &str = "agent-store-key";
@@ -104,6 +108,19 @@ pub(super) async fn remember_node(resolved: &Resolved, store: &StoreHandle, load
     if let Err(error) = store.put_meta(meta::NODE_NAME, Some(&resolved.node_name)).await {
         log::warn!(key = meta::NODE_NAME, err:% = error; "Failed to write to the store");
     }
+}
+
+/// Says on the node what an upgrade of this program is about. Its end is told by `agent upgrade status`: the agent that is on trial
+/// is not who judges.
+pub(super) fn tell_upgrade(root_dir: &Path, events: &EventRecorder) {
+    let Some(record) = upgrade::read(root_dir).filter(|record| !record.phase.is_settled()) else { return };
+    let own = upgrade::digest(Path::new("/proc/self/exe")).unwrap_or_default();
+    let (event_type, reason) = match record.phase {
+        Phase::Trial if own == record.to.digest => (EventType::Normal, "AgentUpgraded"),
+        Phase::RollingBack if own == record.from.digest => (EventType::Warning, "AgentUpgradeRolledBack"),
+        _ => return,
+    };
+    events.node_event(event_type, reason, &summary(&record));
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::events::EventRecorder;
 use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
 use crate::http::{HttpClient, HttpError, shown_url};
 use crate::image::{ImageConfig, ImagePuller};
-use crate::kubelet::memory::{object_trouble, open_store, remember_node, store_key};
+use crate::kubelet::memory::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
 use crate::kubelet::node_facts::{node_facts, node_ips};
 use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
@@ -347,6 +347,7 @@ impl<R: Runtime> House<R> {
         remember_node(resolved, &store, &loaded).await;
         let earlier = store.events().await.unwrap_or_default();
         let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
+        tell_upgrade(root, &events);
         let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone()));
         let runtime_name = Rc::new(RefCell::default());
         let identity = Identity {

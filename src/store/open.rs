@@ -131,10 +131,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     ensure_file(path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).doing("open the store")?;
-    let found = schema::version(&connection)?;
-    if found > schema::known_version() {
-        return Err(StoreError::TooNew { path: path.to_owned(), found, known: schema::known_version() });
-    }
+    schema::check(&connection, path)?;
     quick_check(&connection)?;
     configure(&connection)?;
     schema::migrate(&mut connection).map_err(shape_error)?;

@@ -49,11 +49,7 @@ impl ReadOnlyStore {
         }
         .doing("open the store")?;
         connection.busy_timeout(BUSY_TIMEOUT).doing("set the busy timeout")?;
-        let found = schema::version(&connection)?;
-        if found > schema::known_version() {
-            return Err(StoreError::TooNew { path: path.to_owned(), found, known: schema::known_version() });
-        }
-        if found == 0 {
+        if schema::check(&connection, path)? == 0 {
             return Err(StoreError::Missing { path: path.to_owned() });
         }
         Ok(Self { connection })

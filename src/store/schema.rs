@@ -3,6 +3,8 @@
 //! Owns table and column names' birth. Never edit a migration that was released, never drop a column that an older
 //! release reads.
 
+use std::path::Path;
+
 use rusqlite::Connection;
 
 use super::error::{Doing, StoreError};
@@ -119,6 +121,11 @@ const SHAPE: &[&str] = &[
     "SELECT source, parts_left, key_id, record FROM trial",
 ];
 
+/// The oldest version whose programs can work with what this one leaves in the file: `PRAGMA application_id`, where that is not 0,
+/// says the same of any file. A migration that only adds tables need not raise it; one that changes a table that is there must.
+/// `agent upgrade` takes no program that leaves nothing to go back to.
+pub(crate) const READABLE_BY: i64 = 3;
+
 /// The newest version this program knows.
 pub(crate) fn known_version() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
@@ -127,6 +134,18 @@ pub(crate) fn known_version() -> i64 {
 /// The version of a file; zero when it is fresh.
 pub(crate) fn version(connection: &Connection) -> Result<i64, StoreError> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0)).doing("read the schema version")
+}
+
+/// Whether this program can work with a file: one that is newer says whether it may.
+pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
+    let (found, known) = (version(connection)?, known_version());
+    let readable_by: i64 = connection
+        .query_row("PRAGMA application_id", [], |row| row.get(0))
+        .doing("read who may use the store")?;
+    if found > known && !(1..=known).contains(&readable_by) {
+        return Err(StoreError::TooNew { path: path.to_owned(), found, known });
+    }
+    Ok(found)
 }
 
 /// Brings a file up to the newest version, all of it in one transaction. The caller has refused newer files.
@@ -140,7 +159,10 @@ pub(crate) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
         transaction.execute_batch(statement).doing("migrate the store")?;
     }
     transaction
-        .execute_batch(&format!("PRAGMA user_version = {}", known_version()))
+        .execute_batch(&format!(
+            "PRAGMA application_id = {READABLE_BY}; PRAGMA user_version = {}",
+            known_version()
+        ))
         .doing("write the schema version")?;
     transaction.commit().doing("commit the migration")
 }

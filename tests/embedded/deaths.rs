@@ -23,6 +23,39 @@ fn a_killed_agent_leaves_pods_alone_and_the_next_one_takes_them_over() {
 }
 
 #[test]
+fn a_pod_whose_monitor_speaks_another_language_is_made_anew_once_and_one_of_an_older_release_stays() {
+    let mut node = Node::new();
+    node.apply(&pod("quiet"));
+    node.agent.start();
+    node.agent.wait_for_phase("quiet", "Running");
+    let (first, sandbox) = (node.one_running_other_than(""), node.sandbox());
+    let record = node.runtime.state_dir().join("sandboxes").join(&sandbox.id).join("sandbox.json");
+    let change = |how: &dyn Fn(&mut serde_json::Map<String, Value>)| {
+        let text = fs::read_to_string(&record).expect("a sandbox has a record");
+        let mut value: Value = serde_json::from_str(&text).expect("which is JSON");
+        how(value.as_object_mut().expect("with fields"));
+        fs::write(&record, value.to_string()).expect("write the record");
+    };
+    // Written before there was such a field.
+    node.agent.kill9();
+    change(&|fields| assert_eq!(fields.remove("monitor_protocol"), Some(json!(1))));
+    node.agent.start();
+    node.agent.wait_for_phase("quiet", "Running");
+    assert_eq!(node.running(), [first.clone()]);
+    node.agent.kill9();
+    change(&|fields| drop(fields.insert("monitor_protocol".to_owned(), json!(99))));
+    node.agent.start();
+    let second = node.one_running_other_than(&first.id);
+    assert!(node.agent.log().contains("it speaks another version of the protocol"));
+    node.agent.kill9();
+    node.agent.start();
+    node.agent.wait_for_phase("quiet", "Running");
+    assert_eq!(node.running(), [second]);
+    node.agent.remove_manifest("quiet.yaml");
+    node.nothing_is_left();
+}
+
+#[test]
 fn a_killed_monitor_takes_its_containers_along_and_the_pod_is_made_anew() {
     let mut node = Node::new();
     node.apply(&pod("orphan"));

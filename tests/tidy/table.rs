@@ -50,7 +50,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "device_plugins",
         ],
     ),
-    (7, &["config", "kubelet", "cli", "init"]),
+    (7, &["config", "kubelet", "cli", "init", "upgrade"]),
     (8, &["main"]),
 ];
 
@@ -103,7 +103,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         ],
     ),
     ("hyper_util", &["runtime::cri", "handler", "server", "cli", "streaming", "cri_server"]),
-    ("lexopt", &["config", "cli", "init", "main"]),
+    ("lexopt", &["config", "cli", "init", "upgrade", "main"]),
     ("minisign_verify", &["source::signature"]),
     ("nix", &["sys"]),
     ("prost", &["proto", "runtime::cri", "runtime::convert", "devices", "cri_server", "device_plugins"]),

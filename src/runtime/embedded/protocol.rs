@@ -7,8 +7,11 @@
 
 use crate::types::Timestamp;
 
-/// First byte of every request; both sides refuse another one.
+/// First byte of every request; both sides refuse another one. Monitors live as long as their pods, over upgrades of the agent: a
+/// release that changes it speaks the one before, too ([`OLDEST`]), or the pods that run are made anew.
 pub const VERSION: u8 = 1;
+/// The oldest that this release speaks.
+pub const OLDEST: u8 = 1;
 /// No message is longer.
 pub const MAX_MESSAGE: usize = 4096;
 

@@ -23,13 +23,45 @@ fn a_newer_file_is_refused_and_left_alone() {
     let directory = Directory::new();
     drop(open_inline(&directory.db()));
     let connection = Connection::open(directory.db()).unwrap();
-    connection.execute_batch("PRAGMA user_version = 99").unwrap();
+    connection.execute_batch("PRAGMA application_id = 0; PRAGMA user_version = 99").unwrap();
     drop(connection);
     let error = StoreHandle::open(&directory.db(), options(Mode::Inline)).err().unwrap();
     assert!(matches!(error, StoreError::TooNew { found: 99, .. }), "{error:?}");
     assert!(error.to_string().contains("newer agent"), "{error}");
     assert!(matches!(ReadOnlyStore::open(&directory.db()), Err(StoreError::TooNew { .. })));
     assert!(!directory.names().iter().any(|name| name.contains("damaged")));
+}
+
+#[test]
+fn a_newer_file_that_says_that_we_may_is_worked_with_and_stays_newer() {
+    let directory = Directory::new();
+    let (store, _) = open_inline(&directory.db());
+    run(store.commit_source(PodSource::File, &[pod("a", "1")], &[], None)).unwrap();
+    drop(store);
+    let connection = Connection::open(directory.db()).unwrap();
+    let pragma = |name: &str| -> i64 {
+        connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!(
+        (pragma("application_id"), pragma("user_version")),
+        (schema::READABLE_BY, schema::known_version())
+    );
+    // A release of tomorrow: one more table, and none that is there was changed.
+    let tomorrow = schema::known_version() + 1;
+    let statement = format!("CREATE TABLE moon (phase TEXT); PRAGMA user_version = {tomorrow}");
+    connection.execute_batch(&statement).unwrap();
+    let (store, report) = open_inline(&directory.db());
+    assert!(report.damaged.is_none() && !report.created, "{report:?}");
+    run(store.commit_source(PodSource::File, &[pod("a", "1"), pod("b", "2")], &[], None)).unwrap();
+    run(store.put_meta("x", Some("y"))).unwrap();
+    assert_eq!(run(store.load()).unwrap().desired[0].pods.len(), 2);
+    drop(store);
+    assert!(ReadOnlyStore::open(&directory.db()).unwrap().load().is_ok());
+    assert_eq!(pragma("user_version"), tomorrow);
+    // The day after, a table that is there has changed.
+    connection.execute_batch(&format!("PRAGMA application_id = {tomorrow}")).unwrap();
+    let error = StoreHandle::open(&directory.db(), options(Mode::Inline)).err().unwrap();
+    assert!(matches!(error, StoreError::TooNew { .. }), "{error:?}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::super::layout::{ContainerDir, SandboxDir};
-use super::super::protocol::{Exited, Started};
+use super::super::protocol::{self, Exited, Started};
 use crate::api::decode::decode;
 use crate::observed::ObservedUser;
 use crate::runtime::{ContainerConfig, SandboxConfig};
@@ -48,6 +48,8 @@ pub struct SandboxRecord {
     pub cgroup: String,
     /// The monitor's cgroup, a directory per hierarchy.
     pub cgroups: Vec<PathBuf>,
+    /// Version of [`super::super::protocol`] that its monitor speaks; 0 in records of before this was written down, and means 1.
+    pub monitor_protocol: u8,
     /// Init process of a PID namespace that the pod's containers share; 0 without one.
     pub pod_init: i32,
     /// What it was made from.
@@ -157,6 +159,12 @@ impl RecordError {
 }
 
 impl SandboxRecord {
+    /// Its monitor can be spoken to.
+    #[must_use]
+    pub fn is_understood(&self) -> bool {
+        (protocol::OLDEST..=protocol::VERSION).contains(&self.monitor_protocol.max(1))
+    }
+
     /// Writes it to its place.
     ///
     /// # Errors

@@ -133,15 +133,19 @@ async fn take_in(shared: &Rc<Shared>, found: Found) {
         watch::monitor_gone(shared, &id);
         return;
     };
-    match monitors::watch(&dir).await {
-        Ok(listening) => watch::begin(shared, id, listening),
-        Err(failure) => {
-            log::warn!(sandbox:% = id, pid = process.pid, err = failure.message; "A pod's monitor does not answer, killing it");
-            process.kill();
-            let _ = monitors::until_gone(process, super::sandbox::KILL_PATIENCE).await;
-            watch::monitor_gone(shared, &id);
+    // Nobody could stop such a pod, nor hear of its end: it is made anew, by this agent. `agent upgrade` refuses what would come here.
+    let failure = if record.is_some_and(|record| !record.is_understood()) {
+        "it speaks another version of the protocol".to_owned()
+    } else {
+        match monitors::watch(&dir).await {
+            Ok(listening) => return watch::begin(shared, id, listening),
+            Err(failure) => failure.message,
         }
-    }
+    };
+    log::warn!(sandbox:% = id, pid = process.pid, err = failure; "A pod's monitor does not answer, killing it");
+    process.kill();
+    let _ = monitors::until_gone(process, super::sandbox::KILL_PATIENCE).await;
+    watch::monitor_gone(shared, &id);
 }
 
 async fn take_in_container(shared: &Rc<Shared>, sandbox: &SandboxId, found: FoundContainer) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 use super::super::layout::SandboxDir;
-use super::super::oci;
+use super::super::{oci, protocol};
 use super::api::EventKind;
 use super::networking::{attach, detach, netns_of};
 use super::processes::{self, Process};
@@ -84,6 +84,7 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
         id: id.clone(),
         created_at: shared.state.borrow().sandboxes.get(id).map_or(0, |made| made.created_at.as_nanos()),
         config: config.clone(),
+        monitor_protocol: protocol::VERSION,
         ..SandboxRecord::default()
     };
     let mut record = {

@@ -1,0 +1,92 @@
+//! The record of the last upgrade of the agent's program, a small file beside the store: who reads it may be of another release
+//! than who wrote it, and there may be no store that either can open.
+//!
+//! Owns its name, and that it is on the disk when a call returns. Must not know what is done with it.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::reconcile::upgrade::Record;
+use crate::sys::durable;
+
+/// Beside the store. Mode 0600: it names containers.
+pub const FILE_NAME: &str = "upgrade";
+const MODE: u32 = 0o600;
+
+/// The record's file.
+#[must_use]
+pub fn file(root_dir: &Path) -> PathBuf {
+    root_dir.join(FILE_NAME)
+}
+
+/// The record, if there is one that can be read.
+#[must_use]
+pub fn read(root_dir: &Path) -> Option<Record> {
+    Record::parse(&fs::read_to_string(file(root_dir)).ok()?)
+}
+
+/// Writes it, durably, unless it says so already.
+///
+/// # Errors
+/// The kernel's answer; the old one is there then.
+pub fn write(root_dir: &Path, record: &Record) -> io::Result<()> {
+    let (path, text) = (file(root_dir), record.to_text());
+    if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
+        return Ok(());
+    }
+    durable::write_durably(&path, text.as_bytes(), MODE)
+}
+
+/// SHA-256 of a file, in hex.
+///
+/// # Errors
+/// It cannot be read.
+pub fn digest(path: &Path) -> io::Result<String> {
+    let (mut file, mut hasher, mut piece) = (File::open(path)?, Sha256::new(), vec![0; 64 << 10]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hex(&hasher.finalize())),
+            length => hasher.update(&piece[..length]),
+        }
+    }
+}
+
+/// SHA-256 of bytes, in hex.
+#[must_use]
+pub fn digest_of(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .map(|digit| char::from(DIGITS[usize::from(digit)]))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::upgrade::Phase;
+
+    #[test]
+    fn what_was_written_is_read_and_a_torn_or_foreign_file_is_none() {
+        let directory = std::env::temp_dir().join(format!("agent-upgrade-record-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        assert_eq!(read(&directory), None);
+        let record = Record { phase: Phase::Upgraded, watches: 2, ..Record::default() };
+        write(&directory, &record).unwrap();
+        assert_eq!(read(&directory), Some(record));
+        fs::write(file(&directory), "watches 3\n").unwrap();
+        assert_eq!(read(&directory), None);
+        fs::write(file(&directory), "abc").unwrap();
+        let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!((digest(&file(&directory)).unwrap().as_str(), digest_of(b"abc").as_str()), (known, known));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}
