@@ -17,5 +17,6 @@ mod runonce;
 mod runtime;
 mod security;
 mod serving;
+mod shutdown;
 mod sources;
 mod views;

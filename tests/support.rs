@@ -4,6 +4,7 @@ pub mod agent;
 pub mod api;
 pub mod containerd;
 pub mod embedded;
+pub mod fake_bus;
 pub mod fake_cri;
 pub mod http_server;
 pub mod image;
