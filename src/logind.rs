@@ -164,7 +164,10 @@ fn write_drop_in(path: &Path, delay: Duration) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     // Rounded up: logind counts whole seconds here as well as anywhere.
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
-    std::fs::write(path, format!("# By the agent, for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec={seconds}\n"))
+    std::fs::write(
+        path,
+        format!("# By the agent, for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec={seconds}\n"),
+    )
 }
 
 fn longest_delay(bus: &mut Connection) -> Result<Duration, DbusError> {
@@ -188,7 +191,8 @@ fn property(
 #[must_use]
 pub fn machine_goes_down(bus_address: Option<&str>) -> bool {
     let user = node::user_id();
-    let direct = || Connection::direct(Path::new(SYSTEMD_SOCKET), user).ok().filter(|_| bus_address.is_none());
+    let direct =
+        || Connection::direct(Path::new(SYSTEMD_SOCKET), user).ok().filter(|_| bus_address.is_none());
     let connection = direct().map_or_else(|| Connection::bus(&bus_socket(bus_address), user), Ok);
     let state = connection.and_then(|mut systemd| {
         let peer = Peer { interface: PROPERTIES, ..SYSTEMD };

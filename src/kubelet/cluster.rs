@@ -135,7 +135,8 @@ fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition 
         let unknown = || "container runtime status check may not have completed yet".to_owned();
         ("KubeletNotReady", why.unwrap_or_else(unknown))
     };
-    let since = shutdown.map_or(Timestamp::default(), |(_, since)| since).max(runtime.since.unwrap_or(started));
+    let since =
+        shutdown.map_or(Timestamp::default(), |(_, since)| since).max(runtime.since.unwrap_or(started));
     Condition { kind: "Ready", holds, reason: reason.to_owned(), message, since }
 }
 

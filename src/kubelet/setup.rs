@@ -205,8 +205,7 @@ async fn run_with<R: Enter>(
     drop(update_sender);
     let (servers, node) = house.start_servers(resolved).await?;
     let logs = logs::start(resolved, &house.runtime, house.clock.clone());
-    let (kubelet, view, statuses) =
-        house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
+    let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let mut shutdown = watched.shutdown;
     let keeping = node.map(|node| {
         let needs = keeping::Needs {
@@ -220,13 +219,8 @@ async fn run_with<R: Enter>(
         };
         let pods = kubelet.workers.pressure();
         let watch = (watched.notifier, shutdown.clone());
-        let (ending, end) = keeping::end_with_machine(
-            resolved,
-            Rc::clone(&pods),
-            &needs,
-            watched.system_bus_address,
-            watch,
-        );
+        let (ending, end) =
+            keeping::end_with_machine(resolved, Rc::clone(&pods), &needs, watched.system_bus_address, watch);
         shutdown = end;
         keeping::start(resolved, pods, needs).into_iter().chain(ending)
     });

@@ -164,7 +164,11 @@ impl NodeShutdown {
         let parts = &self.parts;
         if parts.health.set_shutting_down(true, parts.clock.now()) {
             metrics::set(&START, &[], unix_seconds(&parts.clock));
-            parts.events.node_event(EventType::Normal, "Shutdown", "Shutdown manager detected shutdown event");
+            parts.events.node_event(
+                EventType::Normal,
+                "Shutdown",
+                "Shutdown manager detected shutdown event",
+            );
         }
         parts.pods.set_shutting_down(true);
         for turn in turns(periods, &parts.statuses.everybody()) {
@@ -211,4 +215,114 @@ fn seconds(seconds: i64) -> Duration {
 
 fn unix_seconds(clock: &Clock) -> f64 {
     Duration::from_nanos(u64::try_from(clock.now().as_nanos()).unwrap_or(0)).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::decode::decode;
+    use crate::reconcile::eviction::Pressure;
+    use crate::reconcile::node_shutdown::periods;
+    use crate::store::{Mode, OpenOptions, StoreHandle};
+    use crate::types::{PodUid, Timestamp};
+
+    /// Notes who is told what, and after how long; pods of this name never end.
+    struct Notes {
+        began: Instant,
+        told: RefCell<Vec<(String, i64, u64)>>,
+        kept: RefCell<Vec<Eviction>>,
+        is_down: Cell<bool>,
+    }
+
+    impl PodPressure for Notes {
+        fn evict(&self, uid: &PodUid, eviction: Eviction) {
+            assert!(eviction.is_shutdown && self.is_down.get());
+            self.told.borrow_mut().push((
+                uid.to_string(),
+                eviction.grace_seconds,
+                self.began.elapsed().as_secs(),
+            ));
+            if uid.as_str() == "stubborn" {
+                self.kept.borrow_mut().push(eviction);
+            }
+        }
+
+        fn set_pressure(&self, _: BTreeSet<Pressure>) {}
+
+        fn set_short_of_disk(&self, _: bool) {}
+
+        fn set_shutting_down(&self, is_shutting_down: bool) {
+            self.is_down.set(is_shutting_down);
+        }
+    }
+
+    fn bench(total_seconds: i64, critical_seconds: i64) -> (NodeShutdown, Rc<Notes>) {
+        let clock = Clock::manual(Timestamp::from_secs(1_795_190_400));
+        let options = OpenOptions { mode: Mode::Inline, ..OpenOptions::default() };
+        let store = StoreHandle::open_in_memory(options).unwrap();
+        let events = EventRecorder::new("n".into(), clock.clone(), store.clone(), vec![]);
+        let statuses = Rc::new(StatusManager::new(store, BTreeMap::new()));
+        for (name, priority) in [("stubborn", 0), ("quick", 0), ("vital", 2_000_000_000)] {
+            let raw = json!({
+                "metadata": {"name": name, "uid": name},
+                "spec": {"priority": priority, "containers": [{"name": "c"}]},
+            });
+            statuses.expect(&Rc::new(decode(raw).unwrap().object));
+        }
+        let notes = Rc::new(Notes {
+            began: Instant::now(),
+            told: RefCell::default(),
+            kept: RefCell::default(),
+            is_down: Cell::new(false),
+        });
+        let shutdown = NodeShutdown::new(ShutdownParts {
+            periods: periods(total_seconds, critical_seconds, &[]),
+            bus_address: None,
+            clock,
+            events,
+            statuses,
+            health: Rc::default(),
+            pods: Rc::<Notes>::clone(&notes),
+        });
+        (shutdown, notes)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_group_begins_when_the_last_has_ended_or_its_time_is_over() {
+        let (shutdown, notes) = bench(40, 10);
+        let (sender, mut news) = mpsc::unbounded_channel();
+        drop(sender);
+        shutdown.hear(News::Preparing(true), &mut news).await;
+        let told = notes.told.borrow().clone();
+        let expected = [("quick", 30, 0), ("stubborn", 30, 0), ("vital", 10, 30)];
+        assert_eq!(told, expected.map(|(name, grace, at)| (name.to_owned(), grace, at)));
+        assert_eq!(notes.began.elapsed().as_secs(), 30, "the last group did not wait");
+        assert!(shutdown.parts.health.shutting_down().is_some_and(|(is_down, _)| is_down));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_called_off_ends_no_further_group_and_runs_again() {
+        let (shutdown, notes) = bench(40, 10);
+        let (sender, mut news) = mpsc::unbounded_channel();
+        sender.send(News::Preparing(false)).unwrap();
+        shutdown.hear(News::Preparing(true), &mut news).await;
+        let told: Vec<String> = notes.told.borrow().iter().map(|(name, ..)| name.clone()).collect();
+        assert_eq!(told, ["quick", "stubborn"]);
+        assert!(!notes.is_down.get());
+        assert!(shutdown.parts.health.shutting_down().is_some_and(|(is_down, _)| !is_down));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_asked_for_a_grace_and_pods_get_a_short_one_that_systemd_is_told_of() {
+        let (shutdown, notes) = bench(0, 0);
+        let told = Cell::new(Duration::ZERO);
+        shutdown.end_with_machine(|by| told.set(by)).await;
+        assert_eq!(told.get(), Duration::from_secs(20));
+        let graces: Vec<i64> = notes.told.borrow().iter().map(|(_, grace, _)| *grace).collect();
+        assert_eq!(graces, [10, 10, 5]);
+    }
 }

@@ -400,10 +400,7 @@ impl<R: Runtime> Worker<R> {
         self.shared.deps.statuses.set(&self.pod, status);
         if plan.actions.is_empty() {
             self.on_event(PodWorkerEvent::NoLiveContainers).await;
-            if matches!(self.state, PodWorkerState::Finished { .. }) {
-                self.shared.deps.prober.remove(&self.uid);
-            }
-            self.ending = None;
+            self.ended_with_machine();
             return Next::Now;
         }
         if self.is_repeated(&plan) {

@@ -128,9 +128,10 @@ pub fn transition(
     match (state, event) {
         (In::WaitingForName, On::NameFree) | (In::Syncing, On::Desired) => (In::Syncing, vec![Do::Sync]),
         // Nothing to stop, but it left records.
-        (In::Finished { cause: EndCause::Completed | EndCause::Evicted | EndCause::Shutdown }, On::Removed { .. }) => {
-            (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }])
-        }
+        (
+            In::Finished { cause: EndCause::Completed | EndCause::Evicted | EndCause::Shutdown },
+            On::Removed { .. },
+        ) => (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }]),
         // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
         (In::Syncing | In::WaitingForName, On::Removed { grace_override }) => {
             terminating(grace_override.unwrap_or(spec_grace_seconds), EndCause::Removed)
@@ -148,10 +149,7 @@ pub fn transition(
         (In::Terminating { since, grace_seconds, cause: EndCause::Shutdown }, On::Resumed) => {
             (In::Terminating { since, grace_seconds, cause: EndCause::Replaced }, vec![])
         }
-        (
-            In::Terminating { since, grace_seconds, cause },
-            On::Removed { .. } | On::Shutdown { .. },
-        ) => {
+        (In::Terminating { since, grace_seconds, cause }, On::Removed { .. } | On::Shutdown { .. }) => {
             let (wish, cause) = match event {
                 On::Removed { grace_override } => (grace_override, EndCause::Removed),
                 On::Shutdown { grace_seconds } => (Some(grace_seconds), cause),

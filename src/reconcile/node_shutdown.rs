@@ -107,17 +107,12 @@ mod tests {
         Period { priority, seconds }
     }
 
-    fn shown(turns: &[Turn]) -> Vec<(i64, Vec<(&str, i64)>)> {
-        let pods = |turn: &'_ Turn| -> Vec<(String, i64)> {
-            turn.pods.iter().map(|(uid, grace)| (uid.to_string(), *grace)).collect()
+    /// `20: app 20, quick 2`
+    fn shown(turns: &[Turn]) -> Vec<String> {
+        let pods = |turn: &Turn| -> Vec<String> {
+            turn.pods.iter().map(|(uid, grace)| format!("{uid} {grace}")).collect()
         };
-        let all: Vec<(i64, Vec<(String, i64)>)> = turns.iter().map(|turn| (turn.seconds, pods(turn))).collect();
-        all.into_iter()
-            .map(|(seconds, pods)| {
-                let pods = pods.into_iter().map(|(uid, grace)| (&*uid.leak(), grace)).collect();
-                (seconds, pods)
-            })
-            .collect()
+        turns.iter().map(|turn| format!("{}: {}", turn.seconds, pods(turn).join(", "))).collect()
     }
 
     #[test]
@@ -140,10 +135,7 @@ mod tests {
             pod("quick", Some(7), 2),
             pod("below", Some(-9), 90),
         ];
-        assert_eq!(
-            shown(&turns(&periods, &pods)),
-            [(20, vec![("app", 20), ("below", 20), ("quick", 2)]), (10, vec![("node", 10)])]
-        );
+        assert_eq!(shown(&turns(&periods, &pods)), ["20: app 20, below 20, quick 2", "10: node 10"]);
     }
 
     #[test]
@@ -152,7 +144,7 @@ mod tests {
         let mut over = pod("over", Some(1_000), 9);
         "Succeeded".clone_into(&mut over.status.phase);
         let pods = [pod("a", Some(99_999), 9), pod("b", Some(5), 9), over];
-        assert_eq!(shown(&turns(&periods, &pods)), [(1, vec![("b", 1)]), (2, vec![("a", 2)])]);
+        assert_eq!(shown(&turns(&periods, &pods)), ["1: b 1", "2: a 2"]);
         assert!(turns(&[], &pods).is_empty());
     }
 }

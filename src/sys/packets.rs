@@ -217,7 +217,8 @@ pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// The kernel's answer.
 pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Result<bool> {
     let mut wanted = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let milliseconds = patience.map_or(-1, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
+    let milliseconds =
+        patience.map_or(-1, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
     loop {
         // SAFETY: one entry, which is ours.
         match unsafe { libc::poll(&raw mut wanted, 1, milliseconds) } {
@@ -260,9 +261,8 @@ fn receive_with(
     let space = unsafe { libc::CMSG_SPACE(room) as usize };
     let mut header = message(&mut vector, &mut control, space);
     // SAFETY: the kernel writes at most the two lengths given into memory that is ours.
-    let length = unsafe {
-        libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags | libc::MSG_CMSG_CLOEXEC)
-    };
+    let length =
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags | libc::MSG_CMSG_CLOEXEC) };
     let Ok(length) = usize::try_from(length) else { return Err(io::Error::last_os_error()) };
     descriptors.fill_with(|| None);
     // SAFETY: the kernel has filled in valid headers within `control`; every descriptor in them is new and ours alone.

@@ -85,7 +85,13 @@ impl FakeBus {
     /// logind says that the machine is about to go down, or not after all.
     pub fn prepare_for_shutdown(&mut self, begins: bool) {
         let body = u32::from(begins).to_le_bytes();
-        self.signal("/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", "b", &body);
+        self.signal(
+            "/org/freedesktop/login1",
+            "org.freedesktop.login1.Manager",
+            "PrepareForShutdown",
+            "b",
+            &body,
+        );
     }
 
     /// The bus says that there is another logind.

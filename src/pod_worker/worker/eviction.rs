@@ -53,6 +53,14 @@ impl<R: Runtime> Worker<R> {
         self.on_event(PodWorkerEvent::Shutdown { grace_seconds }).await;
     }
 
+    /// Nothing of the pod runs: whoever waits for that hears of it.
+    pub(super) fn ended_with_machine(&mut self) {
+        if matches!(self.state, PodWorkerState::Finished { .. }) {
+            self.shared.deps.prober.remove(&self.uid);
+        }
+        self.ending = None;
+    }
+
     /// The machine does not go down after all: the pod is what it was, and what ended runs again by its restart policy.
     pub(super) fn revive(&self) {
         let mut status = self.last_status();

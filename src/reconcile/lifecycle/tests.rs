@@ -190,7 +190,8 @@ fn a_pod_that_ends_with_the_machine_leaves_everything_and_runs_again_only_when_t
 
 #[test]
 fn a_machine_that_goes_down_makes_ends_sooner_and_never_other_ends() {
-    let going = |cause| PodWorkerState::Terminating { since: Timestamp::from_secs(40), grace_seconds: 30, cause };
+    let going =
+        |cause| PodWorkerState::Terminating { since: Timestamp::from_secs(40), grace_seconds: 30, cause };
     for cause in [EndCause::Removed, EndCause::Completed, EndCause::Evicted, EndCause::Replaced] {
         let (state, _) = at(going(cause), PodWorkerEvent::Shutdown { grace_seconds: 5 });
         let since = Timestamp::from_secs(50);

@@ -278,7 +278,13 @@ impl Monitor {
         let containers = self.containers.iter().filter_map(Container::deadline);
         let execs = self.execs.iter().filter_map(Exec::deadline);
         let killing = self.stopping.then(|| now + KILL_EVERY);
-        containers.chain(execs).chain(self.paused_until).chain(self.rest_at).chain(self.end_at).chain(killing).min()
+        containers
+            .chain(execs)
+            .chain(self.paused_until)
+            .chain(self.rest_at)
+            .chain(self.end_at)
+            .chain(killing)
+            .min()
     }
 
     fn keep_deadlines(&mut self, now: Instant) {
