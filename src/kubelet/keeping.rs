@@ -67,8 +67,7 @@ pub(super) fn end_with_machine<R>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,
     needs: &Needs<'_, R>,
-    bus_address: Option<String>,
-    (notifier, asked): (Rc<Notifier>, Shutdown),
+    (notifier, asked, bus_address): (Rc<Notifier>, Shutdown, Option<String>),
 ) -> ([JoinHandle<()>; 2], Shutdown) {
     let shutdown = Rc::new(NodeShutdown::new(ShutdownParts {
         periods: grace_periods(resolved),

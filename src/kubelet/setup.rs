@@ -166,8 +166,8 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let key_file = resolved.agent.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
-    let system_bus_address = environment.system_bus_address.clone();
-    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, system_bus_address };
+    let bus_address = environment.system_bus_address.clone();
+    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, bus_address };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
@@ -190,7 +190,7 @@ struct Watched {
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
-    system_bus_address: Option<String>,
+    bus_address: Option<String>,
 }
 
 async fn run_with<R: Enter>(
@@ -218,10 +218,9 @@ async fn run_with<R: Enter>(
             clock: &house.clock,
         };
         let pods = kubelet.workers.pressure();
-        let watch = (watched.notifier, shutdown.clone());
-        let (ending, end) =
-            keeping::end_with_machine(resolved, Rc::clone(&pods), &needs, watched.system_bus_address, watch);
-        shutdown = end;
+        let ends = (watched.notifier, shutdown.clone(), watched.bus_address);
+        let ending;
+        (ending, shutdown) = keeping::end_with_machine(resolved, Rc::clone(&pods), &needs, ends);
         keeping::start(resolved, pods, needs).into_iter().chain(ending)
     });
     let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
