@@ -92,8 +92,8 @@ fn scope(unit: &str, slice: &str, processes: &[u32]) -> Vec<(&'static str, Value
 
 /// The service of systemd that a process is in, from its `/proc/PID/cgroup`.
 fn own_service(cgroups: &str) -> Option<String> {
-    let parts = cgroups.lines().flat_map(|line| line.split('/'));
-    parts.filter(|part| part.ends_with(".service")).next_back().map(str::to_owned)
+    let mut parts = cgroups.lines().flat_map(|line| line.split('/'));
+    parts.rfind(|part| part.ends_with(".service")).map(str::to_owned)
 }
 
 fn connect() -> Result<Connection, DbusError> {
