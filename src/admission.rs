@@ -159,6 +159,13 @@ impl Admission {
         self.change_node(&mut state, node)
     }
 
+    /// Whether the machine goes down. Returns those that waited and should look again.
+    pub fn set_shutting_down(&self, is_shutting_down: bool) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts { is_shutting_down, ..state.node.clone() };
+        self.change_node(&mut state, node)
+    }
+
     /// The pod has a place, running or about to.
     #[must_use]
     pub fn holds(&self, uid: &PodUid) -> bool {

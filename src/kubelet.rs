@@ -78,7 +78,7 @@ pub struct Kubelet<R> {
     /// Tells the time.
     pub clock: Clock,
     /// systemd, and how often it wants to hear of us.
-    pub notifier: Notifier,
+    pub notifier: Rc<Notifier>,
     /// Half the watchdog's period.
     pub watchdog: Option<Duration>,
 }

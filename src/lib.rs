@@ -28,6 +28,7 @@ pub mod sys;
 pub mod cgroup;
 pub mod dbus;
 pub mod http;
+pub mod logind;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod admission;

@@ -33,14 +33,16 @@ pub struct Letters {
     pub device: bool,
 }
 
-/// The order to end a pod because the node is short of something.
+/// The order to end a pod because the node is short of something or goes down.
 #[derive(Debug)]
 pub struct Eviction {
+    /// The machine goes down; the pod is to run again afterwards.
+    pub is_shutdown: bool,
     /// What the pod's status and its event say.
     pub message: String,
     /// Seconds the pod gets.
     pub grace_seconds: i64,
-    /// Dropped when all that the pod held is free, or when it does not go.
+    /// Dropped when all that the pod held is free, or when it does not go; at a shutdown when nothing of it runs any more.
     pub done: oneshot::Sender<()>,
 }
 

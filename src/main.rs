@@ -93,6 +93,7 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
         notify_socket: std::env::var("NOTIFY_SOCKET").ok(),
         watchdog_usec: std::env::var("WATCHDOG_USEC").ok(),
         watchdog_pid: std::env::var("WATCHDOG_PID").ok(),
+        system_bus_address: std::env::var("DBUS_SYSTEM_BUS_ADDRESS").ok(),
         credentials_directory: std::env::var_os("CREDENTIALS_DIRECTORY").map(Into::into),
     };
     match rt::run(setup::run(resolved, &environment)) {

@@ -11,12 +11,14 @@
 //! | `images` | images that go |
 //! | `oom` | the kernel's log |
 //! | `pods` | pods that go |
+//! | `shutdown` | the machine's end |
 //! | `usage` | what pods use, in the words of decisions |
 
 pub mod health;
 mod images;
 pub mod oom;
 mod pods;
+pub mod shutdown;
 mod usage;
 
 use std::collections::BTreeSet;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::api::pod::{Pod, PodStatus};
 use crate::metrics::{self, Family};
+use crate::reconcile::node_shutdown::is_of_shutdown;
 use crate::reconcile::status::same_meaning;
 use crate::store::StoreHandle;
 use crate::types::PodUid;
@@ -88,7 +89,7 @@ impl StatusManager {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Publishes a status. Writes to the store only what means something new.
+    /// Publishes a status. Writes to the store only what means something new, and nothing of a machine that goes down.
     pub fn set(&self, pod: &Rc<Pod>, status: PodStatus) {
         let uid = &pod.metadata.uid;
         let last = self.last(uid);
@@ -101,7 +102,7 @@ impl StatusManager {
             metrics::observe(&START_DURATION, &[], seen.elapsed());
         }
         let entry = Entry { pod: Rc::clone(pod), status, seen };
-        if news {
+        if news && !is_of_shutdown(&entry.status) {
             self.store.put_status(uid, &entry.status);
         }
         self.remembered.borrow_mut().remove(uid);

@@ -17,6 +17,7 @@ mod runonce;
 mod runtime;
 mod security;
 mod serving;
+mod shutdown;
 mod sources;
 mod upgrade;
 mod views;

@@ -5,6 +5,7 @@ pub mod api;
 pub mod containerd;
 pub mod device_plugin;
 pub mod embedded;
+pub mod fake_bus;
 pub mod fake_cri;
 pub mod http_server;
 pub mod image;

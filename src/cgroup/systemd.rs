@@ -21,6 +21,8 @@ const MANAGER: Peer<'static> = Peer {
 };
 /// Microseconds.
 const DEFAULT_PERIOD: i64 = 100_000;
+/// Microseconds for a scope to stop before systemd kills what is in it: longer than its monitor takes to do that.
+const STOP_PATIENCE: u64 = 15_000_000;
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
@@ -60,8 +62,12 @@ pub(super) fn stop(unit: &str) -> Result<(), DbusError> {
 
 /// Makes a scope with its first processes in it. What is in it then is its owner's to divide.
 pub(super) fn start_scope(unit: &str, slice: &str, processes: &[u32]) -> Result<(), DbusError> {
-    let body =
-        Body::default().text(unit).text("replace").properties(&scope(unit, slice, processes)).no_units();
+    let mut all = scope(unit, slice, processes);
+    // At the machine's end the agent goes first: it ends pods with their hooks and in order, and starts nothing anew.
+    if let Some(own) = own_service(&std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default()) {
+        all.push(("Before", Value::Texts(vec![own])));
+    }
+    let body = Body::default().text(unit).text("replace").properties(&all).no_units();
     run_job(&mut connect()?, "StartTransientUnit", &body)
 }
 
@@ -79,8 +85,15 @@ fn scope(unit: &str, slice: &str, processes: &[u32]) -> Vec<(&'static str, Value
     for accounting in ["MemoryAccounting", "CPUAccounting", "TasksAccounting"] {
         all.push((accounting, Value::Flag(true)));
     }
-    all.push(("DefaultDependencies", Value::Flag(false)));
+    // With the default dependencies it is stopped before the machine goes down, instead of being in the way of the last steps.
+    all.push(("TimeoutStopUSec", Value::Number(STOP_PATIENCE)));
     all
+}
+
+/// The service of systemd that a process is in, from its `/proc/PID/cgroup`.
+fn own_service(cgroups: &str) -> Option<String> {
+    let mut parts = cgroups.lines().flat_map(|line| line.split('/'));
+    parts.rfind(|part| part.ends_with(".service")).map(str::to_owned)
 }
 
 fn connect() -> Result<Connection, DbusError> {
@@ -227,6 +240,21 @@ mod tests {
         assert!(all.contains(&("PIDs", Value::Numbers32(vec![4711, 4712]))));
         assert!(all.contains(&("Delegate", Value::Flag(true))));
         assert!(all.contains(&("TasksMax", Value::Number(u64::MAX))));
+        assert!(all.contains(&("TimeoutStopUSec", Value::Number(15_000_000))));
+        assert!(all.iter().all(|(name, _)| *name != "DefaultDependencies"), "{all:?}");
+    }
+
+    #[test]
+    fn the_agents_own_service_is_found_in_either_version() {
+        for (cgroups, service) in [
+            ("0::/system.slice/agent.service\n", Some("agent.service")),
+            ("0::/system.slice/agent.service/inner\n", Some("agent.service")),
+            ("3:cpu:/\n1:name=systemd:/system.slice/x.service\n", Some("x.service")),
+            ("0::/user.slice/user-0.slice/session-1.scope\n", None),
+            ("", None),
+        ] {
+            assert_eq!(own_service(cgroups).as_deref(), service, "{cgroups:?}");
+        }
     }
 
     #[test]

@@ -184,9 +184,9 @@ pub(super) static FIELDS: &[Field] = &[
     f("localStorageCapacityIsolation", "local-storage-capacity-isolation", Bool, "true", P | A),
     f("seccompDefault", "", Bool, "false", P | A),
     f("allowedUnsafeSysctls", "allowed-unsafe-sysctls", List, "", A),
-    f("shutdownGracePeriod", "", Duration, "0s", 0),
-    f("shutdownGracePeriodCriticalPods", "", Duration, "0s", 0),
-    f("shutdownGracePeriodByPodPriority", "", Objects, UNSET, 0),
+    f("shutdownGracePeriod", "", Duration, "0s", A),
+    f("shutdownGracePeriodCriticalPods", "", Duration, "0s", A),
+    f("shutdownGracePeriodByPodPriority", "", Objects, UNSET, A),
     f("runOnce", "runonce", Bool, "false", A | K),
     f("userNamespaces.idsPerPod", "", Int64, UNSET, P | A),
     // Resources, cgroups, eviction, runtime.

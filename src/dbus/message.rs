@@ -48,6 +48,14 @@ impl Body {
         self
     }
 
+    /// Adds an `i`.
+    #[must_use]
+    pub fn number(mut self, number: i32) -> Self {
+        put_number(&mut self.bytes, number.cast_unsigned());
+        self.signature.push('i');
+        self
+    }
+
     /// Adds an `a(sv)`.
     #[must_use]
     pub fn properties(mut self, properties: &[(&str, Value)]) -> Self {
@@ -104,6 +112,22 @@ impl Message {
             }
         }
         texts
+    }
+
+    /// The first argument, when it is a flag, a text or a large number, or a variant of one.
+    #[must_use]
+    pub fn value(&self) -> Option<Value> {
+        let mut reader = Reader { bytes: &self.body, at: 0, big: self.big };
+        let mut kind = *self.signature.as_bytes().first()?;
+        if kind == b'v' {
+            kind = *reader.signature()?.as_bytes().first()?;
+        }
+        match kind {
+            b's' => reader.text().map(Value::Text),
+            b'b' => reader.number().map(|number| Value::Flag(number != 0)),
+            b't' => reader.large().map(Value::Number),
+            _ => None,
+        }
     }
 }
 
@@ -207,6 +231,12 @@ impl Reader<'_> {
         let bytes: [u8; 4] = self.bytes.get(self.at..self.at.checked_add(4)?)?.try_into().ok()?;
         self.at += 4;
         Some(if self.big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    }
+
+    fn large(&mut self) -> Option<u64> {
+        self.align(8);
+        let (first, second) = (u64::from(self.number()?), u64::from(self.number()?));
+        Some(if self.big { first << 32 | second } else { second << 32 | first })
     }
 
     fn text(&mut self) -> Option<String> {

@@ -1,5 +1,7 @@
 //! The wire format against bytes of systemd's own client, and a conversation with a server of few words.
 
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 
 use proptest::prelude::*;
@@ -164,4 +166,66 @@ fn calls_signals_and_errors_of_one_conversation() {
     });
     std::fs::remove_file(&path).unwrap();
     assert!(Connection::direct(&path, 0).unwrap_err().is_silence());
+}
+
+#[test]
+fn values_are_read_from_arguments_and_variants_of_either_byte_order() {
+    let message = |big, signature: &str, body: &str| Message {
+        signature: signature.to_owned(),
+        body: bytes(body),
+        big,
+        ..Message::default()
+    };
+    let five_seconds = Some(Value::Number(5_000_000));
+    assert_eq!(message(false, "v", "0174000000000000404b4c0000000000").value(), five_seconds);
+    assert_eq!(message(true, "v", "017400000000000000000000004c4b40").value(), five_seconds);
+    assert_eq!(message(false, "v", "017300000200000068690000").value(), Some(Value::Text("hi".to_owned())));
+    assert_eq!(message(false, "b", "01000000").value(), Some(Value::Flag(true)));
+    assert_eq!(message(true, "b", "00000000").value(), Some(Value::Flag(false)));
+    for broken in [message(false, "v", "0174"), message(false, "", ""), message(false, "h", "00000000")] {
+        assert_eq!(broken.value(), None);
+    }
+}
+
+#[test]
+fn a_descriptor_comes_with_its_answer_and_signals_are_kept_meanwhile() {
+    let path = std::env::temp_dir().join(format!("edge-agent-dbus-fd-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let take = |stream: &mut UnixStream| {
+                let mut fixed = [0; message::FIXED];
+                stream.read_exact(&mut fixed).unwrap();
+                let mut rest = vec![0; message::rest_length(&fixed).unwrap()];
+                stream.read_exact(&mut rest).unwrap();
+            };
+            let mut hello = [0; "\0AUTH EXTERNAL 30\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n".len()];
+            stream.read_exact(&mut hello).unwrap();
+            assert_eq!(&hello, b"\0AUTH EXTERNAL 30\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n");
+            stream.write_all(b"OK 0123\r\nAGREE_UNIX_FD\r\n").unwrap();
+            take(&mut stream);
+            stream.write_all(&answer(2, 1, &[], &[":1.7"])).unwrap();
+            take(&mut stream);
+            stream.write_all(&answer(4, 0, &[(3, "s", "PrepareForShutdown")], &[])).unwrap();
+            let (reader, writer) = std::io::pipe().unwrap();
+            packets::send(stream.as_fd(), &answer(2, 2, &[], &[]), &[writer.as_fd()]).unwrap();
+            (reader, stream)
+        });
+        let patience = Duration::from_secs(20);
+        let mut connection = Connection::bus_with_descriptors(&path, 0, patience).unwrap();
+        assert!(connection.take_descriptor().is_none());
+        connection.call(MANAGER, "Inhibit", &Body::default().number(1)).unwrap();
+        let lock = connection.take_descriptor().unwrap();
+        let signal = connection.next_signal(None).unwrap().unwrap();
+        assert_eq!(signal.member, "PrepareForShutdown");
+        assert_eq!(connection.next_signal(Some(Duration::from_millis(10))).unwrap(), None);
+        let (mut reader, stream) = server.join().unwrap();
+        drop(lock);
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0, "it was the only one");
+        drop(stream);
+        assert!(connection.next_signal(None).unwrap_err().is_silence());
+    });
+    std::fs::remove_file(&path).unwrap();
 }

@@ -25,6 +25,7 @@ use crate::pod_config::edit::Editor;
 use crate::reconcile::admission::{go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
 use crate::reconcile::eviction::Pressure;
+use crate::reconcile::node_shutdown::NODE_MESSAGE;
 use crate::runtime::RuntimeImage;
 use crate::server::guest::SharedGuest;
 use crate::server::node::SharedNode;
@@ -125,16 +126,20 @@ fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
 
 /// The runtime answers, or why it does not. Upstream's words where it is well.
 fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition {
-    let holds = view.runtime_is_up() && view.loop_health().is_ok();
+    let shutdown = view.health().shutting_down();
+    let is_going_down = shutdown.is_some_and(|(is_going_down, _)| is_going_down);
+    let holds = !is_going_down && view.runtime_is_up() && view.loop_health().is_ok();
     let (reason, message) = if holds {
         ("KubeletReady", "kubelet is posting ready status".to_owned())
     } else {
         let why = view.runtime_trouble().map(|trouble| format!("container runtime is down: {trouble}"));
         let why = why.or_else(|| view.loop_health().err());
+        let why = why.or_else(|| is_going_down.then(|| NODE_MESSAGE.to_owned()));
         let unknown = || "container runtime status check may not have completed yet".to_owned();
         ("KubeletNotReady", why.unwrap_or_else(unknown))
     };
-    let since = runtime.since.unwrap_or(started);
+    let since =
+        shutdown.map_or(Timestamp::default(), |(_, since)| since).max(runtime.since.unwrap_or(started));
     Condition { kind: "Ready", holds, reason: reason.to_owned(), message, since }
 }
 

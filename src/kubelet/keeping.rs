@@ -1,4 +1,4 @@
-//! The keeper of the node, and the kernel's log, from the resolved configuration.
+//! The keeper of the node, the kernel's log, and the end of the machine, from the resolved configuration.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -11,13 +11,17 @@ use crate::config::{GoDuration, KubeletConfiguration, Resolved};
 use crate::events::EventRecorder;
 use crate::kubelet::report::View;
 use crate::kubelet::serving;
+use crate::node::shutdown::{NodeShutdown, ShutdownParts};
 use crate::node::{NodeConfig, NodeKeeper, NodeParts, oom};
 use crate::objects::ObjectLookup;
 use crate::ordered::Ordered as _;
 use crate::pod_worker::PodPressure;
 use crate::reconcile::eviction::{EvictionConfig, ThresholdTexts, thresholds};
 use crate::reconcile::image_gc::ImageLimits;
+use crate::reconcile::node_shutdown::{Period, periods};
 use crate::rt;
+use crate::rt::notify::Notifier;
+use crate::rt::shutdown::{self, Shutdown};
 use crate::runtime::Runtime;
 use crate::server::node::SharedNode;
 use crate::stats::{Ask, Measured};
@@ -56,6 +60,52 @@ pub(super) fn start<R: Runtime>(
         looked: Rc::new(move || shown.served()),
     });
     [rt::spawn("node", keeper.run()), rt::spawn("kernel log", oom::watch(events.clone()))]
+}
+
+/// Starts what ends pods with the machine. The kubelet's loop is to end when the returned flag says so: after the pods, if the
+/// machine goes down, else as soon as it was asked to.
+pub(super) fn end_with_machine<R>(
+    resolved: &Resolved,
+    pods: Rc<dyn PodPressure>,
+    needs: &Needs<'_, R>,
+    (notifier, asked, bus_address): (Rc<Notifier>, Shutdown, Option<String>),
+) -> ([JoinHandle<()>; 2], Shutdown) {
+    let shutdown = Rc::new(NodeShutdown::new(ShutdownParts {
+        periods: grace_periods(resolved),
+        bus_address,
+        clock: needs.clock.clone(),
+        events: needs.events.clone(),
+        statuses: Rc::clone(needs.statuses),
+        health: Rc::clone(needs.view.health()),
+        pods,
+    }));
+    let (trigger, end) = shutdown::channel();
+    let following = rt::spawn("logind", Rc::clone(&shutdown).follow());
+    let gate = rt::spawn("end", async move {
+        asked.asked().await;
+        if shutdown.machine_goes_down().await {
+            log::info!("The machine goes down, pods end first");
+            shutdown.end_with_machine(|by| notifier.extend(by)).await;
+        } else {
+            log::info!("Pods keep running");
+        }
+        trigger.ask();
+    });
+    ([following, gate], end)
+}
+
+fn grace_periods(resolved: &Resolved) -> Vec<Period> {
+    let kubelet = &resolved.kubelet;
+    if !resolved.feature_gates.enabled("GracefulNodeShutdown") {
+        return Vec::new();
+    }
+    let seconds = |duration: GoDuration| i64::try_from(duration.to_std().as_secs()).unwrap_or(i64::MAX);
+    let listed = kubelet.shutdown_grace_period_by_pod_priority.iter();
+    let listed: Vec<Period> = listed
+        .map(|entry| Period { priority: entry.priority, seconds: entry.shutdown_grace_period_seconds })
+        .collect();
+    let (all, critical) = (kubelet.shutdown_grace_period, kubelet.shutdown_grace_period_critical_pods);
+    periods(seconds(all), seconds(critical), &listed)
 }
 
 fn config(resolved: &Resolved) -> NodeConfig {

@@ -33,6 +33,7 @@ pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
         user_namespaces: None,
         supplemental_groups_policy: None,
         pressure: BTreeSet::new(),
+        is_shutting_down: false,
     }
 }
 

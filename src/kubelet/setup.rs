@@ -71,6 +71,8 @@ pub struct DaemonEnvironment {
     pub watchdog_usec: Option<String>,
     /// `WATCHDOG_PID`.
     pub watchdog_pid: Option<String>,
+    /// `DBUS_SYSTEM_BUS_ADDRESS`.
+    pub system_bus_address: Option<String>,
     /// `CREDENTIALS_DIRECTORY`.
     pub credentials_directory: Option<PathBuf>,
 }
@@ -164,7 +166,8 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let key_file = resolved.agent.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
-    let watched = Watched { notifier, watchdog, shutdown };
+    let bus_address = environment.system_bus_address.clone();
+    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, bus_address };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
@@ -184,9 +187,10 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
 
 /// Who is told how it goes, and who tells when to end.
 struct Watched {
-    notifier: Notifier,
+    notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
+    bus_address: Option<String>,
 }
 
 async fn run_with<R: Enter>(
@@ -201,7 +205,8 @@ async fn run_with<R: Enter>(
     drop(update_sender);
     let (servers, node) = house.start_servers(resolved).await?;
     let logs = logs::start(resolved, &house.runtime, house.clock.clone());
-    let (kubelet, view, statuses) = house.kubelet(updates, watched.notifier, watched.watchdog);
+    let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
+    let mut shutdown = watched.shutdown;
     let keeping = node.map(|node| {
         let needs = keeping::Needs {
             runtime: &house.runtime,
@@ -212,10 +217,14 @@ async fn run_with<R: Enter>(
             objects: Rc::<LocalObjects>::clone(&house.objects),
             clock: &house.clock,
         };
-        keeping::start(resolved, kubelet.workers.pressure(), needs)
+        let pods = kubelet.workers.pressure();
+        let ends = (watched.notifier, shutdown.clone(), watched.bus_address);
+        let ending;
+        (ending, shutdown) = keeping::end_with_machine(resolved, Rc::clone(&pods), &needs, ends);
+        keeping::start(resolved, pods, needs).into_iter().chain(ending)
     });
     let plugins = plugins::start(resolved, &kubelet.workers, &view, &statuses).await;
-    let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, watched.shutdown).await;
+    let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
     let keeping = keeping.into_iter().flatten().chain(plugins);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
@@ -475,7 +484,7 @@ impl<R: Runtime> House<R> {
     fn kubelet(
         &mut self,
         updates: mpsc::Receiver<SourceUpdate>,
-        notifier: Notifier,
+        notifier: Rc<Notifier>,
         watchdog: Option<Duration>,
     ) -> (Kubelet<R>, Rc<View>, Rc<StatusManager>) {
         let loaded = std::mem::take(&mut self.loaded);

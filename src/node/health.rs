@@ -26,6 +26,8 @@ struct State {
     /// The last changes, for those that have changed.
     since: BTreeMap<Pressure, Timestamp>,
     images: Vec<RuntimeImage>,
+    /// The machine goes down, or has not after all; since when.
+    shutting_down: Option<(bool, Timestamp)>,
 }
 
 impl Health {
@@ -34,6 +36,12 @@ impl Health {
     pub fn pressure(&self, of: Pressure) -> (bool, Option<Timestamp>) {
         let state = self.state.borrow();
         (state.pressure.contains(&of), state.since.get(&of).copied())
+    }
+
+    /// Whether the machine goes down, and since when that is so; `None`: since the agent's start it does not.
+    #[must_use]
+    pub fn shutting_down(&self) -> Option<(bool, Timestamp)> {
+        self.state.borrow().shutting_down
     }
 
     /// The images the runtime has, as of lately: whoever asks causes a look, for the next who asks.
@@ -65,6 +73,16 @@ impl Health {
             self.version.send_modify(|version| *version += 1);
         }
         news
+    }
+
+    /// Returns whether that is new.
+    pub(super) fn set_shutting_down(&self, is_shutting_down: bool, now: Timestamp) -> bool {
+        let was = self.state.borrow().shutting_down.is_some_and(|(was, _)| was);
+        if was != is_shutting_down {
+            self.state.borrow_mut().shutting_down = Some((is_shutting_down, now));
+            self.version.send_modify(|version| *version += 1);
+        }
+        was != is_shutting_down
     }
 
     pub(super) fn set_images(&self, images: Vec<RuntimeImage>) {

@@ -99,7 +99,9 @@ impl NodeKeeper {
         log::info!(pod:% = pod.pod_ref(), signal = signal, graceSeconds = grace_seconds; "Evicting pod");
         metrics::count(&EVICTIONS, &[signal]);
         let (done, ended) = oneshot::channel();
-        self.parts.pods.evict(&pod.metadata.uid, Eviction { message, grace_seconds, done });
+        self.parts
+            .pods
+            .evict(&pod.metadata.uid, Eviction { is_shutdown: false, message, grace_seconds, done });
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or_default());
         let patience = SHORTEST_KILL.max(grace * 3 / 2) + LONGEST_CLEAN_UP;
         if tokio::time::timeout(patience, ended).await.is_err() {

@@ -31,6 +31,8 @@ impl PodPressure for Notes {
     fn set_pressure(&self, _: BTreeSet<Pressure>) {}
 
     fn set_short_of_disk(&self, _: bool) {}
+
+    fn set_shutting_down(&self, _: bool) {}
 }
 
 struct Bench {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use super::{PodWorkers, Shared};
 use crate::mailbox::Eviction;
 use crate::reconcile::eviction::Pressure;
+use crate::reconcile::lifecycle::PodWorkerEvent;
 use crate::runtime::Runtime;
 use crate::types::PodUid;
 
@@ -19,6 +20,8 @@ pub trait PodPressure {
     fn set_pressure(&self, pressure: BTreeSet<Pressure>);
     /// Dead containers go as soon as another has taken their place, or when there are too many.
     fn set_short_of_disk(&self, is_short: bool);
+    /// The machine goes down: pods that come are turned away. When it does not after all, what ended for that runs again.
+    fn set_shutting_down(&self, is_shutting_down: bool);
 }
 
 impl<R: Runtime> PodWorkers<R> {
@@ -47,9 +50,22 @@ impl<R: Runtime> PodPressure for Shared<R> {
             }
         }
     }
+
+    fn set_shutting_down(&self, is_shutting_down: bool) {
+        self.wake(self.deps.admission.set_shutting_down(is_shutting_down));
+        if !is_shutting_down {
+            self.resume_all();
+        }
+    }
 }
 
 impl<R> Shared<R> {
+    fn resume_all(&self) {
+        for worker in self.workers.borrow().values() {
+            worker.mailbox.tell(PodWorkerEvent::Resumed);
+        }
+    }
+
     /// Records of dead containers to keep beside the newest of each.
     pub(super) fn dead_to_keep(&self) -> usize {
         if self.short_of_disk.get() { 0 } else { self.deps.config.max_dead_per_container }

@@ -78,6 +78,8 @@ pub(super) struct Worker<R> {
     is_late: bool,
     /// Somebody waits for the end of a pod that is evicted.
     evicted: Option<oneshot::Sender<()>>,
+    /// Somebody waits until nothing of it runs, because the machine goes down.
+    ending: Option<oneshot::Sender<()>>,
     over: bool,
 }
 
@@ -105,6 +107,7 @@ impl<R: Runtime> Worker<R> {
             told_to_look: false,
             is_late: false,
             evicted: None,
+            ending: None,
             over: false,
         }
     }
@@ -170,6 +173,9 @@ impl<R: Runtime> Worker<R> {
             log::debug!(pod:% = self.pod.pod_ref(), from:? = self.state, to:? = state, event:?; "Pod worker moved");
             self.retry = None;
             self.last_actions.clear();
+            if event == PodWorkerEvent::Resumed {
+                self.revive();
+            }
         }
         self.state = state;
         for effect in effects {
@@ -398,6 +404,7 @@ impl<R: Runtime> Worker<R> {
         self.shared.deps.statuses.set(&self.pod, status);
         if plan.actions.is_empty() {
             self.on_event(PodWorkerEvent::NoLiveContainers).await;
+            self.ended_with_machine();
             return Next::Now;
         }
         if self.is_repeated(&plan) {
@@ -414,7 +421,7 @@ impl<R: Runtime> Worker<R> {
         let metadata = &self.pod.metadata;
         let marked = (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds);
         let wanted = (Some(since), Some(grace_seconds));
-        if matches!(cause, EndCause::Completed | EndCause::Evicted) || marked == wanted {
+        if matches!(cause, EndCause::Completed | EndCause::Evicted | EndCause::Shutdown) || marked == wanted {
             return;
         }
         let metadata = &mut Rc::make_mut(&mut self.pod).metadata;

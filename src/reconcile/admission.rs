@@ -71,6 +71,8 @@ pub struct NodeFacts {
     pub supplemental_groups_policy: Option<bool>,
     /// What the node is short of.
     pub pressure: BTreeSet<Pressure>,
+    /// The machine goes down.
+    pub is_shutting_down: bool,
 }
 
 /// Labels every node has, and those the configuration adds. `arch` is Go's word for it.
@@ -115,7 +117,15 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejecti
     check_ports(pod, others)?;
     check_apparmor(pod, node)?;
     check_user_namespace(pod, node)?;
-    check_allowed(pod, &node.allowed_devices).map_err(|message| Rejection::new(NOT_ALLOWED, message))
+    check_allowed(pod, &node.allowed_devices).map_err(|message| Rejection::new(NOT_ALLOWED, message))?;
+    check_shutdown(node)
+}
+
+fn check_shutdown(node: &NodeFacts) -> Result<(), Rejection> {
+    if node.is_shutting_down {
+        return Err(Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down."));
+    }
+    Ok(())
 }
 
 /// The runtime has to be asked what it can do before this pod can be judged.

@@ -47,6 +47,8 @@ pub enum EndCause {
     Completed,
     /// The node was short of something: it is still wanted and not run again; its status stays, and what it holds goes.
     Evicted,
+    /// The machine goes down: it is still wanted, and everything but its processes stays for its next run.
+    Shutdown,
     /// Nobody wants it any more: no trace stays.
     Removed,
     /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
@@ -72,6 +74,13 @@ pub enum PodWorkerEvent {
         /// Seconds it gets.
         grace_seconds: i64,
     },
+    /// The machine goes down.
+    Shutdown {
+        /// Seconds it gets; a pod that goes already gets no more than it has.
+        grace_seconds: i64,
+    },
+    /// The machine does not go down after all.
+    Resumed,
     /// A fresh look at the runtime showed no live container and no ready sandbox.
     NoLiveContainers,
     /// The cleanup that was asked for is complete.
@@ -119,9 +128,10 @@ pub fn transition(
     match (state, event) {
         (In::WaitingForName, On::NameFree) | (In::Syncing, On::Desired) => (In::Syncing, vec![Do::Sync]),
         // Nothing to stop, but it left records.
-        (In::Finished { cause: EndCause::Completed | EndCause::Evicted }, On::Removed { .. }) => {
-            (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }])
-        }
+        (
+            In::Finished { cause: EndCause::Completed | EndCause::Evicted | EndCause::Shutdown },
+            On::Removed { .. },
+        ) => (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }]),
         // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
         (In::Syncing | In::WaitingForName, On::Removed { grace_override }) => {
             terminating(grace_override.unwrap_or(spec_grace_seconds), EndCause::Removed)
@@ -130,11 +140,24 @@ pub fn transition(
         (In::Syncing | In::WaitingForName, On::Evicted { grace_seconds }) => {
             terminating(grace_seconds, EndCause::Evicted)
         }
-        (In::Terminating { since, grace_seconds, .. }, On::Removed { grace_override }) => {
+        (In::Syncing | In::WaitingForName, On::Shutdown { grace_seconds }) => {
+            terminating(grace_seconds, EndCause::Shutdown)
+        }
+        // Its name was never free for another.
+        (In::Finished { cause: EndCause::Shutdown }, On::Resumed) => (In::WaitingForName, vec![Do::Sync]),
+        // What is half stopped is stopped, and starts over.
+        (In::Terminating { since, grace_seconds, cause: EndCause::Shutdown }, On::Resumed) => {
+            (In::Terminating { since, grace_seconds, cause: EndCause::Replaced }, vec![])
+        }
+        (In::Terminating { since, grace_seconds, cause }, On::Removed { .. } | On::Shutdown { .. }) => {
+            let (wish, cause) = match event {
+                On::Removed { grace_override } => (grace_override, EndCause::Removed),
+                On::Shutdown { grace_seconds } => (Some(grace_seconds), cause),
+                _ => (None, cause),
+            };
             // A wish counts from when it is said, and never moves the end further away.
             let end = since.saturating_add(seconds(grace_seconds));
-            let wished = grace_override.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
-            let cause = EndCause::Removed;
+            let wished = wish.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
             if wished < grace_seconds && now.saturating_add(seconds(wished)) < end {
                 terminating(wished, cause)
             } else {
@@ -143,6 +166,9 @@ pub fn transition(
         }
         (In::Terminating { since, grace_seconds, cause }, On::Desired) => {
             (In::Terminating { since, grace_seconds, cause: ended_but_wanted(cause) }, vec![])
+        }
+        (In::Terminating { cause: EndCause::Shutdown, .. }, On::NoLiveContainers) => {
+            (In::Finished { cause: EndCause::Shutdown }, vec![])
         }
         (In::Terminating { cause, .. }, On::NoLiveContainers) => {
             (In::Terminated { cause }, vec![Do::CleanUp { records: cause != EndCause::Completed }])
@@ -158,18 +184,29 @@ pub fn transition(
         }
         (In::Terminated { cause }, On::CleanupDone) => {
             let effects = match cause {
-                EndCause::Completed | EndCause::Evicted => vec![],
+                EndCause::Completed | EndCause::Evicted | EndCause::Shutdown => vec![],
                 EndCause::Removed => vec![Do::ReleaseName, Do::Forget],
                 EndCause::Replaced => vec![Do::ReleaseName, Do::StartOver],
             };
             (In::Finished { cause }, effects)
         }
-        (In::WaitingForName, On::Desired | On::PodTerminal | On::NoLiveContainers | On::CleanupDone)
-        | (In::Syncing, On::NameFree | On::NoLiveContainers | On::CleanupDone)
-        | (In::Terminating { .. }, On::NameFree | On::PodTerminal | On::Evicted { .. } | On::CleanupDone)
+        (
+            In::WaitingForName,
+            On::Desired | On::PodTerminal | On::NoLiveContainers | On::CleanupDone | On::Resumed,
+        )
+        | (In::Syncing, On::NameFree | On::NoLiveContainers | On::CleanupDone | On::Resumed)
+        | (
+            In::Terminating { .. },
+            On::NameFree | On::PodTerminal | On::Evicted { .. } | On::CleanupDone | On::Resumed,
+        )
         | (
             In::Terminated { .. },
-            On::NameFree | On::PodTerminal | On::Evicted { .. } | On::NoLiveContainers,
+            On::NameFree
+            | On::PodTerminal
+            | On::Evicted { .. }
+            | On::Shutdown { .. }
+            | On::Resumed
+            | On::NoLiveContainers,
         )
         | (In::Finished { .. }, _) => (state, vec![]),
     }
@@ -195,7 +232,7 @@ fn seconds(seconds: i64) -> Duration {
 /// A pod that ended by itself stays ended however often it is asked for.
 fn ended_but_wanted(cause: EndCause) -> EndCause {
     match cause {
-        EndCause::Completed | EndCause::Evicted => cause,
+        EndCause::Completed | EndCause::Evicted | EndCause::Shutdown => cause,
         EndCause::Removed | EndCause::Replaced => EndCause::Replaced,
     }
 }

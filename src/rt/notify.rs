@@ -70,6 +70,11 @@ impl Notifier {
         self.send("WATCHDOG=1");
     }
 
+    /// The stop takes so long from now on.
+    pub fn extend(&self, by: Duration) {
+        self.send(&format!("EXTEND_TIMEOUT_USEC={}", by.as_micros()));
+    }
+
     /// One line for `systemctl status`.
     pub fn status(&self, text: &str) {
         self.send(&format!("STATUS={text}"));

@@ -66,7 +66,7 @@ pub fn watch_signals(trigger: ShutdownTrigger) -> std::io::Result<impl Future<Ou
                 exit_now(name);
             }
             asked_before = true;
-            log::info!(signal = name; "Shutting down; pods keep running");
+            log::info!(signal = name; "Shutting down");
             trigger.ask();
         }
     })

@@ -114,9 +114,22 @@ pub fn kill_by_id(id: i32) {
     }
 }
 
+/// Takes what has come to the descriptor of [`become_supervisor`]; `true` when SIGTERM was among it. How many children have
+/// ended it does not say: one signal may stand for many.
+pub fn signals_came(signals: &mut impl io::Read) -> bool {
+    const SIZE: usize = size_of::<libc::signalfd_siginfo>();
+    let mut taken = [0; SIZE];
+    let mut asked = false;
+    while signals.read(&mut taken).is_ok_and(|count| count == SIZE) {
+        let [a, b, c, d, ..] = taken;
+        asked |= u32::from_ne_bytes([a, b, c, d]).cast_signed() == libc::SIGTERM;
+    }
+    asked
+}
+
 /// Makes this process one that looks after others: orphans among its descendants become its children, it leads a session of
 /// its own, nobody without privileges may look into it, and the signals that people and shells send do not end it. Returns
-/// a descriptor that becomes readable when a child has ended.
+/// a descriptor that becomes readable when a child has ended or SIGTERM has come, see [`signals_came`].
 ///
 /// # Errors
 /// The kernel's answer.
@@ -135,8 +148,9 @@ pub fn become_supervisor() -> io::Result<OwnedFd> {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
         let mut blocked = set;
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGPIPE, libc::SIGQUIT] {
+        for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGPIPE, libc::SIGQUIT] {
             libc::sigaddset(&raw mut blocked, signal);
         }
         if libc::sigprocmask(libc::SIG_BLOCK, &raw const blocked, std::ptr::null_mut()) != 0 {

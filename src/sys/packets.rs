@@ -13,6 +13,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::time::Duration;
 
 use nix::libc;
 
@@ -207,11 +208,22 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]
 /// # Errors
 /// The kernel's answer.
 pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
+    wait_up_to(socket, None).map(|_| ())
+}
+
+/// Waits until there is something to read, or the end; for ever without `patience`. `false` when there was nothing.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn wait_up_to(socket: BorrowedFd<'_>, patience: Option<Duration>) -> io::Result<bool> {
     let mut wanted = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let milliseconds =
+        patience.map_or(-1, |patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
     loop {
         // SAFETY: one entry, which is ours.
-        if unsafe { libc::poll(&raw mut wanted, 1, -1) } >= 0 {
-            return Ok(());
+        match unsafe { libc::poll(&raw mut wanted, 1, milliseconds) } {
+            -1 => {}
+            ready => return Ok(ready > 0),
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
@@ -225,6 +237,23 @@ pub fn wait(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// `WouldBlock` when there is none.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
+    receive_with(socket, bytes, descriptors, libc::MSG_DONTWAIT)
+}
+
+/// Reads from a stream and takes the descriptors that come with it; waits as long as the socket's own timeout allows.
+///
+/// # Errors
+/// `WouldBlock` when that is over.
+pub fn read(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descriptors) -> io::Result<usize> {
+    receive_with(socket, bytes, descriptors, 0)
+}
+
+fn receive_with(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    descriptors: &mut Descriptors,
+    flags: i32,
+) -> io::Result<usize> {
     let mut control = Ancillary { bytes: [0; 64] };
     let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let room = u32::try_from(size_of::<[RawFd; MAX_DESCRIPTORS]>()).unwrap_or(0);
@@ -232,9 +261,8 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], descriptors: &mut Descr
     let space = unsafe { libc::CMSG_SPACE(room) as usize };
     let mut header = message(&mut vector, &mut control, space);
     // SAFETY: the kernel writes at most the two lengths given into memory that is ours.
-    let length = unsafe {
-        libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
-    };
+    let length =
+        unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags | libc::MSG_CMSG_CLOEXEC) };
     let Ok(length) = usize::try_from(length) else { return Err(io::Error::last_os_error()) };
     descriptors.fill_with(|| None);
     // SAFETY: the kernel has filled in valid headers within `control`; every descriptor in them is new and ours alone.

@@ -137,8 +137,8 @@ fn another_agent_finds_what_runs() {
         let record = fs::read_to_string(pod.directory.monitor_pid()).unwrap();
         let numbers: Vec<u64> = record.split_whitespace().map(|word| word.parse().unwrap()).collect();
         assert_eq!(numbers, [u64::try_from(pod.pid).unwrap(), children::start_time(pod.pid).unwrap()]);
-        // The signals that a service manager or a terminal sends to everybody do not end it.
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        // The signals that a terminal sends to everybody do not end it.
+        for signal in [Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
             kill(Pid::from_raw(pod.pid), signal).unwrap();
         }
         let other = Monitor::new(&pod.directory);
@@ -154,6 +154,32 @@ fn another_agent_finds_what_runs() {
         }
         seen.sort();
         assert_eq!(seen, [("one".to_owned(), pid), ("two".to_owned(), 4)]);
+    });
+}
+
+#[test]
+fn a_scope_that_is_stopped_ends_as_soon_as_its_containers_have_and_kills_those_that_take_too_long() {
+    run(async {
+        let mut pod = Pod::new().await;
+        let polite = pod.start("polite", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.1; done").await;
+        let stubborn = pod.start("stubborn", "trap '' TERM; echo ready; while :; do sleep 1; done").await;
+        for id in ["polite", "stubborn"] {
+            eventually("its word", || fs::read_to_string(pod.log(id)).unwrap().contains("ready")).await;
+        }
+        let began = Instant::now();
+        // systemd tells everybody in the scope.
+        for pid in [pod.pid, polite, stubborn] {
+            kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        }
+        assert_eq!(pod.exited("polite").await.code, 7);
+        assert!(pod.spawned.take().unwrap().reap().await.is_some_and(|status| status.success()));
+        assert!(began.elapsed() >= Duration::from_secs(9), "{:?}", began.elapsed());
+        assert!(is_gone(stubborn) && pod.directory.container("stubborn").exited().exists());
+
+        let mut pod = Pod::new().await;
+        pod.run("over", "exit 0").await;
+        kill(Pid::from_raw(pod.pid), Signal::SIGTERM).unwrap();
+        assert!(pod.spawned.take().unwrap().reap().await.is_some_and(|status| status.success()));
     });
 }
 

@@ -18,7 +18,7 @@ fn sigterm_and_sigint_end_the_agent_well_and_pods_keep_running() {
         let neighbour = node.start_with_neighbour();
         node.agent.signal(signal);
         assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
-        assert_eq!(node.log_lines(&["Shutting down; pods keep running", signal.as_str()]).len(), 1);
+        assert_eq!(node.log_lines(&["Shutting down", signal.as_str()]).len(), 1);
         node.keeps_running("neighbour", &neighbour);
 
         node.agent.start();

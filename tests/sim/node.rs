@@ -372,7 +372,7 @@ impl Node {
             pleg,
             view: Rc::clone(&view),
             clock,
-            notifier: Notifier::default(),
+            notifier: Rc::new(Notifier::default()),
             watchdog: None,
         };
         if let Some(keeping) = &self.keeping {

@@ -11,6 +11,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
         4,
         &[
             "dbus",
+            "logind",
             "cgroup",
             "http",
             "store",

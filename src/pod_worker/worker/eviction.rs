@@ -8,6 +8,7 @@ use crate::mailbox::Eviction;
 use crate::reconcile::eviction::EVICTED;
 use crate::reconcile::eviction::rank::IMMEDIATELY;
 use crate::reconcile::lifecycle::{PodWorkerEvent, PodWorkerState};
+use crate::reconcile::node_shutdown::{TERMINATED, is_of_shutdown};
 use crate::reconcile::status::is_terminal;
 use crate::runtime::Runtime;
 
@@ -18,18 +19,72 @@ impl<R: Runtime> Worker<R> {
     /// The status says so first, and durably: no agent runs the pod again, whatever happens to this one meanwhile. On a disk
     /// that takes nothing more the pod goes all the same, which may be what the disk needs.
     pub(super) async fn evict(&mut self, eviction: Eviction) {
+        if eviction.is_shutdown {
+            return self.end_with_machine(eviction).await;
+        }
         if !matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName) {
             return;
         }
-        let Eviction { message, grace_seconds, done } = eviction;
+        let Eviction { message, grace_seconds, done, .. } = eviction;
+        if !self.show_disruption(EVICTED, &message) {
+            return;
+        }
+        let shared = std::rc::Rc::clone(&self.shared);
+        if let Err(error) = shared.deps.store.flush().await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember the eviction of a pod before it ends");
+        }
+        shared.deps.executor.report_eviction(&self.pod, &message);
+        self.evicted = Some(done);
+        self.on_event(PodWorkerEvent::Evicted { grace_seconds }).await;
+    }
+
+    /// Ends the pod with the machine, or sooner than it would end anyway. Nothing of that is written down: after the boot it
+    /// is as after a power cut.
+    async fn end_with_machine(&mut self, eviction: Eviction) {
+        let Eviction { message, grace_seconds, done, .. } = eviction;
+        let is_kept = matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
+        if !is_kept && !matches!(self.state, PodWorkerState::Terminating { .. }) {
+            return;
+        }
+        if is_kept && !self.show_disruption(TERMINATED, &message) {
+            return;
+        }
+        self.ending = Some(done);
+        self.on_event(PodWorkerEvent::Shutdown { grace_seconds }).await;
+    }
+
+    /// Nothing of the pod runs: whoever waits for that hears of it.
+    pub(super) fn ended_with_machine(&mut self) {
+        if matches!(self.state, PodWorkerState::Finished { .. }) {
+            self.shared.deps.prober.remove(&self.uid);
+        }
+        self.ending = None;
+    }
+
+    /// The machine does not go down after all: the pod is what it was, and what ended runs again by its restart policy.
+    pub(super) fn revive(&self) {
+        let mut status = self.last_status();
+        if !is_of_shutdown(&status) {
+            return;
+        }
+        let has_run = status.container_statuses.iter().any(|container| !container.container_id.is_empty());
+        (if has_run { "Running" } else { "Pending" }).clone_into(&mut status.phase);
+        status.reason.clear();
+        status.message.clear();
+        status.conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
+        self.shared.deps.statuses.set(&self.pod, status);
+    }
+
+    /// The status says why the pod ends. `false`: it has ended before.
+    fn show_disruption(&mut self, reason: &str, message: &str) -> bool {
         let mut status = self.last_status();
         if is_terminal(&status) {
-            return;
+            return false;
         }
         self.held.clear();
         "Failed".clone_into(&mut status.phase);
-        EVICTED.clone_into(&mut status.reason);
-        status.message.clone_from(&message);
+        reason.clone_into(&mut status.reason);
+        message.clone_into(&mut status.message);
         status.conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
         let condition = PodCondition {
             type_: DISRUPTION_TARGET.to_owned(),
@@ -37,18 +92,12 @@ impl<R: Runtime> Worker<R> {
             observed_generation: self.pod.metadata.generation,
             last_transition_time: Some(self.shared.deps.clock.now()),
             reason: "TerminationByKubelet".to_owned(),
-            message: message.clone(),
+            message: message.to_owned(),
             ..PodCondition::default()
         };
         status.conditions.insert(0, condition);
-        let shared = std::rc::Rc::clone(&self.shared);
-        shared.deps.statuses.set(&self.pod, status);
-        if let Err(error) = shared.deps.store.flush().await {
-            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember the eviction of a pod before it ends");
-        }
-        shared.deps.executor.report_eviction(&self.pod, &message);
-        self.evicted = Some(done);
-        self.on_event(PodWorkerEvent::Evicted { grace_seconds }).await;
+        self.shared.deps.statuses.set(&self.pod, status);
+        true
     }
 
     /// The pod ended in an earlier life of the agent and the runtime may have forgotten it since: it is not run again.

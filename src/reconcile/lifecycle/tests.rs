@@ -16,6 +16,8 @@ fn events() -> impl Strategy<Value = PodWorkerEvent> {
         Just(PodWorkerEvent::NameFree),
         Just(PodWorkerEvent::PodTerminal),
         (-3_i64..60).prop_map(|grace_seconds| PodWorkerEvent::Evicted { grace_seconds }),
+        (-3_i64..60).prop_map(|grace_seconds| PodWorkerEvent::Shutdown { grace_seconds }),
+        Just(PodWorkerEvent::Resumed),
         Just(PodWorkerEvent::NoLiveContainers),
         Just(PodWorkerEvent::CleanupDone),
     ]
@@ -31,6 +33,10 @@ proptest! {
         let mut began = false;
         for event in events {
             let before = state;
+            if event == PodWorkerEvent::Resumed && matches!(state, PodWorkerState::Finished { cause: EndCause::Shutdown }) {
+                // A life of its own.
+                (began, grace) = (false, None);
+            }
             let (next, effects) = at(state, event);
             if let PodWorkerState::Terminating { grace_seconds, .. } = next {
                 prop_assert!(grace_seconds >= MIN_GRACE_SECONDS);
@@ -42,7 +48,7 @@ proptest! {
                 prop_assert!(!matches!(next, PodWorkerState::Syncing | PodWorkerState::WaitingForName));
             }
             began |= !matches!(next, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
-            let removed = matches!(before, PodWorkerState::Finished { cause } if !matches!(cause, EndCause::Completed | EndCause::Evicted));
+            let removed = matches!(before, PodWorkerState::Finished { cause } if !matches!(cause, EndCause::Completed | EndCause::Evicted | EndCause::Shutdown));
             prop_assert!(!removed || next == before, "a removed pod that is finished stays finished");
             state = next;
         }
@@ -166,4 +172,32 @@ fn an_evicted_pod_leaves_nothing_but_its_status_and_is_not_run_again() {
     assert_eq!(at(state, PodWorkerEvent::Desired).0, state);
     let (state, _) = at(state, PodWorkerEvent::Removed { grace_override: None });
     assert_eq!(state, PodWorkerState::Terminated { cause: EndCause::Removed });
+}
+
+#[test]
+fn a_pod_that_ends_with_the_machine_leaves_everything_and_runs_again_only_when_that_is_called_off() {
+    let cause = EndCause::Shutdown;
+    let (state, effects) = at(PodWorkerState::Syncing, PodWorkerEvent::Shutdown { grace_seconds: 5 });
+    assert_eq!(effects, [PodWorkerEffect::Terminate { grace_seconds: 5 }]);
+    assert_eq!(at(state, PodWorkerEvent::Desired).0, state, "however often it is asked for");
+    let (state, effects) = at(state, PodWorkerEvent::NoLiveContainers);
+    assert_eq!((state, effects), (PodWorkerState::Finished { cause }, vec![]), "nothing is cleaned up");
+    assert_eq!(at(state, PodWorkerEvent::Desired).0, state);
+    assert_eq!(at(state, PodWorkerEvent::Resumed).0, PodWorkerState::WaitingForName);
+    let (state, _) = at(state, PodWorkerEvent::Removed { grace_override: None });
+    assert_eq!(state, PodWorkerState::Terminated { cause: EndCause::Removed });
+}
+
+#[test]
+fn a_machine_that_goes_down_makes_ends_sooner_and_never_other_ends() {
+    let going =
+        |cause| PodWorkerState::Terminating { since: Timestamp::from_secs(40), grace_seconds: 30, cause };
+    for cause in [EndCause::Removed, EndCause::Completed, EndCause::Evicted, EndCause::Replaced] {
+        let (state, _) = at(going(cause), PodWorkerEvent::Shutdown { grace_seconds: 5 });
+        let since = Timestamp::from_secs(50);
+        assert_eq!(state, PodWorkerState::Terminating { since, grace_seconds: 5, cause });
+        assert_eq!(at(going(cause), PodWorkerEvent::Shutdown { grace_seconds: 25 }).0, going(cause));
+    }
+    let (state, _) = at(going(EndCause::Shutdown), PodWorkerEvent::Resumed);
+    assert_eq!(state, going(EndCause::Replaced), "half stopped: it starts over");
 }

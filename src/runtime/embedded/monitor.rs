@@ -13,7 +13,7 @@ mod request;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ use crate::sys::{memory, node, packets};
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long the rest of a container's output is waited for after its end: others may hold its streams open.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
+/// How long containers have to end after SIGTERM, when nobody is there who knows their grace.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 /// How often what should be dead is killed again.
 const KILL_EVERY: Duration = Duration::from_millis(50);
 /// How long nobody is let in when there are no descriptors left.
@@ -100,6 +102,8 @@ struct Monitor {
     input: Vec<u8>,
     entries: Entries,
     stopping: bool,
+    /// Its scope or the machine is being stopped: what has not ended by then is killed.
+    end_at: Option<Instant>,
     /// When to let memory go, unless something happens before.
     rest_at: Option<Instant>,
 }
@@ -180,6 +184,7 @@ impl Monitor {
             input: vec![0; CHUNK],
             entries: Entries::new(),
             stopping: false,
+            end_at: None,
             rest_at: Some(Instant::now() + QUIET),
         })
     }
@@ -238,9 +243,10 @@ impl Monitor {
 
     /// Takes note of every child that has ended; whoever it was, no zombie stays.
     fn children_ended(&mut self) {
-        let mut taken = [0; 256];
-        // What it says does not matter: one signal may stand for many children.
-        while self.signals.read(&mut taken).is_ok_and(|count| count > 0) {}
+        // Whoever stops the scope or the machine tells everybody in it, so containers have heard it, too.
+        if children::signals_came(&mut self.signals) {
+            self.end_at.get_or_insert_with(|| Instant::now() + END_PATIENCE);
+        }
         while let Some(exit) = children::reap() {
             if self.pod.init == Some(exit.pid) {
                 self.pod.init = None;
@@ -272,7 +278,13 @@ impl Monitor {
         let containers = self.containers.iter().filter_map(Container::deadline);
         let execs = self.execs.iter().filter_map(Exec::deadline);
         let killing = self.stopping.then(|| now + KILL_EVERY);
-        containers.chain(execs).chain(self.paused_until).chain(self.rest_at).chain(killing).min()
+        containers
+            .chain(execs)
+            .chain(self.paused_until)
+            .chain(self.rest_at)
+            .chain(self.end_at)
+            .chain(killing)
+            .min()
     }
 
     fn keep_deadlines(&mut self, now: Instant) {
@@ -289,6 +301,10 @@ impl Monitor {
         }
         self.container_deadlines(now);
         self.exec_deadlines(now);
+        if self.end_at.is_some_and(|at| at <= now || self.containers.iter().all(Container::has_ended)) {
+            self.stopping = true;
+            self.end_at = None;
+        }
         if self.stopping {
             self.kill_everything();
         }

@@ -1,0 +1,328 @@
+//! The machine's end: its pods end first, in order, and the node says so meanwhile (upstream: `nodeshutdown.Manager`).
+//!
+//! Owns who is told when. Which pods end when is `reconcile`'s decision, how it is known that the machine goes down `logind`'s.
+//! A signal from logind gives the configured time; systemd's SIGTERM while the machine goes down gives what is left to do a
+//! time of its own, with or without a configuration.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::clock::Clock;
+use crate::dbus::DbusError;
+use crate::events::{EventRecorder, EventType};
+use crate::logging::chain;
+use crate::logind::{self, LogindConfig, News};
+use crate::mailbox::Eviction;
+use crate::metrics::{self, Family};
+use crate::node::health::Health;
+use crate::pod_worker::PodPressure;
+use crate::reconcile::node_shutdown::{MESSAGE, NODE_MESSAGE, Period, Turn, or_unasked, total, turns};
+use crate::rt;
+use crate::status::StatusManager;
+
+static START: Family = Family::gauge(
+    "kubelet_graceful_shutdown_start_time_seconds",
+    "When the last graceful end of the node's pods began",
+    &[],
+);
+static END: Family = Family::gauge(
+    "kubelet_graceful_shutdown_end_time_seconds",
+    "When the last graceful end of the node's pods was over",
+    &[],
+);
+
+/// Between tries to reach a bus that was there (upstream); doubles up to the longest.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
+/// What the machine needs besides: logind's own doing, the agent's end.
+const RESERVE: Duration = Duration::from_secs(5);
+
+/// What it works with.
+pub struct ShutdownParts {
+    /// The configured groups, ascending; empty: nobody is asked to wait.
+    pub periods: Vec<Period>,
+    /// `DBUS_SYSTEM_BUS_ADDRESS`.
+    pub bus_address: Option<String>,
+    /// For people.
+    pub clock: Clock,
+    /// Tells what happens.
+    pub events: EventRecorder,
+    /// The pods.
+    pub statuses: Rc<StatusManager>,
+    /// Shows that the node goes down.
+    pub health: Rc<Health>,
+    /// Lets pods go.
+    pub pods: Rc<dyn PodPressure>,
+}
+
+/// See the module.
+pub struct NodeShutdown {
+    parts: ShutdownParts,
+    /// It was called off while pods ended.
+    is_called_off: Cell<bool>,
+    /// Delays the machine's end as long as it is open.
+    lock: RefCell<Option<std::os::fd::OwnedFd>>,
+}
+
+impl NodeShutdown {
+    /// Nothing is asked of anybody before [`Self::follow`].
+    #[must_use]
+    pub fn new(parts: ShutdownParts) -> Self {
+        Self { parts, is_called_off: Cell::new(false), lock: RefCell::default() }
+    }
+
+    /// Follows logind as long as the task lives, if a grace is configured.
+    pub async fn follow(self: Rc<Self>) {
+        let delay = seconds(total(&self.parts.periods));
+        if delay.is_zero() {
+            return;
+        }
+        let config = LogindConfig { bus_address: self.parts.bus_address.clone(), delay };
+        let mut retry = FIRST_RETRY;
+        let mut was_there = false;
+        loop {
+            let (sender, mut news) = mpsc::unbounded_channel();
+            let (ended, end) = oneshot::channel();
+            let config = config.clone();
+            let thread = rt::spawn_thread("logind", move || {
+                let tell = |news| sender.send(news).is_ok();
+                // Nobody waits any more: the agent ends.
+                let _ = ended.send(logind::follow(&config, tell));
+            });
+            if let Err(error) = thread {
+                log::error!(err:% = error; "Failed to start the thread that listens to logind; the machine does not wait for pods before it goes down");
+                return;
+            }
+            while let Some(event) = news.recv().await {
+                (was_there, retry) = (true, FIRST_RETRY);
+                self.hear(event, &mut news).await;
+            }
+            // The lock, if there is one, holds as long as logind does.
+            let why = end.await.ok().and_then(Result::err);
+            let why = why.as_ref().map(|error: &DbusError| chain(error)).unwrap_or_default();
+            if !was_there {
+                log::warn!(err = why; "There is no logind to talk to, so the machine does not wait for pods before it goes down; they end when systemd ends the agent");
+                return;
+            }
+            log::warn!(err = why, retrySeconds = retry.as_secs(); "Lost the connection to logind");
+            tokio::time::sleep(retry).await;
+            retry = (retry * 2).min(LONGEST_RETRY);
+        }
+    }
+
+    async fn hear(&self, event: News, news: &mut mpsc::UnboundedReceiver<News>) {
+        match event {
+            News::Locked(lock) => {
+                log::info!("The machine waits for pods before it goes down");
+                self.lock.replace(Some(lock));
+            }
+            News::Preparing(false) => self.resume(),
+            News::Preparing(true) => {
+                log::info!("The machine is about to go down");
+                let mut ending = pin!(self.end_pods(&self.parts.periods));
+                let mut next_lock = None;
+                loop {
+                    tokio::select! {
+                        biased;
+                        () = &mut ending => break,
+                        // Losing it is safe: what was not received stays in the channel.
+                        Some(event) = news.recv() => match event {
+                            News::Preparing(begins) => self.is_called_off.set(!begins),
+                            News::Locked(lock) => next_lock = Some(lock),
+                        },
+                    }
+                }
+                log::info!("The machine need not wait for pods any more");
+                self.lock.replace(next_lock);
+                if self.is_called_off.replace(false) {
+                    self.resume();
+                }
+            }
+        }
+    }
+
+    /// systemd ends the agent because the machine goes down: its pods end first, those that have not yet.
+    pub async fn end_with_machine(&self, extend: impl Fn(Duration)) {
+        let periods = or_unasked(&self.parts.periods);
+        extend(seconds(total(&periods)) + RESERVE);
+        self.end_pods(&periods).await;
+        self.lock.replace(None);
+    }
+
+    /// Whether systemd takes the machine down.
+    pub async fn machine_goes_down(&self) -> bool {
+        let address = self.parts.bus_address.clone();
+        rt::blocking("ask systemd", move || logind::machine_goes_down(address.as_deref())).await
+    }
+
+    async fn end_pods(&self, periods: &[Period]) {
+        let parts = &self.parts;
+        if parts.health.set_shutting_down(true, parts.clock.now()) {
+            metrics::set(&START, &[], unix_seconds(&parts.clock));
+            parts.events.node_event(
+                EventType::Normal,
+                "Shutdown",
+                "Shutdown manager detected shutdown event",
+            );
+        }
+        parts.pods.set_shutting_down(true);
+        for turn in turns(periods, &parts.statuses.everybody()) {
+            if self.is_called_off.get() {
+                break;
+            }
+            self.end_group(turn).await;
+        }
+        metrics::set(&END, &[], unix_seconds(&parts.clock));
+    }
+
+    /// Ends a group and waits for it, as long as its time lasts.
+    async fn end_group(&self, turn: Turn) {
+        let deadline = Instant::now() + seconds(turn.seconds);
+        log::info!(pods = turn.pods.len(), seconds = turn.seconds; "Ending pods, {NODE_MESSAGE}");
+        let end = |(uid, grace_seconds)| {
+            let (done, ended) = oneshot::channel::<()>();
+            let message = MESSAGE.to_owned();
+            self.parts.pods.evict(&uid, Eviction { is_shutdown: true, message, grace_seconds, done });
+            ended
+        };
+        let ends: Vec<_> = turn.pods.into_iter().map(end).collect();
+        let mut late = 0;
+        for ended in ends {
+            late += usize::from(tokio::time::timeout_at(deadline, ended).await.is_err());
+        }
+        if late > 0 {
+            log::warn!(pods = late; "The time of a group of pods is over before they have ended");
+        }
+    }
+
+    fn resume(&self) {
+        let parts = &self.parts;
+        if parts.health.set_shutting_down(false, parts.clock.now()) {
+            log::info!("The machine does not go down after all, pods run again");
+            parts.pods.set_shutting_down(false);
+        }
+    }
+}
+
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+fn unix_seconds(clock: &Clock) -> f64 {
+    Duration::from_nanos(u64::try_from(clock.now().as_nanos()).unwrap_or(0)).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::decode::decode;
+    use crate::reconcile::eviction::Pressure;
+    use crate::reconcile::node_shutdown::periods;
+    use crate::store::{Mode, OpenOptions, StoreHandle};
+    use crate::types::{PodUid, Timestamp};
+
+    /// Notes who is told what, and after how long; pods of this name never end.
+    struct Notes {
+        began: Instant,
+        told: RefCell<Vec<(String, i64, u64)>>,
+        kept: RefCell<Vec<Eviction>>,
+        is_down: Cell<bool>,
+    }
+
+    impl PodPressure for Notes {
+        fn evict(&self, uid: &PodUid, eviction: Eviction) {
+            assert!(eviction.is_shutdown && self.is_down.get());
+            self.told.borrow_mut().push((
+                uid.to_string(),
+                eviction.grace_seconds,
+                self.began.elapsed().as_secs(),
+            ));
+            if uid.as_str() == "stubborn" {
+                self.kept.borrow_mut().push(eviction);
+            }
+        }
+
+        fn set_pressure(&self, _: BTreeSet<Pressure>) {}
+
+        fn set_short_of_disk(&self, _: bool) {}
+
+        fn set_shutting_down(&self, is_shutting_down: bool) {
+            self.is_down.set(is_shutting_down);
+        }
+    }
+
+    fn bench(total_seconds: i64, critical_seconds: i64) -> (NodeShutdown, Rc<Notes>) {
+        let clock = Clock::manual(Timestamp::from_secs(1_795_190_400));
+        let options = OpenOptions { mode: Mode::Inline, ..OpenOptions::default() };
+        let store = StoreHandle::open_in_memory(options).unwrap();
+        let events = EventRecorder::new("n".into(), clock.clone(), store.clone(), vec![]);
+        let statuses = Rc::new(StatusManager::new(store, BTreeMap::new()));
+        for (name, priority) in [("stubborn", 0), ("quick", 0), ("vital", 2_000_000_000)] {
+            let raw = json!({
+                "metadata": {"name": name, "uid": name},
+                "spec": {"priority": priority, "containers": [{"name": "c"}]},
+            });
+            statuses.expect(&Rc::new(decode(raw).unwrap().object));
+        }
+        let notes = Rc::new(Notes {
+            began: Instant::now(),
+            told: RefCell::default(),
+            kept: RefCell::default(),
+            is_down: Cell::new(false),
+        });
+        let shutdown = NodeShutdown::new(ShutdownParts {
+            periods: periods(total_seconds, critical_seconds, &[]),
+            bus_address: None,
+            clock,
+            events,
+            statuses,
+            health: Rc::default(),
+            pods: Rc::<Notes>::clone(&notes),
+        });
+        (shutdown, notes)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_group_begins_when_the_last_has_ended_or_its_time_is_over() {
+        let (shutdown, notes) = bench(40, 10);
+        let (sender, mut news) = mpsc::unbounded_channel();
+        drop(sender);
+        shutdown.hear(News::Preparing(true), &mut news).await;
+        let told = notes.told.borrow().clone();
+        let expected = [("quick", 30, 0), ("stubborn", 30, 0), ("vital", 10, 30)];
+        assert_eq!(told, expected.map(|(name, grace, at)| (name.to_owned(), grace, at)));
+        assert_eq!(notes.began.elapsed().as_secs(), 30, "the last group did not wait");
+        assert!(shutdown.parts.health.shutting_down().is_some_and(|(is_down, _)| is_down));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_called_off_ends_no_further_group_and_runs_again() {
+        let (shutdown, notes) = bench(40, 10);
+        let (sender, mut news) = mpsc::unbounded_channel();
+        sender.send(News::Preparing(false)).unwrap();
+        shutdown.hear(News::Preparing(true), &mut news).await;
+        let told: Vec<String> = notes.told.borrow().iter().map(|(name, ..)| name.clone()).collect();
+        assert_eq!(told, ["quick", "stubborn"]);
+        assert!(!notes.is_down.get());
+        assert!(shutdown.parts.health.shutting_down().is_some_and(|(is_down, _)| !is_down));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_asked_for_a_grace_and_pods_get_a_short_one_that_systemd_is_told_of() {
+        let (shutdown, notes) = bench(0, 0);
+        let told = Cell::new(Duration::ZERO);
+        shutdown.end_with_machine(|by| told.set(by)).await;
+        assert_eq!(told.get(), Duration::from_secs(20));
+        let graces: Vec<i64> = notes.told.borrow().iter().map(|(_, grace, _)| *grace).collect();
+        assert_eq!(graces, [10, 10, 5]);
+    }
+}
