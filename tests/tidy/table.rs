@@ -30,6 +30,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "source",
             "pod_config",
             "volume",
+            "pod_start",
             "image",
             "status",
             "stats",
