@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType};
 use crate::metrics::{self, Family};
 use crate::objects::ObjectData;
+use crate::pod_start::Pull;
 use crate::reconcile::images::{PullDecision, apply_default_tag, decide_pull};
 use crate::reconcile::restart::BackOffLimits;
 use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
@@ -234,6 +235,8 @@ impl<R: Runtime> ImagePuller<R> {
     async fn pull(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, StartFailure> {
         let key = (request.pod.uid.clone(), image.to_owned());
         self.check_back_off(request, &key)?;
+        // As upstream, with the time that it waits for its turn.
+        let _pull = Pull::begin(&request.pod.uid);
         let asked_at = self.clock.now();
         // The semaphore is never closed, so the permit always comes.
         let _slot = self.slots.acquire().await;

@@ -201,7 +201,7 @@ impl<R: Runtime> Kubelet<R> {
         self.view.heard(PodSource::Api);
         self.workers.keep_places(&wanted);
         for pod in wanted {
-            self.workers.desire(pod);
+            self.want(pod);
         }
         self.publish_sources();
     }
@@ -260,11 +260,17 @@ impl<R: Runtime> Kubelet<R> {
     fn dispatch(&self, change: PodChange) {
         let pod = change.pod.pod;
         match change.op {
-            PodOp::Add | PodOp::Update | PodOp::Reconcile => self.workers.desire(pod),
+            PodOp::Add | PodOp::Update | PodOp::Reconcile | PodOp::Delete => self.want(pod),
             PodOp::Remove => self.workers.remove(&pod, None),
-            PodOp::Delete => {
-                self.workers.remove(&pod, pod.metadata.deletion_grace_period_seconds);
-            }
+        }
+    }
+
+    /// Has a pod run, or its end seen to when it was deleted and finalizers keep its object.
+    fn want(&self, pod: Rc<Pod>) {
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.workers.finalize(pod);
+        } else {
+            self.workers.desire(pod);
         }
     }
 

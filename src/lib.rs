@@ -46,6 +46,7 @@ pub mod node;
 pub mod observe;
 pub mod pleg;
 pub mod pod_config;
+pub mod pod_start;
 pub mod pod_worker;
 pub mod prober;
 pub mod server;

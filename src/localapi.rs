@@ -141,12 +141,16 @@ impl LocalApi {
                 return Ok(health(&self.node, what, &check, uri.query().unwrap_or_default()));
             }
             Asked::Health(_) => return Err(status::no_such_path()),
+            Asked::Root => return Ok(found(&discovery::paths())),
             Asked::Core => (true, discovery::core()),
             Asked::Groups => (false, discovery::group_list()),
             Asked::Group(group, version) => return Ok(found(&discovery::group(group, version))),
             Asked::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
             Asked::Version => return Ok(found(&discovery::version())),
             Asked::OpenApi(path) => {
+                if path.starts_with("v3") && !openapi::takes_json(&accept) {
+                    return Err(status::not_acceptable());
+                }
                 let answer = openapi::answer(&path, openapi::wants_binary(&accept));
                 let may_be_kept = openapi::names_hash(visit.request.uri().query().unwrap_or_default());
                 return answer.map(|answer| described(answer, may_be_kept)).ok_or_else(status::no_such_path);

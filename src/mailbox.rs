@@ -110,7 +110,9 @@ impl Mailbox {
 
     /// The pod is to be taken down, and nobody took that letter.
     pub fn has_removal(&self) -> bool {
-        let is_removal = |event: &PodWorkerEvent| matches!(event, PodWorkerEvent::Removed { .. });
+        let is_removal = |event: &PodWorkerEvent| {
+            matches!(event, PodWorkerEvent::Removed { .. } | PodWorkerEvent::Finalizing { .. })
+        };
         let letters = self.letters.borrow();
         letters.eviction.is_some() || letters.events.iter().any(is_removal)
     }

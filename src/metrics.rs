@@ -154,6 +154,11 @@ pub fn count(family: &'static Family, values: &[&str]) {
     );
 }
 
+/// Shows a counter without labels before there is anything to count: an alert on its increase sees the first.
+pub fn begin(family: &'static Family) {
+    change(family, &[], |_| Cell::Number(0), |_| {});
+}
+
 /// Sets a gauge.
 pub fn set(family: &'static Family, values: &[&str], level: f64) {
     change(family, values, |_| Cell::Level(0.0), |cell| *cell = Cell::Level(level));

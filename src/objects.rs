@@ -92,6 +92,10 @@ pub struct LocalObject {
     pub created: Timestamp,
     /// `metadata.managedFields`; none of an object from a manifest.
     pub managed_fields: ManagedFields,
+    /// `metadata.finalizers`; none of an object from a manifest.
+    pub finalizers: Vec<String>,
+    /// Since when it is deleted; finalizers keep it.
+    pub deleted: Option<Timestamp>,
     /// The rest.
     pub content: ObjectContent,
 }

@@ -452,7 +452,9 @@ impl PodConfig {
     }
 
     fn count(&mut self, source: PodSource) {
-        let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
+        let all = self.desired.sources.get(&source).into_iter().flat_map(|state| state.pods.values());
+        // One that finalizers keep is not to run.
+        let pods = all.filter(|pod| pod.pod.metadata.deletion_timestamp.is_none()).count();
         let objects = self.object_sets.sources.get(&source).map_or(0, BTreeMap::len);
         let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
         let on_trial = staging.is_some_and(|staging| matches!(staging.stage, Stage::Trial { .. }));

@@ -22,7 +22,7 @@ use crate::devices::DeviceManager;
 use crate::executor::Executor;
 use crate::ordered::Ordered as _;
 use crate::reconcile::admission::held_a_place;
-use crate::reconcile::lifecycle::{NameQueue, PodWorkerEvent, remembered_grace};
+use crate::reconcile::lifecycle::{MIN_GRACE_SECONDS, NameQueue, PodWorkerEvent, remembered_grace};
 use crate::reconcile::restart::BackOffLimits;
 use crate::rt;
 use crate::runtime::Runtime;
@@ -120,7 +120,7 @@ impl<R: Runtime> PodWorkers<R> {
         let mailbox = self.mailbox_of(&pod);
         // What it uses is free when it is gone.
         self.shared.deps.admission.reserve(&pod);
-        self.show_going(&pod);
+        self.show_going(&pod, None);
         let grace_override = remembered_grace(&pod, self.shared.deps.clock.now());
         mailbox.desire(pod);
         mailbox.tell(PodWorkerEvent::Removed { grace_override });
@@ -129,16 +129,39 @@ impl<R: Runtime> PodWorkers<R> {
     /// Nobody wants this pod any more.
     pub fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
-            self.show_going(pod);
+            self.show_going(pod, grace_override);
             worker.mailbox.tell(PodWorkerEvent::Removed { grace_override });
         }
     }
 
+    /// This pod was deleted and has finalizers: it is taken down, and its object stays as it is said here. Also for a later
+    /// version of such a pod.
+    pub fn finalize(&self, pod: Rc<Pod>) {
+        let mut pod = pod;
+        let metadata = &pod.metadata;
+        let known = self.shared.deps.statuses.find(&metadata.namespace, &metadata.name, Some(&metadata.uid));
+        let grace_override = match self.shared.workers.borrow().contains_key(&metadata.uid) {
+            true => metadata.deletion_grace_period_seconds,
+            // An earlier process may have begun.
+            false => remembered_grace(&pod, self.shared.deps.clock.now()),
+        };
+        if known.is_some_and(|known| has_left(&known)) {
+            Rc::make_mut(&mut pod).metadata.deletion_grace_period_seconds = Some(0);
+        }
+        self.show_going(&pod, None);
+        let mailbox = self.mailbox_of(&pod);
+        mailbox.desire(pod);
+        mailbox.tell(PodWorkerEvent::Finalizing { grace_override });
+    }
+
     /// A pod that goes is seen to go from this moment on, before its worker has had a turn: run-once waits for what it sees.
-    fn show_going(&self, pod: &Rc<Pod>) {
+    fn show_going(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         let deps = &self.shared.deps;
         let mut pod = Rc::clone(pod);
-        Rc::make_mut(&mut pod).metadata.deletion_timestamp.get_or_insert(deps.clock.now());
+        let grace = grace_override.unwrap_or_else(|| pod.termination_grace_period_seconds());
+        let metadata = &mut Rc::make_mut(&mut pod).metadata;
+        metadata.deletion_timestamp.get_or_insert(deps.clock.now());
+        metadata.deletion_grace_period_seconds.get_or_insert(grace.max(MIN_GRACE_SECONDS));
         let status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
         deps.statuses.set(&pod, status);
     }
@@ -255,6 +278,12 @@ impl<R: Runtime> PodWorkers<R> {
         self.shared.workers.borrow_mut().insert(uid, handle);
         mailbox
     }
+}
+
+/// Nothing of a deleted pod is left but its object: upstream's last deletion, which has no grace.
+#[must_use]
+pub fn has_left(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
 impl<R> Drop for PodWorkers<R> {

@@ -18,6 +18,7 @@ pub mod node;
 pub mod patience;
 pub mod pki;
 pub mod proxy;
+pub mod received;
 pub mod report;
 pub mod route;
 pub mod subject;
@@ -46,6 +47,7 @@ use body::Body;
 use guest::{SharedGuest, Visit};
 use node::SharedNode;
 use patience::{PLAIN, Patience, Patient, STREAM};
+use received::Received;
 
 pub use bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
@@ -87,14 +89,14 @@ struct Bounds {
 }
 
 /// Answers a request of a connection. Behind pointers, as what carries requests out is there once and not for each listener.
-type Respond = Rc<dyn Fn(Request<Incoming>) -> Pending<Response<Body>>>;
+type Respond = Rc<dyn Fn(Request<Received>) -> Pending<Response<Body>>>;
 
 /// Serves the requests of a connection until it ends, and tells the node then. Streams that began on it go on.
 async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, respond: Respond) {
     let patience = Patience::default();
     let waits = patience.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (response, patience) = (respond(request), waits.clone());
+        let (response, patience) = (respond(request.map(Received::plain)), waits.clone());
         async move {
             let mut response = response.await;
             let code = response.status();
@@ -143,7 +145,7 @@ async fn serve_connection(
 }
 
 async fn respond(
-    request: Request<Incoming>,
+    request: Request<Received>,
     node: &SharedNode,
     clock: &Clock,
     place: Rc<Place>,

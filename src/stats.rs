@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::api::pod::Pod;
 use crate::cgroup::CgroupConfig;
-use crate::cgroup::usage::{ContainerStats, Detail};
+use crate::cgroup::usage::{ContainerStats, Detail, Psi};
 use crate::clock::Clock;
 use crate::objects::ObjectLookup;
 use crate::observed::ObservedContainer;
@@ -61,6 +61,8 @@ pub struct Ask {
     pub disks: Measured,
     /// What only `/metrics/cadvisor` shows.
     pub details: bool,
+    /// Time lost waiting, as `/stats/summary` has it.
+    pub pressure: bool,
 }
 
 /// Which disks are looked at.
@@ -78,10 +80,10 @@ pub enum Measured {
 impl Ask {
     /// What `agent top` and metrics.k8s.io show.
     pub const CPU_AND_MEMORY: Self =
-        Self { rates: true, network: false, disks: Measured::Nothing, details: false };
+        Self { rates: true, network: false, disks: Measured::Nothing, details: false, pressure: false };
     /// Everything that `/stats/summary` has.
     pub const SUMMARY: Self =
-        Self { rates: true, network: true, disks: Measured::Everything, details: false };
+        Self { rates: true, network: true, disks: Measured::Everything, details: false, pressure: true };
 }
 
 /// What is used, all of it read at about the same time.
@@ -102,6 +104,8 @@ pub struct Usage {
     pub counted: ContainerStats,
     /// Billionths of a core in use now; `None` unless asked for, and for what has just begun.
     pub nano_cores: Option<u64>,
+    /// Time lost waiting for CPU, memory, disks; `None` unless asked for.
+    pub psi: [Option<Psi>; 3],
 }
 
 impl Usage {

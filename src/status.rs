@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::api::pod::{Pod, PodStatus};
 use crate::metrics::{self, Family};
+use crate::pod_start;
 use crate::reconcile::node_shutdown::is_of_shutdown;
 use crate::reconcile::status::same_meaning;
 use crate::store::StoreHandle;
@@ -30,10 +31,7 @@ static START_DURATION: Family = Family::seconds(
     "How long it took from when a pod was first seen until it ran",
     &[],
 )
-.with_buckets(&[
-    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0,
-    480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
-]);
+.with_buckets(&pod_start::BUCKETS);
 
 impl Entry {
     fn is_going(&self) -> bool {
@@ -77,6 +75,9 @@ impl StatusManager {
         let mut entries = self.entries.borrow_mut();
         match entries.get_mut(uid) {
             None => {
+                if !self.remembered.borrow().contains_key(uid) {
+                    pod_start::expect(uid);
+                }
                 let mut expected = self.expected.borrow_mut();
                 let since = expected.get(uid).map_or_else(Instant::now, |(_, since)| *since);
                 expected.insert(uid.clone(), (Rc::clone(pod), since));
@@ -101,6 +102,7 @@ impl StatusManager {
         if let Some(seen) = seen.filter(|_| status.phase == "Running") {
             metrics::observe(&START_DURATION, &[], seen.elapsed());
         }
+        pod_start::observe(pod, &status);
         let entry = Entry { pod: Rc::clone(pod), status, seen };
         if news && !is_of_shutdown(&entry.status) {
             self.store.put_status(uid, &entry.status);
@@ -114,6 +116,7 @@ impl StatusManager {
 
     /// Forgets a pod that is gone.
     pub fn remove(&self, uid: &PodUid) {
+        pod_start::remove(uid);
         self.expected.borrow_mut().remove(uid);
         self.remembered.borrow_mut().remove(uid);
         if self.entries.borrow_mut().remove(uid).is_some() {
@@ -246,7 +249,7 @@ mod tests {
             statuses.set(&pod("old"), running());
         }
         let mut text = metrics::Text::default();
-        metrics::write_recorded(&mut text, &["kubelet_pod_start_"]);
+        metrics::write_recorded(&mut text, &["kubelet_pod_start_duration"]);
         let text = text.finish();
         assert!(text.contains("kubelet_pod_start_duration_seconds_sum 7\n"), "{text}");
         assert!(text.contains("kubelet_pod_start_duration_seconds_count 1\n"), "{text}");

@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -91,7 +91,7 @@ struct Refusal {
 /// Answers a request for an action, and carries the action out when the connection is handed over. `held` is dropped at the end
 /// (a permit, say). Needs a `LocalSet`, and a connection served with upgrades.
 pub fn respond(
-    mut request: Request<Incoming>,
+    mut request: Request<()>,
     action: Action,
     idle_timeout: Duration,
     held: impl Sized + 'static,

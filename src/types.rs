@@ -185,6 +185,12 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
     }
 
+    /// This much earlier, clamped at the beginning of time.
+    #[must_use]
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
     /// RFC 3339 with whole seconds, `2026-11-20T16:00:00Z`.
     #[must_use]
     pub fn to_rfc3339(self) -> String {

@@ -77,6 +77,45 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
     stats
 }
 
+/// How much time is lost waiting for one kind of thing: what the kernel says of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Psi {
+    /// All processes waited.
+    pub full: Lost,
+    /// Some did.
+    pub some: Lost,
+}
+
+/// One line of the kernel's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Microseconds, since there is this cgroup.
+    pub total: u64,
+    /// Hundredths of a per cent of the last 10, 60 and 300 seconds.
+    pub average: [u32; 3],
+}
+
+/// Of `cpu`, `memory` and `io`, from these files of the first directory that has them; `None` where the machine does not count it.
+#[must_use]
+pub fn psi(dirs: &[PathBuf], files: [&str; 3]) -> [Option<Psi>; 3] {
+    files.map(|file| {
+        let text = dirs.iter().find_map(|directory| fs::read_to_string(directory.join(file)).ok())?;
+        // Older kernels say nothing of all processes and the CPU.
+        Some(Psi { full: line(&text, "full ").unwrap_or_default(), some: line(&text, "some ")? })
+    })
+}
+
+fn line(text: &str, kind: &str) -> Option<Lost> {
+    let line = text.lines().find_map(|line| line.strip_prefix(kind))?;
+    let word = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+    let hundredths = |name: &str| word(name)?.replacen('.', "", 1).parse().ok();
+    let average = [hundredths("avg10")?, hundredths("avg60")?, hundredths("avg300")?];
+    Some(Lost { total: word("total")?.parse().ok()?, average })
+}
+
+/// The files of a cgroup.
+pub const PRESSURE_FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
+
 /// What only `/metrics/cadvisor` shows of a cgroup. `None` where the machine does not count it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
@@ -186,9 +225,7 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
         ] {
             read_io(&mut detail.io, &read(file).unwrap_or_default(), is_bytes);
         }
-        for (pressure, file) in
-            detail.pressure.iter_mut().zip(["cpu.pressure", "memory.pressure", "io.pressure"])
-        {
+        for (pressure, file) in detail.pressure.iter_mut().zip(PRESSURE_FILES) {
             if let Some(text) = read(file) {
                 *pressure = Pressure { waiting_ns: lost(&text, "some "), stalled_ns: lost(&text, "full ") };
             }

@@ -13,6 +13,7 @@ use super::{
 use crate::api::pod::Pod;
 use crate::localapi::pod_columns::columns;
 use crate::objects::ObjectKind;
+use crate::reconcile::lifecycle::show_end;
 use crate::server::ObjectDetail;
 use crate::types::Timestamp;
 
@@ -184,6 +185,7 @@ fn render(pods: &[Pod], options: &Options, names: &[String], now: Timestamp) -> 
 
 fn with_kind(pod: &Pod) -> serde_json::Value {
     let mut pod = pod.clone();
+    show_end(&mut pod);
     "v1".clone_into(&mut pod.api_version);
     "Pod".clone_into(&mut pod.kind);
     json!(pod)

@@ -9,6 +9,8 @@ use std::time::Duration;
 use crate::admission::Admission;
 use crate::api::pod::Pod;
 use crate::kubelet::report::View;
+
+use crate::pod_worker::has_left;
 use crate::reconcile::admission::is_rejected;
 use crate::reconcile::status::is_terminal;
 use crate::status::StatusManager;
@@ -151,6 +153,10 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
 
 fn judge(pod: &Pod) -> Verdict {
     let status = &pod.status;
+    // Its object waits for somebody to take its finalizers away.
+    if has_left(pod) {
+        return Verdict::Succeeded;
+    }
     if is_going(pod) {
         return Verdict::Starting("it is no longer wanted and still being removed".to_owned());
     }

@@ -220,7 +220,8 @@ impl WantedApi {
             }
             Ok::<_, ServingError>(believed)
         })?;
-        let tls = Tls::open(self.source.clone(), self.settings.clone(), authority, clock.clone())?;
+        let tls = Rc::new(Tls::open(self.source.clone(), self.settings.clone(), authority, clock.clone())?);
+        tls.show_end();
         Ok(Api {
             node: Rc::clone(node),
             guest: Some(Rc::clone(guest)),

@@ -101,6 +101,7 @@ pub fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
     let known = user.name != ANONYMOUS;
     verb == "get"
         && (below(&["/healthz", "/livez", "/readyz", "/version"])
+            || (known && path == "/")
             || (known && below(&["/api", "/apis", "/openapi"])))
 }
 
@@ -235,6 +236,7 @@ mod tests {
         let path = |user: &User, path: &str| may_path(Policy::Local, user, path, "get");
         assert!(path(&member("others"), "/apis/x") && path(&member("others"), "/version"));
         assert!(!path(&member("others"), "/metrics") && !path(&member("others"), "/apisx"));
+        assert!(path(&member("others"), "/") && !path(&User::anonymous(), "/"));
         assert!(path(&User::anonymous(), "/livez/ping") && !path(&User::anonymous(), "/api"));
     }
 

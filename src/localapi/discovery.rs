@@ -24,6 +24,22 @@ fn of_group(group: &str) -> impl Iterator<Item = &'static Resource> {
     RESOURCES.iter().filter(move |resource| resource.group == group)
 }
 
+/// `/`: what there is, in order.
+#[must_use]
+pub fn paths() -> Value {
+    let mut paths: Vec<String> =
+        ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2"]
+            .map(str::to_owned)
+            .into();
+    paths.extend(["/openapi/v3", "/openapi/v3/api/v1", "/readyz", "/version"].map(str::to_owned));
+    for (group, version) in groups() {
+        let path = format!("/apis/{group}");
+        paths.extend([format!("{path}/{version}"), format!("/openapi/v3{path}/{version}"), path]);
+    }
+    paths.sort_unstable();
+    json!({"paths": paths})
+}
+
 /// `/api`.
 #[must_use]
 pub fn core() -> Value {

@@ -14,6 +14,7 @@ use crate::api::pod::Pod;
 use crate::objects::wire::{self, Values};
 use crate::objects::{ObjectContent, ObjectKind};
 use crate::ordered::Ordered as _;
+use crate::reconcile::lifecycle::show_end;
 use crate::reconcile::static_pod::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION,
 };
@@ -57,6 +58,7 @@ pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str))
 /// A pod; one from a manifest as the mirror that an API server would hold of it.
 #[must_use]
 pub fn pod(mut pod: Pod, node_name: &str) -> Value {
+    show_end(&mut pod);
     "v1".clone_into(&mut pod.api_version);
     "Pod".clone_into(&mut pod.kind);
     let annotations = &mut pod.metadata.annotations;

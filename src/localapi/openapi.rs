@@ -62,6 +62,18 @@ pub fn wants_binary(accept: &str) -> bool {
     first.starts_with("application/com.github.proto-openapi.spec.v2") && first.ends_with("+protobuf")
 }
 
+/// Version 3 is there as JSON alone: no client is known that wants another form. One that says nothing takes what there is.
+#[must_use]
+pub fn takes_json(accept: &str) -> bool {
+    let takes = |form: &str| {
+        matches!(
+            form.split(';').next().unwrap_or_default().trim(),
+            "" | "*/*" | "application/*" | "application/json"
+        )
+    };
+    accept.split(',').any(takes)
+}
+
 /// Answers `/openapi/PATH`, if there is something. `binary` counts for version 2.
 #[must_use]
 pub fn answer(path: &str, binary: bool) -> Option<Answer> {

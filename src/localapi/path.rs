@@ -3,13 +3,15 @@
 //! Owns paths and the parameters of reading. Pure: a method, a path and a query in, what is wanted or a failure out. Must not
 //! know who asks, nor what is answered.
 
-use super::resource::{self, Resource, Subresource, Verb};
+use super::resource::{self, Resource, Store, Subresource, Verb};
 use super::status::{self, Failure};
 use crate::server::route;
 
 /// What is wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
+    /// `/`.
+    Root,
     /// `/api`.
     Core,
     /// `/apis`.
@@ -90,7 +92,7 @@ pub struct Options {
 #[must_use]
 pub fn is_ours(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
+    path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
 }
 
 /// Reads a request.
@@ -105,6 +107,7 @@ pub fn read(method: &str, path: &str, query: &str) -> Result<Asked, Failure> {
         _ => Err(status::method_not_allowed()),
     };
     match parts.as_slice() {
+        [] => get(Asked::Root),
         ["version"] => get(Asked::Version),
         ["livez" | "readyz", rest @ ..] => get(Asked::Health(rest.join("/"))),
         ["openapi", rest @ ..] => get(Asked::OpenApi(rest.join("/"))),
@@ -168,6 +171,9 @@ fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str)
     let named = verb == Verb::Create && name.is_some() && subresource.is_none();
     let nowhere = verb == Verb::Create && resource.namespaced && namespace.is_none();
     if named || nowhere || !verbs.contains(&verb) {
+        if resource.store == Store::Nodes && verb == Verb::Patch {
+            return Err(status::no_cordon());
+        }
         return Err(status::method_not_allowed());
     }
     let options = options(&parameters)?;
@@ -287,6 +293,26 @@ mod tests {
         ] {
             assert_eq!(short(method, path), meaning, "{method} {path}");
         }
+    }
+
+    #[test]
+    fn the_root_is_ours_and_its_paths_are_served() {
+        assert!(is_ours("/") && !is_ours("/pods"));
+        assert_eq!(read("GET", "/", ""), Ok(Asked::Root));
+        let paths = crate::localapi::discovery::paths();
+        let paths: Vec<&str> =
+            paths["paths"].as_array().into_iter().flatten().filter_map(|path| path.as_str()).collect();
+        assert!(paths.is_sorted() && paths.contains(&"/apis/metrics.k8s.io/v1beta1"), "{paths:?}");
+        for path in paths.iter().filter(|path| !["/healthz", "/metrics"].contains(path)) {
+            assert!(read("GET", path, "").is_ok() && is_ours(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_cordon_is_refused_with_the_reason() {
+        let refused = read("PATCH", "/api/v1/nodes/box", "").unwrap_err();
+        assert_eq!(refused.code, 405);
+        assert!(refused.message.contains("nothing schedules pods to it"), "{}", refused.message);
     }
 
     #[test]

@@ -6,13 +6,13 @@
 mod body;
 mod change;
 mod delete;
+mod finalize;
 mod kept;
 mod new;
 
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use hyper::body::Incoming;
 use hyper::header::{HeaderValue, USER_AGENT, WARNING};
 use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
@@ -29,6 +29,7 @@ use crate::pod_config::edit::{ApiChange, EditError};
 use crate::reconcile::validation::{FieldError, FieldErrorKind};
 use crate::server::access::User;
 use crate::server::body::{Body, object};
+use crate::server::received::Received;
 use crate::sys::node;
 use crate::types::Timestamp;
 use body::Content;
@@ -71,7 +72,7 @@ pub(super) struct Task {
 pub async fn change(
     api: &Rc<LocalApi>,
     wanted: &Wanted,
-    request: Request<Incoming>,
+    request: Request<Received>,
     user: &User,
 ) -> Result<Response<Body>, Failure> {
     let client = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();

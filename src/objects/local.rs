@@ -112,6 +112,8 @@ impl LocalObjects {
                     annotations,
                     created,
                     managed_fields: ManagedFields::default(),
+                    finalizers: Vec::new(),
+                    deleted: None,
                     content,
                 };
                 objects.insert(key, Rc::new(object));

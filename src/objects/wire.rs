@@ -131,6 +131,13 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
     if !object.managed_fields.is_empty() {
         metadata["managedFields"] = json!(object.managed_fields);
     }
+    if !object.finalizers.is_empty() {
+        metadata["finalizers"] = json!(object.finalizers);
+    }
+    if let Some(deleted) = object.deleted {
+        metadata["deletionTimestamp"] = json!(deleted.to_rfc3339());
+        metadata["deletionGracePeriodSeconds"] = json!(0);
+    }
     match &object.content {
         ObjectContent::ConfigMap { data, immutable } => {
             let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
@@ -155,7 +162,8 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
         ObjectContent::Claim(claim) => put_claim(&mut value, key, claim),
         ObjectContent::Namespace => {
             value["spec"] = json!({"finalizers": ["kubernetes"]});
-            value["status"] = json!({"phase": "Active"});
+            let phase = if object.deleted.is_some() { "Terminating" } else { "Active" };
+            value["status"] = json!({"phase": phase});
         }
     }
     value
@@ -213,6 +221,8 @@ fn object(kind: ObjectKind, metadata: ObjectMeta, content: ObjectContent) -> Loc
         annotations: metadata.annotations,
         created: metadata.creation_timestamp.unwrap_or_default(),
         managed_fields: metadata.managed_fields,
+        finalizers: metadata.finalizers,
+        deleted: metadata.deletion_timestamp,
         content,
     }
 }
@@ -246,7 +256,8 @@ mod tests {
         let secret = read(
             ObjectKind::Secret,
             json!({"metadata": {"name": "s", "namespace": "ns", "labels": {"a": "b"}, "annotations": {LAST_APPLIED: "{}"},
-                    "creationTimestamp": "2026-11-20T16:00:00Z"},
+                    "creationTimestamp": "2026-11-20T16:00:00Z", "finalizers": ["edge.example/a"],
+                    "deletionTimestamp": "2026-11-20T17:00:00Z"},
                 "data": {"a": "b2xk", "b": "a2VlcA=="}, "stringData": {"a": "new"}, "immutable": true}),
         );
         let ObjectContent::Secret { secret_type, data, .. } = &secret.content else { panic!("{secret:?}") };
@@ -255,6 +266,7 @@ mod tests {
             (OPAQUE, &b"new"[..], &b"keep"[..])
         );
         assert!(secret.annotations.contains_key(LAST_APPLIED));
+        assert_eq!((secret.finalizers.len(), secret.deleted.is_some()), (1, true));
         assert_eq!(read(ObjectKind::Secret, to_value(&secret, Values::Shown)), secret);
         let map = json!({"metadata": {"name": "m"}, "data": {"a": "x\n"}, "binaryData": {"b": "AP8="}});
         let map = read(ObjectKind::ConfigMap, map);

@@ -231,6 +231,8 @@ mod tests {
             annotations: BTreeMap::new(),
             created: Timestamp::from_secs(1),
             managed_fields: crate::api::managed_fields::ManagedFields::default(),
+            finalizers: Vec::new(),
+            deleted: None,
             content: ObjectContent::ConfigMap {
                 data: crate::objects::ConfigMapData::default(),
                 immutable: false,

@@ -30,8 +30,8 @@ use crate::reconcile::hooks::longest_kill;
 use crate::reconcile::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::reconcile::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
 use crate::reconcile::status::{
-    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deadline_left, final_status, is_terminal,
-    newly_backing_off,
+    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deadline_left, deleted_status, final_status,
+    is_terminal, newly_backing_off,
 };
 use crate::reconcile::termination::compute_teardown;
 use crate::runtime::{Runtime, RuntimeError};
@@ -464,8 +464,14 @@ impl<R: Runtime> Worker<R> {
             // The pod may be wanted again: a worker that ends here would never hear of it.
             return Next::Now;
         }
+        let stays = self.state == PodWorkerState::Terminated { cause: EndCause::Finalizing };
+        if stays {
+            Rc::make_mut(&mut self.pod).metadata.deletion_grace_period_seconds = Some(0);
+        }
         if let Some(status) = self.shared.deps.statuses.last(&self.uid) {
-            self.shared.deps.statuses.set(&self.pod, final_status(&self.pod, status, true));
+            let status =
+                if stays { deleted_status(&self.pod, status) } else { final_status(&self.pod, status, true) };
+            self.shared.deps.statuses.set(&self.pod, status);
         }
         self.on_event(PodWorkerEvent::CleanupDone).await;
         self.evicted = None;

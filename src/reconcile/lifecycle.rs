@@ -53,6 +53,8 @@ pub enum EndCause {
     Removed,
     /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
     Replaced,
+    /// Deleted, and finalizers keep its object: what it holds goes, its status stays until they are gone.
+    Finalizing,
 }
 
 /// What can happen to a worker.
@@ -63,6 +65,11 @@ pub enum PodWorkerEvent {
     /// No source wants it any more, or something evicts it.
     Removed {
         /// Seconds that replace the pod's own grace; `None` leaves it.
+        grace_override: Option<i64>,
+    },
+    /// It was deleted and has finalizers.
+    Finalizing {
+        /// As of [`Self::Removed`].
         grace_override: Option<i64>,
     },
     /// The full name belongs to this pod now.
@@ -130,12 +137,16 @@ pub fn transition(
         // Nothing to stop, but it left records.
         (
             In::Finished { cause: EndCause::Completed | EndCause::Evicted | EndCause::Shutdown },
-            On::Removed { .. },
-        ) => (In::Terminated { cause: EndCause::Removed }, vec![Do::CleanUp { records: true }]),
-        // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
-        (In::Syncing | In::WaitingForName, On::Removed { grace_override }) => {
-            terminating(grace_override.unwrap_or(spec_grace_seconds), EndCause::Removed)
+            On::Removed { .. } | On::Finalizing { .. },
+        )
+        | (In::Finished { cause: EndCause::Finalizing }, On::Removed { .. }) => {
+            (In::Terminated { cause: cause_of(event) }, vec![Do::CleanUp { records: true }])
         }
+        // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
+        (
+            In::Syncing | In::WaitingForName,
+            On::Removed { grace_override } | On::Finalizing { grace_override },
+        ) => terminating(grace_override.unwrap_or(spec_grace_seconds), cause_of(event)),
         (In::Syncing, On::PodTerminal) => terminating(spec_grace_seconds, EndCause::Completed),
         (In::Syncing | In::WaitingForName, On::Evicted { grace_seconds }) => {
             terminating(grace_seconds, EndCause::Evicted)
@@ -149,16 +160,20 @@ pub fn transition(
         (In::Terminating { since, grace_seconds, cause: EndCause::Shutdown }, On::Resumed) => {
             (In::Terminating { since, grace_seconds, cause: EndCause::Replaced }, vec![])
         }
-        (In::Terminating { since, grace_seconds, cause }, On::Removed { .. } | On::Shutdown { .. }) => {
+        (
+            In::Terminating { since, grace_seconds, cause },
+            On::Removed { .. } | On::Finalizing { .. } | On::Shutdown { .. },
+        ) => {
             let (wish, cause) = match event {
-                On::Removed { grace_override } => (grace_override, EndCause::Removed),
+                On::Removed { grace_override } | On::Finalizing { grace_override } => {
+                    (grace_override, cause_of(event))
+                }
                 On::Shutdown { grace_seconds } => (Some(grace_seconds), cause),
                 _ => (None, cause),
             };
             // A wish counts from when it is said, and never moves the end further away.
-            let end = since.saturating_add(seconds(grace_seconds));
             let wished = wish.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
-            if wished < grace_seconds && now.saturating_add(seconds(wished)) < end {
+            if is_sooner(now, wished, since, grace_seconds) {
                 terminating(wished, cause)
             } else {
                 (In::Terminating { since, grace_seconds, cause }, vec![])
@@ -176,15 +191,15 @@ pub fn transition(
         (In::Terminated { cause }, On::Desired) => {
             (In::Terminated { cause: ended_but_wanted(cause) }, vec![])
         }
-        (In::Terminated { cause }, On::Removed { .. }) => {
+        (In::Terminated { cause }, On::Removed { .. } | On::Finalizing { .. }) => {
             // The cleanup under way may be the small one: ask for the whole.
             let effects =
                 if cause == EndCause::Completed { vec![Do::CleanUp { records: true }] } else { vec![] };
-            (In::Terminated { cause: EndCause::Removed }, effects)
+            (In::Terminated { cause: cause_of(event) }, effects)
         }
         (In::Terminated { cause }, On::CleanupDone) => {
             let effects = match cause {
-                EndCause::Completed | EndCause::Evicted | EndCause::Shutdown => vec![],
+                EndCause::Completed | EndCause::Evicted | EndCause::Shutdown | EndCause::Finalizing => vec![],
                 EndCause::Removed => vec![Do::ReleaseName, Do::Forget],
                 EndCause::Replaced => vec![Do::ReleaseName, Do::StartOver],
             };
@@ -219,6 +234,44 @@ pub fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
     Some(seconds_left(metadata.deletion_timestamp?, metadata.deletion_grace_period_seconds?, now))
 }
 
+/// Gives a pod that goes the times an API server shows: `deletionTimestamp` is when its grace ends. Kept is when it began, as what is
+/// left of it counts from there.
+pub fn show_end(pod: &mut Pod) {
+    let grace = grace_of(pod);
+    let metadata = &mut pod.metadata;
+    metadata.deletion_timestamp = metadata.deletion_timestamp.map(|since| since.saturating_add(grace));
+}
+
+/// The way back from [`show_end`].
+pub fn keep_beginning(pod: &mut Pod) {
+    let grace = grace_of(pod);
+    let metadata = &mut pod.metadata;
+    metadata.deletion_timestamp = metadata.deletion_timestamp.map(|end| end.saturating_sub(grace));
+}
+
+fn grace_of(pod: &Pod) -> Duration {
+    seconds(pod.metadata.deletion_grace_period_seconds.unwrap_or_default())
+}
+
+/// Since when a pod goes that somebody asks to go at `now` with this grace (`None`: its own), and the seconds it gets. What was
+/// asked before only ever gets shorter.
+#[must_use]
+pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
+    let wished = wish.unwrap_or_else(|| pod.termination_grace_period_seconds()).max(MIN_GRACE_SECONDS);
+    let metadata = &pod.metadata;
+    match (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) {
+        (Some(since), Some(grace)) if wish.is_none() || !is_sooner(now, wished, since, grace) => {
+            (since, grace)
+        }
+        _ => (now, wished),
+    }
+}
+
+/// A wish counts from when it is said.
+fn is_sooner(now: Timestamp, wished: i64, since: Timestamp, grace: i64) -> bool {
+    wished < grace && now.saturating_add(seconds(wished)) < since.saturating_add(seconds(grace))
+}
+
 /// A clock that was set back gives nothing away beyond the grace itself.
 fn seconds_left(since: Timestamp, grace_seconds: i64, now: Timestamp) -> i64 {
     let passed = i64::try_from(now.saturating_since(since).as_secs()).unwrap_or(i64::MAX);
@@ -229,10 +282,18 @@ fn seconds(seconds: i64) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// A pod that ended by itself stays ended however often it is asked for.
+/// Of a pod that somebody takes away.
+fn cause_of(event: PodWorkerEvent) -> EndCause {
+    match event {
+        PodWorkerEvent::Finalizing { .. } => EndCause::Finalizing,
+        _ => EndCause::Removed,
+    }
+}
+
+/// A pod that ended by itself stays ended however often it is asked for, and so does one that waits for its finalizers.
 fn ended_but_wanted(cause: EndCause) -> EndCause {
     match cause {
-        EndCause::Completed | EndCause::Evicted | EndCause::Shutdown => cause,
+        EndCause::Completed | EndCause::Evicted | EndCause::Shutdown | EndCause::Finalizing => cause,
         EndCause::Removed | EndCause::Replaced => EndCause::Replaced,
     }
 }

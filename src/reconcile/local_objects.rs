@@ -54,6 +54,8 @@ pub struct InvalidObject {
 pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
     let mut object = accept(decoded)?;
     object.managed_fields = ManagedFields::default();
+    // It goes with its manifest.
+    object.finalizers.clear();
     if object.key.kind == ObjectKind::Secret {
         object.annotations.remove(wire::LAST_APPLIED);
     }
@@ -74,7 +76,7 @@ pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
         AnyObject::Claim(claim) => (wire::claim(*claim), Vec::new()),
         AnyObject::Namespace(namespace) => (wire::namespace(namespace), Vec::new()),
     };
-    let object = LocalObject { created: Timestamp::default(), ..object };
+    let object = LocalObject { created: Timestamp::default(), deleted: None, ..object };
     let errors = validate_object(&written, &object, &bad);
     if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
 }
@@ -105,6 +107,8 @@ pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
         && known.labels == new.labels
         && known.annotations == new.annotations
         && known.managed_fields == new.managed_fields
+        && known.finalizers == new.finalizers
+        && known.deleted == new.deleted
 }
 
 /// The object to go on with when `known` is there and `new` is said: the very same one while nothing has changed, since

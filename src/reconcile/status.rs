@@ -147,6 +147,20 @@ pub fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodSta
     status
 }
 
+/// The last status of a pod that was deleted: nothing of it runs again, whatever its restart policy.
+#[must_use]
+pub fn deleted_status(pod: &Pod, status: PodStatus) -> PodStatus {
+    let mut status = final_status(pod, status, true);
+    if !is_terminal(&status) {
+        let went_well = |container: &ContainerStatus| {
+            container.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0)
+        };
+        let phase = if status.container_statuses.iter().all(went_well) { "Succeeded" } else { "Failed" };
+        phase.clone_into(&mut status.phase);
+    }
+    status
+}
+
 fn end(container: &mut ContainerStatus) {
     if container.state.terminated.is_none() {
         let unknown = unknown_termination("The container could not be located when the pod was terminated");

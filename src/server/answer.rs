@@ -5,7 +5,6 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -14,12 +13,14 @@ use super::logs;
 use super::measured;
 use super::node::{SharedNode, Stream, Wanted};
 use super::proxy;
+use super::received::Received;
 use super::report::ObjectDetail;
 use super::route::{LogOptions, PodName, Refused, Route, Target};
 use super::system_logs::{self, asks};
 use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::clock::Clock;
 use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::reconcile::lifecycle::show_end;
 use crate::streaming;
 use crate::types::ContainerId;
 
@@ -52,7 +53,7 @@ pub type Failed = (StatusCode, String);
 
 /// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
 pub async fn answer(
-    request: Request<Incoming>,
+    request: Request<Received>,
     route: Result<Route, Refused>,
     node: &SharedNode,
     served: Served,
@@ -66,7 +67,7 @@ pub async fn answer(
 }
 
 async fn answered(
-    request: Request<Incoming>,
+    request: Request<Received>,
     route: Result<Route, Refused>,
     node: &SharedNode,
     served: Served,
@@ -89,7 +90,7 @@ async fn answered(
 /// # Errors
 /// The failure's code, and what it is.
 pub async fn outcome(
-    request: Request<Incoming>,
+    request: Request<Received>,
     route: Route,
     node: &SharedNode,
     served: Served,
@@ -163,6 +164,7 @@ fn refusal(refused: Refused) -> Response<Body> {
 /// `v1.PodList`. Items of a list carry no kind of their own, as upstream's.
 fn pod_list(pods: Vec<Pod>) -> Value {
     let bare = |mut pod: Pod| {
+        show_end(&mut pod);
         pod.api_version.clear();
         pod.kind.clear();
         json!(pod)
@@ -341,7 +343,7 @@ async fn running(node: &SharedNode, wanted: &Target) -> Result<ContainerId, Fail
 }
 
 async fn stream(
-    request: Request<Incoming>,
+    request: Request<Received>,
     node: &SharedNode,
     wanted: Result<Wanted, Failed>,
     held: impl Sized + 'static,
@@ -349,7 +351,9 @@ async fn stream(
     let idle_timeout = node.stream_idle_timeout();
     let begun = node.stream(wanted?).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     match begun {
-        Stream::Ours(action) => Ok(streaming::respond(request, action, idle_timeout, held).map(Body::Whole)),
+        Stream::Ours(action) => {
+            Ok(streaming::respond(request.map(drop), action, idle_timeout, held).map(Body::Whole))
+        }
         Stream::Runtimes(url) => proxy::pass_on(request, &url, idle_timeout, held)
             .await
             .map_err(|error| (StatusCode::BAD_GATEWAY, error)),

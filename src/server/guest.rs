@@ -5,19 +5,19 @@
 
 use std::rc::Rc;
 
-use hyper::body::Incoming;
 use hyper::{Request, Response};
 
 use super::access::{MASTERS, Policy, User};
 use super::answer::Served;
 use super::body::Body;
+use super::received::Received;
 use crate::rt::connections::Place;
 use crate::streaming::Pending;
 
 /// A request for a guest.
 pub struct Visit {
     /// As it came, its body unread.
-    pub request: Request<Incoming>,
+    pub request: Request<Received>,
     /// Who asks.
     pub user: User,
     /// What the node's policy is.

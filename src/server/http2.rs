@@ -31,6 +31,7 @@ use super::Respond;
 use super::body::{Body, text};
 use super::node::SharedNode;
 use super::patience::{PLAIN, Patience, Patient, STREAM};
+use super::received::Received;
 use crate::streaming::Wire;
 
 /// Of one connection, as the API server's default.
@@ -297,7 +298,10 @@ async fn answer(
     let Some(place) = streams.enter() else { return too_many() };
     stream.held.borrow_mut().push(place);
     let is_head = request.method() == Method::HEAD;
-    let mut response = respond(request).await;
+    let (head, body) = request.into_parts();
+    let (body, unread) = Received::returned(body);
+    let mut response = respond(Request::from_parts(head, body)).await;
+    unread.take_in().await;
     let length = response.body().size_hint().exact();
     if is_head {
         if let Some(length) = length {

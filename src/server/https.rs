@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, Response, StatusCode};
 use rustls::pki_types::CertificateDer;
@@ -21,6 +20,7 @@ use super::guest::{SharedGuest, Visit};
 use super::http2::{self, Streams};
 use super::identity::Identities;
 use super::node::SharedNode;
+use super::received::Received;
 use super::route::{self, Refused, Route};
 use super::tls::{HTTP_2, Tls};
 use super::{Bounds, Respond, serve_requests};
@@ -70,7 +70,7 @@ pub struct Api {
     /// Who answers beside it.
     pub guest: Option<SharedGuest>,
     /// Certificates.
-    pub tls: Tls,
+    pub tls: Rc<Tls>,
     /// Who is known.
     pub believed: Identities,
     /// Who may what.
@@ -121,7 +121,7 @@ async fn serve_tls(stream: TcpStream, api: Rc<Api>, streams: Rc<Streams>, place:
 }
 
 async fn respond(
-    request: Request<Incoming>,
+    request: Request<Received>,
     api: &Api,
     certificates: &[CertificateDer<'_>],
     place: Rc<Place>,

@@ -27,7 +27,7 @@ use crate::sys::node::cgroup_v2;
 
 /// `/stats/summary`; `whole` with network and disks.
 pub(super) async fn summary(node: &SharedNode, whole: bool) -> Result<Response<Body>, (StatusCode, String)> {
-    let ask = if whole { Ask::SUMMARY } else { Ask::CPU_AND_MEMORY };
+    let ask = if whole { Ask::SUMMARY } else { Ask { pressure: true, ..Ask::CPU_AND_MEMORY } };
     let found = node.stats(ask).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     Ok(object(StatusCode::OK, &wire::summary(&found, whole)))
 }
@@ -215,7 +215,7 @@ async fn agent(node: &SharedNode) -> String {
     if let Some(summary) = asked(node, ask).await {
         volumes(&mut text, &summary);
     }
-    metrics::write_recorded(&mut text, &["kubelet_"]);
+    metrics::write_recorded(&mut text, &["kubelet_", super::tls::SHOWN]);
     process(&mut text);
     text.finish()
 }

@@ -1,6 +1,8 @@
 //! Who a certificate says somebody is.
 //!
-//! Owns the reading of a distinguished name. Must not know whether the certificate is good: that is verified before.
+//! Owns the reading of a distinguished name, and of the end. Must not know whether the certificate is good: that is verified before.
+
+use crate::types::Timestamp;
 
 /// The parts of a subject that mean something to Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +15,9 @@ pub struct Subject {
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
+const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 /// The kinds of string in use whose bytes are UTF-8 or a part of it: UTF8String, NumericString, PrintableString, IA5String.
 const STRINGS: [u8; 4] = [0x0c, 0x12, 0x13, 0x16];
@@ -40,6 +45,34 @@ impl Subject {
         }
         subject
     }
+}
+
+/// When a certificate (DER) ends; `None` when it is none.
+#[must_use]
+pub fn not_after(certificate: &[u8]) -> Option<Timestamp> {
+    let (SEQUENCE, certificate, _) = element(certificate)? else { return None };
+    let (SEQUENCE, mut fields, _) = element(certificate)? else { return None };
+    // The version, which need not be there; serial number, algorithm, issuer.
+    let (first, _, rest) = element(fields)?;
+    if first == VERSION {
+        fields = rest;
+    }
+    for _ in 0..3 {
+        fields = element(fields)?.2;
+    }
+    let (SEQUENCE, validity, _) = element(fields)? else { return None };
+    let (tag, end, _) = element(element(validity)?.2)?;
+    // `YYMMDDHHMMSSZ`, whose years are those of 1950 to 2049, and `YYYYMMDDHHMMSSZ`.
+    let end = std::str::from_utf8(end).ok().filter(|end| end.is_ascii())?;
+    let end = match tag {
+        UTC_TIME => format!("{}{end}", if end < "5" { "20" } else { "19" }),
+        GENERALIZED_TIME => end.to_owned(),
+        _ => return None,
+    };
+    let part = |from: usize| end.get(from..from + 2);
+    let (year, [month, day, hour, minute, second]) =
+        (end.get(..4)?, [part(4)?, part(6)?, part(8)?, part(10)?, part(12)?]);
+    Timestamp::parse_rfc3339(&format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z"))
 }
 
 /// Tag, content and what follows.
@@ -99,10 +132,24 @@ mod tests {
         assert_eq!(Subject::parse(&names[1..]), Subject::default());
     }
 
+    #[test]
+    fn the_end_of_a_certificate_is_read_in_both_forms() {
+        let ends = |year: i32| {
+            let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
+            parameters.not_after = rcgen::date_time_ymd(year, 3, 4);
+            let key = rcgen::KeyPair::generate().unwrap();
+            not_after(parameters.self_signed(&key).unwrap().der()).map(Timestamp::to_rfc3339)
+        };
+        assert_eq!(ends(2027).as_deref(), Some("2027-03-04T00:00:00Z"));
+        assert_eq!(ends(2061).as_deref(), Some("2061-03-04T00:00:00Z"));
+        assert_eq!(not_after(b"junk"), None);
+    }
+
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = Subject::parse(&bytes);
+            let _ = not_after(&bytes);
         }
     }
 }

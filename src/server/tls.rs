@@ -17,8 +17,10 @@ use tokio::time::Instant;
 
 use super::identity::AnyClient;
 use super::pki::{self, Authority, Pair, PkiError};
+use super::subject::not_after;
 use crate::clock::Clock;
 use crate::http::tls::tls_provider;
+use crate::metrics::{self, Family, Kind};
 
 /// How often files are looked at, and only while there are connections.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -95,6 +97,32 @@ pub struct TlsSettings {
     pub cipher_suites: Vec<String>,
 }
 
+static RENEW_ERRORS: Family = Family::counter(
+    "kubelet_server_expiration_renew_errors",
+    "Failures to renew the serving certificate",
+    &[],
+);
+static ROTATED: Family = Family::seconds(
+    "kubelet_certificate_manager_server_rotation_seconds",
+    "How long a serving certificate had served when another one took its place",
+    &[],
+)
+.with_buckets(&[
+    60.0,
+    3600.0,
+    14_400.0,
+    86_400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
+]);
+/// As a page asks for it.
+pub(super) const SHOWN: &str = "kubelet_certificate_manager_";
+const TTL: &str = "kubelet_certificate_manager_server_ttl_seconds";
+
 /// What new connections get.
 pub struct Tls {
     source: Source,
@@ -108,6 +136,8 @@ struct State {
     config: Arc<ServerConfig>,
     pair: Pair,
     looked: Instant,
+    /// Since when the pair is served with, by this process.
+    since: Instant,
     /// A trouble that was told.
     trouble: Option<String>,
 }
@@ -135,8 +165,36 @@ impl Tls {
     ) -> Result<Self, TlsError> {
         let pair = read(&source, &authority, &clock)?;
         let config = configure(&settings, &source, &pair)?;
-        let state = RefCell::new(State { config, pair, looked: Instant::now(), trouble: None });
+        let state = RefCell::new(State {
+            config,
+            pair,
+            looked: Instant::now(),
+            since: Instant::now(),
+            trouble: None,
+        });
+        // There from the beginning, so that the first one is an increase.
+        metrics::begin(&RENEW_ERRORS);
         Ok(Self { source, settings, authority, clock, state })
+    }
+
+    /// Has metrics tell how long the certificate holds, in seconds: less than nothing when it does not any more, `+Inf` for one
+    /// that cannot be read (upstream).
+    pub fn show_end(self: &Rc<Self>) {
+        let tls = Rc::downgrade(self);
+        metrics::show(SHOWN, move |text| {
+            let Some(tls) = tls.upgrade() else { return };
+            text.family(Kind::Gauge, TTL, "Seconds until the serving certificate ends");
+            let first = CertificateDer::from_pem_slice(tls.state.borrow().pair.certificate.as_bytes());
+            match first.ok().and_then(|first| not_after(&first)) {
+                Some(end) => {
+                    let now = tls.clock.now();
+                    let (left, over) =
+                        (end.saturating_since(now).as_secs(), now.saturating_since(end).as_secs());
+                    text.sample(&[], &(i128::from(left) - i128::from(over)));
+                }
+                None => text.sample(&[], &"+Inf"),
+            }
+        });
     }
 
     /// For a new connection. Looks now and then whether the files have changed or the certificate ends; what cannot be used is
@@ -172,9 +230,12 @@ impl Tls {
             Ok((_, None)) => state.trouble = None,
             Ok((pair, Some(config))) => {
                 log::info!("Serving with a new certificate");
+                metrics::observe(&ROTATED, &[], state.since.elapsed());
+                state.since = Instant::now();
                 (state.pair, state.config, state.trouble) = (pair, config, None);
             }
             Err(error) => {
+                metrics::count(&RENEW_ERRORS, &[]);
                 let trouble = crate::logging::chain(&error);
                 if state.trouble.as_ref() != Some(&trouble) {
                     log::warn!(err:% = trouble; "Failed to renew the serving certificate, going on with the last one");
@@ -322,6 +383,17 @@ mod tests {
             tokio::time::advance(LOOK_EVERY).await;
             assert!(Arc::ptr_eq(&second, &tls.current()), "{bad:?}");
         }
+        let tls = Rc::new(tls);
+        tls.show_end();
+        let mut text = metrics::Text::default();
+        metrics::write_recorded(&mut text, &["kubelet_server_", ROTATED.name, SHOWN]);
+        let text = text.finish();
+        // The clock that the certificate was made by is ahead of the one that it is shown by.
+        let left = now.saturating_since(Clock::System.now()).as_secs() + 365 * 24 * 3600;
+        let shown = |line: &str| assert!(text.contains(line), "{line}: {text}");
+        shown("kubelet_server_expiration_renew_errors 2\n");
+        shown("kubelet_certificate_manager_server_rotation_seconds_bucket{le=\"60\"} 1\n");
+        shown(&format!("{TTL} {}", left / 1000));
         fs::write(directory.join("tls.key"), make("three").key).unwrap();
         tokio::time::advance(LOOK_EVERY).await;
         assert!(Arc::ptr_eq(&second, &tls.current()), "of another certificate");

@@ -11,7 +11,7 @@ use super::{
     Ask, ContainerUse, Interface, Measured, NodeUse, PodUse, StatsConfig, Summary, SystemUse, Usage, disks,
 };
 use crate::api::pod::Pod;
-use crate::cgroup::usage::{self, ContainerStats, Detail};
+use crate::cgroup::usage::{self, ContainerStats, Detail, PRESSURE_FILES};
 use crate::cgroup::{self, CgroupConfig};
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::ordered::Ordered as _;
@@ -99,12 +99,17 @@ fn started_at(container: &ObservedContainer, pod: Option<&Pod>) -> Timestamp {
 /// The machine and what runs beside pods.
 pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     let machine = machine(&config.proc);
-    let of = |counted| Usage { at, counted, nano_cores: None };
+    let of = |counted| Usage { at, counted, ..Usage::default() };
+    let psi =
+        |dirs: &[PathBuf], files| if ask.pressure { usage::psi(dirs, files) } else { Default::default() };
     let text = |file: &str| fs::read_to_string(config.proc.join(file)).unwrap_or_default();
     let mut node = NodeUse {
         name: config.node_name.clone(),
         started_at: machine.booted_at.map(Timestamp::from_secs).unwrap_or_default(),
-        usage: of(machine.counted),
+        usage: Usage {
+            psi: psi(&[config.proc.join("pressure")], ["cpu", "memory", "io"]),
+            ..of(machine.counted)
+        },
         memory_total: machine.memory_total,
         swap_total: machine.swap_total,
         cpus: u64::try_from(node::cpu_count()).unwrap_or(1),
@@ -123,7 +128,7 @@ pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     let places = [("pods", pods.to_vec()), ("kubelet", own.into_iter().collect())];
     for (name, places) in places {
         if let Some((place, dirs)) = first_there(&config.cgroup, &places) {
-            let usage = of(usage::stats(&dirs));
+            let usage = Usage { psi: psi(&dirs, PRESSURE_FILES), ..of(usage::stats(&dirs)) };
             node.system.push(SystemUse { name, cgroup: place.to_owned(), usage });
         }
     }
@@ -147,7 +152,9 @@ fn first_there<'a>(config: &CgroupConfig, places: &'a [String]) -> Option<(&'a s
 
 /// A pod.
 pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subject) -> PodUse {
-    let of = |counted| Usage { at, counted, nano_cores: None };
+    let of = |counted| Usage { at, counted, ..Usage::default() };
+    let psi =
+        |dirs: &[PathBuf], files| if ask.pressure { usage::psi(dirs, files) } else { Default::default() };
     let (place, dirs) = first_there(&config.cgroup, &subject.places).unwrap_or_default();
     let ids: Vec<&str> = subject.containers.iter().map(|container| container.id.as_str()).collect();
     let found = cgroup::find_by_ids(&dirs, &ids);
@@ -156,7 +163,7 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subje
     let logs = config.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"));
     let containers = subject.containers.iter().zip(found).map(|(container, own)| ContainerUse {
         cgroup: below(place, &dirs, &own),
-        usage: of(usage::stats(&own)),
+        usage: Usage { psi: psi(&own, PRESSURE_FILES), ..of(usage::stats(&own)) },
         detail: ask
             .details
             .then(|| Detail { processes: usage::processes(&config.proc, &own), ..detail(&own) }),
@@ -173,7 +180,7 @@ pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subje
         pod: subject.pod.clone(),
         started_at: subject.started_at,
         cgroup: place.to_owned(),
-        usage: of(counted),
+        usage: Usage { psi: psi(&dirs, PRESSURE_FILES), ..of(counted) },
         detail: (ask.details && !dirs.is_empty()).then(|| detail(&dirs)),
         interfaces: if ask.network { pod_interfaces(config, &dirs, &subject.sandbox) } else { Vec::new() },
         containers,

@@ -269,6 +269,58 @@ fn a_walk_that_is_young_stands_and_one_that_nobody_asks_for_is_forgotten() {
 }
 
 #[test]
+fn time_lost_waiting_is_in_the_summary_where_the_kernel_counts_it() {
+    let psi = |total: u64| {
+        format!(
+            "some avg10=1.50 avg60=0.25 avg300=0.00 total={total}\nfull avg10=0.00 avg60=0.00 avg300=0.05 total=2\n"
+        )
+    };
+    let machine = Machine::new();
+    for (place, total) in [("cgroup/pod", 7), ("proc/pressure", 9)] {
+        let of =
+            |file: &str| if place == "proc/pressure" { file.to_owned() } else { format!("{file}.pressure") };
+        machine.put(&format!("{place}/{}", of("cpu")), &psi(total));
+        machine
+            .put(&format!("{place}/{}", of("memory")), "some avg10=0.00 avg60=0.00 avg300=100.00 total=1\n");
+    }
+    let read = |place: &str, files| crate::cgroup::usage::psi(&[machine.root.join(place)], files);
+    let of_pod = read("cgroup/pod", crate::cgroup::usage::PRESSURE_FILES);
+    assert_eq!(
+        of_pod[0].map(|psi| (psi.some.average, psi.some.total, psi.full.total)),
+        Some(([150, 25, 0], 7, 2))
+    );
+    assert_eq!(of_pod[1].map(|psi| psi.some.average), Some([0, 0, 10_000]));
+    assert_eq!(of_pod[2], None);
+    machine.put("cgroup/pod/io.pressure", &psi(3));
+    let usage = |ask: Ask| {
+        let node = pods::node(&machine.stats().config, ask, Timestamp::from_secs(10));
+        let counted = ContainerStats { cpu_ns: Some(1), memory_usage: Some(1), ..ContainerStats::default() };
+        let psi =
+            if ask.pressure { read("cgroup/pod", crate::cgroup::usage::PRESSURE_FILES) } else { [None; 3] };
+        let container =
+            ContainerUse { usage: Usage { counted, psi, ..Usage::default() }, ..ContainerUse::default() };
+        let pod = PodUse { usage: container.usage, containers: vec![container], ..PodUse::default() };
+        Summary { node, pods: vec![pod] }
+    };
+    let shown = wire::summary(&usage(Ask::SUMMARY), true);
+    let line = |total: u64| {
+        json!({"some": {"avg10": 1.5, "avg60": 0.25, "avg300": 0.0, "total": total},
+        "full": {"avg10": 0.0, "avg60": 0.0, "avg300": 0.05, "total": 2}})
+    };
+    assert_eq!(shown["node"]["cpu"]["psi"], line(9));
+    assert_eq!(shown["node"]["memory"]["psi"]["some"]["avg300"], 100.0);
+    assert_eq!(shown["node"].get("io"), None);
+    for at in ["/pods/0", "/pods/0/containers/0"] {
+        let at = shown.pointer(at).unwrap();
+        assert_eq!((&at["cpu"]["psi"], &at["io"]["psi"]), (&line(7), &line(3)));
+        assert_eq!(at["memory"]["psi"]["full"]["total"], 0);
+        assert!(at["io"]["time"].is_string());
+    }
+    let plain = wire::summary(&usage(Ask::CPU_AND_MEMORY), false);
+    assert_eq!((plain["node"]["cpu"].get("psi"), plain["pods"][0].get("io")), (None, None));
+}
+
+#[test]
 fn pages_escape_names_and_say_when_nobody_could_be_asked() {
     let pod = PodUse {
         pod: PodRef { namespace: "default".into(), name: "a\"b\\c\nd".into(), uid: "u".into() },
@@ -276,7 +328,7 @@ fn pages_escape_names_and_say_when_nobody_could_be_asked() {
         usage: Usage {
             at: Timestamp::from_secs(10),
             counted: ContainerStats { cpu_ns: Some(1_500_000_000), ..ContainerStats::default() },
-            nano_cores: None,
+            ..Usage::default()
         },
         ..PodUse::default()
     };

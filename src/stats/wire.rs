@@ -5,6 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{ContainerUse, FileSystem, Interface, PodUse, Summary, Usage, VolumeUse};
+use crate::cgroup::usage::{Lost, Psi};
 use crate::types::Timestamp;
 
 /// An object of the fields that are there.
@@ -38,6 +39,7 @@ pub fn summary(summary: &Summary, whole: bool) -> Value {
     usage(&mut shown, &node.usage);
     swap(&mut shown, &node.usage);
     if whole {
+        io(&mut shown, &node.usage);
         network(&mut shown, node.usage.at, &node.interfaces, node.default_interface.as_deref());
         file_system(&mut shown, "fs", node.fs);
         let mut runtime = Map::new();
@@ -62,6 +64,7 @@ fn pod(pod: &PodUse, whole: bool) -> Value {
     usage(&mut shown, &pod.usage);
     swap(&mut shown, &pod.usage);
     if whole {
+        io(&mut shown, &pod.usage);
         network(&mut shown, pod.usage.at, &pod.interfaces, Some("eth0"));
         let volumes: Vec<Value> = pod.volumes.iter().map(|each| volume(&pod.pod.namespace, each)).collect();
         if !volumes.is_empty() {
@@ -82,6 +85,7 @@ fn container(container: &ContainerUse, whole: bool) -> Value {
     usage(&mut shown, &container.usage);
     swap(&mut shown, &container.usage);
     if whole {
+        io(&mut shown, &container.usage);
         file_system(&mut shown, "rootfs", container.rootfs);
         file_system(&mut shown, "logs", container.logs);
     }
@@ -99,11 +103,30 @@ fn usage(shown: &mut Map<String, Value>, usage: &Usage) {
         ("pageFaults", counted.page_faults),
         ("majorPageFaults", counted.major_page_faults),
     ];
+    let [of_cpu, of_memory, _] = usage.psi;
     if counted.cpu_ns.is_some() {
-        shown.insert("cpu".to_owned(), object(Some(usage.at), cpu).into());
+        shown.insert("cpu".to_owned(), with_psi(object(Some(usage.at), cpu), of_cpu));
     }
     if counted.memory_usage.is_some() {
-        shown.insert("memory".to_owned(), object(Some(usage.at), memory).into());
+        shown.insert("memory".to_owned(), with_psi(object(Some(usage.at), memory), of_memory));
+    }
+}
+
+fn with_psi(mut shown: Map<String, Value>, psi: Option<Psi>) -> Value {
+    let line = |lost: Lost| {
+        let [ten, sixty, more] = lost.average.map(|hundredths| f64::from(hundredths) / 100.0);
+        json!({"total": lost.total, "avg10": ten, "avg60": sixty, "avg300": more})
+    };
+    if let Some(psi) = psi {
+        shown.insert("psi".to_owned(), json!({"full": line(psi.full), "some": line(psi.some)}));
+    }
+    shown.into()
+}
+
+/// Of disks there is nothing else.
+fn io(shown: &mut Map<String, Value>, usage: &Usage) {
+    if let psi @ Some(_) = usage.psi[2] {
+        shown.insert("io".to_owned(), with_psi(object(Some(usage.at), []), psi));
     }
 }
 

@@ -171,7 +171,7 @@ fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Res
         (waiting.kind.path() == kind).then_some(waiting)
     });
     match found {
-        Some(waiting) => respond(request, (waiting.begin)(), IDLE_TIMEOUT, place),
+        Some(waiting) => respond(request.map(drop), (waiting.begin)(), IDLE_TIMEOUT, place),
         None => text(
             StatusCode::NOT_FOUND,
             "no stream is announced here: its URL works once, for a minute".to_owned(),

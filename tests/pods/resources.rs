@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use super::Node;
 use crate::support::agent::{PATIENCE, cgroup_root as cgroup_root_of};
+use crate::support::api::Api;
+use crate::support::kubectl::Kubectl;
 use crate::support::wait::{stays, wait_for};
 
 /// Where the controller of a cgroup v1 file or the unified tree is mounted.
@@ -157,6 +159,100 @@ fn a_pod_with_a_uid_of_its_own_is_resized_without_a_restart() {
     assert_eq!(status["restartCount"], 0, "{status}");
 }
 
+/// By kubectl where one knows the subresource (1.32), else by what it would send.
+fn kubectl_resizes_a_pod_in_place_and_sees_how_it_went() {
+    let mut node = Node::new();
+    let scratch = node.runtime.scratch().path().to_path_buf();
+    let api = Api::of(&mut node.agent, &scratch);
+    let mut pod = limited(&node, "grows", "100m", "32Mi");
+    pod["spec"]["restartPolicy"] = json!("Always");
+    node.agent.start();
+    api.wait(&mut node.agent);
+    let admin = api.person(&node.agent, "curl", &[]);
+    let send = |method: &str, path: &str, kind: &str, body: &Value| {
+        let (header, body) = (format!("Content-Type: {kind}"), body.to_string());
+        let (code, text) =
+            api.curl(Some(&admin), path, &["-X", method, "-H", &header, "--data-binary", &body]);
+        (code, serde_json::from_str::<Value>(&text).expect("JSON"))
+    };
+    let pods = "/api/v1/namespaces/default/pods";
+    assert_eq!(send("POST", pods, "application/json", &pod).0, 201);
+    let shown = |what: &str, fits: &dyn Fn(&Value) -> bool| {
+        wait_for(what, PATIENCE, || {
+            let (_, text) = api.curl(Some(&admin), &format!("{pods}/grows"), &[]);
+            let pod: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            if fits(&pod) { Ok(pod) } else { Err(text) }
+        })
+    };
+    let before = shown("it to run", &|pod| pod["status"]["containerStatuses"][0]["ready"] == true);
+    let id = before["status"]["containerStatuses"][0]["containerID"].clone();
+    let kubectl = Kubectl::of(&api, &node.agent, &scratch, "admin", &[]);
+    let kubectl =
+        kubectl.with_each().pop().filter(|kubectl| kubectl.out(&["patch", "-h"]).contains("--subresource"));
+    let resize = |cpu: &str, memory: &str| {
+        let container = &pod["spec"]["containers"][0]["name"];
+        let amounts =
+            json!({"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": cpu, "memory": memory}});
+        let patch = json!({"spec": {"containers": [{"name": container, "resources": amounts}]}});
+        match &kubectl {
+            Some(kubectl) => {
+                let patch = patch.to_string();
+                let said = kubectl.run(&["patch", "pod", "grows", "--subresource", "resize", "-p", &patch]);
+                (said.ok, said.err)
+            }
+            None => {
+                let path = format!("{pods}/grows/resize");
+                let (code, said) = send("PATCH", &path, "application/strategic-merge-patch+json", &patch);
+                (code == 200, said.to_string())
+            }
+        }
+    };
+    let (ok, err) = resize("300m", "48Mi");
+    assert!(ok, "{err}");
+    let done = shown("the resize to be done", &|pod| {
+        let status = &pod["status"]["containerStatuses"][0];
+        let conditions = pod["status"]["conditions"].to_string();
+        status["resources"]["limits"]["memory"] == "48Mi" && !conditions.contains("PodResize")
+    });
+    let status = &done["status"]["containerStatuses"][0];
+    assert_eq!((&status["containerID"], &status["restartCount"]), (&id, &json!(0)), "the same instance");
+    assert_eq!(status["allocatedResources"], json!({"cpu": "300m", "memory": "48Mi"}));
+    assert_eq!(status["resources"]["requests"], json!({"cpu": "300m", "memory": "48Mi"}));
+    let generations = (&done["metadata"]["generation"], &done["status"]["observedGeneration"]);
+    assert_eq!(generations, (&json!(2), &json!(2)));
+    let told = || {
+        let (_, text) = api.curl(Some(&admin), "/api/v1/namespaces/default/events", &[]);
+        let events: Value = serde_json::from_str(&text).expect("JSON");
+        let mut reasons = Vec::new();
+        for event in events["items"].as_array().into_iter().flatten() {
+            let reason = event["reason"].as_str().unwrap_or_default().to_owned();
+            if reason.starts_with("Resize") && event["involvedObject"]["name"] == "grows" {
+                reasons.push(reason);
+            }
+        }
+        reasons.sort_unstable();
+        reasons
+    };
+    assert_eq!(told(), ["ResizeCompleted", "ResizeStarted"]);
+
+    // More than the node has is taken down as a wish, and said to be one that cannot come true.
+    let (ok, err) = resize("100000", "48Mi");
+    assert!(ok, "{err}");
+    let pending = shown("the resize to be infeasible", &|pod| {
+        pod["status"]["conditions"].to_string().contains("Infeasible")
+    });
+    let conditions = pending["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let condition =
+        conditions.iter().find(|condition| condition["type"] == "PodResizePending").expect("a condition");
+    assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("Infeasible")));
+    assert_eq!(pending["status"]["containerStatuses"][0]["allocatedResources"]["cpu"], "300m");
+    assert_eq!(pending["status"]["containerStatuses"][0]["containerID"], id);
+    assert!(told().contains(&"ResizeInfeasible".to_owned()), "{:?}", told());
+    // What no resize may change.
+    let (ok, err) = resize("100m", "-1");
+    assert!(!ok, "{err}");
+}
+
 fn who_dies_first_when_memory_is_short_follows_the_quality_of_service() {
     let mut node = Node::new();
     node.apply(&node.pod("modest", "cat /proc/self/oom_score_adj > /out/modest; sleep 1000"));
@@ -176,5 +272,6 @@ super::on_both_runtimes! {
     a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room,
     pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons,
     a_pod_with_a_uid_of_its_own_is_resized_without_a_restart,
+    kubectl_resizes_a_pod_in_place_and_sees_how_it_went,
     who_dies_first_when_memory_is_short_follows_the_quality_of_service,
 }

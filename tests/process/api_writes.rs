@@ -442,3 +442,123 @@ fn many_go_at_once_by_their_label() {
         .collect();
     assert_eq!(names, ["c"]);
 }
+
+fn times(object: &Value) -> (Option<i64>, &Value) {
+    let metadata = &object["metadata"];
+    let at = |field: &str| {
+        let text = metadata[field].as_str()?;
+        edge_agent::types::Timestamp::parse_rfc3339(text).map(|at| at.as_nanos() / 1_000_000_000)
+    };
+    let ahead = at("deletionTimestamp").zip(at("creationTimestamp")).map(|(end, made)| end - made);
+    (ahead, &metadata["deletionGracePeriodSeconds"])
+}
+
+/// The fake runtime's containers do not mind a signal that asks.
+#[test]
+fn a_deleted_pod_says_when_its_grace_ends_and_a_second_wish_only_shortens_it() {
+    let served = Served::new();
+    let mut stubborn = pod("slow");
+    stubborn["metadata"]["finalizers"] = json!(["edge.example/a", "edge.example/b"]);
+    stubborn["spec"]["terminationGracePeriodSeconds"] = json!(600);
+    served.create(PODS, &stubborn);
+    served.wait_for_phase("slow", "Running");
+    let path = format!("{PODS}/slow");
+    let (code, gone) = served.ask("DELETE", &path, JSON, &Value::Null);
+    assert_eq!((code, times(&gone).1), (200, &json!(600)), "{gone}");
+    assert!(times(&gone).0.is_some_and(|ahead| ahead >= 600), "{gone}");
+    let (code, hurried) = served.ask("DELETE", &path, JSON, &json!({"gracePeriodSeconds": 300}));
+    assert_eq!(code, 200, "{hurried}");
+    // It may have ended meanwhile.
+    assert!(times(&hurried).1.as_i64().is_some_and(|grace| grace <= 300), "{hurried}");
+    let (code, longer) = served.ask("DELETE", &path, JSON, &json!({"gracePeriodSeconds": 900}));
+    assert!(code == 200 && times(&longer).1.as_i64().is_some_and(|grace| grace <= 300), "{longer}");
+}
+
+#[test]
+fn finalizers_keep_a_deleted_pod_until_they_are_gone_also_over_the_death_of_the_agent() {
+    let mut served = Served::new();
+    let mut made = pod("kept");
+    made["metadata"]["finalizers"] = json!(["edge.example/a", "edge.example/b"]);
+    served.create(PODS, &made);
+    served.wait_for_phase("kept", "Running");
+    let path = format!("{PODS}/kept");
+    let (code, gone) = served.ask("DELETE", &path, JSON, &Value::Null);
+    assert_eq!((code, &gone["metadata"]["finalizers"][1]), (200, &json!("edge.example/b")), "{gone}");
+    let over = |served: &Served| {
+        wait_for("its end", PATIENCE, || match served.get(&path) {
+            (200, pod) if times(&pod).1 == 0 => Ok(pod),
+            (_, pod) => Err(pod.to_string()),
+        })
+    };
+    let ended = over(&served);
+    assert!(
+        ["Succeeded", "Failed"].contains(&ended["status"]["phase"].as_str().unwrap_or_default()),
+        "{ended}"
+    );
+    assert_eq!(served.running("kept"), 0);
+    let said = served.refused(409, "POST", PODS, JSON, &pod("kept"));
+    assert_eq!(said, "object is being deleted: pods \"kept\" already exists");
+    let finalizers = |all: Value| json!({"metadata": {"finalizers": all}});
+    let more = finalizers(json!(["edge.example/a", "edge.example/c"]));
+    let said = served.refused(422, "PATCH", &path, MERGE, &more);
+    assert_eq!(
+        said,
+        "Pod \"kept\" is invalid: metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"edge.example/c\"}"
+    );
+    let (code, one) = served.ask("PATCH", &path, MERGE, &finalizers(json!(["edge.example/b"])));
+    assert_eq!((code, &one["metadata"]["finalizers"]), (200, &json!(["edge.example/b"])), "{one}");
+    served.restart(true);
+    let again = over(&served);
+    assert_eq!(again["metadata"]["finalizers"], json!(["edge.example/b"]));
+    assert_eq!(again["metadata"]["uid"], ended["metadata"]["uid"]);
+    assert_eq!(
+        (again["status"]["phase"].clone(), served.running("kept")),
+        (ended["status"]["phase"].clone(), 0)
+    );
+    assert_eq!(served.ask("PATCH", &path, MERGE, &finalizers(Value::Null)).0, 200);
+    served.wait_gone(&path);
+    served.restart(false);
+    assert_eq!(served.get(&path).0, 404);
+    served.create(PODS, &pod("kept"));
+    served.wait_for_phase("kept", "Running");
+}
+
+#[test]
+fn finalizers_keep_objects_and_what_they_live_in() {
+    let mut served = Served::new();
+    let namespace = |name: &str| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    served.create("/api/v1/namespaces", &namespace("team"));
+    let maps = "/api/v1/namespaces/team/configmaps";
+    let mut kept = config_map("kept", &json!({"a": "b"}));
+    kept["metadata"]["finalizers"] = json!(["edge.example/a"]);
+    served.create(maps, &kept);
+    served.create(maps, &config_map("plain", &json!({})));
+    let path = format!("{maps}/kept");
+    let (code, gone) = served.ask("DELETE", &path, JSON, &Value::Null);
+    assert_eq!((code, times(&gone).1), (200, &json!(0)), "{gone}");
+    let first = gone["metadata"]["deletionTimestamp"].clone();
+    assert!(first.is_string(), "{gone}");
+    let (_, again) = served.ask("DELETE", &path, JSON, &Value::Null);
+    assert_eq!(again["metadata"]["deletionTimestamp"], first);
+
+    assert_eq!(served.ask("DELETE", "/api/v1/namespaces/team", JSON, &Value::Null).0, 200);
+    assert_eq!(served.get(&format!("{maps}/plain")).0, 404);
+    served.restart(true);
+    let (_, shown) = served.get("/api/v1/namespaces/team");
+    assert_eq!(shown["status"]["phase"], "Terminating", "{shown}");
+    let (_, shown) = served.get(&path);
+    assert_eq!(
+        (&shown["metadata"]["deletionTimestamp"], &shown["data"]["a"]),
+        (&first, &json!("b")),
+        "{shown}"
+    );
+    let said = served.refused(403, "POST", maps, JSON, &config_map("new", &json!({})));
+    assert_eq!(
+        said,
+        "configmaps \"new\" is forbidden: unable to create new content in namespace team because it is being terminated"
+    );
+    let (code, changed) = served.ask("PATCH", &path, MERGE, &json!({"data": {"a": "c"}}));
+    assert_eq!((code, &changed["data"]["a"]), (200, &json!("c")), "it may change");
+    assert_eq!(served.ask("PATCH", &path, MERGE, &json!({"metadata": {"finalizers": null}})).0, 200);
+    assert_eq!((served.get(&path).0, served.get("/api/v1/namespaces/team").0), (404, 404));
+}

@@ -144,6 +144,22 @@ fn clients_that_name_http2_get_it_and_others_what_they_name() {
         ],
     );
     assert_eq!(created.0, 201, "{}", created.1);
+    // Refused before anybody has read the body: curl 7.88 sees no answer that comes before all of it has gone.
+    let viewer = api.person(&node.agent, "viewer", &["--view"]);
+    let body = node.scratch.path().join("body.json");
+    let (maps, file) = ("/api/v1/namespaces/default/configmaps", format!("@{}", body.display()));
+    for length in [1_000, 60_000] {
+        fs::write(&body, format!("{{\"data\": {{\"a\": \"{}\"}}}}", "x".repeat(length))).expect("write");
+        let sent = ["--http2", "-H", "Content-Type: application/json", "--data-binary", &file];
+        assert_eq!(spoken(None, maps, &sent), "2 401");
+        assert_eq!(spoken(Some(&viewer), maps, &sent), "2 403");
+        assert_eq!(spoken(Some(&admin), "/pods", &sent), "2 405");
+        let unread = ["--http2", "-H", "Content-Type: text/csv", "--data-binary", &file];
+        assert_eq!(spoken(Some(&admin), maps, &unread), "2 415");
+    }
+    fs::write(&body, vec![b'x'; 3 * 1024 * 1024 + 1000]).expect("write");
+    let large = ["--http2", "-H", "Content-Type: application/json", "--data-binary", &file];
+    assert_eq!(spoken(Some(&admin), maps, &large), "2 413");
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     tokio.block_on(async {
         // One connection, a hundred streams, all of them open at once.

@@ -98,8 +98,7 @@ impl Api {
     pub fn curl(&self, who: Option<&Person>, path: &str, more: &[&str]) -> (u16, String) {
         let mut command = Command::new("curl");
         command
-            // Over HTTP/2 curl 7.88 gives up when it is refused before all of a body is sent.
-            .args(["-sS", "--http1.1", "--max-time", "60", "-o", "-", "-w", "\n%{http_code}", "--cacert"])
+            .args(["-sS", "--max-time", "60", "-o", "-", "-w", "\n%{http_code}", "--cacert"])
             .arg(self.authority());
         if let Some(person) = who {
             command.arg("--cert").arg(&person.certificate).arg("--key").arg(&person.key);

@@ -32,6 +32,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
             "cdi",
             "pod_config",
             "volume",
+            "pod_start",
             "image",
             "status",
             "stats",

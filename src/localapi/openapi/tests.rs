@@ -151,6 +151,13 @@ fn the_binary_form_is_for_those_who_ask_for_it() {
     ] {
         assert_eq!(wants_binary(accept), binary, "{accept}");
     }
+    let newer = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+    assert!(
+        ["", "*/*", "application/json;q=0.9", &format!("{newer}, application/json")]
+            .into_iter()
+            .all(takes_json)
+    );
+    assert!(![newer, "application/jsonl", "text/html"].into_iter().any(takes_json));
 }
 
 /// A message's fields by number. Numbers of fields beyond what is read stay there, so that none is overlooked.

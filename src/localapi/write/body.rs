@@ -3,13 +3,13 @@
 //! Owns their bound and the forms that are read. Must not know what is done with them.
 
 use hyper::Request;
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use crate::localapi::path::Wanted;
 use crate::localapi::resource::Verb;
 use crate::localapi::status::{self, Failure};
 use crate::localapi::{incoming, protobuf};
+use crate::server::received::Received;
 use crate::source::manifest::yaml_to_values;
 
 /// Upstream's bound.
@@ -46,7 +46,7 @@ impl Content {
 }
 
 /// Reads a body.
-pub(super) async fn read(wanted: &Wanted, request: Request<Incoming>) -> Result<Content, Failure> {
+pub(super) async fn read(wanted: &Wanted, request: Request<Received>) -> Result<Content, Failure> {
     let kind = incoming::media_type(&request);
     let patch = match (wanted.verb, kind.as_str()) {
         (Verb::Patch, "application/json-patch+json") => Some(PatchKind::Json),

@@ -7,13 +7,12 @@ use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
 use super::kept::{self, Kept, strip_notes};
-use super::{Decision, Task, new, options_failure};
+use super::{Decision, Task, finalize, new, options_failure};
 use crate::localapi::patch::managed::{self, Entry, after_update};
 use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
 use crate::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::localapi::text;
 use crate::pod_config::PodConfig;
-use crate::pod_config::edit::ApiChange;
 
 /// Decides about a new version of an object, or about a patch.
 pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
@@ -58,7 +57,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     };
     let new = new.with_entries(entries);
     let done = task.done(StatusCode::OK, &new, warnings);
-    let change = if new == old { ApiChange::default() } else { new.put() };
+    let change = finalize::change(task, config, &old, &new)?;
     Ok((change, done))
 }
 

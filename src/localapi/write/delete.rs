@@ -8,6 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
+use super::finalize::{self, NAMESPACED, removal};
 use super::kept::{self, Kept};
 use super::new::success;
 use super::{Decision, Done, Task};
@@ -19,6 +20,8 @@ use crate::localapi::status::{self, Failure};
 use crate::localapi::text;
 use crate::pod_config::PodConfig;
 use crate::pod_config::edit::ApiChange;
+use crate::reconcile::lifecycle::{asked_to_go, keep_beginning, show_end};
+use crate::types::Timestamp;
 
 /// Namespaces that are always there.
 const ALWAYS: [&str; 2] = ["default", "kube-system"];
@@ -75,14 +78,16 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     if store == Store::Namespaces {
         return namespace(task, config, &shown);
     }
-    let change = removal(&found.kept, options.grace);
+    let change = removal(&found.kept, options.grace, task.now);
+    let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
         Kept::Pod(pod) => going(task, shown, pod, options.grace),
+        Kept::Object(_) if stays => finalize::going(found.kept.clone(), None, task.now).to_value(),
         Kept::Object(_) => deleted(task, &shown),
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+    Ok((change, Done { code, object, is_kept: stays, warnings: Vec::new() }))
 }
 
 /// Decides about all that are selected, of those that came through the API.
@@ -97,7 +102,7 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
         let (namespace, name) = kept.place();
         let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
         if selector.matches(&shown) {
-            join(&mut change, removal(&kept, options.grace));
+            join(&mut change, removal(&kept, options.grace, task.now));
             items.push(shown);
         }
     }
@@ -122,27 +127,22 @@ fn check(task: &Task, options: &Options, shown: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-fn removal(kept: &Kept, grace: Option<i64>) -> ApiChange {
-    match kept {
-        Kept::Pod(pod) => ApiChange { remove_pods: vec![(Rc::clone(pod), grace)], ..ApiChange::default() },
-        Kept::Object(object) => {
-            ApiChange { remove_objects: vec![object.key.clone()], ..ApiChange::default() }
-        }
-    }
-}
-
 fn join(change: &mut ApiChange, more: ApiChange) {
     change.remove_pods.extend(more.remove_pods);
     change.remove_objects.extend(more.remove_objects);
+    change.put_pods.extend(more.put_pods);
+    change.put_objects.extend(more.put_objects);
 }
 
 /// A pod that is asked to go, as the answer shows it.
 fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
-    let grace = grace.unwrap_or_else(|| pod.termination_grace_period_seconds());
+    let mut pod = pod.clone();
+    let (since, grace) = asked_to_go(&pod, grace, task.now);
+    pod.metadata.deletion_timestamp = Some(since);
+    pod.metadata.deletion_grace_period_seconds = Some(grace);
+    show_end(&mut pod);
     let metadata = &mut shown["metadata"];
-    if metadata.get("deletionTimestamp").is_none() {
-        metadata["deletionTimestamp"] = json!(task.now.to_rfc3339());
-    }
+    metadata["deletionTimestamp"] = json!(pod.metadata.deletion_timestamp.map(Timestamp::to_rfc3339));
     metadata["deletionGracePeriodSeconds"] = json!(grace);
     shown
 }
@@ -150,11 +150,9 @@ fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value 
 /// A pod that goes already: it may have to go sooner.
 fn hurry(task: &Task, options: &Options, shown: Value) -> Decision {
     check(task, options, &shown)?;
-    let pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
-    let answer = match options.grace {
-        Some(_) => going(task, shown, &pod, options.grace),
-        None => shown,
-    };
+    let mut pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
+    keep_beginning(&mut pod);
+    let answer = going(task, shown, &pod, options.grace);
     let change = ApiChange { remove_pods: vec![(Rc::new(pod), options.grace)], ..ApiChange::default() };
     let (code, object) = if task.is_eviction() {
         (StatusCode::CREATED, success(Value::Null, StatusCode::CREATED))
@@ -196,13 +194,21 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
         return Err(namespace_in_use(task));
     }
     let mut change = ApiChange::default();
-    for store in [Store::Pods, Store::ConfigMaps, Store::Secrets, Store::Claims] {
+    let mut waits = false;
+    for store in NAMESPACED {
         for kept in kept::ours(config, store, Some(name)) {
-            join(&mut change, removal(&kept, None));
+            waits |= !kept.finalizers().is_empty();
+            join(&mut change, removal(&kept, None, task.now));
         }
     }
     if let Some(found) = kept::find(config, Store::Namespaces, "", name) {
-        join(&mut change, removal(&found.kept, None));
+        // What is in it keeps it, as upstream.
+        let more = if waits {
+            finalize::going(found.kept, None, task.now).put()
+        } else {
+            removal(&found.kept, None, task.now)
+        };
+        join(&mut change, more);
     }
     let mut object = shown.clone();
     object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());

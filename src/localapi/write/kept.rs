@@ -107,6 +107,21 @@ impl Kept {
         managed::read(&self.managed_fields().entries())
     }
 
+    pub(super) fn finalizers(&self) -> &[String] {
+        match self {
+            Self::Pod(pod) => &pod.metadata.finalizers,
+            Self::Object(object) => &object.finalizers,
+        }
+    }
+
+    /// It was deleted, and finalizers keep it.
+    pub(super) fn is_going(&self) -> bool {
+        match self {
+            Self::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
+            Self::Object(object) => object.deleted.is_some(),
+        }
+    }
+
     fn managed_fields(&self) -> &ManagedFields {
         match self {
             Self::Pod(pod) => &pod.metadata.managed_fields,
@@ -295,6 +310,7 @@ impl Task {
             (Kept::Object(old), Written::Object(written)) => {
                 let mut object = self.accept(*written, name)?;
                 object.created = old.created;
+                object.deleted = old.deleted;
                 object.managed_fields = old.managed_fields.clone();
                 let errors = refused_change(&old.content, &object.content);
                 if errors.is_empty() {

@@ -54,6 +54,9 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
     let (resource, store) = (task.wanted.resource, task.store());
     let mut taken = status::already_exists(resource, name);
     if let Some(found) = kept::find(config, store, namespace, name) {
+        if found.kept.is_going() {
+            taken.message = format!("object is being deleted: {}", taken.message);
+        }
         if let Some(origin) = found.manifest {
             let message = taken.message;
             taken.message = format!("{message}: it is defined by the manifest {origin} of this node");
@@ -67,7 +70,15 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
         }
         return Err(taken);
     }
-    if resource.namespaced && task.api.find(Store::Namespaces, "", namespace).is_none() {
+    let within = resource.namespaced.then(|| task.api.find(Store::Namespaces, "", namespace));
+    if let Some(Some(within)) = &within
+        && !text(within, "/metadata/deletionTimestamp").is_empty()
+    {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        return Err(task.refused(name, &why));
+    }
+    if let Some(None) = within {
         let message = format!("namespaces \"{namespace}\" not found");
         return Err(Failure::new(404, "NotFound", message).about("", "namespaces", namespace));
     }

@@ -13,6 +13,8 @@ fn events() -> impl Strategy<Value = PodWorkerEvent> {
         Just(PodWorkerEvent::Desired),
         proptest::option::of(-3_i64..60)
             .prop_map(|grace_override| PodWorkerEvent::Removed { grace_override }),
+        proptest::option::of(-3_i64..60)
+            .prop_map(|grace_override| PodWorkerEvent::Finalizing { grace_override }),
         Just(PodWorkerEvent::NameFree),
         Just(PodWorkerEvent::PodTerminal),
         (-3_i64..60).prop_map(|grace_seconds| PodWorkerEvent::Evicted { grace_seconds }),
@@ -48,7 +50,7 @@ proptest! {
                 prop_assert!(!matches!(next, PodWorkerState::Syncing | PodWorkerState::WaitingForName));
             }
             began |= !matches!(next, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
-            let removed = matches!(before, PodWorkerState::Finished { cause } if !matches!(cause, EndCause::Completed | EndCause::Evicted | EndCause::Shutdown));
+            let removed = matches!(before, PodWorkerState::Finished { cause } if matches!(cause, EndCause::Removed | EndCause::Replaced));
             prop_assert!(!removed || next == before, "a removed pod that is finished stays finished");
             state = next;
         }
@@ -200,4 +202,57 @@ fn a_machine_that_goes_down_makes_ends_sooner_and_never_other_ends() {
     }
     let (state, _) = at(going(EndCause::Shutdown), PodWorkerEvent::Resumed);
     assert_eq!(state, going(EndCause::Replaced), "half stopped: it starts over");
+}
+
+#[test]
+fn a_deleted_pod_with_finalizers_keeps_its_status_until_they_are_gone() {
+    let cause = EndCause::Finalizing;
+    let deleted = PodWorkerEvent::Finalizing { grace_override: Some(20) };
+    let (going, _) = at(PodWorkerState::Syncing, deleted);
+    assert_eq!(
+        going,
+        PodWorkerState::Terminating { since: Timestamp::from_secs(50), grace_seconds: 20, cause }
+    );
+    let (shorter, effects) = at(going, PodWorkerEvent::Finalizing { grace_override: Some(5) });
+    assert_eq!(
+        shorter,
+        PodWorkerState::Terminating { since: Timestamp::from_secs(50), grace_seconds: 5, cause }
+    );
+    assert_eq!(effects, [PodWorkerEffect::Terminate { grace_seconds: 5 }]);
+    let (state, effects) = at(shorter, PodWorkerEvent::NoLiveContainers);
+    assert_eq!(effects, [PodWorkerEffect::CleanUp { records: true }]);
+    let (finished, effects) = at(state, PodWorkerEvent::CleanupDone);
+    assert_eq!((finished, effects), (PodWorkerState::Finished { cause }, vec![]));
+    for event in [deleted, PodWorkerEvent::Desired] {
+        assert_eq!(at(finished, event), (finished, vec![]));
+    }
+    let (state, effects) = at(finished, PodWorkerEvent::Removed { grace_override: None });
+    assert_eq!(state, PodWorkerState::Terminated { cause: EndCause::Removed });
+    assert_eq!(effects, [PodWorkerEffect::CleanUp { records: true }]);
+    // Finalizers that go while it ends: it goes with its end. One that has ended by itself may be kept, too.
+    let (state, _) = at(going, PodWorkerEvent::Removed { grace_override: None });
+    assert!(matches!(state, PodWorkerState::Terminating { grace_seconds: 20, cause: EndCause::Removed, .. }));
+    let (state, _) = at(PodWorkerState::Finished { cause: EndCause::Completed }, deleted);
+    assert_eq!(state, PodWorkerState::Terminated { cause });
+}
+
+#[test]
+fn a_pod_that_goes_is_shown_with_the_end_of_its_grace_and_a_later_wish_only_shortens() {
+    let times = |pod: &Pod| (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds);
+    let mut pod = Pod::default();
+    let now = Timestamp::from_secs(100);
+    show_end(&mut pod);
+    assert_eq!(times(&pod), (None, None), "it does not go");
+    assert_eq!(asked_to_go(&pod, Some(20), now), (now, 20));
+    assert_eq!(asked_to_go(&pod, Some(0), now), (now, MIN_GRACE_SECONDS));
+    (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds) = (Some(now), Some(20));
+    let kept = pod.clone();
+    show_end(&mut pod);
+    assert_eq!(times(&pod), (Some(Timestamp::from_secs(120)), Some(20)));
+    keep_beginning(&mut pod);
+    assert_eq!(pod, kept);
+    let later = Timestamp::from_secs(110);
+    assert_eq!(asked_to_go(&pod, None, later), (now, 20));
+    assert_eq!(asked_to_go(&pod, Some(15), later), (now, 20), "that would be later");
+    assert_eq!(asked_to_go(&pod, Some(5), later), (later, 5));
 }

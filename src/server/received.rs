@@ -1,0 +1,95 @@
+//! The body of a request, which comes back when nobody has read all of it.
+//!
+//! Owns the way back, and how much of a refused body is taken in. Must not know what is asked.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
+
+/// What of a body that nobody wants is taken in before the answer: some clients (curl 7.88 over HTTP/2) see no answer that comes
+/// before all of their body has gone.
+const MAX_UNWANTED: usize = 64 * 1024;
+/// And for how long.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A body.
+pub struct Received {
+    body: Option<Incoming>,
+    back: Option<Rest>,
+}
+
+/// Where a body is left that was not read to its end.
+type Rest = Rc<RefCell<Option<Incoming>>>;
+
+/// What may be left of a body.
+pub(super) struct Unread(Rest);
+
+impl Received {
+    /// Its rest is nobody's business.
+    pub(super) fn plain(body: Incoming) -> Self {
+        Self { body: Some(body), back: None }
+    }
+
+    /// And where its rest is found.
+    pub(super) fn returned(body: Incoming) -> (Self, Unread) {
+        let rest = Rest::default();
+        (Self { body: Some(body), back: Some(Rc::clone(&rest)) }, Unread(rest))
+    }
+}
+
+impl Unread {
+    /// Takes in what nobody has read, within bounds. Nothing is kept of it.
+    pub(super) async fn take_in(self) {
+        let Some(mut rest) = self.0.take() else { return };
+        let all = async {
+            let mut left = MAX_UNWANTED;
+            while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut rest).poll_frame(context)).await {
+                let taken = frame.data_ref().map_or(0, Bytes::len);
+                match left.checked_sub(taken) {
+                    Some(rest) => left = rest,
+                    None => return,
+                }
+            }
+        };
+        // Whoever sends slower than this sees no answer, or a part of it.
+        let _ = tokio::time::timeout(PATIENCE, all).await;
+    }
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        if let (Some(body), Some(back)) = (self.body.take(), self.back.take())
+            && !body.is_end_stream()
+        {
+            back.replace(Some(body));
+        }
+    }
+}
+
+impl HttpBody for Received {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.get_mut().body {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), HttpBody::size_hint)
+    }
+}
