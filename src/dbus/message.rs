@@ -90,9 +90,9 @@ pub struct Message {
     pub reply_serial: Option<u32>,
     /// Name of the error.
     pub error: Option<String>,
-    signature: String,
-    body: Vec<u8>,
-    big: bool,
+    pub(super) signature: String,
+    pub(super) body: Vec<u8>,
+    pub(super) big: bool,
 }
 
 impl Message {
