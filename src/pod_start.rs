@@ -103,7 +103,7 @@ pub fn observe(pod: &Pod, status: &PodStatus) {
 
 /// It is gone.
 pub fn remove(uid: &PodUid) {
-    drop(forget(uid));
+    let _ = forget(uid);
 }
 
 fn forget(uid: &PodUid) -> Option<Start> {
@@ -136,10 +136,12 @@ mod tests {
     use super::*;
     use crate::api::decode::decode;
 
+    #[expect(clippy::needless_pass_by_value, reason = "its callers write it in place")]
     fn pod(uid: &str, volumes: serde_json::Value) -> Pod {
         decode(json!({"metadata": {"name": "p", "uid": uid}, "spec": {"volumes": volumes}})).unwrap().object
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "its callers write it in place")]
     fn status(init: serde_json::Value, states: &[&str]) -> PodStatus {
         let containers: Vec<_> =
             states.iter().map(|state| json!({"name": "c", "state": {*state: {}}})).collect();

@@ -140,10 +140,11 @@ impl<R: Runtime> PodWorkers<R> {
         let mut pod = pod;
         let metadata = &pod.metadata;
         let known = self.shared.deps.statuses.find(&metadata.namespace, &metadata.name, Some(&metadata.uid));
-        let grace_override = match self.shared.workers.borrow().contains_key(&metadata.uid) {
-            true => metadata.deletion_grace_period_seconds,
+        let grace_override = if self.shared.workers.borrow().contains_key(&metadata.uid) {
+            metadata.deletion_grace_period_seconds
+        } else {
             // An earlier process may have begun.
-            false => remembered_grace(&pod, self.shared.deps.clock.now()),
+            remembered_grace(&pod, self.shared.deps.clock.now())
         };
         if known.is_some_and(|known| has_left(&known)) {
             Rc::make_mut(&mut pod).metadata.deletion_grace_period_seconds = Some(0);

@@ -41,7 +41,7 @@ fn a_pod_whose_monitor_speaks_another_language_is_made_anew_once_and_one_of_an_o
     change(&|fields| assert_eq!(fields.remove("monitor_protocol"), Some(json!(1))));
     node.agent.start();
     node.agent.wait_for_phase("quiet", "Running");
-    assert_eq!(node.running(), [first.clone()]);
+    assert_eq!(node.running(), std::slice::from_ref(&first));
     node.agent.kill9();
     change(&|fields| drop(fields.insert("monitor_protocol".to_owned(), json!(99))));
     node.agent.start();

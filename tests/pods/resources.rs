@@ -194,17 +194,14 @@ fn kubectl_resizes_a_pod_in_place_and_sees_how_it_went() {
         let amounts =
             json!({"limits": {"cpu": cpu, "memory": memory}, "requests": {"cpu": cpu, "memory": memory}});
         let patch = json!({"spec": {"containers": [{"name": container, "resources": amounts}]}});
-        match &kubectl {
-            Some(kubectl) => {
-                let patch = patch.to_string();
-                let said = kubectl.run(&["patch", "pod", "grows", "--subresource", "resize", "-p", &patch]);
-                (said.ok, said.err)
-            }
-            None => {
-                let path = format!("{pods}/grows/resize");
-                let (code, said) = send("PATCH", &path, "application/strategic-merge-patch+json", &patch);
-                (code == 200, said.to_string())
-            }
+        if let Some(kubectl) = &kubectl {
+            let patch = patch.to_string();
+            let said = kubectl.run(&["patch", "pod", "grows", "--subresource", "resize", "-p", &patch]);
+            (said.ok, said.err)
+        } else {
+            let target = format!("{pods}/grows/resize");
+            let (code, said) = send("PATCH", &target, "application/strategic-merge-patch+json", &patch);
+            (code == 200, said.to_string())
         }
     };
     let (ok, err) = resize("300m", "48Mi");

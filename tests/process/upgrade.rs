@@ -113,7 +113,7 @@ impl Device {
 
     fn broken(&self, hangs: bool) -> PathBuf {
         let (source, path) = (self.here().join("broken.c"), self.here().join("broken"));
-        let real = format!("#define REAL {:?}\n#define HANGS {}\n", binary(), u8::from(hangs));
+        let real = format!("#define REAL \"{}\"\n#define HANGS {}\n", binary().display(), u8::from(hangs));
         fs::write(&source, real + BROKEN).expect("write a program");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
         let output =
