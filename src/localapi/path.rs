@@ -107,7 +107,7 @@ pub fn read(method: &str, path: &str, query: &str) -> Result<Asked, Failure> {
         _ => Err(status::method_not_allowed()),
     };
     match parts.as_slice() {
-        [] => get(Asked::Root),
+        [""] => get(Asked::Root),
         ["version"] => get(Asked::Version),
         ["livez" | "readyz", rest @ ..] => get(Asked::Health(rest.join("/"))),
         ["openapi", rest @ ..] => get(Asked::OpenApi(rest.join("/"))),
@@ -362,7 +362,7 @@ mod tests {
         for path in ["/api", "/api/v1/pods", "/apis/x", "/version", "/openapi/v3", "/livez/ping", "/readyz"] {
             assert!(is_ours(path), "{path}");
         }
-        for path in ["/", "/pods", "/healthz", "/apiary", "/versions", "/exec/a/b/c", "/metrics"] {
+        for path in ["/pods", "/healthz", "/apiary", "/versions", "/exec/a/b/c", "/metrics"] {
             assert!(!is_ours(path), "{path}");
         }
     }

@@ -43,6 +43,7 @@ fn node(memory: i64, cpu: i64) -> NodeFacts {
     }
     NodeFacts {
         name: super::NODE.to_owned(),
+        allowed_devices: vec!["*".to_owned()],
         labels: node_labels(super::NODE, "arm64", &std::collections::BTreeMap::new()),
         allocatable,
         kernel: (6, 1),

@@ -65,6 +65,12 @@ fn logind_waits_for_pods_which_end_in_order_and_run_again_when_it_is_called_off(
     assert_eq!(lock.words[..2], ["shutdown", "kubelet"]);
     assert_eq!(lock.words[3], "delay");
     let first = [node.running("neighbour"), node.running("vital")];
+    for name in ["neighbour", "vital"] {
+        wait_for("the store to know that it runs", PATIENCE, || match node.agent.stored_pod(name) {
+            Ok(pod) if pod["status"]["phase"] == "Running" => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+    }
 
     bus.prepare_for_shutdown(true);
     lock.released();
