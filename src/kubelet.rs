@@ -21,6 +21,7 @@ mod serving;
 pub mod setup;
 mod sources;
 pub mod window;
+mod workers;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -7,6 +7,7 @@ mod counts;
 pub mod held;
 mod pressure;
 mod resizing;
+mod turn;
 mod worker;
 
 use std::cell::{Cell, RefCell};

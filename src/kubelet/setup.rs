@@ -26,6 +26,7 @@ use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::serving::{self, ServingError};
 use crate::kubelet::sources::{origins, rollback};
 use crate::kubelet::window::{Enter, Window};
+use crate::kubelet::workers::worker_config;
 use crate::kubelet::{Kubelet, cluster, embedded, keeping, logs, plugins, pulling};
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
@@ -33,7 +34,6 @@ use crate::pod_config::edit::{Edit, Editor};
 use crate::pod_config::{PodConfig, RollbackConfig};
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::prober::{Prober, ProberConfig};
-use crate::reconcile::restart::BackOffLimits;
 use crate::reconcile::users::{DEFAULT_IDS_PER_POD, NodeIds};
 use crate::rt;
 use crate::rt::notify::{Notifier, NotifyError, watchdog_interval};
@@ -59,8 +59,6 @@ use crate::volume::{VolumeConfig, share_mounts_below};
 const SOURCE_QUEUE: usize = 2;
 /// Looks at the runtime that nobody has taken in yet.
 const PLEG_QUEUE: usize = 4;
-/// Upstream's shortest first delay of a crash-looping container.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
 
 /// What the process's environment says to a daemon.
 #[derive(Clone, Debug, Default)]
@@ -554,17 +552,6 @@ impl<R: Runtime> House<R> {
 fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
     crate::sys::dir::make_dir(path, mode)
         .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
-}
-
-fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerConfig {
-    let longest = resolved.kubelet.crash_loop_back_off.max_container_restart_period.to_std();
-    PodWorkerConfig {
-        // Upstream: a maximum below the first delay is the first delay too.
-        limits: BackOffLimits { initial: FIRST_BACK_OFF.min(longest), max: longest },
-        max_dead_per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container)
-            .unwrap_or(1),
-        node_ips: executor.node_ips.clone(),
-    }
 }
 
 fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<ExecutorConfig, SetupError> {

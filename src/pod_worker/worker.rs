@@ -16,13 +16,13 @@ use crate::api::pod::{Pod, PodStatus};
 use crate::executor::{Execution, Patience};
 use crate::image::StartFailure;
 use crate::mailbox::{Letters, Mailbox};
-use crate::metrics::{self, Family};
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
 use crate::ordered::Ordered as _;
 use crate::pod_worker::counts::Counts;
 use crate::pod_worker::held::{Held, HeldStarts};
 use crate::pod_worker::resizing::Resizing;
+use crate::pod_worker::turn::measured;
 use crate::pod_worker::{ContainerStates, Shared};
 use crate::reconcile::admission::has_only_waited;
 use crate::reconcile::containers::all_with_ephemeral;
@@ -593,17 +593,4 @@ impl<R: Runtime> Worker<R> {
         self.last_actions.clear();
         Next::After(pause)
     }
-}
-
-static DURATION: Family = Family::seconds(
-    "kubelet_pod_worker_duration_seconds",
-    "How long a turn of a pod's worker took",
-    &["operation_type"],
-);
-
-async fn measured(operation: &'static str, turn: impl Future<Output = Next>) -> Next {
-    let began = tokio::time::Instant::now();
-    let next = turn.await;
-    metrics::observe(&DURATION, &[operation], began.elapsed());
-    next
 }
