@@ -19,7 +19,7 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     let api = Api::of(&mut node.agent, node.runtime.scratch().path());
     let mut pod = node.pod(
         "inside",
-        "ln -s busybox /bin/tar; mkdir /www; echo welcome > /www/index.html; echo started; exec httpd -f -p 80 -h /www",
+        "mkdir /www; echo welcome > /www/index.html; echo started; exec httpd -f -p 80 -h /www",
     );
     pod["spec"]["hostNetwork"] = json!(false);
     node.apply(&pod);
