@@ -11,7 +11,7 @@ use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::kubectl::Kubectl;
-use crate::support::runtime::on_both_runtimes;
+use crate::support::runtime::{TestRuntime, on_both_runtimes};
 use crate::support::wait::wait_for;
 
 fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
@@ -34,6 +34,10 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     for kubectl in kubectl.with_each() {
         reaches_into_it(&kubectl);
         sends_into_it(&kubectl, node.runtime.scratch().path());
+        // containerd 1.6 may drop what a program says after the input's end.
+        if matches!(node.runtime, TestRuntime::Embedded(..)) {
+            attaches_to_it(&kubectl, node.runtime.scratch().path());
+        }
     }
 }
 
@@ -76,22 +80,30 @@ fn sends_into_it(kubectl: &Kubectl, directory: &Path) {
     let (sent, back) = (directory.join("sent"), directory.join("back"));
     let _ = fs::remove_file(&back);
     fs::write(&sent, "word\nend\n").expect("write");
-    let fed = |arguments: &[&str]| {
-        let mut command = kubectl.command(arguments);
-        let output = command.stdin(fs::File::open(&sent).expect("open")).output().expect("run kubectl");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (text(&output.stdout), text(&output.stderr))
-    };
-    let (out, err) = fed(&["exec", "-i", "inside-edge", "--", "wc", "-l"]);
+    let (out, err) = fed(kubectl, &sent, &["exec", "-i", "inside-edge", "--", "wc", "-l"]);
     assert_eq!(out.trim(), "2", "{err}");
     kubectl.out(&["cp", &sent.to_string_lossy(), "inside-edge:/www/copied"]);
     kubectl.out(&["cp", "inside-edge:/www/copied", &back.to_string_lossy()]);
     assert_eq!(fs::read_to_string(&back).expect("it came back"), "word\nend\n");
-    // It is started again for the next one.
-    wait_for("the listener to answer", PATIENCE, || match fed(&["attach", "-i", "listener-edge"]) {
-        (out, _) if out.contains("got word\n") && out.contains("got end\n") => Ok(()),
-        said => Err(format!("{said:?}")),
+}
+
+/// It is started again for the next one.
+fn attaches_to_it(kubectl: &Kubectl, directory: &Path) {
+    let sent = directory.join("sent");
+    wait_for("the listener to answer", PATIENCE, || {
+        match fed(kubectl, &sent, &["attach", "-i", "listener-edge"]) {
+            (out, _) if out.contains("got word\n") && out.contains("got end\n") => Ok(()),
+            said => Err(format!("{said:?}")),
+        }
     });
+}
+
+/// Output and errors of kubectl with a file as its input.
+fn fed(kubectl: &Kubectl, input: &Path, arguments: &[&str]) -> (String, String) {
+    let mut command = kubectl.command(arguments);
+    let output = command.stdin(fs::File::open(input).expect("open")).output().expect("run kubectl");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
 }
 
 fn the_python_client_lists_watches_and_enters() {
