@@ -115,8 +115,13 @@ fn pages_say_the_same(api: &Api, viewer: &Person) {
     assert!(resource.values("container_cpu_usage_seconds_total", &of_main)[0] > 0.0);
     assert!(resource.values("pod_memory_working_set_bytes", &of_main[1..])[0] > 2e7);
     assert_eq!(resource.values("resource_scrape_error", &[]), [0.0]);
-    let cadvisor = page(api, viewer, "/metrics/cadvisor");
-    assert!(cadvisor.values("container_cpu_cfs_throttled_periods_total", &of_main)[0] > 0.0);
+    let cadvisor = wait_for("the kernel to have throttled it", PATIENCE, || {
+        let cadvisor = page(api, viewer, "/metrics/cadvisor");
+        match cadvisor.values("container_cpu_cfs_throttled_periods_total", &of_main)[0] {
+            periods if periods > 0.0 => Ok(cadvisor),
+            periods => Err(periods.to_string()),
+        }
+    });
     assert_eq!(cadvisor.values("container_spec_memory_limit_bytes", &of_main), [134_217_728.0]);
     assert_eq!(
         cadvisor
