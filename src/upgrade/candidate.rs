@@ -40,6 +40,10 @@ pub(super) enum CandidateError {
         "no key to check the signature with: write the signer's minisign public key to {KEY_FILE}, name it with --verify-key-file, or give --allow-unsigned"
     )]
     NoKey,
+    #[error(
+        "no signature {}: make one with `minisign -S -m FILE`, name it with --signature, or give --allow-unsigned", .0.display()
+    )]
+    NoSignature(PathBuf),
     #[error("key {}", path.display())]
     Key {
         path: PathBuf,
@@ -164,6 +168,9 @@ impl Candidate {
                 [path.as_os_str(), VerifyKey::EXTENSION.as_ref()].into_iter().collect::<std::ffi::OsString>()
             };
             let signature = options.signature.clone().unwrap_or_else(|| beside().into());
+            if !signature.exists() {
+                return Err(CandidateError::NoSignature(signature));
+            }
             key.verify(&bytes, &read(&signature, MAX_SIGNATURE)?)
                 .map_err(|source| CandidateError::Signature { path: signature, source })?;
         }
@@ -284,7 +291,7 @@ mod tests {
         };
         fs::write(&file, BODY).unwrap();
         fs::write(&key, KEY).unwrap();
-        assert!(said(&[]).contains("agent.minisig"), "{}", said(&[]));
+        assert!(said(&[]).contains("agent.minisig: make one with `minisign -S -m FILE`"), "{}", said(&[]));
         fs::write(directory.join("agent.minisig"), SIGNATURE).unwrap();
         // The signature is good: what is wrong comes next.
         assert!(said(&[]).contains("no program for this machine"), "{}", said(&[]));
