@@ -26,7 +26,9 @@ impl Tree {
 
     /// Mounted ones of version 1.
     fn mount(&self, hierarchies: &[&str]) {
-        hierarchies.iter().for_each(|hierarchy| self.put(&format!("{hierarchy}/cgroup.procs"), ""));
+        for hierarchy in hierarchies {
+            self.put(&format!("{hierarchy}/cgroup.procs"), "");
+        }
     }
 
     fn read(&self, file: &str) -> String {
