@@ -29,6 +29,7 @@ pub mod cgroup;
 pub mod dbus;
 pub mod http;
 pub mod logind;
+pub mod openrc;
 pub mod store;
 // Rank 6: the shell's parts.
 pub mod admission;

@@ -94,6 +94,7 @@ fn run_kubelet(resolved: &Resolved) -> u8 {
         watchdog_usec: std::env::var("WATCHDOG_USEC").ok(),
         watchdog_pid: std::env::var("WATCHDOG_PID").ok(),
         system_bus_address: std::env::var("DBUS_SYSTEM_BUS_ADDRESS").ok(),
+        openrc_state: std::env::var("RC_SVCDIR").ok(),
         credentials_directory: std::env::var_os("CREDENTIALS_DIRECTORY").map(Into::into),
     };
     match rt::run(setup::run(resolved, &environment)) {

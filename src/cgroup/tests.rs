@@ -24,6 +24,13 @@ impl Tree {
         fs::write(path, content).unwrap();
     }
 
+    /// Mounted ones of version 1.
+    fn mount(&self, hierarchies: &[&str]) {
+        for hierarchy in hierarchies {
+            self.put(&format!("{hierarchy}/cgroup.procs"), "");
+        }
+    }
+
     fn read(&self, file: &str) -> String {
         fs::read_to_string(self.0.mount.join(file)).unwrap()
     }
@@ -82,9 +89,7 @@ fn a_v2_pod_has_its_controllers_on_down_the_path_and_its_values_in_files() {
 #[test]
 fn a_v1_pod_is_in_every_hierarchy_of_its_controllers_and_its_cpuset_is_its_parents() {
     let tree = Tree::new("v1-make", false);
-    for directory in ["cpu,cpuacct", "cpuset", "memory", "pids", "hugetlb", "freezer", "systemd"] {
-        fs::create_dir(tree.0.mount.join(directory)).unwrap();
-    }
+    tree.mount(&["cpu,cpuacct", "cpuset", "memory", "pids", "hugetlb", "freezer", "systemd"]);
     tree.put("cpuset/cpuset.cpus", "0-3\n");
     tree.put("cpuset/cpuset.mems", "0\n");
     tree.put("cpuset/kubepods/cpuset.cpus", "0-1\n");
@@ -112,6 +117,16 @@ fn a_v1_pod_is_in_every_hierarchy_of_its_controllers_and_its_cpuset_is_its_paren
     assert_eq!(tree.read("cpuset/kubepods/podA/cpuset.mems"), "0");
     assert_eq!(tree.read("cpuset/kubepods/cpuset.cpus"), "0-1\n", "what somebody has set stays");
     assert!(!tree.has("freezer/kubepods") && !tree.has("systemd/kubepods"));
+}
+
+#[test]
+fn a_v1_directory_on_which_nothing_is_mounted_is_no_hierarchy() {
+    let tree = Tree::new("v1-not-mounted", false);
+    tree.mount(&["cpu", "memory"]);
+    fs::create_dir(tree.0.mount.join("openrc")).unwrap();
+    let made = container::make_leaf(&tree.0, "/kubepods/podA", "c1").unwrap();
+    assert_eq!(made.dirs, ["cpu", "memory"].map(|name| tree.0.mount.join(name).join("kubepods/podA/c1")));
+    assert!(!tree.has("openrc/kubepods"));
 }
 
 #[test]
@@ -157,6 +172,7 @@ fn no_path_reaches_a_hierarchys_root() {
 #[test]
 fn a_pods_cgroup_goes_from_every_v1_hierarchy_and_its_neighbours_stay() {
     let tree = Tree::new("v1-remove", false);
+    tree.mount(&["cpu", "memory", "systemd"]);
     for path in [
         "cpu/kubepods/besteffort/podA/c1",
         "memory/kubepods/besteffort/podA",
@@ -283,6 +299,7 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
 #[test]
 fn what_v1_cgroups_count_is_read_from_all_hierarchies() {
     let tree = Tree::new("v1-stats", false);
+    tree.mount(&["cpu,cpuacct", "memory", "pids", "blkio", "freezer"]);
     for (file, content) in [
         ("cpu,cpuacct/pod/cpuacct.usage", "1500000000\n"),
         ("cpu,cpuacct/pod/cpuacct.usage_user", "1000000000\n"),

@@ -236,7 +236,8 @@ pub(super) fn directories(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// All hierarchies, those without a controller of ours (`systemd`, `freezer`) included: runtimes use them, too.
+/// All hierarchies, those without a controller of ours (`systemd`, `freezer`) included: runtimes use them, too. A directory on
+/// which nothing could be mounted (`OpenRC` leaves it there) is none.
 pub(super) fn hierarchies(config: &CgroupConfig) -> Vec<Hierarchy> {
     let known = |names: &str, separator: char| -> Vec<String> {
         names
@@ -252,6 +253,7 @@ pub(super) fn hierarchies(config: &CgroupConfig) -> Vec<Hierarchy> {
     }
     directories(&config.mount)
         .into_iter()
+        .filter(|root| root.join("cgroup.procs").exists())
         .map(|root| {
             let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
             Hierarchy { controllers: known(&name, ','), root }

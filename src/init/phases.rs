@@ -255,8 +255,9 @@ impl Run<'_, '_> {
         let Some(service) = service::plan(self.options, self.init_system, &program) else {
             return self.say("[systemd] No supported init system found: the agent is not made a service\n");
         };
+        let label = if self.init_system == InitSystem::OpenRc { "openrc" } else { "systemd" };
         if let Some(file) = &service.file {
-            self.ensure("systemd", file)?;
+            self.ensure(label, file)?;
         } else {
             let text = format!("[systemd] Using the unit of the package: {}\n", service.link.1.display());
             self.say(&text)?;
@@ -274,7 +275,7 @@ impl Run<'_, '_> {
             dir::make_dir(parent, 0o755).map_err(failed)?;
         }
         symlink(&target, &path).map_err(failed)?;
-        self.say("[systemd] Enabled the service: it starts at boot\n")
+        self.say(&["[", label, "] Enabled the service: it starts at boot\n"].concat())
     }
 
     fn start(&mut self) -> Result<(), InitError> {
@@ -292,7 +293,7 @@ impl Run<'_, '_> {
             return self.say(&text);
         }
         self.say("[start] Starting the agent\n")?;
-        service::call(commands)?;
+        service::call(self.init_system, commands)?;
         self.is_started = true;
         Ok(())
     }
@@ -312,7 +313,9 @@ impl Run<'_, '_> {
         let waited = rt::run(async { tokio::time::timeout(PATIENCE, healthy(at)).await });
         match waited {
             Ok(Ok(())) => self.say("[wait] The agent is healthy\n"),
-            Ok(Err(_)) => Err(InitError::Unhealthy { at: url, why: "see journalctl -u agent".to_owned() }),
+            Ok(Err(_)) => {
+                Err(InitError::Unhealthy { at: url, why: service::log_hint(self.init_system).to_owned() })
+            }
             Err(error) => Err(InitError::Unhealthy { at: url, why: error.to_string() }),
         }
     }

@@ -119,7 +119,7 @@ impl Run<'_, '_> {
                 self.say("[dryrun] Would stop the agent service\n")?;
             } else if !commands.is_empty() {
                 self.say("[reset] Stopping the agent service\n")?;
-                service::call(commands)?;
+                service::call(self.init_system, commands)?;
             }
         }
         let removed = self.remove_file(&self.options.rooted(link))?;

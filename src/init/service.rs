@@ -69,15 +69,23 @@ pub(super) fn stop(system: InitSystem) -> &'static [&'static [&'static str]] {
     }
 }
 
+/// Where the service's last words are.
+pub(super) fn log_hint(system: InitSystem) -> &'static str {
+    match system {
+        InitSystem::OpenRc => "see /var/log/agent.log",
+        _ => "see journalctl -u agent -n 20",
+    }
+}
+
 /// Carries them out.
 ///
 /// # Errors
 /// What the first that fails says.
-pub(super) fn call(commands: &[&[&str]]) -> Result<(), InitError> {
+pub(super) fn call(system: InitSystem, commands: &[&[&str]]) -> Result<(), InitError> {
+    let hint = log_hint(system);
     for words in commands {
         let line = words.join(" ");
-        let failed =
-            |why: String| InitError::Service(format!("{line}: {why} (see journalctl -u agent -n 20)"));
+        let failed = |why: String| InitError::Service(format!("{line}: {why} ({hint})"));
         let Some((program, arguments)) = words.split_first() else { continue };
         let answer = command::run(Command::new(program).args(arguments), &[], LONGEST_ANSWER, PATIENCE);
         let answer = answer.map_err(|error| failed(error.to_string()))?;

@@ -11,7 +11,7 @@ use crate::config::{GoDuration, KubeletConfiguration, Resolved};
 use crate::events::EventRecorder;
 use crate::kubelet::report::View;
 use crate::kubelet::serving;
-use crate::node::shutdown::{NodeShutdown, ShutdownParts};
+use crate::node::shutdown::{NodeShutdown, Ruler, ShutdownParts};
 use crate::node::{NodeConfig, NodeKeeper, NodeParts, oom};
 use crate::objects::ObjectLookup;
 use crate::ordered::Ordered as _;
@@ -68,11 +68,11 @@ pub(super) fn end_with_machine<R>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,
     needs: &Needs<'_, R>,
-    (notifier, asked, bus_address): (Rc<Notifier>, Shutdown, Option<String>),
+    (notifier, asked, ruler): (Rc<Notifier>, Shutdown, Ruler),
 ) -> ([JoinHandle<()>; 2], Shutdown) {
     let shutdown = Rc::new(NodeShutdown::new(ShutdownParts {
         periods: grace_periods(resolved),
-        bus_address,
+        ruler,
         clock: needs.clock.clone(),
         events: needs.events.clone(),
         statuses: Rc::clone(needs.statuses),

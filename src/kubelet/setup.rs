@@ -28,6 +28,7 @@ use crate::kubelet::sources::{origins, rollback};
 use crate::kubelet::window::{Enter, Window};
 use crate::kubelet::workers::worker_config;
 use crate::kubelet::{Kubelet, cluster, embedded, keeping, logs, plugins, pulling};
+use crate::node::shutdown::Ruler;
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::edit::{Edit, Editor};
@@ -71,6 +72,8 @@ pub struct DaemonEnvironment {
     pub watchdog_pid: Option<String>,
     /// `DBUS_SYSTEM_BUS_ADDRESS`.
     pub system_bus_address: Option<String>,
+    /// `RC_SVCDIR`.
+    pub openrc_state: Option<String>,
     /// `CREDENTIALS_DIRECTORY`.
     pub credentials_directory: Option<PathBuf>,
 }
@@ -164,8 +167,11 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let key_file = resolved.agent.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
-    let bus_address = environment.system_bus_address.clone();
-    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, bus_address };
+    let ruler = Ruler {
+        bus_address: environment.system_bus_address.clone(),
+        openrc_state: environment.openrc_state.clone(),
+    };
+    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler };
     if endpoint == embedded::ENDPOINT {
         make_dir(&resolved.flags.root_dir, 0o750)?;
         let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
@@ -188,7 +194,7 @@ struct Watched {
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
-    bus_address: Option<String>,
+    ruler: Ruler,
 }
 
 async fn run_with<R: Enter>(
@@ -216,7 +222,7 @@ async fn run_with<R: Enter>(
             clock: &house.clock,
         };
         let pods = kubelet.workers.pressure();
-        let ends = (watched.notifier, shutdown.clone(), watched.bus_address);
+        let ends = (watched.notifier, shutdown.clone(), watched.ruler);
         let ending;
         (ending, shutdown) = keeping::end_with_machine(resolved, Rc::clone(&pods), &needs, ends);
         keeping::start(resolved, pods, needs).into_iter().chain(ending)

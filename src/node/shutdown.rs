@@ -1,7 +1,7 @@
 //! The machine's end: its pods end first, in order, and the node says so meanwhile (upstream: `nodeshutdown.Manager`).
 //!
-//! Owns who is told when. Which pods end when is `reconcile`'s decision, how it is known that the machine goes down `logind`'s.
-//! A signal from logind gives the configured time; systemd's SIGTERM while the machine goes down gives what is left to do a
+//! Owns who is told when. Which pods end when is `reconcile`'s decision, how it is known that the machine goes down `logind`'s and
+//! `openrc`'s. A signal from logind gives the configured time; SIGTERM while the machine goes down gives what is left to do a
 //! time of its own, with or without a configuration.
 
 use std::cell::{Cell, RefCell};
@@ -20,6 +20,7 @@ use crate::logind::{self, LogindConfig, News};
 use crate::mailbox::Eviction;
 use crate::metrics::{self, Family};
 use crate::node::health::Health;
+use crate::openrc;
 use crate::pod_worker::PodPressure;
 use crate::reconcile::node_shutdown::{MESSAGE, NODE_MESSAGE, Period, Turn, or_unasked, total, turns};
 use crate::rt;
@@ -42,12 +43,21 @@ const LONGEST_RETRY: Duration = Duration::from_secs(60);
 /// What the machine needs besides: logind's own doing, the agent's end.
 const RESERVE: Duration = Duration::from_secs(5);
 
+/// Where those are found who take the machine down.
+#[derive(Clone, Debug, Default)]
+pub struct Ruler {
+    /// `DBUS_SYSTEM_BUS_ADDRESS`: systemd and logind.
+    pub bus_address: Option<String>,
+    /// `RC_SVCDIR`: `OpenRC`.
+    pub openrc_state: Option<String>,
+}
+
 /// What it works with.
 pub struct ShutdownParts {
     /// The configured groups, ascending; empty: nobody is asked to wait.
     pub periods: Vec<Period>,
-    /// `DBUS_SYSTEM_BUS_ADDRESS`.
-    pub bus_address: Option<String>,
+    /// Who ends it.
+    pub ruler: Ruler,
     /// For people.
     pub clock: Clock,
     /// Tells what happens.
@@ -82,7 +92,7 @@ impl NodeShutdown {
         if delay.is_zero() {
             return;
         }
-        let config = LogindConfig { bus_address: self.parts.bus_address.clone(), delay };
+        let config = LogindConfig { bus_address: self.parts.ruler.bus_address.clone(), delay };
         let mut retry = FIRST_RETRY;
         let mut was_there = false;
         loop {
@@ -106,7 +116,7 @@ impl NodeShutdown {
             let why = end.await.ok().and_then(Result::err);
             let why = why.as_ref().map(|error: &DbusError| chain(error)).unwrap_or_default();
             if !was_there {
-                log::warn!(err = why; "There is no logind to talk to, so the machine does not wait for pods before it goes down; they end when systemd ends the agent");
+                log::warn!(err = why; "There is no logind to talk to, so the machine does not wait for pods before it goes down; they end when the init system ends the agent");
                 return;
             }
             log::warn!(err = why, retrySeconds = retry.as_secs(); "Lost the connection to logind");
@@ -146,7 +156,7 @@ impl NodeShutdown {
         }
     }
 
-    /// systemd ends the agent because the machine goes down: its pods end first, those that have not yet.
+    /// The agent is ended because the machine goes down: its pods end first, those that have not yet.
     pub async fn end_with_machine(&self, extend: impl Fn(Duration)) {
         let periods = or_unasked(&self.parts.periods);
         extend(seconds(total(&periods)) + RESERVE);
@@ -154,10 +164,14 @@ impl NodeShutdown {
         self.lock.replace(None);
     }
 
-    /// Whether systemd takes the machine down.
+    /// Whether systemd or `OpenRC` takes the machine down.
     pub async fn machine_goes_down(&self) -> bool {
-        let address = self.parts.bus_address.clone();
-        rt::blocking("ask systemd", move || logind::machine_goes_down(address.as_deref())).await
+        let Ruler { bus_address, openrc_state } = self.parts.ruler.clone();
+        let ask = move || {
+            openrc::machine_goes_down(openrc_state.as_deref())
+                || logind::machine_goes_down(bus_address.as_deref())
+        };
+        rt::blocking("ask who rules the machine", ask).await
     }
 
     async fn end_pods(&self, periods: &[Period]) {
@@ -281,7 +295,7 @@ mod tests {
         });
         let shutdown = NodeShutdown::new(ShutdownParts {
             periods: periods(total_seconds, critical_seconds, &[]),
-            bus_address: None,
+            ruler: Ruler::default(),
             clock,
             events,
             statuses,

@@ -20,6 +20,8 @@ const WANTS: &str = "/etc/systemd/system/multi-user.target.wants/agent-upgrade.s
 const SCRIPT: &str = "/etc/init.d/agent-upgrade";
 const RUNLEVEL: &str = "/etc/runlevels/default/agent-upgrade";
 const RC_SERVICE: &str = "/sbin/rc-service";
+/// OpenRC forgets that the watch was started; its process goes on.
+const ZAP: &[&str] = &["rc-service", "agent-upgrade", "zap"];
 
 /// Started by hand and at boot; one that is killed is started again. It removes itself.
 const UNIT_TEXT: &str = "\
@@ -46,6 +48,8 @@ command=\"@PROGRAM@\"
 command_args=\"upgrade watch --root-dir @ROOT@\"
 command_background=\"yes\"
 pidfile=\"/run/agent-upgrade.pid\"
+# Stopped before it: with the machine pods end.
+depend() { after agent; }
 ";
 
 /// Who restarts the agent.
@@ -115,7 +119,8 @@ impl Service {
     pub(super) fn start_watch(&self) -> Option<&'static [&'static [&'static str]]> {
         match self {
             Self::Systemd => Some(&[&["systemctl", "start", "agent-upgrade.service"]]),
-            Self::OpenRc => Some(&[&["rc-service", "agent-upgrade", "start"]]),
+            // One that it still counts as started, since it was killed, would not start.
+            Self::OpenRc => Some(&[ZAP, &["rc-service", "agent-upgrade", "start"]]),
             Self::Command(_) | Self::None => None,
         }
     }
@@ -146,6 +151,10 @@ impl Service {
     /// No longer.
     pub(super) fn unguard(&self) -> io::Result<()> {
         let Some((file, _, link, _)) = self.files() else { return Ok(()) };
+        if *self == Self::OpenRc && Path::new(file).exists() {
+            // It remembers services whose script is gone. Nothing hangs on it.
+            let _ = call(&[ZAP]);
+        }
         for path in [link, file] {
             remove(Path::new(path))?;
         }
@@ -184,4 +193,17 @@ pub(super) fn call(commands: &[&[&str]]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openrc_starts_a_watch_that_it_still_counts_as_started() {
+        let commands = Service::OpenRc.start_watch().unwrap();
+        let words: Vec<_> = commands.iter().map(|words| words[2]).collect();
+        assert_eq!(words, ["zap", "start"]);
+        assert!(commands.iter().all(|words| words[..2] == ["rc-service", "agent-upgrade"]));
+    }
 }

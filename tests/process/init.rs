@@ -26,6 +26,38 @@ fn said(arguments: &[&str], code: i32) -> (String, String) {
     (out, err)
 }
 
+/// What `sh` says to the script of OpenRC's service followed by these words, with stand-ins for what OpenRC gives it.
+fn openrc_script(words: &str) -> String {
+    const STAND_INS: &str = "
+        need() { echo \"need $*\"; }; use() { :; }; after() { echo \"after $*\"; }; keyword() { :; }
+        service_set_value() { echo \"set $*\"; return 1; }\n";
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/openrc/agent");
+    let line = format!("{STAND_INS} {words}");
+    let output = Command::new("sh").args(["-c", &line, script]).output().expect("run sh");
+    assert!(output.status.success(), "{words}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn openrcs_script_tells_the_end_of_a_debian_machine_and_waits_for_it() {
+    for (runlevel, marks) in
+        [("2 6", true), ("2 0", true), ("2 1", false), ("N 2", false), ("unknown", false)]
+    {
+        let said = openrc_script(&format!("runlevel() {{ echo {runlevel}; }}; . \"$0\"; stop_pre"));
+        assert_eq!(said, if marks { "set goes_down yes\n" } else { "" }, "{runlevel}");
+    }
+    // Other systems have no such command.
+    assert_eq!(openrc_script("runlevel() { return 127; }; . \"$0\"; stop_pre"), "");
+    assert_eq!(openrc_script(". \"$0\"; echo $retry $respawn_max"), "SIGTERM/75/SIGKILL/5 0\n");
+    assert_eq!(
+        openrc_script("retry=SIGTERM/300; . \"$0\"; echo $retry"),
+        "SIGTERM/300\n",
+        "/etc/conf.d/agent"
+    );
+    let dependencies = openrc_script(". \"$0\"; depend");
+    assert!(!dependencies.contains("need"), "Debian does not have what others have: {dependencies}");
+}
+
 /// Every path below a directory with its mode, and what files hold.
 fn snapshot(root: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let (mut all, mut open) = (BTreeMap::new(), vec![root.to_owned()]);

@@ -1,5 +1,6 @@
 //! The machine goes down: pods end first, in order, and are back afterwards.
 
+use std::fs;
 use std::time::Duration;
 
 use edge_agent::observed::ContainerStateKind;
@@ -149,6 +150,49 @@ fn systemd_that_ends_the_agent_with_the_machine_ends_pods_without_any_configurat
     assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
     node.keeps_running("neighbour", &second[0]);
     node.keeps_running("vital", &second[1]);
+}
+
+#[test]
+fn openrc_that_ends_the_agent_with_the_machine_ends_pods_and_otherwise_does_not() {
+    let mut node = Node::new();
+    let state = node.scratch.dir("openrc");
+    node.agent.variable("RC_SVCDIR", &state.display().to_string());
+    node.agent.variable("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent/bus");
+    node.apply(&critical("vital"));
+    node.start_with_neighbour();
+    let mut first = [node.running("neighbour"), node.running("vital")];
+    let runlevel = |name: &str| fs::write(state.join("softlevel"), name).expect("set the runlevel");
+    let stop = |node: &mut Node| {
+        node.agent.signal(Signal::SIGTERM);
+        assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
+    };
+    for name in ["default", "single"] {
+        runlevel(name);
+        stop(&mut node);
+        node.keeps_running("neighbour", &first[0]);
+        node.keeps_running("vital", &first[1]);
+        node.agent.start();
+        node.agent.wait_for_phase("vital", "Running");
+        node.agent.wait_for_phase("neighbour", "Running");
+    }
+
+    // A reboot, as OpenRC calls it, and one of Debian's, which the service's script has marked.
+    let mark = state.join("options/agent/goes_down");
+    for is_debian in [false, true] {
+        if is_debian {
+            fs::create_dir_all(mark.parent().expect("it has one")).expect("make the service's options");
+            fs::write(&mark, "yes").expect("mark");
+        } else {
+            runlevel("shutdown");
+        }
+        stop(&mut node);
+        assert!(node.all_running().is_empty(), "{}", node.agent.log());
+        assert!(ended(&node, "neighbour") <= ended(&node, "vital"), "critical pods last");
+        runlevel("default");
+        node.agent.start();
+        first = [("neighbour", &first[0]), ("vital", &first[1])]
+            .map(|(name, before)| node.running_other_than(name, Some(before)));
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ pub const RANKS: &[(u8, &[&str])] = &[
         &[
             "dbus",
             "logind",
+            "openrc",
             "cgroup",
             "http",
             "store",
