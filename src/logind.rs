@@ -16,7 +16,9 @@ const BUS_SOCKET: &str = "/run/dbus/system_bus_socket";
 /// systemd's own socket, for root alone; the bus may not be there on a small box, or gone already.
 const SYSTEMD_SOCKET: &str = "/run/systemd/private";
 /// In memory: logind reads it as it reads the one on disk, and nothing is written to flash. Upstream's name.
-const DROP_IN: &str = "/run/systemd/logind.conf.d/99-kubelet.conf";
+pub(crate) const DROP_IN: &str = "/run/systemd/logind.conf.d/99-kubelet.conf";
+/// How it begins when the agent wrote it.
+pub(crate) const DROP_IN_HEADER: &str = "# By the agent, for shutdownGracePeriod.\n";
 /// The first call may have to start logind, on a box that is still booting.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often logind is asked whether it has read its settings again, and how long after the first time; doubles (upstream).
@@ -164,10 +166,7 @@ fn write_drop_in(path: &Path, delay: Duration) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
     // Rounded up: logind counts whole seconds here as well as anywhere.
     let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
-    std::fs::write(
-        path,
-        format!("# By the agent, for shutdownGracePeriod.\n[Login]\nInhibitDelayMaxSec={seconds}\n"),
-    )
+    std::fs::write(path, format!("{DROP_IN_HEADER}[Login]\nInhibitDelayMaxSec={seconds}\n"))
 }
 
 fn longest_delay(bus: &mut Connection) -> Result<Duration, DbusError> {

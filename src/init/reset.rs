@@ -16,6 +16,7 @@ use super::preflight;
 use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, Session, machine_of, resolve, service};
 use crate::config::Resolved;
 use crate::kubelet::earlier;
+use crate::logind;
 use crate::objects::VOLUMES_DIR;
 use crate::rt;
 use crate::store;
@@ -43,7 +44,17 @@ pub(super) const PHASES: &[Phase] = &[
 ];
 
 /// What of the root directory is the agent's; everything else is somebody's.
-const STATE: [&str; 6] = ["pods", "runtime", "pki", "config.yaml", "upgrade", "upgrade.lock"];
+const STATE: [&str; 9] = [
+    "pods",
+    "runtime",
+    "pki",
+    "config.yaml",
+    "upgrade",
+    "upgrade.lock",
+    "device-plugins",
+    "plugins_registry",
+    "pod-resources",
+];
 
 /// Whether a file is as `init` wrote it.
 type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
@@ -215,13 +226,15 @@ impl Run<'_, '_> {
         let is_script = |text: &str| text == install::script(&program);
         let is_defaults = |text: &str| text.starts_with(install::DEFAULTS_HEADER);
         let is_example = |text: &str| text == install::EXAMPLE;
-        let files: [(&str, IsOurs<'_>); 6] = [
+        let is_logind = |text: &str| text.starts_with(logind::DROP_IN_HEADER);
+        let files: [(&str, IsOurs<'_>); 7] = [
             (install::ADMIN_CONF, &always),
             (CONFIG_FILE, &always),
             (install::UNIT, &is_unit),
             (install::SCRIPT, &is_script),
             (DEFAULTS_FILE, &is_defaults),
             (install::EXAMPLE_FILE, &is_example),
+            (logind::DROP_IN, &is_logind),
         ];
         let mut left = Vec::new();
         for (path, is_ours) in files {

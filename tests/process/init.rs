@@ -222,6 +222,17 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     fs::create_dir_all(data.parent().expect("it has one")).expect("make a volume");
     fs::write(&data, "precious").expect("write into the volume");
     fs::write(root.join("etc/kubernetes/manifests/mine.yaml"), "kind: Pod\n").expect("write a manifest");
+    // What an agent has made since.
+    for made in [
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+        "var/lib/kubelet/plugins_registry/reg.sock",
+        "var/lib/kubelet/pod-resources/kubelet.sock",
+        "run/systemd/logind.conf.d/99-kubelet.conf",
+    ] {
+        let path = root.join(made);
+        fs::create_dir_all(path.parent().expect("it has one")).expect("make a directory of the agent's");
+        fs::write(&path, "# By the agent, for shutdownGracePeriod.\n").expect("write a file of the agent's");
+    }
     let (_, err) = said(&["reset", &rootfs], 1);
     assert!(err.contains("aborted: nothing was changed"), "{err}");
     let (out, _) = said(&["reset", "--force", &rootfs], 0);
@@ -231,7 +242,18 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     );
     assert_eq!(fs::read_to_string(&data).expect("the data stays"), "precious");
     let left = snapshot(&root);
-    for gone in ["config.yaml", "admin.conf", "hello.yaml", "agent.service", "agent-ca.key"] {
+    assert!(!out.contains("not the agent's"), "{out}");
+    for gone in [
+        "config.yaml",
+        "admin.conf",
+        "hello.yaml",
+        "agent.service",
+        "agent-ca.key",
+        "device-plugins",
+        "plugins_registry",
+        "pod-resources",
+        "99-kubelet.conf",
+    ] {
         assert!(!left.keys().any(|path| path.ends_with(gone)), "{gone}: {:?}", left.keys());
     }
     assert!(left.contains_key(&root.join("etc/kubernetes/manifests/mine.yaml")));

@@ -1,6 +1,7 @@
 //! CPUs, memory, swap, clock, randomness.
 
 use super::{Facts, Finding, Wanted, mebibytes};
+use crate::init::facts::InitSystem;
 use crate::server::pki::FLOOR;
 
 /// What the kernel, the agent and one small pod need at the very least, bytes.
@@ -112,7 +113,12 @@ pub(super) fn clock(facts: &Facts, _: &Wanted) -> Vec<Finding> {
         )
         .wanted("a real-time clock or a time service")
         .fix("install a time service, or add a clock with a battery (Raspberry Pi: dtoverlay=i2c-rtc,ds3231)")
-        .command("apt-get install systemd-timesyncd"),
+        // Debian would bring systemd in with its own.
+        .command(if facts.init_system == InitSystem::OpenRc {
+            "apt-get install chrony"
+        } else {
+            "apt-get install systemd-timesyncd"
+        }),
     });
     findings
 }

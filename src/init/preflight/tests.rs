@@ -340,7 +340,14 @@ fn a_clock_of_1970_and_one_without_a_battery_are_warned_of() {
     assert_eq!((clock.name.as_str(), clock.severity), ("Clock", Severity::Warning));
     assert!(clock.message.contains("1970-01-01"), "{}", clock.message);
     fs::remove_dir_all(tree.0.join("sys/class/rtc")).unwrap();
-    assert_eq!(only(&tree.facts(), &wanted()).name, "RTC");
+    for (init_system, service) in [(InitSystem::Systemd, "systemd-timesyncd"), (InitSystem::OpenRc, "chrony")]
+    {
+        let clock = only(&Facts { init_system, ..tree.facts() }, &wanted());
+        assert_eq!(
+            (clock.name.as_str(), clock.commands),
+            ("RTC", vec![format!("apt-get install {service}")])
+        );
+    }
     // The kernel keeps fifteen letters of a name.
     tree.file("proc/300/comm", "systemd-timesyn\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), []);
