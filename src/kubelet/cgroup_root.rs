@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use crate::cgroup::claim::{HeldError, claim};
 use crate::executor::ExecutorConfig;
-use crate::rt;
 use crate::sys::lock::ByteLock;
 
 /// One that is ending holds it still, and so does, for a moment, what it was just starting when it was killed.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Takes it, when pods' cgroups are made at all (`cgroupsPerQOS`).
 ///
@@ -21,8 +20,8 @@ pub(super) async fn take(executor: Option<&ExecutorConfig>) -> Result<Option<Byt
     let Some(executor) = executor.filter(|executor| executor.layout.per_qos) else { return Ok(None) };
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
-        let (tree, root) = (executor.cgroup.clone(), executor.layout.root.clone());
-        match rt::blocking("claim the cgroup root", move || claim(&tree, &root)).await {
+        // In this thread: one file is opened, and nothing else runs yet.
+        match claim(&executor.cgroup, &executor.layout.root) {
             Err(_) if tokio::time::Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
             settled => return settled,
         }
