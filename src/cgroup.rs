@@ -4,6 +4,7 @@
 //! Owns files and slices below the kubepods root, and the limits of cgroups that are named to it. Values are computed in
 //! `reconcile`; containers' cgroups belong to the runtime. Everything here blocks: for the pool of `rt::blocking`.
 
+pub mod claim;
 pub mod container;
 pub mod devices;
 mod file;

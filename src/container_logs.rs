@@ -21,7 +21,7 @@ use crate::reconcile::log_rotation::{
 };
 use crate::rt;
 use crate::runtime::Runtime;
-use crate::sys::{layer, mount};
+use crate::sys::{layer, memory, mount};
 use crate::types::{ContainerId, PodUid, Timestamp};
 
 /// What rotation needs to know.
@@ -74,6 +74,7 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
             }
         }
         told.retain(|path| path.exists());
+        memory::rest_between_looks();
     }
 }
 

@@ -4,6 +4,7 @@
 //! Owns the loop and what the rest of the process may see of it. After a restart the same loop runs from the store's
 //! desired set and a fresh look at the runtime; there is no special recovery path.
 
+mod cgroup_root;
 mod cluster;
 pub mod cri;
 pub mod earlier;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::admission::Admission;
+use crate::cgroup::claim::HeldError;
 use crate::clock::Clock;
 use crate::config::{Resolved, RunOnceWait};
 use crate::desired::SourceUpdate;
@@ -27,7 +28,7 @@ use crate::kubelet::serving::{self, ServingError};
 use crate::kubelet::sources::{origins, rollback};
 use crate::kubelet::window::{Enter, Window};
 use crate::kubelet::workers::worker_config;
-use crate::kubelet::{Kubelet, cluster, embedded, keeping, logs, plugins, pulling};
+use crate::kubelet::{Kubelet, cgroup_root, cluster, embedded, keeping, logs, plugins, pulling};
 use crate::node::shutdown::Ruler;
 use crate::objects::{LocalObjects, VOLUMES_DIR};
 use crate::pleg::{self, PlegConfig};
@@ -93,6 +94,9 @@ pub enum SetupError {
     /// More is reserved than the node has. Upstream's words.
     #[error("invalid Node Allocatable configuration. {0}")]
     Reservations(String),
+    /// The pods' cgroups.
+    #[error(transparent)]
+    CgroupRoot(#[from] HeldError),
     /// The lock file.
     #[error(transparent)]
     Lock(#[from] lock::LockError),
@@ -204,6 +208,7 @@ async fn run_with<R: Enter>(
     watched: Watched,
 ) -> Result<Finished, SetupError> {
     let mut house = House::open(resolved, runtime, key).await?;
+    let _cgroups = cgroup_root::take(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
     drop(update_sender);

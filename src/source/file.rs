@@ -30,6 +30,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::ordered::Ordered as _;
+use crate::sys::memory;
 use crate::types::PodSource;
 
 /// More files than this is not a manifest directory but a mistake in `staticPodPath`.
@@ -127,10 +128,12 @@ impl<P: ManifestParser> FileSource<P> {
             } else {
                 self.look_at(&hints.names, watch.as_ref()).await;
             }
-            if let Some(update) = self.take_update()
-                && updates.send(update).await.is_err()
-            {
-                return;
+            if let Some(update) = self.take_update() {
+                if updates.send(update).await.is_err() {
+                    return;
+                }
+            } else if everything {
+                memory::rest_between_looks();
             }
             if next_scan <= Instant::now() {
                 next_scan = Instant::now() + self.config.check_frequency.max(SHORTEST_PERIOD);

@@ -68,12 +68,12 @@ pub fn try_acquire_existing(path: &Path) -> Result<Option<FileLock>, LockError> 
     try_lock(path, File::open(path).map_err(|source| error(path, source))?)
 }
 
-/// Takes the lock of one byte of a file alone if nobody has it; other bytes are others'. The byte need not exist.
+/// Takes the lock of one byte (not negative) of a file alone if nobody has it; other bytes are others'. The byte need not exist.
 ///
 /// # Errors
 /// When the file cannot be made or locked.
 #[expect(clippy::cast_possible_truncation, reason = "the kernel's small constants, which libc types as int")]
-pub fn try_acquire_byte(path: &Path, byte: u16) -> Result<Option<ByteLock>, LockError> {
+pub fn try_acquire_byte(path: &Path, byte: i32) -> Result<Option<ByteLock>, LockError> {
     let file = open(path)?;
     // Of the open file, not of the process: threads exclude each other, too.
     let range = libc::flock {
@@ -138,7 +138,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("edge-agent-byte-lock-{}", std::process::id()));
         let held = try_acquire_byte(&path, 7).unwrap();
         assert!(held.is_some() && try_acquire_byte(&path, 7).unwrap().is_none());
-        assert!(try_acquire_byte(&path, u16::MAX).unwrap().is_some());
+        assert!(try_acquire_byte(&path, i32::MAX).unwrap().is_some());
         drop(held);
         assert!(try_acquire_byte(&path, 7).unwrap().is_some());
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);

@@ -26,6 +26,9 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     let listens = "echo ready; while read line; do echo got $line; [ $line = end ] && exit 0; done";
     let mut listener = node.pod("listener", listens);
     listener["spec"]["containers"][0]["stdin"] = json!(true);
+    // Without it containerd takes a client's outputs away when its input ends, whatever the program still has to say.
+    listener["spec"]["containers"][0]["stdinOnce"] =
+        json!(matches!(node.runtime, TestRuntime::Containerd(..)));
     node.apply(&listener);
     node.agent.start();
     api.wait(&mut node.agent);
@@ -34,10 +37,7 @@ fn kubectl_reads_logs_runs_programs_and_reaches_ports() {
     for kubectl in kubectl.with_each() {
         reaches_into_it(&kubectl);
         sends_into_it(&kubectl, node.runtime.scratch().path());
-        // containerd 1.6 may drop what a program says after the input's end.
-        if matches!(node.runtime, TestRuntime::Embedded(..)) {
-            attaches_to_it(&kubectl, node.runtime.scratch().path());
-        }
+        attaches_to_it(&kubectl, node.runtime.scratch().path());
     }
 }
 

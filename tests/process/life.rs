@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use rusqlite::Connection;
 
-use super::node::{Node, pod};
-use crate::support::agent::{AgentProcess, PATIENCE};
+use super::node::{Node, pod, said};
+use crate::support::agent::{AgentProcess, PATIENCE, cgroup_root};
 use crate::support::wait::wait_for;
 
 #[test]
@@ -88,6 +88,59 @@ fn a_second_agent_waits_for_the_lock_takes_over_and_can_be_stopped_while_it_wait
     wait_for("the second agent to take over", PATIENCE, || second.status_json().map(|_| ()));
     node.keeps_running("neighbour", &neighbour);
     assert_eq!(node.calls("RunPodSandbox"), 1);
+}
+
+/// A second agent of the node: its own directories, the same cgroup root.
+fn second_on_the_cgroup_root(node: &Node) -> AgentProcess {
+    let mut second = AgentProcess::new(&node.scratch.dir("second"), &node.cri.endpoint());
+    second.argument(format!("--cgroup-root={}", cgroup_root(node.scratch.path())));
+    second
+}
+
+#[test]
+fn a_cgroup_root_is_one_living_agents_and_the_refused_one_says_whose() {
+    let mut node = Node::new();
+    node.with_cgroups();
+    node.agent.start();
+    wait_for("the agent to answer", PATIENCE, || node.agent.status_json());
+
+    let mut second = second_on_the_cgroup_root(&node);
+    second.start();
+    assert_eq!(second.wait_for_end().code(), Some(1), "{}", second.log());
+    let log = second.log();
+    let error = log.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("{log}"));
+    let holder = format!("(pid {}, --root-dir {})", node.agent.pid(), node.agent.root_dir().display());
+    assert!(error.contains("another agent has its pods below cgroup root"), "{error}");
+    assert!(error.contains(&cgroup_root(node.scratch.path())) && error.contains(&holder), "{error}");
+    assert!(error.contains("--cgroup-root"), "{error}");
+    // Nor once beside it: what one makes, the other would take for left behind.
+    let once = second.run_once(&[]);
+    assert_eq!(once.status.code(), Some(1), "{}", said(&once));
+    assert!(said(&once).contains(&holder), "{}", said(&once));
+
+    // What the refusal asks for helps, and so does an agent that makes no cgroups.
+    let elsewhere = format!("--cgroup-root={}/second", cgroup_root(node.scratch.path()));
+    let once = second.run_once(&[&elsewhere]);
+    assert_eq!(once.status.code(), Some(0), "{}", said(&once));
+    let once = second.run_once(&["--cgroups-per-qos=false", "--enforce-node-allocatable="]);
+    assert_eq!(once.status.code(), Some(0), "{}", said(&once));
+    node.agent.assert_alive();
+}
+
+#[test]
+fn an_agent_that_was_killed_holds_no_cgroup_root() {
+    let mut node = Node::new();
+    node.with_cgroups();
+    node.agent.start();
+    wait_for("the agent to answer", PATIENCE, || node.agent.status_json());
+    let mut second = second_on_the_cgroup_root(&node);
+    node.agent.kill9();
+    second.start();
+    wait_for("the second agent to answer", PATIENCE, || second.status_json());
+    // And the one that was killed is the one that is refused.
+    node.agent.start();
+    assert_eq!(node.agent.wait_for_end().code(), Some(1), "{}", node.agent.log());
+    assert!(node.agent.log().contains(&format!("(pid {}, ", second.pid())), "{}", node.agent.log());
 }
 
 #[test]

@@ -39,6 +39,15 @@ impl Node {
         Self { agent, cri, scratch }
     }
 
+    /// Has the agent make cgroups after all, below a root of its own.
+    pub fn with_cgroups(&self) {
+        let file = self.agent.config_file();
+        let text = std::fs::read_to_string(&file).expect("read the configuration");
+        let kept =
+            text.lines().filter(|line| !line.contains("cgroupsPerQOS") && !line.contains("enforceNode"));
+        std::fs::write(&file, kept.collect::<Vec<_>>().join("\n")).expect("write the configuration");
+    }
+
     /// Writes a pod's manifest, named after the pod.
     pub fn apply(&self, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().expect("pods of tests have names");

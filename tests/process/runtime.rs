@@ -105,10 +105,7 @@ fn an_endpoint_that_makes_no_sense_is_refused_at_start() {
 fn the_runtimes_cgroup_driver_overrides_the_configured_one() {
     let mut node = Node::new();
     node.cri.change(|world, _| world.cgroup_driver = Some(CgroupDriver::Systemd));
-    let file = node.agent.config_file();
-    let text = std::fs::read_to_string(&file).expect("read the configuration");
-    let kept = text.lines().filter(|line| !line.contains("cgroupsPerQOS") && !line.contains("enforceNode"));
-    std::fs::write(&file, kept.collect::<Vec<_>>().join("\n")).expect("write the configuration");
+    node.with_cgroups();
     node.apply(&pod("web"));
     node.agent.start();
     node.running("web");

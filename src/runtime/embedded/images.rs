@@ -337,7 +337,8 @@ impl ImageStore {
     /// When the digest is none, or the lock cannot be had.
     pub fn claim_layer(&self, diff_id: &str) -> Result<Option<Claim>, ImageError> {
         let byte = u16::from_str_radix(&short(diff_id)?[..4], 16).unwrap_or_default();
-        let lock = lock::try_acquire_byte(&self.root.join("claims"), byte).map_err(ImageError::Lock)?;
+        let lock =
+            lock::try_acquire_byte(&self.root.join("claims"), byte.into()).map_err(ImageError::Lock)?;
         Ok(lock.map(|lock| Claim { _lock: lock }))
     }
 
