@@ -201,8 +201,7 @@ fn with_pods(runtime_name: &str, limits: [Option<f64>; 2]) {
         if running == MANY { Ok(()) } else { Err(format!("{running} of {MANY}")) }
     });
     pause(SETTLE_MANY);
-    idleness(&agent, &mut table);
-    let usual = usual_pss_megabytes(agent.pid());
+    let usual = idleness(&agent, &mut table);
     let limit = if runtime_name == "embedded" { 6.0 } else { 10.0 };
     table.hard("agent PSS with 50 pods", usual, limit, "MB");
     let admin = api.person(&agent, "admin", &[]);
@@ -234,8 +233,9 @@ fn first_instructions(agent: &AgentProcess, out: &Path, names: &[String]) -> f64
     f64::from(micros) / 1000.0
 }
 
-/// What the agent does while nothing happens.
-fn idleness(agent: &AgentProcess, table: &mut Table) {
+/// What the agent does while nothing happens; returns its usual share of memory at that, in megabytes. To look at another
+/// process's memory costs that process nothing.
+fn idleness(agent: &AgentProcess, table: &mut Table) -> f64 {
     let seconds = std::env::var("AGENT_BUDGET_IDLE_SECONDS")
         .map_or(IDLE_SECONDS, |text| text.parse().expect("a number of seconds"));
     let look = || {
@@ -247,7 +247,7 @@ fn idleness(agent: &AgentProcess, table: &mut Table) {
     };
     let (cpu, disk, written, logged) = look();
     let start = Instant::now();
-    pause(Duration::from_secs(seconds));
+    let usual = usual_pss_over(agent.pid(), seconds);
     let elapsed = start.elapsed();
     let (cpu_after, disk_after, written_after, logged_after) = look();
 
@@ -257,6 +257,7 @@ fn idleness(agent: &AgentProcess, table: &mut Table) {
     table.hard("idle bytes to disk with 50 pods", float(disk_after - disk), 0.0, "B");
     table.hard("idle log output with 50 pods", float(logged_after - logged), 0.0, "B");
     table.time("idle bytes through write calls, sockets too", float(written_after - written), None, "B");
+    usual
 }
 
 /// A pod that notes its first instruction.
@@ -282,7 +283,12 @@ fn stamping_pod(name: &str, out: &Path) -> Value {
 
 /// The usual share of memory of an agent that waits: a look at the runtime now and then needs more for some seconds.
 fn usual_pss_megabytes(pid: u32) -> f64 {
-    let mut samples: Vec<f64> = (0..15)
+    usual_pss_over(pid, 15)
+}
+
+/// The middle one of a sample a second.
+fn usual_pss_over(pid: u32, seconds: u64) -> f64 {
+    let mut samples: Vec<f64> = (0..seconds)
         .map(|_| {
             pause(Duration::from_secs(1));
             pss_megabytes(pid)

@@ -9,13 +9,14 @@ use crate::api::pod::ResourceList;
 use crate::api::quantity::Quantity;
 use crate::cgroup::CgroupConfig;
 use crate::config::{KubeletConfiguration, Resolved};
-use crate::executor::{NodeCgroups, ReservedCgroup};
+use crate::executor::{NodeCgroups, ReservedCgroup, ShareError, node_ids};
 use crate::ordered::Ordered as _;
 use crate::reconcile::allocatable::{
     Enforce, Reserved, allocatable, as_seen_by_pods, capacity, count_cpus, eviction_reserve,
     excessive_reservations, node_values, reserved_values,
 };
 use crate::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use crate::reconcile::users::{DEFAULT_IDS_PER_POD, NodeIds};
 use crate::runtime::CgroupDriver;
 use crate::sys::node;
 
@@ -154,4 +155,11 @@ fn node_cgroups(kubelet: &KubeletConfiguration, whole: &ResourceList, reserved: 
         cgroups.reserved.push(ReservedCgroup { title, cgroup: cgroup.clone(), values });
     }
     cgroups
+}
+
+/// The ids for pods with users of their own. Fails as the kubelet does: a node that cannot give every pod some says so at once.
+pub(super) async fn user_ids(resolved: &Resolved) -> Result<NodeIds, ShareError> {
+    let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
+    let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);
+    node_ids(ids_per_pod.unwrap_or(DEFAULT_IDS_PER_POD), max_pods).await
 }

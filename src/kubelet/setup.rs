@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::config::{Resolved, RunOnceWait};
 use crate::desired::SourceUpdate;
 use crate::events::EventRecorder;
-use crate::executor::{Executor, ExecutorConfig, ShareError, node_ids};
+use crate::executor::{Executor, ExecutorConfig, ShareError};
 use crate::http::{HttpClient, HttpError, shown_url};
 use crate::image::{ImageConfig, ImagePuller};
 use crate::kubelet::memory::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
@@ -36,7 +36,7 @@ use crate::pod_config::edit::{Edit, Editor};
 use crate::pod_config::{PodConfig, RollbackConfig};
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::prober::{Prober, ProberConfig};
-use crate::reconcile::users::{DEFAULT_IDS_PER_POD, NodeIds};
+use crate::reconcile::users::NodeIds;
 use crate::rt;
 use crate::rt::notify::{Notifier, NotifyError, watchdog_interval};
 use crate::rt::shutdown::{self, Shutdown};
@@ -352,8 +352,10 @@ impl<R: Runtime> House<R> {
         let root = &resolved.flags.root_dir;
         make_dir(root, 0o750)?;
         let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR)));
-        let executor =
-            ExecutorConfig { user_ids: user_ids(resolved).await?, ..executor_config(resolved, &objects)? };
+        let executor = {
+            let user_ids = resources::user_ids(resolved).await.map_err(SetupError::UserNamespaces)?;
+            ExecutorConfig { user_ids, ..executor_config(resolved, &objects)? }
+        };
         share_mounts_below(root).await;
         make_dir(&executor.pod_logs_dir, 0o750)?;
         logs::place(resolved, &executor.pod_logs_dir);
@@ -592,11 +594,4 @@ fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<Ex
         devices: plugins::manager(root),
         cdi_directories: plugins::cdi_directories(resolved),
     })
-}
-
-/// Fails as the kubelet does: a node that cannot give every pod users of its own says so at once.
-async fn user_ids(resolved: &Resolved) -> Result<NodeIds, SetupError> {
-    let ids_per_pod = resolved.kubelet.user_namespaces.ids_per_pod.and_then(|ids| u32::try_from(ids).ok());
-    let max_pods = u32::try_from(resolved.kubelet.max_pods).unwrap_or(u32::MAX);
-    node_ids(ids_per_pod.unwrap_or(DEFAULT_IDS_PER_POD), max_pods).await.map_err(SetupError::UserNamespaces)
 }

@@ -67,6 +67,8 @@ pub fn measure(table: &mut Table) {
     let flash = Flash::mount(&flash_dir);
     let mut agent = runtime.agent().with_program(&release_binary());
     let _api = Api::of(&mut agent, &flash_dir);
+    // The crash loop below writes the same for each restart, however long it waits between them.
+    agent.configure("crashLoopBackOff: {maxContainerRestartPeriod: 5s}\n");
     agent.start();
     monitors::wait_for_images(&agent);
     pause(SETTLE);

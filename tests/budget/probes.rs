@@ -3,6 +3,7 @@
 //! The runtime takes no time, and the probed servers are this process's own, so what is measured is the agent alone.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -36,13 +37,14 @@ const KILOBYTES: f64 = 4.0;
 /// Who was asked, and when.
 type Asked = (String, Instant);
 
-/// Adds the rows.
+/// Adds the rows. The agent without probes has nothing to do, so it is there beside the first one that has.
 pub fn measure(program: &Path, table: &mut Table) {
-    let without = watch(program, &|_| Vec::new());
     let servers = Servers::start();
-    let sockets = watch(program, &|number| servers.probes_of(number));
+    let without = Life::start(program, &|_| Vec::new());
+    let sockets = Life::start(program, &|number| servers.probes_of(number)).watched();
+    let without = without.seen((0, Instant::now()));
+    let exec = Life::start(program, &|_| exec_probes()).watched();
     add(table, "httpGet and tcpSocket", &sockets, &servers.asked());
-    let exec = watch(program, &|_| exec_probes());
     add(table, "exec", &exec, &exec.commands);
     let of_each = |with: f64, without: f64| (with - without).max(0.0) * 1000.0 / float_of(PODS * PROBES);
     // Text of the program is there once, however many probes need it.
@@ -61,36 +63,58 @@ struct Watched {
     commands: Vec<Asked>,
 }
 
-/// Runs a hundred pods whose containers have these probes.
-fn watch(program: &Path, probes_of: &dyn Fn(usize) -> Vec<Value>) -> Watched {
-    let scratch = Scratch::new();
-    let runtime = FakeCri::start(&scratch.path().join("cri.sock"));
-    runtime.add_image(STAMP);
-    let mut agent = AgentProcess::new(scratch.path(), &runtime.endpoint()).with_program(program);
-    agent.start();
-    wait_for("the agent to answer", PATIENCE, || agent.status_json());
-    for number in 0..PODS {
-        let pod = pod(number, &probes_of(number));
-        agent.write_manifest(&format!("pod{number}.yaml"), &pod.to_string());
+/// An agent with its runtime.
+struct Life {
+    agent: AgentProcess,
+    runtime: FakeCri,
+    _scratch: Scratch,
+}
+
+impl Life {
+    /// Runs a hundred pods whose containers have these probes. The program is a copy, which shares its text with no other agent's.
+    fn start(program: &Path, probes_of: &dyn Fn(usize) -> Vec<Value>) -> Self {
+        let scratch = Scratch::new();
+        let runtime = FakeCri::start(&scratch.path().join("cri.sock"));
+        runtime.add_image(STAMP);
+        let own = scratch.path().join("program");
+        fs::copy(program, &own).expect("copy the program");
+        let mut agent = AgentProcess::new(scratch.path(), &runtime.endpoint()).with_program(&own);
+        agent.start();
+        wait_for("the agent to answer", PATIENCE, || agent.status_json());
+        for number in 0..PODS {
+            let pod = pod(number, &probes_of(number));
+            agent.write_manifest(&format!("pod{number}.yaml"), &pod.to_string());
+        }
+        wait_for("all pods to be ready", PATIENCE, || {
+            let list: Value = serde_json::from_str(&agent.cli(&["get", "pods", "-o", "json"])?)
+                .map_err(|error| error.to_string())?;
+            let pods = list["items"].as_array().into_iter().flatten();
+            let ready = pods.filter(|pod| is_ready(pod)).count();
+            if ready == PODS { Ok(()) } else { Err(format!("{ready} of {PODS}")) }
+        });
+        Self { agent, runtime, _scratch: scratch }
     }
-    wait_for("all pods to be ready", PATIENCE, || {
-        let list: Value = serde_json::from_str(&agent.cli(&["get", "pods", "-o", "json"])?)
-            .map_err(|error| error.to_string())?;
-        let pods = list["items"].as_array().into_iter().flatten();
-        let ready = pods.filter(|pod| is_ready(pod)).count();
-        if ready == PODS { Ok(()) } else { Err(format!("{ready} of {PODS}")) }
-    });
-    pause(SETTLE);
-    let (cpu, from) = (cpu_nanos(agent.pid()), Instant::now());
-    pause(WATCHED);
-    let (busy, to) = (cpu_nanos(agent.pid()) - cpu, Instant::now());
-    let (megabytes, private) = (pss_megabytes(agent.pid()), private_megabytes(agent.pid()));
-    agent.assert_alive();
-    let state = runtime.state();
-    let execs = state.calls.iter().filter(|call| call.name == "ExecSync");
-    let commands = execs.map(|call| (call.subject.clone(), call.at)).collect();
-    let cpu_percent = Duration::from_nanos(busy).as_secs_f64() / (to - from).as_secs_f64() * 100.0;
-    Watched { cpu_percent, megabytes, private, from, to, commands }
+
+    /// What it does in a while, once it has settled. Ends it.
+    fn watched(self) -> Watched {
+        pause(SETTLE);
+        let before = (cpu_nanos(self.agent.pid()), Instant::now());
+        pause(WATCHED);
+        self.seen(before)
+    }
+
+    /// What there is to say of it since it had used so many nanoseconds of a core, at that moment. Ends it.
+    fn seen(mut self, (cpu, from): (u64, Instant)) -> Watched {
+        let pid = self.agent.pid();
+        let (busy, to) = (cpu_nanos(pid) - cpu, Instant::now());
+        let (megabytes, private) = (pss_megabytes(pid), private_megabytes(pid));
+        self.agent.assert_alive();
+        let state = self.runtime.state();
+        let execs = state.calls.iter().filter(|call| call.name == "ExecSync");
+        let commands = execs.map(|call| (call.subject.clone(), call.at)).collect();
+        let cpu_percent = Duration::from_nanos(busy).as_secs_f64() / (to - from).as_secs_f64() * 100.0;
+        Watched { cpu_percent, megabytes, private, from, to, commands }
+    }
 }
 
 fn is_ready(pod: &Value) -> bool {

@@ -64,7 +64,7 @@ fn spawn(scratch: &Scratch) -> Child {
         .arg(format!("--cni-conf-dir={}", path("no-cni")))
         .arg(format!("--cni-bin-dir={}", path("cni-bin")))
         .arg(format!("--bridge-name={}", scratch.bridge()))
-        .arg(format!("--pod-cidr=10.214.{}.0/24", scratch.subnet()))
+        .arg(format!("--pod-cidr={}.0/24", scratch.net()))
         .arg("-v=4")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

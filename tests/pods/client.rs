@@ -104,7 +104,7 @@ async fn a_pod_lives_and_dies_on_containerd_and_hints_tell_when_to_look() {
     assert_eq!(again.kind, ErrorKind::AlreadyExists, "{again}");
     let status = runtime.sandbox_status(&sandbox).await.unwrap();
     assert!(status.ready && !status.host_network, "{status:?}");
-    let net = format!("10.214.{}.", containerd.scratch().subnet());
+    let net = format!("{}.", containerd.scratch().net());
     assert!(status.ips.len() == 1 && status.ips[0].starts_with(&net), "{status:?}");
 
     let command =

@@ -19,7 +19,7 @@ fn a_pod_on_the_bridge_has_an_address_and_serves_pages() {
     let ip = node.agent.wait_for_pod("page", "addressed", |pod| {
         pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty()).map(str::to_owned)
     });
-    let net = format!("10.214.{}.", node.runtime.scratch().subnet());
+    let net = format!("{}.", node.runtime.scratch().net());
     assert!(ip.starts_with(&net), "{ip} is not in {net}0/24");
 
     let answer = wait_for("the page", PATIENCE, || get(&ip).map_err(|error| error.to_string()));

@@ -253,7 +253,7 @@ fn write_network(scratch: &Scratch) {
             "ipam": {
                 "type": "host-local",
                 "dataDir": scratch.path().join("leases"),
-                "ranges": [[{ "subnet": format!("10.214.{}.0/24", scratch.subnet()) }]],
+                "ranges": [[{ "subnet": format!("{}.0/24", scratch.net()) }]],
                 "routes": [{ "dst": "0.0.0.0/0" }],
             },
         }],

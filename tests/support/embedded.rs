@@ -60,7 +60,7 @@ impl Embedded {
         agent.argument(format!("--cni-conf-dir={}", path("no-cni")));
         agent.argument(format!("--bridge-name={}", self.scratch.bridge()));
         agent.argument(format!("--runtime-handlers=second={}", path("second")));
-        agent.configure(&format!("podCIDR: 10.214.{}.0/24\n", self.scratch.subnet()));
+        agent.configure(&format!("podCIDR: {}.0/24\n", self.scratch.net()));
         self.configured.set(true);
     }
 

@@ -59,9 +59,11 @@ impl Scratch {
         name
     }
 
-    /// The third byte of a subnet `10.214.N.0/24` that no concurrent test is likely to use.
-    pub fn subnet(&self) -> u32 {
-        (std::process::id().wrapping_mul(7).wrapping_add(self.number)) % 250
+    /// The first three bytes of a subnet, like `10.214.7`, that no concurrent test is likely to use: tests are processes of their
+    /// own, started at most some thousand after each other, and one in eight thousand shares its subnet.
+    pub fn net(&self) -> String {
+        let number = std::process::id().wrapping_mul(7).wrapping_add(self.number) % 8000;
+        format!("10.{}.{}", 214 + number / 250, number % 250)
     }
 }
 

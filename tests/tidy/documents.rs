@@ -224,3 +224,17 @@ fn the_checks_of_documents_find_what_they_are_for() {
     assert!(broken("docs/index.md", "manifests.md#no-such-heading").is_some());
     assert!(broken("docs/index.md", "no-such-page.md").is_some());
 }
+
+/// A name that selects nothing would leave out a test in silence.
+#[test]
+fn the_part_of_the_tests_that_is_emulated_names_tests_that_exist() {
+    let check = read("packaging/check");
+    let listed = |name: &&str| name.starts_with("process::") && name.len() > "process::".len();
+    let names: Vec<&str> = check.lines().map(str::trim).filter(listed).collect();
+    assert!(names.len() > 10, "the list is not where it was: {names:?}");
+    for name in names {
+        let (module, test) = name["process::".len()..].split_once("::").expect("process::MODULE::TEST");
+        let source = read(&format!("tests/process/{module}.rs"));
+        assert!(source.contains(&format!("#[test]\nfn {test}")), "packaging/check names {name}");
+    }
+}
