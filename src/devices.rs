@@ -5,6 +5,8 @@
 
 mod checkpoint;
 pub mod client;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
