@@ -77,7 +77,10 @@ fn a_trial_goes_on_in_the_next_life_of_the_agent() {
     node.logged(&["The first set of pods has started"]);
     server.answer(answer(&[unpullable("web")]));
     node.logged(&["A new set of pods is on trial"]);
-    node.stopped("web");
+    // Its successor has a sandbox at once, so the pod itself is seen stopped by chance only.
+    wait_until("the good one to be stopped", PATIENCE, || {
+        !node.all_running().values().flatten().any(|running| *running == web)
+    });
     node.agent.kill9();
     // Without its server: what was good is in the store.
     drop(server);
