@@ -4,11 +4,15 @@
 default:
     @just --list
 
-# Everything: format, lints, all tests, budgets. As root.
+# While you write: unit tests, simulation, the repository's rules. At most 3 minutes when built before.
+check *names:
+    cargo nextest run --locked -E 'not binary(it) or (binary(it) and test(/^(sim|tidy)::/))' {{names}}
+
+# What CI runs; `just test all` adds what takes longer. As root.
 test *names:
     scripts/test {{names}}
 
-# What needs neither root nor containerd.
+# What needs neither root nor containerd, with format and lints.
 quick *names:
     cargo fmt --check
     cargo clippy --locked --all-targets -- -D warnings

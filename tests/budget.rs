@@ -23,6 +23,8 @@ mod monitors;
 mod own_share;
 mod probes;
 
+/// 10 MiB. The static program of the packages is smaller than the one measured here, which links a standard library that is not built for size.
+const BINARY_BYTES: u64 = 10 * 1024 * 1024;
 /// Pods of the big row.
 const MANY: usize = 50;
 /// How long idleness is watched, unless `AGENT_BUDGET_IDLE_SECONDS` says otherwise.
@@ -109,7 +111,8 @@ impl Table {
 fn the_release_binary_keeps_its_budgets() {
     let program = release_binary();
     let mut table = Table::default();
-    table.hard("binary", megabytes(fs::metadata(&program).expect("look at the binary").len()), 10.0, "MB");
+    let size = fs::metadata(&program).expect("look at the binary").len();
+    table.hard("binary", megabytes(size), megabytes(BINARY_BYTES), "MB");
     own_share::measure(&program, &mut table);
     finish(&table);
 }

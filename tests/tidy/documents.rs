@@ -238,3 +238,26 @@ fn the_part_of_the_tests_that_is_emulated_names_tests_that_exist() {
         assert!(source.contains(&format!("#[test]\nfn {test}")), "packaging/check names {name}");
     }
 }
+
+/// A filter that selects no test would leave one out of CI, or run none on containerd, without a word.
+#[test]
+fn the_part_of_the_tests_for_ci_names_tests_that_exist() {
+    let settings = read(".config/nextest.toml");
+    let filter = settings.split("[profile.ci]").nth(1).and_then(|text| text.split("\"\"\"").nth(1));
+    let filter = filter.expect("profile ci has a default-filter of several lines");
+    let scenarios: String =
+        files(&repository().join("tests/pods")).iter().map(|path| read(&relative(path))).collect();
+    let names: Vec<&str> =
+        filter.split("test(/::").skip(1).filter_map(|rest| rest.split("$/)").next()).collect();
+    assert!(names.len() > 10, "the list is not where it was: {names:?}");
+    for name in names {
+        assert!(scenarios.contains(name), ".config/nextest.toml names {name}, which is no scenario");
+    }
+    let modules = filter.split("test(/^pods::(").nth(1).and_then(|rest| rest.split(')').next());
+    for module in modules.expect("whole modules are listed").split('|') {
+        assert!(
+            repository().join(format!("tests/pods/{module}.rs")).is_file(),
+            ".config/nextest.toml: {module}"
+        );
+    }
+}
