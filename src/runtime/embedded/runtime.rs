@@ -95,6 +95,8 @@ pub struct EmbeddedConfig {
     pub registry_hosts_dirs: Vec<PathBuf>,
     /// Which images may be pulled, and with whose signature; `None` for the usual file, if there is one.
     pub image_policy: Option<PathBuf>,
+    /// What pulls leave free of the images' disk, as a threshold of eviction is written.
+    pub image_keep_free: String,
 }
 
 /// The runtime cannot be opened.
