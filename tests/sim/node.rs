@@ -403,6 +403,7 @@ impl Node {
             cgroup: config.cgroup,
             layout: config.layout,
             proc: self.path("proc"),
+            runtime_cgroup: String::new(),
             root_dir: self.disk.0.clone(),
             pod_logs_dir: self.path("logs"),
         };
