@@ -161,14 +161,8 @@ impl CriServer {
                 Box::pin(unary(message, |request| self.list_pod_sandbox_stats(request))).await
             }
             "StreamPodSandboxStats" => Box::pin(self.stream_pod_sandbox_stats(message)).await,
-            "ListMetricDescriptors" => {
-                Box::pin(unary(message, |request| self.list_metric_descriptors(request))).await
-            }
-            "ListPodSandboxMetrics" => {
-                Box::pin(unary(message, |request| self.list_pod_sandbox_metrics(request))).await
-            }
-            "StreamPodSandboxMetrics" => Box::pin(self.stream_pod_sandbox_metrics()).await,
-            // CheckpointContainer, and UpdatePodSandboxResources: pods' cgroups are the kubelet's own.
+            // CheckpointContainer; UpdatePodSandboxResources: pods' cgroups are the kubelet's own; metrics: a kubelet that gets a part
+            // of cAdvisor's would show that part alone, and reads all of them itself when there are none.
             _ => unknown(path),
         }
     }

@@ -3,9 +3,11 @@
 //! Owns pull slots, the pull rate and pull back-off. Must not know pods beyond their identity, nor what the image is for.
 
 mod credentials;
+mod records;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,15 +16,17 @@ use tokio::sync::Semaphore;
 use crate::clock::Clock;
 use crate::events::{EventRecorder, EventType};
 use crate::metrics::{self, Family};
-use crate::objects::ObjectData;
 use crate::pod_start::Pull;
 use crate::reconcile::images::{PullDecision, apply_default_tag, decide_pull};
+use crate::reconcile::pull_records::{Access, Opened, PullSecret, Verification, access};
 use crate::reconcile::restart::BackOffLimits;
 use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
 use crate::types::{PodRef, PodUid, Timestamp, go_duration};
-use credentials::Credentials;
+use credentials::{Credentials, Found};
+use records::PullRecords;
 
-pub use credentials::{CredentialsConfig, node_logins};
+pub use credentials::{CredentialsConfig, PodSecret, node_logins};
+pub use records::Prunable;
 
 static PULL_DURATION: Family = Family::seconds(
     "kubelet_image_pull_duration_seconds",
@@ -73,6 +77,10 @@ pub struct ImageConfig {
     pub burst: u32,
     /// Where the node's own credentials are.
     pub credentials: CredentialsConfig,
+    /// `imagePullCredentialsVerificationPolicy` and its list.
+    pub verification: Verification,
+    /// The kubelet's root directory, where pulls are recorded; without one they are not.
+    pub records_root: Option<PathBuf>,
 }
 
 impl Default for ImageConfig {
@@ -83,6 +91,8 @@ impl Default for ImageConfig {
             qps: 5,
             burst: 10,
             credentials: CredentialsConfig::default(),
+            verification: Verification::default(),
+            records_root: None,
         }
     }
 }
@@ -101,7 +111,7 @@ pub struct ImageRequest<'a> {
     /// The pod's sandbox, which some runtimes want for pulls.
     pub sandbox: &'a SandboxConfig,
     /// The pod's `imagePullSecrets`, as far as they are there.
-    pub secrets: &'a [ObjectData],
+    pub secrets: &'a [PodSecret],
 }
 
 /// Why a container, or its pod's sandbox, cannot be started yet, in the words of a status.
@@ -151,6 +161,7 @@ pub struct ImagePuller<R> {
     events: EventRecorder,
     config: ImageConfig,
     credentials: Credentials,
+    records: PullRecords,
     limits: BackOffLimits,
     slots: Semaphore,
     bucket: RefCell<Bucket>,
@@ -164,12 +175,14 @@ impl<R: Runtime> ImagePuller<R> {
         let slots = if config.serialize { 1 } else { config.max_parallel.unwrap_or(DEFAULT_PARALLEL_PULLS) };
         let bucket = Bucket { tokens: f64::from(config.burst), filled_at: clock.now() };
         let credentials = Credentials::new(config.credentials.clone(), clock.clone());
+        let records = PullRecords::new(config.records_root.as_deref());
         Self {
             runtime,
             clock,
             events,
             config,
             credentials,
+            records,
             limits: BackOffLimits::default(),
             slots: Semaphore::new(slots),
             bucket: RefCell::new(bucket),
@@ -190,7 +203,15 @@ impl<R: Runtime> ImagePuller<R> {
             ),
             retry_after: None,
         })?;
-        let present = if request.policy == "Always" { None } else { self.inspect(&request, &image).await? };
+        self.records.adopt(&*self.runtime, self.clock.now()).await;
+        let mut present =
+            if request.policy == "Always" { None } else { self.inspect(&request, &image).await? };
+        if let Some(status) = &present
+            && !self.may_use(&request, &image, &status.id).await
+        {
+            // For this pod it is as if it were not there: the registry decides.
+            present = None;
+        }
         match (decide_pull(request.policy, present.is_some()), present) {
             (PullDecision::UsePresent, Some(status)) => {
                 let text = format!(
@@ -220,6 +241,31 @@ impl<R: Runtime> ImagePuller<R> {
         self.back_off.borrow_mut().retain(|(owner, _), _| owner != uid);
     }
 
+    /// Whether the pod could have pulled the image that is there.
+    async fn may_use(&self, request: &ImageRequest<'_>, image: &str, image_ref: &str) -> bool {
+        let policy = &self.config.verification;
+        if *policy == Verification::Never {
+            return true;
+        }
+        let known = self.records.look(image, image_ref).await;
+        let secrets: Vec<PullSecret> = credentials::logins_of(image, request.secrets)
+            .into_iter()
+            .filter_map(|found| match found.opens {
+                Opened::BySecret(secret) => Some(secret),
+                Opened::ByNode => None,
+            })
+            .collect();
+        match access(policy, image, &known, &secrets) {
+            Access::Free => true,
+            Access::Record(secret) => {
+                let opened = Opened::BySecret(secret);
+                self.records.note(None, image, image_ref, opened, self.clock.now()).await;
+                true
+            }
+            Access::Pull => false,
+        }
+    }
+
     async fn inspect(
         &self,
         request: &ImageRequest<'_>,
@@ -243,7 +289,7 @@ impl<R: Runtime> ImagePuller<R> {
         let started_at = self.clock.now();
         self.event(request, EventType::Normal, "Pulling", &format!("Pulling image {:?}", request.image));
         let pulled = if self.take_token() {
-            self.pull_and_inspect(request, image).await
+            self.pull_and_record(request, image).await
         } else {
             Err("pull QPS exceeded".to_owned())
         };
@@ -265,9 +311,28 @@ impl<R: Runtime> ImagePuller<R> {
         }
     }
 
-    async fn pull_and_inspect(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, String> {
+    async fn pull_and_record(&self, request: &ImageRequest<'_>, image: &str) -> Result<ImageStatus, String> {
+        let intent = self.records.begin(image).await;
+        let intent = intent.map_err(|error| format!("failed to record image pull intent: {error}"))?;
+        match self.pull_and_inspect(request, image).await {
+            Ok((status, opened)) => {
+                self.records.note(Some(intent), image, &status.id, opened, self.clock.now()).await;
+                Ok(status)
+            }
+            Err(message) => {
+                self.records.fail(intent).await;
+                Err(message)
+            }
+        }
+    }
+
+    async fn pull_and_inspect(
+        &self,
+        request: &ImageRequest<'_>,
+        image: &str,
+    ) -> Result<(ImageStatus, Opened), String> {
         let began = tokio::time::Instant::now();
-        let auths = self.credentials.lookup(image, request.secrets).await;
+        let logins = self.credentials.lookup(image, request.secrets).await;
         let pull = async |auth| {
             let pulled = self.runtime.pull_image(image, auth, request.sandbox).await;
             pulled.map_err(|error| match error.kind {
@@ -276,12 +341,16 @@ impl<R: Runtime> ImagePuller<R> {
             })
         };
         // As upstream: one after the other until one is let in; without any, nobody asks who we are.
-        let mut pulled = if auths.is_empty() { pull(None).await } else { Err(String::new()) };
+        let mut pulled = if logins.is_empty() { pull(None).await } else { Err(String::new()) };
+        let mut opened = Opened::ByNode;
         let mut refusals = Vec::new();
-        for auth in &auths {
+        for Found { auth, opens } in &logins {
             pulled = pull(Some(auth)).await;
             match &pulled {
-                Ok(_) => break,
+                Ok(_) => {
+                    opened = opens.clone();
+                    break;
+                }
                 Err(message) => refusals.push(message.clone()),
             }
         }
@@ -297,7 +366,7 @@ impl<R: Runtime> ImagePuller<R> {
         let status = self.runtime.image_status(&reference).await.map_err(|error| error.message)?;
         let size = status.as_ref().map_or(0, |status| status.size_bytes);
         metrics::observe(&PULL_DURATION, &[size_label(size)], began.elapsed());
-        Ok(status.unwrap_or(ImageStatus { id: reference, ..ImageStatus::default() }))
+        Ok((status.unwrap_or(ImageStatus { id: reference, ..ImageStatus::default() }), opened))
     }
 
     fn check_back_off(&self, request: &ImageRequest<'_>, key: &(PodUid, String)) -> Result<(), StartFailure> {

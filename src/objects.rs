@@ -211,6 +211,10 @@ pub trait ObjectLookup {
     fn config_map(&self, namespace: &str, name: &str) -> Option<ConfigMapData>;
     /// `data` of a Secret, decoded.
     fn secret(&self, namespace: &str, name: &str) -> Option<ObjectData>;
+    /// What tells a Secret from an earlier one of the same name; `None` where nothing does.
+    fn secret_uid(&self, _namespace: &str, _name: &str) -> Option<String> {
+        None
+    }
     /// The volume a claim is bound to.
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume>;
     /// Changes whenever any object does: whoever rendered something looks again when it differs.

@@ -27,6 +27,7 @@ pub mod plan;
 pub mod pleg;
 pub mod probe;
 pub mod projection;
+pub mod pull_records;
 pub mod resources;
 pub mod restart;
 pub mod rollback;

@@ -268,6 +268,8 @@ pub struct StatsConfig {
     pub proc: PathBuf,
     /// `<root-dir>`: the node's file system.
     pub root_dir: PathBuf,
+    /// `--runtime-cgroups`: the container runtime's cgroup; empty when it is not to be measured.
+    pub runtime_cgroup: String,
     /// Where container logs are.
     pub pod_logs_dir: PathBuf,
 }

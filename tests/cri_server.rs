@@ -12,6 +12,7 @@
 
 pub mod client;
 mod clients;
+mod odd;
 mod plugins;
 mod pods;
 mod runtime;

@@ -277,10 +277,11 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
     assert_eq!(v2::cpu_weight(detail.cpu_shares.unwrap().try_into().unwrap()), 39, "as it was");
     assert_eq!((detail.cache, detail.mapped_file), (Some(8 << 20), Some(4096)));
     assert_eq!((detail.memory_max_usage, detail.memory_failures), (Some(20 << 20), Some(5)));
+    assert_eq!(detail.memory_reservation, None, "max is none");
     assert_eq!((detail.oom_kills, detail.pids_limit), (Some(1), None));
     let io = detail.io["8:0"];
     assert_eq!((io.read_bytes, io.written_bytes, io.reads, io.writes), (4096, 8192, 1, 2));
-    assert_eq!(detail.io["253:1"].writes, 4);
+    assert_eq!((detail.io["253:1"].writes, detail.io["253:1"].device), (4, (253, 1)));
     let pressure = |waiting_ns, stalled_ns| usage::Pressure { waiting_ns, stalled_ns };
     assert_eq!(
         detail.pressure,
@@ -289,9 +290,13 @@ fn what_a_v2_cgroup_counts_is_read_with_its_details() {
     // One with files, one without, one that has gone.
     tree.put("proc/13/status", "");
     tree.put("proc/12/fd/0", "");
+    tree.put("proc/12/limits", "Max processes             unlimited            unlimited            processes\nMax open files            1024                 4096                 files\n");
     std::os::unix::fs::symlink("socket:[4711]", tree.0.mount.join("proc/12/fd/3")).unwrap();
     let found = usage::processes(&tree.0.mount.join("proc"), &dirs);
-    assert_eq!(found, Some(usage::Processes { count: 3, files: Some(2), sockets: Some(1) }));
+    assert_eq!(
+        found,
+        Some(usage::Processes { count: 3, files: Some(2), sockets: Some(1), max_files: Some(1024) })
+    );
     assert_eq!(usage::processes(&tree.0.mount.join("proc"), &[]), None);
     assert_eq!(usage::detail(&counting_dirs(&tree.0, "/none")), usage::Detail::default());
 }
@@ -314,6 +319,7 @@ fn what_v1_cgroups_count_is_read_from_all_hierarchies() {
         ("memory/pod/memory.memsw.usage_in_bytes", "10489856\n"),
         ("memory/pod/memory.memsw.limit_in_bytes", "134217728\n"),
         ("memory/pod/memory.failcnt", "5\n"),
+        ("memory/pod/memory.soft_limit_in_bytes", "33554432\n"),
         (
             "memory/pod/memory.stat",
             "cache 1\ntotal_cache 8388608\ntotal_rss 1048576\ntotal_mapped_file 4096\ntotal_inactive_file 2097152\ntotal_pgfault 77\ntotal_pgmajfault 3\n",
@@ -341,7 +347,7 @@ fn what_v1_cgroups_count_is_read_from_all_hierarchies() {
     assert_eq!((detail.periods, detail.throttled_ns), (Some(10), Some(250_000_000)));
     assert_eq!((detail.cpu_shares, detail.cpu_quota, detail.cpu_period), (Some(512), None, Some(100_000)));
     assert_eq!((detail.cache, detail.memory_failures, detail.oom_kills), (Some(8 << 20), Some(5), Some(1)));
-    assert_eq!(detail.pids_limit, Some(100));
+    assert_eq!((detail.pids_limit, detail.memory_reservation), (Some(100), Some(32 << 20)));
     let io = detail.io["8:0"];
     assert_eq!((io.read_bytes, io.written_bytes, io.reads, io.writes), (4096, 8192, 1, 2));
     assert_eq!(detail.io.len(), 1, "totals are no disk");

@@ -137,6 +137,8 @@ pub struct Detail {
     pub memory_max_usage: Option<u64>,
     /// How often the memory limit was hit.
     pub memory_failures: Option<u64>,
+    /// The memory that is left to it when the node is short of memory (`memory.soft_limit_in_bytes`, `memory.high`); `None` without.
+    pub memory_reservation: Option<u64>,
     /// Processes killed for want of memory.
     pub oom_kills: Option<u64>,
     /// The limit of processes and threads; `None` without one.
@@ -173,11 +175,15 @@ pub struct Processes {
     pub files: Option<u64>,
     /// Those that are sockets.
     pub sockets: Option<u64>,
+    /// How many descriptors the first of them may have (`RLIMIT_NOFILE`, soft).
+    pub max_files: Option<u64>,
 }
 
 /// What was read from and written to a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Io {
+    /// Number of the disk.
+    pub device: (u32, u32),
     /// Bytes.
     pub read_bytes: u64,
     /// Bytes.
@@ -239,9 +245,12 @@ pub fn detail(dirs: &[PathBuf]) -> Detail {
         if v2 {
             detail.memory_max_usage = number("memory.peak");
             detail.memory_failures = read("memory.events").and_then(|events| field(&events, "max"));
+            detail.memory_reservation = number("memory.high");
         } else {
             detail.memory_max_usage = number("memory.max_usage_in_bytes");
             detail.memory_failures = number("memory.failcnt");
+            detail.memory_reservation =
+                number("memory.soft_limit_in_bytes").filter(|limit| *limit < UNLIMITED);
         }
     }
     detail
@@ -275,9 +284,18 @@ pub fn processes(proc: &Path, dirs: &[PathBuf]) -> Option<Processes> {
             sockets += u64::from(fs::read_link(file.path()).is_ok_and(is_socket));
         }
     }
+    let first = text.lines().next().unwrap_or_default();
+    let limits = fs::read_to_string(proc.join(first).join("limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let max_files = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
     let is_known = files <= MAX_FILES;
     let files = u64::try_from(files).ok();
-    Some(Processes { count: found, files: files.filter(|_| is_known), sockets: is_known.then_some(sockets) })
+    Some(Processes {
+        count: found,
+        files: files.filter(|_| is_known),
+        sockets: is_known.then_some(sockets),
+        max_files,
+    })
 }
 
 /// `cpu.weight` as the least `cpu.shares` that it stands for: the way back of what runtimes write.
@@ -292,6 +310,9 @@ fn read_io(disks: &mut BTreeMap<String, Io>, text: &str, is_bytes: bool) {
         let Some(disk) = words.next().filter(|disk| disk.contains(':')) else { continue };
         let words: Vec<&str> = words.collect();
         let io = disks.entry(disk.to_owned()).or_default();
+        let device = disk.split_once(':');
+        io.device =
+            device.and_then(|(major, minor)| major.parse().ok().zip(minor.parse().ok())).unwrap_or_default();
         if let [name, number] = words[..]
             && let Ok(number) = number.parse()
         {

@@ -149,7 +149,7 @@ pub(super) static FLAGS: &[Flag] = &[
     kubelet("node-labels", Map, "", true, "labels of this node"),
     kubelet("lock-file", Text, "", true, "file locked while running; a second instance waits for it"),
     kubelet("exit-on-lock-contention", Bool, "false", true, "exit when someone else wants the lock file"),
-    kubelet("runtime-cgroups", Text, "", false, "cgroup of the container runtime, for statistics"),
+    kubelet("runtime-cgroups", Text, "", true, "cgroup of the container runtime, for statistics"),
     kubelet("image-credential-provider-config", Text, "", false, "credential provider configuration, a file or directory"),
     kubelet("image-credential-provider-bin-dir", Text, "", false, "where credential provider programs are"),
     old("minimum-container-ttl-duration", Duration, "0s", false, EVICTION_REPLACES),

@@ -133,11 +133,22 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     trailers.insert(GRPC_STATUS, HeaderValue::from(status.map_or(0, |status| status.code as u16)));
     if let Some(status) = status
-        && let Ok(message) = HeaderValue::from_str(&percent_encoded(&status.message))
+        && let Ok(message) = HeaderValue::from_str(&percent_encoded(shortened(&status.message)))
     {
         trailers.insert(GRPC_MESSAGE, message);
     }
     trailers
+}
+
+/// Longer words of an error make a header that clients refuse, and with it the whole answer.
+const MAX_WORDS: usize = 2048;
+
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(MAX_WORDS);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// As gRPC wants messages: printable ASCII but for `%`.

@@ -12,7 +12,7 @@ use super::{CriServer, failed, messages, unknown};
 use crate::clock::Clock;
 use crate::proto::runtime as cri;
 use crate::rt;
-use crate::runtime::embedded::images::{Image, ImageError};
+use crate::runtime::embedded::images::{Image, ImageError, normalise_reference};
 use crate::runtime::{ImageAuth, Runtime, SandboxConfig};
 
 /// Entries in one message of a stream.
@@ -55,12 +55,16 @@ impl CriServer {
 
     async fn wanted_images(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>, Status> {
         let wanted = filter.and_then(|filter| filter.image).map(|image| image.image).unwrap_or_default();
-        if !wanted.is_empty() {
-            return Ok(self.found(wanted).await?.iter().map(messages::image).collect());
-        }
         let images = self.runtime.images().clone();
         let all = rt::blocking("list images", move || images.list()).await;
-        Ok(all.map_err(|error| image_failed(&error))?.iter().map(messages::image).collect())
+        let mut all = all.map_err(|error| image_failed(&error))?;
+        if !wanted.is_empty() {
+            let one = self.found(wanted.clone()).await.ok().flatten();
+            all.retain(|image| {
+                one.as_ref().is_some_and(|one| one.id == image.id) || is_of_repository(image, &wanted)
+            });
+        }
+        Ok(all.iter().map(messages::image).collect())
     }
 
     async fn list_images(&self, request: cri::ListImagesRequest) -> Result<cri::ListImagesResponse, Status> {
@@ -148,6 +152,17 @@ impl CriServer {
     }
 }
 
+/// Whether a name without tag and digest means one of the image's names.
+fn is_of_repository(image: &Image, wanted: &str) -> bool {
+    let last = wanted.rsplit('/').next().unwrap_or_default();
+    let Ok(repository) = normalise_reference(wanted) else { return false };
+    let names = image.repo_tags.iter().chain(&image.repo_digests);
+    !last.contains([':', '@'])
+        && names
+            .filter_map(|name| normalise_reference(name).ok())
+            .any(|name| name.name() == repository.name())
+}
+
 /// Whatever there is of it; nothing is dropped in silence.
 fn auth(auth: cri::AuthConfig) -> Result<Option<ImageAuth>, Status> {
     let (mut username, mut password) = (auth.username, auth.password);
@@ -176,6 +191,27 @@ fn auth(auth: cri::AuthConfig) -> Result<Option<ImageAuth>, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_repository_means_all_its_images() {
+        let image = Image {
+            repo_tags: vec!["docker.io/library/busybox:1.36".into()],
+            repo_digests: vec![format!("r.example:5000/team/app@sha256:{}", "1".repeat(64))],
+            ..Image::default()
+        };
+        for (wanted, expected) in [
+            ("busybox", true),
+            ("docker.io/library/busybox", true),
+            ("busybox:1.35", false),
+            ("busy", false),
+            ("r.example:5000/team/app", true),
+            ("r.example:5000/team", false),
+            ("team/app", false),
+            ("UPPER", false),
+        ] {
+            assert_eq!(is_of_repository(&image, wanted), expected, "{wanted}");
+        }
+    }
 
     #[test]
     fn credentials_come_as_a_pair_in_base64_or_as_a_token() {

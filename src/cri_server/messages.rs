@@ -63,7 +63,8 @@ pub fn sandbox_item(view: &SandboxView) -> cri::PodSandbox {
 /// `PodSandboxStatus`.
 #[must_use]
 pub fn sandbox_status(view: &SandboxView) -> cri::PodSandboxStatus {
-    let mut ips = view.ips.iter().map(ToString::to_string);
+    // As containerd: what is stopped has given its addresses back.
+    let mut ips = view.ips.iter().filter(|_| view.ready).map(ToString::to_string);
     let network = cri::PodSandboxNetworkStatus {
         ip: ips.next().unwrap_or_default(),
         additional_ips: ips.map(|ip| cri::PodIp { ip }).collect(),
@@ -117,7 +118,13 @@ pub fn container_item(view: &ContainerView) -> cri::Container {
 pub fn container_status(view: &ContainerView) -> cri::ContainerStatus {
     let asked = convert::container_config(&view.config);
     let stop_signal = asked.stop_signal;
-    let resources = asked.linux.and_then(|linux| linux.resources);
+    let resources = asked.linux.and_then(|linux| linux.resources).map(|mut resources| {
+        // What counts where nothing was asked for: memory and swap together are bound by the limit of memory.
+        if resources.memory_swap_limit_in_bytes == 0 {
+            resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes.max(0);
+        }
+        resources
+    });
     let user = view.user.as_ref().map(|user| cri::ContainerUser {
         linux: Some(cri::LinuxContainerUser {
             uid: user.uid,

@@ -1,6 +1,6 @@
-//! Use of resources, as CRI's statistics and metrics.
+//! Use of resources, as CRI's statistics.
 //!
-//! Owns the mapping and the list of metrics. Must not know where the numbers come from.
+//! Owns the mapping. Must not know where the numbers come from.
 
 use crate::proto::runtime as cri;
 use crate::runtime::embedded::runtime::api::{ContainerStats, ContainerView, SandboxView};
@@ -102,67 +102,5 @@ pub fn sandbox(
         }),
         linux: Some(linux),
         windows: None,
-    }
-}
-
-/// One metric: name, help, kind, value.
-type Metric = (&'static str, &'static str, cri::MetricType, fn(&ContainerStats) -> u64);
-
-const COUNTER: cri::MetricType = cri::MetricType::Counter;
-const GAUGE: cri::MetricType = cri::MetricType::Gauge;
-
-/// Names and units are cAdvisor's, but for CPU time, which CRI's whole numbers can only carry in nanoseconds.
-const METRICS: [Metric; 8] = [
-    ("container_cpu_usage_nanoseconds_total", "CPU time consumed", COUNTER, |stats| stats.cpu_nanoseconds),
-    ("container_memory_usage_bytes", "Memory in use, page cache included", GAUGE, |stats| {
-        stats.memory_usage_bytes
-    }),
-    ("container_memory_working_set_bytes", "Memory that cannot be taken away", GAUGE, |stats| {
-        stats.memory_working_set_bytes
-    }),
-    ("container_memory_rss", "Anonymous memory", GAUGE, |stats| stats.memory_rss_bytes),
-    ("container_memory_swap", "Swap in use", GAUGE, |stats| stats.swap_usage_bytes),
-    ("container_processes", "Processes and threads", GAUGE, |stats| stats.pids),
-    ("container_fs_usage_bytes", "Bytes of the writable layer", GAUGE, |stats| stats.writable_layer_bytes),
-    ("container_fs_inodes_used", "Files of the writable layer", GAUGE, |stats| stats.writable_layer_inodes),
-];
-
-/// Of every metric, in this order.
-const LABELS: [&str; 3] = ["id", "name", "image"];
-
-/// `ListMetricDescriptors`.
-#[must_use]
-pub fn descriptors() -> Vec<cri::MetricDescriptor> {
-    let descriptor = |(name, help, _, _): &Metric| cri::MetricDescriptor {
-        name: (*name).to_owned(),
-        help: (*help).to_owned(),
-        label_keys: LABELS.map(str::to_owned).into(),
-    };
-    METRICS.iter().map(descriptor).collect()
-}
-
-/// `PodSandboxMetrics`.
-#[must_use]
-pub fn metrics(
-    sandbox: &SandboxView,
-    containers: &[(ContainerView, ContainerStats)],
-) -> cri::PodSandboxMetrics {
-    let of_container = |(view, stats): &(ContainerView, ContainerStats)| cri::ContainerMetrics {
-        container_id: view.id.to_string(),
-        metrics: METRICS
-            .iter()
-            .map(|(name, _, kind, value)| cri::Metric {
-                name: (*name).to_owned(),
-                timestamp: stats.at.as_nanos(),
-                metric_type: (*kind).into(),
-                label_values: vec![view.id.to_string(), view.config.name.clone(), view.image.clone()],
-                value: number(value(stats)),
-            })
-            .collect(),
-    };
-    cri::PodSandboxMetrics {
-        pod_sandbox_id: sandbox.id.to_string(),
-        metrics: Vec::new(),
-        container_metrics: containers.iter().map(of_container).collect(),
     }
 }

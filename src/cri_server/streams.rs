@@ -17,8 +17,8 @@ use crate::streaming::{Dialer, Duplex, Reader, Session, Streams, TerminalSize};
 use crate::sys::terminal::Terminal;
 use crate::types::{ContainerId, SandboxId};
 
-/// Most that is kept of stdout and of stderr: both together fit a message.
-const MAX_OUTPUT: usize = (8 << 20) - 1024;
+/// Most that is kept of stdout and stderr together: upstream's 16 MiB, which is also the largest message that clients take.
+const MAX_OUTPUT: usize = (16 << 20) - 1024;
 const READ: usize = 8 << 10;
 /// How long what a program left running may hold its streams open.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -175,6 +175,7 @@ pub async fn collect(session: Session) -> Result<Said, String> {
             }
         }
     }?;
+    err.truncate(MAX_OUTPUT - out.len());
     Ok(Said { stdout: out, stderr: err, code })
 }
 

@@ -5,8 +5,7 @@
 use crate::api::pod::{Container, Pod};
 use crate::events::EventType;
 use crate::executor::{Executor, Run};
-use crate::image::{ImageRequest, StartFailure as Failure};
-use crate::objects::ObjectData;
+use crate::image::{ImageRequest, PodSecret, StartFailure as Failure};
 use crate::runtime::{ImageStatus, Runtime};
 
 /// Added to a refusal of a container that mounts an image: older runtimes do not say what they lack.
@@ -60,13 +59,18 @@ impl<R: Runtime> Executor<R> {
 
 impl<R: Runtime> Executor<R> {
     /// The pod's `imagePullSecrets`. Missing ones are said and done without, as upstream.
-    fn pull_secrets(&self, pod: &Pod) -> Vec<ObjectData> {
+    fn pull_secrets(&self, pod: &Pod) -> Vec<PodSecret> {
         let namespace = &pod.metadata.namespace;
         let names = pod.spec.image_pull_secrets.iter().map(|reference| reference.name.as_str());
         let (mut found, mut missing) = (Vec::new(), Vec::new());
         for name in names.filter(|name| !name.is_empty()) {
             match self.config.objects.secret(namespace, name) {
-                Some(data) => found.push(data),
+                Some(data) => found.push(PodSecret {
+                    namespace: namespace.clone(),
+                    name: name.to_owned(),
+                    uid: self.config.objects.secret_uid(namespace, name).unwrap_or_default(),
+                    data,
+                }),
                 None => missing.push(name),
             }
         }

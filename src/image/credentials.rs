@@ -8,9 +8,13 @@ mod provider;
 
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
+use super::records::hash;
 use crate::clock::Clock;
 use crate::objects::ObjectData;
 use crate::reconcile::keyring::{Keyring, Login};
+use crate::reconcile::pull_records::{Opened, PullSecret};
 use crate::rt;
 use crate::runtime::ImageAuth;
 use provider::Providers;
@@ -33,6 +37,44 @@ pub struct CredentialsConfig {
     pub provider_bin_dir: PathBuf,
 }
 
+/// One of a pod's `imagePullSecrets`. Deliberately without `Debug`.
+#[derive(Clone)]
+pub struct PodSecret {
+    /// The pod's.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Tells it from an earlier one of the same name; empty where nothing does.
+    pub uid: String,
+    /// `data`.
+    pub data: ObjectData,
+}
+
+impl PodSecret {
+    /// As pulls are recorded, with the kubelet's hash of a login.
+    fn with_login(&self, login: &Login) -> PullSecret {
+        let members = [("username", &login.username), ("password", &login.password)];
+        let members = members.iter().filter(|(_, value)| !value.is_empty());
+        let members: Vec<String> =
+            members.map(|(name, value)| format!("{}:{}", json!(name), json!(value))).collect();
+        // Go's encoding, which a kubelet hashed.
+        let text = format!("{{{}}}", members.join(","));
+        let text = text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e");
+        PullSecret {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            credential_hash: hash(text.as_bytes()),
+        }
+    }
+}
+
+/// Credentials, and what it means when they open an image.
+pub(super) struct Found {
+    pub auth: ImageAuth,
+    pub opens: Opened,
+}
+
 /// Finds credentials for images.
 pub(super) struct Credentials {
     config: CredentialsConfig,
@@ -47,23 +89,45 @@ impl Credentials {
     }
 
     /// Everything that may open the image, in the order to try; without the last resort of no credentials.
-    pub(super) async fn lookup(&self, image: &str, secrets: &[ObjectData]) -> Vec<ImageAuth> {
-        let mut found = secret_keyring(secrets).lookup(image);
+    pub(super) async fn lookup(&self, image: &str, secrets: &[PodSecret]) -> Vec<Found> {
+        let mut all = logins_of(image, secrets);
+        let mut found = Vec::new();
         if let Some(root) = self.config.root_dir.clone() {
             let home = std::env::var_os("HOME").map(PathBuf::from);
             let node = rt::blocking("docker-config", move || node_keyring(&root, home.as_deref())).await;
             found.extend(node.lookup(image));
         }
         found.extend(self.providers.lookup(image).await);
-        let mut auths: Vec<ImageAuth> = Vec::new();
-        for Login { username, password } in found {
-            let auth = ImageAuth { username, password, ..ImageAuth::default() };
-            if !auths.contains(&auth) {
-                auths.push(auth);
+        for login in found {
+            let auth = auth_of(login);
+            if all.iter().all(|known| known.auth != auth) {
+                all.push(Found { auth, opens: Opened::ByNode });
             }
         }
-        auths
+        all
     }
+}
+
+/// What the pod's own Secrets have for an image, in the order to try.
+pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<Found> {
+    let keyrings: Vec<Keyring> = secrets.iter().map(|secret| keyring_of([secret])).collect();
+    let mut all: Vec<Found> = Vec::new();
+    // All of them together say the order; each alone, whose a login is.
+    for login in keyring_of(secrets).lookup(image) {
+        let owners = keyrings.iter().zip(secrets);
+        let owner = owners.into_iter().find(|(keyring, _)| keyring.lookup(image).contains(&login));
+        let Some((_, secret)) = owner else { continue };
+        let opens = Opened::BySecret(secret.with_login(&login));
+        let auth = auth_of(login);
+        if all.iter().all(|known| known.auth != auth) {
+            all.push(Found { auth, opens });
+        }
+    }
+    all
+}
+
+fn auth_of(Login { username, password }: Login) -> ImageAuth {
+    ImageAuth { username, password, ..ImageAuth::default() }
 }
 
 /// What the node's own Docker configuration has for an image, in the order to try. Blocks; for those who pull without an
@@ -74,9 +138,9 @@ pub fn node_logins(root: &Path, image: &str) -> Vec<Login> {
     node_keyring(root, home.as_deref()).lookup(image)
 }
 
-fn secret_keyring(secrets: &[ObjectData]) -> Keyring {
+fn keyring_of<'a>(secrets: impl IntoIterator<Item = &'a PodSecret>) -> Keyring {
     let mut keyring = Keyring::default();
-    for data in secrets {
+    for PodSecret { data, .. } in secrets {
         let added = match (data.get(CONFIG_JSON_KEY), data.get(DOCKERCFG_KEY)) {
             (Some(text), _) => keyring.add_config_json(text).map(drop),
             (None, Some(text)) => keyring.add_dockercfg(text),
@@ -134,7 +198,12 @@ mod tests {
             r#"{"auths":{"r.example":{"username":"node","password":"n"}}}"#,
         )
         .unwrap();
-        let secret = |key: &str, text: &str| ObjectData::from([(key.to_owned(), text.as_bytes().to_vec())]);
+        let secret = |key: &str, text: &str| PodSecret {
+            namespace: "default".to_owned(),
+            name: key.trim_start_matches('.').to_owned(),
+            uid: String::new(),
+            data: ObjectData::from([(key.to_owned(), text.as_bytes().to_vec())]),
+        };
         let secrets = [
             secret(CONFIG_JSON_KEY, "broken"),
             secret(CONFIG_JSON_KEY, r#"{"auths":{"r.example":{"username":"pod","password":"p"}}}"#),
@@ -145,10 +214,21 @@ mod tests {
         let credentials = Credentials::new(config, Clock::System);
         let users = |image: &'static str| {
             let found = rt::run(credentials.lookup(image, &secrets)).unwrap();
-            found.into_iter().map(|auth| auth.username).collect::<Vec<_>>()
+            found.into_iter().map(|found| found.auth.username).collect::<Vec<_>>()
         };
         assert_eq!(users("r.example/a:v1"), ["pod", "old", "node"]);
         assert!(users("busybox").is_empty());
+        let found = logins_of("r.example/a:v1", &secrets);
+        let owners = found.into_iter().map(|found| match found.opens {
+            Opened::BySecret(secret) => (secret.name, secret.credential_hash),
+            Opened::ByNode => panic!("a pod's own"),
+        });
+        let hashed = |text: &str| hash(text.as_bytes());
+        let expected = [
+            ("dockerconfigjson".to_owned(), hashed(r#"{"username":"pod","password":"p"}"#)),
+            ("dockercfg".to_owned(), hashed(r#"{"username":"old","password":"o"}"#)),
+        ];
+        assert_eq!(owners.collect::<Vec<_>>(), expected);
         std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -65,6 +65,7 @@ pub fn config(resolved: &Resolved, subnets: Vec<Subnet>) -> EmbeddedConfig {
         handlers: handlers(&agent.runtime_handlers),
         registry_hosts_dirs: agent.registry_hosts_dirs.clone(),
         image_policy: agent.image_policy.clone(),
+        image_keep_free: resolved.kubelet.eviction_hard.get("imagefs.available").cloned().unwrap_or_default(),
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::config::Resolved;
 use crate::image::{CredentialsConfig, ImageConfig};
+use crate::reconcile::pull_records::Verification;
 
 /// Limits and credentials.
 pub(super) fn image_config(resolved: &Resolved) -> ImageConfig {
@@ -14,6 +15,11 @@ pub(super) fn image_config(resolved: &Resolved) -> ImageConfig {
         max_parallel: kubelet.max_parallel_image_pulls.and_then(|most| usize::try_from(most).ok()),
         qps: count(kubelet.registry_pull_qps),
         burst: count(kubelet.registry_burst),
+        verification: Verification::from_words(
+            &kubelet.image_pull_credentials_verification_policy,
+            &kubelet.preloaded_images_verification_allowlist,
+        ),
+        records_root: Some(resolved.flags.root_dir.clone()),
         credentials: CredentialsConfig {
             root_dir: Some(resolved.flags.root_dir.clone()),
             provider_config: Some(PathBuf::from(&resolved.flags.image_credential_provider_config))

@@ -107,6 +107,7 @@ pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &
         layout,
         proc: PathBuf::from("/proc"),
         root_dir: resolved.flags.root_dir.clone(),
+        runtime_cgroup: resolved.flags.runtime_cgroups.clone(),
         pod_logs_dir: PathBuf::from(&resolved.kubelet.pod_logs_dir),
     };
     Stats::new(config, objects, clock.clone())

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::{NodeKeeper, Pending};
 use crate::api::pod::Pod;
 use crate::events::EventType;
+use crate::image::Prunable;
 use crate::logging::chain;
 use crate::metrics::{self, Family};
 use crate::ordered::Ordered as _;
@@ -17,6 +18,7 @@ use crate::reconcile::containers::all_with_ephemeral;
 use crate::reconcile::eviction::is_resolved;
 use crate::reconcile::image_gc::{ImageHistory, ImagePlan, named_ids, too_little};
 use crate::reconcile::status::is_terminal;
+use crate::rt;
 use crate::runtime::{DiskPlaces, Runtime, RuntimeError, RuntimeImage};
 use crate::sys::node::FileSystemFacts;
 
@@ -169,7 +171,11 @@ impl NodeKeeper {
     /// Looks at all images and what is used of them.
     async fn plan(&mut self) -> Result<ImagePlan, RuntimeError> {
         let runtime = &self.parts.runtime;
+        let root = self.parts.config.root_dir.clone();
+        let records = rt::blocking("pull-records", move || Prunable::list(&root)).await;
         let images = Rc::clone(runtime).images().await?;
+        let ids = images.iter().map(|image| image.id.clone()).into_set();
+        rt::blocking("pull-records", move || records.prune(&ids)).await;
         let names = Rc::clone(runtime).used_images().await?;
         let (now, used) = (self.now(), named_ids(&images, &names));
         self.images.history.observe(&images, &used, now);

@@ -67,6 +67,7 @@ fn bench(hard: &str) -> Bench {
         cgroup,
         layout: CgroupLayout { driver: CgroupDriver::Cgroupfs, root: "/".to_owned(), per_qos: true },
         proc: PathBuf::from("/nowhere"),
+        runtime_cgroup: String::new(),
         root_dir: PathBuf::from("/"),
         pod_logs_dir: PathBuf::from("/nowhere"),
     };

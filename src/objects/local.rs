@@ -60,6 +60,12 @@ impl ObjectLookup for LocalObjects {
         }
     }
 
+    fn secret_uid(&self, namespace: &str, name: &str) -> Option<String> {
+        let secret = self.get(ObjectKind::Secret, namespace, name)?;
+        // The uid alone comes back with the name.
+        Some(format!("{}.{}", wire::uid(&secret.key), secret.created.to_rfc3339()))
+    }
+
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
         let claim = self.get(ObjectKind::PersistentVolumeClaim, namespace, name)?;
         let path = self.volumes_dir.join(namespace).join(name).to_string_lossy().into_owned();

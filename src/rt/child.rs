@@ -6,8 +6,14 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use tokio::net::UnixStream;
+
+/// Between two looks whether a child that has said all has ended: most have.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+/// As above, for one that takes its time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The child, whose standard input and output are a socket of ours.
 #[derive(Debug)]
@@ -61,12 +67,21 @@ impl TalkingChild {
         let _ = super::blocking("child-end", move || child.wait()).await;
     }
 
-    /// How it ended, once it has closed its output. One that goes on nevertheless is killed by dropping this.
+    /// How it ended, once it has closed its output. One that goes on nevertheless is killed by dropping the future, and holds no
+    /// thread of the pool until then.
     pub async fn wait(mut self) -> String {
-        let Some(mut child) = self.child.take() else { return String::new() };
-        match super::blocking("child-wait", move || child.wait()).await {
-            Ok(status) => status.to_string(),
-            Err(error) => error.to_string(),
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let Some(child) = &mut self.child else { return String::new() };
+            match child.try_wait() {
+                Ok(Some(status)) => {
+                    self.child = None;
+                    return status.to_string();
+                }
+                Ok(None) => tokio::time::sleep(pause).await,
+                Err(error) => return error.to_string(),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }
@@ -77,5 +92,52 @@ impl Drop for TalkingChild {
         let _ = child.kill();
         // It may hang in the kernel's file system for a while: not our thread's business.
         let _ = super::spawn_thread("child-reap", move || drop(child.wait()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_goes_on_in_silence_is_killed_by_giving_up() {
+        let done = crate::rt::run(async {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo $$; exec sleep 1000 <&- >&-"]);
+            let child = TalkingChild::start(&mut command, b"").unwrap();
+            let (mut said, mut buffer) = (Vec::new(), [0; 64]);
+            loop {
+                match child.read(&mut buffer).await.unwrap() {
+                    0 => break,
+                    count => said.extend_from_slice(&buffer[..count]),
+                }
+            }
+            let waited = tokio::time::timeout(Duration::from_millis(50), child.wait()).await;
+            assert!(waited.is_err(), "{waited:?}");
+            let pid = String::from_utf8(said).unwrap();
+            let process = std::path::Path::new("/proc").join(pid.trim());
+            let gone = async {
+                while process.exists() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), gone).await.is_ok()
+        });
+        assert!(done.unwrap());
+    }
+
+    #[test]
+    fn a_childs_words_and_end_are_heard() {
+        let how = crate::rt::run(async {
+            let mut command = Command::new("sh");
+            command.args(["-c", "cat; exit 3"]);
+            let child = TalkingChild::start(&mut command, b"hello").unwrap();
+            let mut buffer = [0; 64];
+            let count = child.read(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..count], b"hello");
+            assert_eq!(child.read(&mut buffer).await.unwrap(), 0);
+            child.wait().await
+        });
+        assert_eq!(how.unwrap(), "exit status: 3");
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn page(node: &SharedNode, page: Page) -> Response<Body> {
     let page = match page {
         Page::Resource => resource(asked(node, Ask::default()).await.as_ref()),
         Page::Cadvisor => {
-            let ask = Ask { network: true, details: true, ..Ask::default() };
+            let ask = Ask { network: true, details: true, disks: Measured::Everything, ..Ask::default() };
             cadvisor(asked(node, ask).await.as_ref(), &machine_names())
         }
         Page::Agent => agent(node).await,

@@ -143,6 +143,7 @@ pub fn cadvisor(summary: Option<&Summary>, names: &MachineNames) -> String {
         let groups = groups(summary);
         used(&mut text, &groups);
         detailed(&mut text, &groups);
+        limits(&mut text, &groups);
         disks(&mut text, &groups);
         networks(&mut text, &groups);
         machine(&mut text, summary, names);
@@ -163,7 +164,10 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
         container: None,
         interfaces: &node.interfaces,
     }];
-    groups.extend(node.system.iter().map(|system| Group {
+    // The kubelet and the runtime may share a cgroup.
+    let is_first = |at: usize| !node.system[..at].iter().any(|other| other.cgroup == node.system[at].cgroup);
+    let system = node.system.iter().enumerate().filter(|(at, _)| is_first(*at));
+    groups.extend(system.map(|(_, system)| Group {
         labels: bare(system.cgroup.as_str()),
         usage: &system.usage,
         detail: None,
@@ -311,7 +315,7 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
             |detail| detail.pressure[2].stalled_ns,
         ),
     ];
-    let numbers: [(&'static str, Kind, &str, Of); 13] = [
+    let numbers: [(&'static str, Kind, &str, Of); 15] = [
         (
             "container_cpu_cfs_periods_total",
             Counter,
@@ -329,6 +333,15 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
         ("container_memory_max_usage_bytes", Gauge, "The most memory there ever was in use", |detail| {
             detail.memory_max_usage
         }),
+        ("container_memory_failcnt", Counter, "How often the memory limit was hit", |detail| {
+            detail.memory_failures
+        }),
+        (
+            "container_spec_memory_reservation_limit_bytes",
+            Gauge,
+            "Memory that is left to it when the node is short of memory, 0 for none",
+            |detail| Some(detail.memory_reservation.unwrap_or(0)),
+        ),
         ("container_oom_events_total", Counter, "Processes killed for want of memory", |detail| {
             detail.oom_kills
         }),
@@ -368,9 +381,35 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
     }
 }
 
+/// Of containers alone, with a label more.
+fn limits(text: &mut Text, groups: &[Group<'_>]) {
+    text.family(Gauge, "container_ulimits_soft", "What a process may have, by its soft limits");
+    for group in groups {
+        let processes = group.detail.and_then(|detail| detail.processes);
+        if let Some(number) = processes.and_then(|processes| processes.max_files) {
+            text.sample_at(&with(group, ("ulimit", "max_open_files")), &number, group.usage.at);
+        }
+    }
+}
+
 fn disks(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Io) -> u64;
     type OfLayer = fn(&ContainerUse) -> Option<u64>;
+    text.family(Counter, "container_blkio_device_usage_total", "Bytes read from and written to the disk");
+    for group in groups {
+        for (device, io) in group.detail.iter().flat_map(|detail| &detail.io) {
+            let (major, minor) = (io.device.0.to_string(), io.device.1.to_string());
+            for (operation, bytes) in [("Read", io.read_bytes), ("Write", io.written_bytes)] {
+                let mut labels = with(group, ("device", device));
+                labels.extend([
+                    ("major", major.as_str()),
+                    ("minor", minor.as_str()),
+                    ("operation", operation),
+                ]);
+                text.sample_at(&labels, &bytes, group.usage.at);
+            }
+        }
+    }
     let families: [(&'static str, &str, Of); 4] = [
         ("container_fs_reads_bytes_total", "Bytes read from the disk", |io| io.read_bytes),
         ("container_fs_writes_bytes_total", "Bytes written to the disk", |io| io.written_bytes),
@@ -385,11 +424,24 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
             }
         }
     }
-    let families: [(&'static str, &str, OfLayer); 2] = [
+    let families: [(&'static str, &str, OfLayer); 5] = [
         ("container_fs_usage_bytes", "Bytes of the writable layer", |container| container.rootfs?.used),
         ("container_fs_inodes_used", "Inodes of the writable layer", |container| {
             container.rootfs?.inodes_used
         }),
+        ("container_fs_limit_bytes", "Bytes of the file system that the writable layer is on", |container| {
+            Some(container.rootfs?.facts.capacity)
+        }),
+        (
+            "container_fs_inodes_total",
+            "Inodes of the file system that the writable layer is on",
+            |container| Some(container.rootfs?.facts.inodes),
+        ),
+        (
+            "container_fs_inodes_free",
+            "Free inodes of the file system that the writable layer is on",
+            |container| Some(container.rootfs?.facts.inodes_free),
+        ),
     ];
     for (name, help, of) in families {
         text.family(Gauge, name, help);

@@ -125,7 +125,12 @@ pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
         class_cgroup_path(QosClass::Guaranteed, &CgroupLayout { driver, ..config.layout.clone() })
     });
     let own = own_cgroup(&text("self/cgroup"));
-    let places = [("pods", pods.to_vec()), ("kubelet", own.into_iter().collect())];
+    let runtime = Some(config.runtime_cgroup.clone()).filter(|place| !place.is_empty());
+    let places = [
+        ("pods", pods.to_vec()),
+        ("kubelet", own.into_iter().collect()),
+        ("runtime", runtime.into_iter().collect()),
+    ];
     for (name, places) in places {
         if let Some((place, dirs)) = first_there(&config.cgroup, &places) {
             let usage = Usage { psi: psi(&dirs, PRESSURE_FILES), ..of(usage::stats(&dirs)) };

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::pages::{MachineNames, cadvisor, resource};
 use super::*;
+use crate::cgroup::usage::{Io, Processes};
 use crate::observed::ContainerStateKind;
 use crate::runtime::{CgroupDriver, ContainerFigures, DiskFigures};
 use crate::types::PodUid;
@@ -80,6 +81,7 @@ impl Machine {
             },
             layout: CgroupLayout { driver: CgroupDriver::Systemd, root: "/".to_owned(), per_qos: true },
             proc: self.root.join("proc"),
+            runtime_cgroup: String::new(),
             root_dir: self.root.join("kubelet"),
             pod_logs_dir: self.root.join("logs"),
         };
@@ -343,4 +345,81 @@ fn pages_escape_names_and_say_when_nobody_could_be_asked() {
     let line = "container_cpu_usage_seconds_total{container=\"\",id=\"/kubepods/podu\",image=\"\",name=\"\",namespace=\"default\",pod=\"a\\\"b\\\\c\\nd\",cpu=\"total\"} 1.5 10000\n";
     assert!(page.contains(line), "{page}");
     assert!(cadvisor(None, &MachineNames::default()).ends_with("container_scrape_error 1\n"));
+}
+
+#[test]
+fn a_container_is_shown_with_its_disk_and_limits() {
+    let at = Timestamp::from_secs(10);
+    let io = Io { device: (8, 1), read_bytes: 4096, written_bytes: 8192, ..Io::default() };
+    let processes = Processes { count: 1, max_files: Some(1024), ..Processes::default() };
+    let detail = Detail {
+        memory_failures: Some(5),
+        memory_reservation: Some(32),
+        io: BTreeMap::from([("/dev/sda1".to_owned(), io)]),
+        processes: Some(processes),
+        ..Detail::default()
+    };
+    let facts = FileSystemFacts { capacity: 100, inodes: 50, inodes_free: 40, ..FileSystemFacts::default() };
+    let container = ContainerUse {
+        name: "app".into(),
+        usage: Usage { at, ..Usage::default() },
+        detail: Some(detail),
+        rootfs: Some(FileSystem { at, facts, used: Some(7), inodes_used: Some(3) }),
+        ..ContainerUse::default()
+    };
+    let pod = PodUse { containers: vec![container], ..PodUse::default() };
+    let page = cadvisor(Some(&Summary { pods: vec![pod], ..Summary::default() }), &MachineNames::default());
+    let value = |name: &str, more: &str| {
+        let of_app =
+            |line: &&str| line.starts_with(&format!("{name}{{container=\"app\"")) && line.contains(more);
+        page.lines().find(of_app).and_then(|line| line.split(' ').nth(1)).map(str::to_owned)
+    };
+    for (name, more, expected) in [
+        ("container_memory_failcnt", "", "5"),
+        ("container_spec_memory_reservation_limit_bytes", "", "32"),
+        ("container_ulimits_soft", "ulimit=\"max_open_files\"", "1024"),
+        (
+            "container_blkio_device_usage_total",
+            "device=\"/dev/sda1\",major=\"8\",minor=\"1\",operation=\"Write\"",
+            "8192",
+        ),
+        ("container_fs_writes_bytes_total", "device=\"/dev/sda1\"", "8192"),
+        ("container_fs_usage_bytes", "device=\"\"", "7"),
+        ("container_fs_limit_bytes", "", "100"),
+        ("container_fs_inodes_total", "", "50"),
+        ("container_fs_inodes_free", "", "40"),
+    ] {
+        assert_eq!(value(name, more).as_deref(), Some(expected), "{name}: {page}");
+    }
+}
+
+#[test]
+fn kubelet_and_runtime_are_shown_by_their_cgroups() {
+    let machine = Machine::new();
+    machine.put("proc/self/cgroup", "0::/agent\n");
+    machine.cgroup("agent", 5, 100);
+    machine.cgroup("runtime", 7, 200);
+    let shown = |runtime_cgroup: &str| {
+        let config = (*machine.stats().config).clone();
+        let config = StatsConfig { runtime_cgroup: runtime_cgroup.to_owned(), ..config };
+        let node = pods::node(&config, Ask::default(), Timestamp::from_secs(10));
+        let page =
+            cadvisor(Some(&Summary { node: node.clone(), pods: Vec::new() }), &MachineNames::default());
+        let lines = page.lines().filter(|line| line.starts_with("container_memory_usage_bytes{")).count();
+        let of = |system: &SystemUse| (system.name, system.usage.counted.memory_usage);
+        (node.system.iter().map(of).collect::<Vec<_>>(), lines)
+    };
+    let kubelet = ("kubelet", Some(100));
+    // The node has a line of its own.
+    let node = usize::from(
+        pods::node(&machine.stats().config, Ask::default(), Timestamp::default())
+            .usage
+            .counted
+            .memory_usage
+            .is_some(),
+    );
+    assert_eq!(shown(""), (vec![kubelet], node + 1));
+    assert_eq!(shown("/runtime"), (vec![kubelet, ("runtime", Some(200))], node + 2));
+    assert_eq!(shown("/agent"), (vec![kubelet, ("runtime", Some(100))], node + 1));
+    assert_eq!(shown("/none"), (vec![kubelet], node + 1));
 }

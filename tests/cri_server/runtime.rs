@@ -31,6 +31,9 @@ async fn the_runtime_and_its_images_are_described() {
     let busybox = busybox.expect("it was imported").clone();
     assert!(listed.len() >= 3 && busybox.size > 0 && busybox.id.starts_with("sha256:"), "{listed:?}");
     let spec = |image: &str| Some(cri::ImageSpec { image: image.to_owned(), ..Default::default() });
+    let filter = Some(cri::ImageFilter { image: spec("busybox") });
+    let listed = served.images.list_images(cri::ListImagesRequest { filter }).await.expect("it answers");
+    assert_eq!(listed.into_inner().images, [busybox.clone()], "a repository means its images");
     for name in [BUSYBOX, "busybox:1.36", &busybox.id] {
         let request = cri::ImageStatusRequest { image: spec(name), verbose: true };
         let answer = served.images.image_status(request).await.expect("it answers").into_inner();

@@ -1,16 +1,17 @@
 //! Registries that do everything wrong: each is named in the message, and leaves nothing behind.
 
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use edge_agent::runtime::embedded::images::ImageStore;
+use edge_agent::runtime::embedded::images::{ImageStore, digest_of};
 use edge_agent::runtime::embedded::registry::{Auth, PullRequest};
 use serde_json::json;
 
-use super::fake::{Asked, FakeRegistry, answer};
-use super::image::{Blob, MANIFEST, TestImage, failure, pull_here, request, tar_of};
+use super::fake::{Asked, FakeRegistry, answer, answer_head};
+use super::image::{Blob, MANIFEST, TestImage, failure, gzip, pull_here, request, tar_of};
 use crate::support::scratch::Scratch;
 use crate::support::wait::pause;
 
@@ -351,19 +352,103 @@ fn a_mirror_that_fails_is_followed_by_the_registry() {
     assert!(heads.iter().all(|head| head.contains("/blobs/") && !head.contains("x-mirror")), "{heads:?}");
 }
 
+/// Each request for it, as method and nothing else.
+fn asks_for(registry: &FakeRegistry, blob: &Blob) -> Vec<String> {
+    let heads = registry.asked();
+    let of_blob = heads.iter().filter(|head| head.contains(&blob.digest));
+    of_blob.map(|head| head.split(' ').next().unwrap_or_default().to_owned()).collect()
+}
+
 #[test]
-fn layers_that_are_there_are_not_asked_for() {
+fn a_layer_that_is_there_is_asked_for_by_head_alone() {
     let scratch = Scratch::new();
     let base = tar_of("base", b"base");
     let old = TestImage::of(std::slice::from_ref(&base), "amd64");
     let new = TestImage::of(&[base, tar_of("new", b"new")], "amd64");
-    let (first, second) = (FakeRegistry::start(&old, |_, _| false), FakeRegistry::start(&new, |_, _| false));
-    pull_here(&request(&first.reference(), &scratch.dir("images"))).unwrap();
-    pull_here(&request(&second.reference(), &scratch.dir("images"))).unwrap();
-    let shared: &Blob = &new.layers[0];
-    let heads = second.asked();
-    assert!(heads.iter().all(|head| !head.contains(&shared.digest)), "{heads:?}");
-    assert!(heads.iter().any(|head| head.contains(&new.layers[1].digest)), "{heads:?}");
+    let shared = new.layers[0].clone();
+    let (old_manifest, old_config) = (old.manifest.clone(), old.config.clone());
+    let stage = Arc::new(AtomicUsize::new(0));
+    let now = Arc::clone(&stage);
+    // One registry with two tags of which one moves.
+    let registry = FakeRegistry::start(&new, move |asked, stream| {
+        let stage = now.load(Ordering::SeqCst);
+        let ends = |blob: &Blob| asked.path.ends_with(&blob.digest);
+        match stage {
+            0 if asked.path.ends_with("/manifests/v1") => {
+                answer(stream, "200 OK", &[&format!("Content-Type: {MANIFEST}")], &old_manifest.bytes);
+            }
+            0 if ends(&old_config) => answer(stream, "200 OK", &[], &old_config.bytes),
+            // Storage elsewhere, which the pull has no business with.
+            1 if ends(&shared) => {
+                answer_head(stream, "307 Temporary Redirect", &["Location: http://127.0.0.1:9/x"], 0);
+            }
+            2 if asked.head.starts_with("head ") => answer_head(stream, "405 Method Not Allowed", &[], 0),
+            3 if ends(&shared) => answer(stream, "403 Forbidden", &[], b""),
+            _ => return false,
+        }
+        true
+    });
+    let pull = |store: &str| pull_here(&request(&registry.reference(), &scratch.dir(store)));
+    pull("images").unwrap();
+    let shared = &new.layers[0];
+    assert_eq!(asks_for(&registry, shared), ["get"]);
+    stage.store(1, Ordering::SeqCst);
+    pull("images").unwrap();
+    assert_eq!(asks_for(&registry, shared), ["head"]);
+    let forget = || {
+        let store = ImageStore::open(&scratch.dir("images")).unwrap();
+        store.untag(&registry.reference()).unwrap();
+    };
+    // Where HEAD is not known it comes once more; without the right to it nothing does.
+    for (at, expected) in [(2, "there"), (3, "denied")] {
+        forget();
+        stage.store(at, Ordering::SeqCst);
+        let pulled = pull("images");
+        assert_eq!(asks_for(&registry, shared), ["head", "get"], "{expected}");
+        match pulled {
+            Ok(_) => assert_eq!(expected, "there"),
+            Err(error) => {
+                let message = edge_agent::logging::chain(&error);
+                assert!(expected == "denied" && message.contains("403"), "{message}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_layer_of_another_registry_or_blob_has_to_be_brought() {
+    let scratch = Scratch::new();
+    let private = tar_of("private", b"private");
+    let image = TestImage::of(std::slice::from_ref(&private), "amd64");
+    let registry = FakeRegistry::start(&image, |_, _| false);
+    pull_here(&request(&registry.reference(), &scratch.dir("images"))).unwrap();
+    // Another registry that says it has the very blob, and does not.
+    let blob = image.layers[0].clone();
+    let liar = FakeRegistry::start(&image, move |asked, stream| {
+        let is_blob = asked.path.ends_with(&blob.digest);
+        if is_blob && asked.head.starts_with("head ") {
+            answer_head(stream, "200 OK", &[], blob.bytes.len());
+        } else if is_blob {
+            answer(stream, "200 OK", &[], &vec![0; blob.bytes.len()]);
+        }
+        is_blob
+    });
+    let message = failure_of_second(&liar.reference(), &scratch.dir("images"));
+    assert!(message.contains("another digest"), "{message}");
+    // A blob of one's own, with a configuration that names the other's layer.
+    let other = gzip(&tar_of("mine", b"mine"));
+    let mine = TestImage::with(vec![Blob::new(other)], &[digest_of(&private)], "amd64");
+    let own = FakeRegistry::start(&mine, |_, _| false);
+    let message = failure_of_second(&own.reference(), &scratch.dir("images"));
+    assert!(message.contains("damaged or was changed"), "{message}");
+    // Who has the content gets it by the blob that it has.
+    let honest = FakeRegistry::start(&image, |_, _| false);
+    pull_here(&request(&honest.reference(), &scratch.dir("images"))).unwrap();
+    assert_eq!(asks_for(&honest, &image.layers[0]), ["get"]);
+}
+
+fn failure_of_second(reference: &str, store: &Path) -> String {
+    edge_agent::logging::chain(&pull_here(&request(reference, store)).expect_err("the pull fails"))
 }
 
 #[test]

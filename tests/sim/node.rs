@@ -325,8 +325,8 @@ impl Node {
         let identity = Identity { origins, started_at: clock.now(), ..Identity::default() };
         let view = Rc::new(View::new(identity, Rc::clone(&runtime_name)));
         rt::spawn("store write-behind", store.clone().write_behind());
-        let images =
-            ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), ImageConfig::default());
+        let images = ImageConfig { records_root: Some(self.path("")), ..ImageConfig::default() };
+        let images = ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), images);
         let objects = Rc::new(LocalObjects::new(self.path("volumes")));
         let config = self.executor_config(&objects);
         let executor = Executor::new(Rc::clone(&runtime), images, events.clone(), clock.clone(), config);
@@ -403,6 +403,7 @@ impl Node {
             cgroup: config.cgroup,
             layout: config.layout,
             proc: self.path("proc"),
+            runtime_cgroup: String::new(),
             root_dir: self.disk.0.clone(),
             pod_logs_dir: self.path("logs"),
         };

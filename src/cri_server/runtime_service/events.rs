@@ -45,7 +45,7 @@ fn described(runtime: &EmbeddedRuntime, event: &RuntimeEvent) -> cri::ContainerE
         EventKind::Stopped => cri::ContainerEventType::ContainerStoppedEvent,
         EventKind::Deleted => cri::ContainerEventType::ContainerDeletedEvent,
     };
-    let sandbox = runtime.sandbox(&event.sandbox).ok();
+    let sandbox = runtime.sandbox(&event.sandbox).ok().or_else(|| event.last.as_deref().cloned());
     let mut containers = runtime.containers();
     containers.retain(|view| view.sandbox == event.sandbox);
     let id = event.container.as_ref().map_or(event.sandbox.as_str(), |container| container.as_str());

@@ -194,32 +194,4 @@ impl CriServer {
         let items = self.sandbox_stats_items(request.filter).await;
         Ok(batches(items, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }))
     }
-
-    pub(in super::super) async fn list_metric_descriptors(
-        &self,
-        _: cri::ListMetricDescriptorsRequest,
-    ) -> Result<cri::ListMetricDescriptorsResponse, Status> {
-        Ok(cri::ListMetricDescriptorsResponse { descriptors: stats::descriptors() })
-    }
-
-    async fn metrics_items(&self) -> Vec<cri::PodSandboxMetrics> {
-        let mut items = Vec::new();
-        for view in self.wanted_sandboxes(None) {
-            let measured = self.containers_of(&view).await;
-            items.push(stats::metrics(&view, &measured));
-        }
-        items
-    }
-
-    pub(in super::super) async fn list_pod_sandbox_metrics(
-        &self,
-        _: cri::ListPodSandboxMetricsRequest,
-    ) -> Result<cri::ListPodSandboxMetricsResponse, Status> {
-        Ok(cri::ListPodSandboxMetricsResponse { pod_metrics: self.metrics_items().await })
-    }
-
-    pub(in super::super) async fn stream_pod_sandbox_metrics(&self) -> Result<Answer, Status> {
-        let items = self.metrics_items().await;
-        Ok(batches(items, |pod_sandbox_metrics| cri::StreamPodSandboxMetricsResponse { pod_sandbox_metrics }))
-    }
 }

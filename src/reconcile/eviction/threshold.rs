@@ -91,7 +91,8 @@ impl Amount {
     }
 
     /// `None` for what switches a threshold off (`0%`, `100%`), and for texts that validation refuses.
-    fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let unsigned = |number: i64| u64::try_from(number).ok();
         let Some(percentage) = text.strip_suffix('%') else {
             return unsigned(Quantity::parse(text).ok()?.value()).map(Self::Fixed);

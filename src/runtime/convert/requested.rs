@@ -21,6 +21,9 @@ pub struct RequestError {
     pub message: String,
 }
 
+/// Longest text that names something. Kubernetes' names have 253 bytes at most; what is much longer fits no message of an error.
+const MAX_NAME: usize = 1024;
+
 fn refuse<T>(field: &'static str, message: impl Into<String>) -> Result<T, RequestError> {
     Err(RequestError { field, message: message.into() })
 }
@@ -39,6 +42,10 @@ pub fn requested_sandbox(
     if metadata.name.is_empty() || metadata.namespace.is_empty() {
         return refuse("config.metadata", "name and namespace are wanted");
     }
+    bounded("config.metadata.name", &metadata.name)?;
+    bounded("config.metadata.namespace", &metadata.namespace)?;
+    bounded("config.metadata.uid", &metadata.uid)?;
+    bounded("runtime_handler", runtime_handler)?;
     let linux = message.linux.unwrap_or_default();
     let security = linux.security_context.unwrap_or_default();
     let options = security.namespace_options.clone().unwrap_or_default();
@@ -79,10 +86,12 @@ pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerCon
     if metadata.name.is_empty() {
         return refuse("config.metadata.name", "missing");
     }
+    bounded("config.metadata.name", &metadata.name)?;
     let image = message.image.unwrap_or_default();
     if image.image.is_empty() {
         return refuse("config.image", "missing");
     }
+    bounded("config.image", &image.image)?;
     let linux = message.linux.unwrap_or_default();
     Ok(ContainerConfig {
         name: metadata.name,
@@ -106,6 +115,13 @@ pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerCon
         security: security(linux.security_context.unwrap_or_default())?,
         stop_signal,
     })
+}
+
+fn bounded(field: &'static str, text: &str) -> Result<(), RequestError> {
+    if text.len() <= MAX_NAME {
+        return Ok(());
+    }
+    refuse(field, format!("{} bytes; at most {MAX_NAME} are accepted", text.len()))
 }
 
 /// From `LinuxContainerResources`.
@@ -150,6 +166,13 @@ fn mount(message: cri::Mount) -> Result<Mount, RequestError> {
     };
     if message.container_path.is_empty() {
         return refuse("config.mounts.container_path", "missing");
+    }
+    if !message.container_path.starts_with('/') {
+        let path = message.container_path.chars().take(MAX_NAME).collect::<String>();
+        return refuse("config.mounts.container_path", format!("{path:?} is not an absolute path"));
+    }
+    if message.image.is_some() && !message.readonly {
+        return refuse("config.mounts.readonly", "an image can only be mounted read-only: set it to true");
     }
     if message.host_path.is_empty() == message.image.is_none() {
         return refuse("config.mounts", "either host_path or image is wanted");

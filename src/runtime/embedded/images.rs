@@ -9,7 +9,7 @@
 //! | `index.json` | images: names, digests, layers; archives that were imported |
 //! | `blobs/sha256/<hex>` | manifests and configurations |
 //! | `layers/<24 hex of the diff id>/` | a layer as overlayfs takes it; short, because mount options are |
-//! | `layers/<24 hex>.usage` | its bytes and inodes |
+//! | `layers/<24 hex>.usage` | its bytes and inodes; below it, from where its content came |
 //! | `tmp/` | what is not complete; each locked by whoever fills it |
 //! | `lock`, `users` | changes exclude each other; who collects garbage excludes who brings images |
 //! | `claims` | empty; a byte of it is locked for each layer that somebody brings |
@@ -22,6 +22,7 @@ pub mod documents;
 mod import;
 mod index;
 mod merged;
+mod origin;
 pub mod platform;
 pub mod reference;
 mod tar;
@@ -40,6 +41,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 pub use change::{NewImage, Pruned};
+pub use origin::Origin;
 pub use reference::{Reference, normalise_reference};
 pub use tar::TarError;
 pub use unpack::{LayerError, UnpackLimits};
@@ -342,7 +344,7 @@ impl ImageStore {
         Ok(lock.map(|lock| Claim { _lock: lock }))
     }
 
-    /// Unpacks a layer from its archive, already decompressed, unless it is there. Its content must have the digest
+    /// Unpacks a layer from its archive, already decompressed; one that is there is only compared. Its content must have the digest
     /// `diff_id`. Several may unpack the same one at the same time.
     ///
     /// # Errors
@@ -352,13 +354,16 @@ impl ImageStore {
         diff_id: &str,
         tar: &mut dyn Read,
         limits: &UnpackLimits,
+        origin: Origin<'_>,
     ) -> Result<(), ImageError> {
         let target = self.layer(diff_id)?;
         if target.is_dir() {
-            return Ok(());
+            unpack::compare(diff_id, tar, limits)
+                .map_err(|source| ImageError::Layer { layer: diff_id.to_owned(), source })?;
+            return self.add_origin(diff_id, origin);
         }
         let staging = self.stage()?;
-        let result = Self::fill(&staging.path, diff_id, tar, limits)
+        let result = Self::fill(&staging.path, diff_id, tar, limits, origin)
             .and_then(|()| self.publish(&staging.path, &target));
         // Those that were interrupted are found by the next who opens the store; so is this one if it cannot be removed.
         remove_tree(&staging.path);
@@ -370,6 +375,7 @@ impl ImageStore {
         diff_id: &str,
         tar: &mut dyn Read,
         limits: &UnpackLimits,
+        origin: Origin<'_>,
     ) -> Result<(), ImageError> {
         let (root, times, usage) = (staging.join("layer"), staging.join("times"), staging.join("usage"));
         crate::sys::dir::make_dir(&root, 0o755).map_err(io_error("make", &root))?;
@@ -381,7 +387,7 @@ impl ImageStore {
             .map_err(io_error("make", &times))?;
         let written = unpack::unpack(&root, scratch, diff_id, tar, limits)
             .map_err(|source| ImageError::Layer { layer: diff_id.to_owned(), source })?;
-        std::fs::write(&usage, format!("{} {}\n", written.bytes, written.inodes))
+        std::fs::write(&usage, format!("{} {}\n{origin}\n", written.bytes, written.inodes))
             .map_err(io_error("write", &usage))?;
         step("layer filled").map_err(io_error("sync", staging))?;
         // One call for thousands of files.

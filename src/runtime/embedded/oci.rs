@@ -105,7 +105,7 @@ pub enum OciError {
     #[error("{0} contains a zero byte")]
     Zero(&'static str),
     /// It must be absolute.
-    #[error("working directory {0:?} is not an absolute path")]
+    #[error("working_dir: {0:?} is not an absolute path")]
     WorkingDir(String),
     /// A mount that cannot be.
     #[error("mount {path:?}: {why}")]
@@ -127,6 +127,11 @@ pub enum OciError {
     /// There is no process whose PID namespace could be joined.
     #[error("{0} is not running, its PID namespace cannot be joined")]
     NoPidNamespace(&'static str),
+    /// The sandbox has no PID namespace for its containers to share.
+    #[error(
+        "linux.security_context.namespace_options.pid: POD is asked for in a sandbox that was made without: make the sandbox with POD, too"
+    )]
+    NoSharedPids,
 }
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -348,6 +353,9 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
         (NamespaceMode::Node, ..) => {}
         (NamespaceMode::Container, ..) => all.push(new("pid")),
         (NamespaceMode::Pod, _, Some(init)) => all.push(of(init, "pid", "pid")),
+        (NamespaceMode::Pod, ..) if input.sandbox.namespaces.pid != NamespaceMode::Pod => {
+            return Err(OciError::NoSharedPids);
+        }
         (NamespaceMode::Pod, ..) => return Err(OciError::NoPidNamespace("the pod's init process")),
     }
     if options.ipc != NamespaceMode::Node {

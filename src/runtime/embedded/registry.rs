@@ -110,6 +110,9 @@ pub struct PullRequest {
     pub rate_window_ms: u64,
     /// The policy of signatures, see `policy_file`; without one every image may be pulled.
     pub policy: Option<PathBuf>,
+    /// What has to stay free of the store's disk, as a threshold of eviction is written; nothing beyond the store's own reserve
+    /// when empty.
+    pub keep_free: String,
     /// A pull in which nothing moves for so many milliseconds is given up; 0 is the default.
     pub progress_deadline_ms: u64,
 }

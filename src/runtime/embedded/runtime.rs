@@ -95,6 +95,8 @@ pub struct EmbeddedConfig {
     pub registry_hosts_dirs: Vec<PathBuf>,
     /// Which images may be pulled, and with whose signature; `None` for the usual file, if there is one.
     pub image_policy: Option<PathBuf>,
+    /// What pulls leave free of the images' disk, as a threshold of eviction is written.
+    pub image_keep_free: String,
 }
 
 /// The runtime cannot be opened.
@@ -339,6 +341,21 @@ impl Shared {
     }
 
     fn announce(&self, kind: api::EventKind, sandbox: &SandboxId, container: Option<&ContainerId>) {
+        self.announce_with(kind, sandbox, container, None);
+    }
+
+    /// Whether events have a listener.
+    fn is_followed(&self) -> bool {
+        self.events.borrow().as_ref().is_some_and(|events| events.receiver_count() > 0)
+    }
+
+    fn announce_with(
+        &self,
+        kind: api::EventKind,
+        sandbox: &SandboxId,
+        container: Option<&ContainerId>,
+        last: Option<api::SandboxView>,
+    ) {
         self.hint();
         if let Some(events) = self.events.borrow().as_ref() {
             let event = api::RuntimeEvent {
@@ -346,6 +363,7 @@ impl Shared {
                 at: self.clock.now(),
                 sandbox: sandbox.clone(),
                 container: container.cloned(),
+                last: last.map(Rc::new),
             };
             // Nobody listens any more: fine.
             let _ = events.send(event);

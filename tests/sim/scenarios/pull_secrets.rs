@@ -16,12 +16,16 @@ use crate::sim::pods::parse_text;
 const IMAGE: &str = "r.example/team/app:1";
 
 fn pod() -> SourcePod {
+    pod_with("app", "IfNotPresent", r#"[{"name": "old"}, {"name": "login"}]"#)
+}
+
+fn pod_with(name: &str, policy: &str, secrets: &str) -> SourcePod {
     let text = format!(
-        r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "app", "namespace": "default"}},
-          "spec": {{"imagePullSecrets": [{{"name": "old"}}, {{"name": "login"}}],
-            "containers": [{{"name": "c0", "image": "{IMAGE}", "imagePullPolicy": "IfNotPresent"}}]}}}}"#
+        r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}", "namespace": "default"}},
+          "spec": {{"imagePullSecrets": {secrets},
+            "containers": [{{"name": "c0", "image": "{IMAGE}", "imagePullPolicy": "{policy}"}}]}}}}"#
     );
-    parse_text("app", &text, PodSource::File)
+    parse_text(name, &text, PodSource::File)
 }
 
 /// The file source defines one more Secret of type `kubernetes.io/dockerconfigjson`.
@@ -86,5 +90,67 @@ fn secrets_of_another_namespace_open_nothing() {
         node.want(PodSource::File, std::slice::from_ref(&app));
         node.wait(10 * MINUTE).await;
         assert!(running(&node, "app").is_empty());
+    });
+}
+
+/// What a pod's only container waits for.
+fn reason(node: &Node, pod: &SourcePod) -> String {
+    let waiting = status(node, pod).container_statuses[0].state.waiting.clone();
+    waiting.map(|waiting| waiting.reason).unwrap_or_default()
+}
+
+#[test]
+fn an_image_that_a_secret_pulled_is_for_pods_that_could_pull_it() {
+    simulate(async {
+        let mut node = node().await;
+        close_registry(&node);
+        define(&mut node, "default", "login", &login("hush"));
+        define(&mut node, "default", "copy", &login("hush"));
+        define(&mut node, "default", "wrong", &login("guessed"));
+        let app = pod();
+        node.want(PodSource::File, std::slice::from_ref(&app));
+        node.wait(MINUTE).await;
+        assert_eq!(running(&node, "app").len(), 1);
+
+        let bare = pod_with("bare", "IfNotPresent", "[]");
+        let never = pod_with("never", "Never", r#"[{"name": "wrong"}]"#);
+        let wrong = pod_with("wrong", "IfNotPresent", r#"[{"name": "wrong"}]"#);
+        let copy = pod_with("copy", "Never", r#"[{"name": "copy"}]"#);
+        let all = [app, bare.clone(), never.clone(), wrong.clone(), copy];
+        node.want(PodSource::File, &all);
+        node.wait(10 * MINUTE).await;
+        let refused = |node: &Node| {
+            for (pod, expected) in [(&bare, "PullBackOff"), (&wrong, "PullBackOff"), (&never, "NeverPull")] {
+                let words = if reason(node, pod) == "ErrImagePull" {
+                    "PullBackOff".to_owned()
+                } else {
+                    reason(node, pod)
+                };
+                assert!(words.ends_with(expected), "{words}");
+            }
+        };
+        refused(&node);
+        assert_eq!((running(&node, "app").len(), running(&node, "copy").len()), (1, 1));
+
+        // Without the registry and after a new start: who could pull it still may, the others still may not.
+        node.fake.change(|world, _| world.registry.clear());
+        node.crash();
+        node.start().await;
+        let late = pod_with("late", "IfNotPresent", r#"[{"name": "login"}]"#);
+        node.want(PodSource::File, &[all.as_slice(), &[late]].concat());
+        node.wait(10 * MINUTE).await;
+        refused(&node);
+        assert_eq!((running(&node, "app").len(), running(&node, "late").len()), (1, 1));
+    });
+}
+
+#[test]
+fn an_image_that_was_there_before_is_for_every_pod() {
+    simulate(async {
+        let mut node = node().await;
+        node.fake.change(|world, _| world.images.insert(IMAGE.to_owned(), FakeImage::named(IMAGE)));
+        node.want(PodSource::File, &[pod_with("bare", "IfNotPresent", "[]")]);
+        node.wait(MINUTE).await;
+        assert_eq!(running(&node, "bare").len(), 1);
     });
 }

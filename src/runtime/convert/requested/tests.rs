@@ -117,9 +117,9 @@ fn one_mount() -> impl Strategy<Value = Mount> {
                 sub_path: other.clone(),
             };
             Mount {
-                container_path,
+                container_path: format!("/{container_path}"),
                 host_path: if image { String::new() } else { other },
-                readonly,
+                readonly: readonly || image,
                 propagation,
                 selinux_relabel,
                 recursive_read_only,
@@ -247,7 +247,15 @@ fn what_cannot_be_kept_is_refused_by_name() {
     let path = || "/dev/null".to_owned();
     let devices =
         vec![cri::Device { container_path: path(), host_path: path(), permissions: "x".to_owned() }];
-    assert_eq!(field(cri::ContainerConfig { devices, ..good }), Some("config.devices.permissions"));
+    assert_eq!(field(cri::ContainerConfig { devices, ..good.clone() }), Some("config.devices.permissions"));
+    let mount = cri::Mount { host_path: "/a".into(), container_path: "b".into(), ..cri::Mount::default() };
+    let mounts = vec![mount.clone()];
+    assert_eq!(field(cri::ContainerConfig { mounts, ..good.clone() }), Some("config.mounts.container_path"));
+    let image = Some(cri::ImageSpec { image: "busybox".into(), ..cri::ImageSpec::default() });
+    let mounts = vec![cri::Mount { host_path: String::new(), container_path: "/b".into(), image, ..mount }];
+    assert_eq!(field(cri::ContainerConfig { mounts, ..good.clone() }), Some("config.mounts.readonly"));
+    let metadata = Some(cri::ContainerMetadata { name: "x".repeat(2000), attempt: 0 });
+    assert_eq!(field(cri::ContainerConfig { metadata, ..good }), Some("config.metadata.name"));
     assert!(requested_sandbox(cri::PodSandboxConfig::default(), "").is_err());
 }
 

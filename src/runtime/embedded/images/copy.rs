@@ -15,6 +15,15 @@ use super::{Image, ImageError, ImageStore, io_error};
 use crate::sys::dir::Handle;
 
 impl ImageStore {
+    /// Whether the image has something at `path`.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn has_path(&self, image: &Image, path: &str) -> Result<bool, ImageError> {
+        let found = resolve(roots(image)?, Path::new(path));
+        Ok(found.map_err(io_error("look up in the image", Path::new(path)))?.is_some())
+    }
+
     /// Copies what the image has at `path` into `target`, a directory that is there and empty and takes on the owner and mode of
     /// the image's. Owners are moved by `first_id`, for pods with users of their own. Nothing happens when the image has no such
     /// directory.
@@ -142,6 +151,8 @@ mod tests {
         assert_eq!(modified(target.join("tool")), modified(bottom.join("data/tool")));
         assert_eq!(fs::read_dir(&target).unwrap().count(), 4);
 
+        let has = |path: &str| store.has_path(&image, path).unwrap();
+        assert_eq!(["/data", "/other/deep", "/secret", "/nowhere"].map(has), [true, true, true, false]);
         let empty = root.join("empty");
         fs::create_dir(&empty).unwrap();
         for path in ["/nowhere", "/secret"] {

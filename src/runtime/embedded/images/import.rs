@@ -12,7 +12,7 @@ use super::compression::Decompress;
 use super::documents::{self, ConfigDocument, Descriptor, ManifestDocument, is_digest};
 use super::platform::Platform;
 use super::{
-    Image, ImageError, ImageStore, MAX_LAYERS, NewImage, UnpackLimits, digest_of, normalise_reference,
+    Image, ImageError, ImageStore, MAX_LAYERS, NewImage, Origin, UnpackLimits, digest_of, normalise_reference,
 };
 
 /// An index in an index in an index.
@@ -89,12 +89,12 @@ impl ImageStore {
         order.sort_by_key(|at| files.position(&found.layers[*at].0));
         for at in order {
             let (diff_id, (name, _)) = (&diff_ids[at], &found.layers[at]);
-            if self.has_layer(diff_id) {
+            if self.has_layer_from(diff_id, Origin::Archive) {
                 continue;
             }
             let file = files.file(name)?;
             let mut layer = Decompress::new(file).map_err(super::io_error("read", Path::new(name)))?;
-            self.unpack_layer(diff_id, &mut layer, &UnpackLimits::default())?;
+            self.unpack_layer(diff_id, &mut layer, &UnpackLimits::default(), Origin::Archive)?;
         }
         let manifest_digest = digest_of(&found.manifest);
         let digests = found

@@ -11,7 +11,7 @@ use super::*;
 
 fn unpack(store: &ImageStore, layer: &[u8]) -> Result<PathBuf, ImageError> {
     let diff_id = digest_of(layer);
-    store.unpack_layer(&diff_id, &mut &layer[..], &UnpackLimits::default())?;
+    store.unpack_layer(&diff_id, &mut &layer[..], &UnpackLimits::default(), Origin::Archive)?;
     store.layer(&diff_id)
 }
 
@@ -176,8 +176,23 @@ fn owners_modes_links_and_whiteouts_arrive_as_overlayfs_wants_them() {
     assert!(has("opt", unpack::OPAQUE, b"y") && has("back", unpack::OPAQUE, b"y"));
     assert!(!has("etc", unpack::OPAQUE, b"y"));
     assert!(!path.join(".wh..wh.plnk").exists());
-    // The same again costs nothing.
-    store.unpack_layer(&digest_of(layer), &mut io::empty(), &UnpackLimits::default()).unwrap();
+    // The same again writes nothing, and has to be the same.
+    let inode = look("etc").ino();
+    let again = |content: &[u8], name: &str| {
+        let origin = Origin::Registry { name, blob: "sha256:b" };
+        store.unpack_layer(&digest_of(layer), &mut &content[..], &UnpackLimits::default(), origin)
+    };
+    assert!(again(b"", "r.example").is_err());
+    let from =
+        |name: &str| store.has_layer_from(&digest_of(layer), Origin::Registry { name, blob: "sha256:b" });
+    assert!(from("r.example"), "an archive brought it");
+    let account = path.with_extension("usage");
+    let text = std::fs::read_to_string(&account).unwrap();
+    std::fs::write(&account, text.replace("archive", "registry r.example sha256:a")).unwrap();
+    assert!(!from("r.example"), "another blob");
+    again(layer, "r.example").unwrap();
+    assert!(from("r.example") && !from("s.example"));
+    assert_eq!(look("etc").ino(), inode);
     let usage = store.usage().unwrap();
     assert!(usage.inodes >= 10 && usage.bytes >= 3 * 4096, "{usage:?}");
     std::fs::remove_dir_all(&root).unwrap();
@@ -189,7 +204,8 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
     let store = ImageStore::open(&root).unwrap();
     let layer = Tar::default().file("a", &"x".repeat(5000)).file("b", "y").end();
     let with = |limits: UnpackLimits| {
-        let error = store.unpack_layer(&digest_of(&layer), &mut &layer[..], &limits).unwrap_err();
+        let error =
+            store.unpack_layer(&digest_of(&layer), &mut &layer[..], &limits, Origin::Archive).unwrap_err();
         crate::logging::chain(&error)
     };
     let limits = UnpackLimits::default();
@@ -197,13 +213,31 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
     assert!(with(UnpackLimits { bytes: 4000, ..limits }).contains("more than 4000 bytes"));
     let all = UnpackLimits { free_bytes: u64::MAX, free_percent: 100, ..limits };
     assert!(with(all).contains("no space for the layer"));
+    let bounds =
+        [0, 6 << 20, 100 << 20, 2 << 30].map(|bytes| UnpackLimits::for_compressed(bytes).bytes >> 20);
+    assert_eq!(bounds, [1024, 1024, 10_000, 65_536]);
+    // What unpacks to far more than it came as leaves free what eviction wants.
+    let keep = crate::reconcile::eviction::Amount::parse("99.999%");
+    let large = Tar::default().file("a", &"x".repeat(40 << 20)).end();
+    let unpack = |keep_after| {
+        let limits = UnpackLimits { keep, keep_after, ..limits };
+        store.unpack_layer(&digest_of(&large), &mut &large[..], &limits, Origin::Archive)
+    };
+    let error = crate::logging::chain(&unpack(1 << 20).unwrap_err());
+    assert!(error.contains("no space for the layer"), "{error}");
+    unpack(64 << 20).unwrap();
     // Endless zeros after the archive are a bomb, too.
     let mut endless = layer.chain(io::repeat(0));
     let bytes = 1 << 20;
-    let error = store.unpack_layer(&digest_of(&layer), &mut endless, &UnpackLimits { bytes, ..limits });
+    let error = store.unpack_layer(
+        &digest_of(&layer),
+        &mut endless,
+        &UnpackLimits { bytes, ..limits },
+        Origin::Archive,
+    );
     assert!(crate::logging::chain(&error.unwrap_err()).contains("more than 1048576 bytes"));
     let other = digest_of(b"other");
-    let error = store.unpack_layer(&other, &mut &layer[..], &limits).unwrap_err();
+    let error = store.unpack_layer(&other, &mut &layer[..], &limits, Origin::Archive).unwrap_err();
     assert!(crate::logging::chain(&error).contains("damaged or was changed"));
     assert!(!store.has_layer(&other) && !store.has_layer(&digest_of(&layer)));
     assert_eq!(std::fs::read_dir(store.temporary()).unwrap().count(), 0);
@@ -520,11 +554,14 @@ fn a_large_layer_needs_little_memory() {
     };
     // Program text that is used for the first time counts, too: once before.
     let other = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
-    assert!(store.unpack_layer(other, &mut source(), &UnpackLimits::default()).is_err(), "it is another one");
+    assert!(
+        store.unpack_layer(other, &mut source(), &UnpackLimits::default(), Origin::Archive).is_err(),
+        "it is another one"
+    );
     // From here on.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = peak();
-    store.unpack_layer(&diff_id, &mut source(), &UnpackLimits::default()).unwrap();
+    store.unpack_layer(&diff_id, &mut source(), &UnpackLimits::default(), Origin::Archive).unwrap();
     let grown = peak() - before;
     assert_eq!(store.layer(&diff_id).unwrap().join("large").metadata().unwrap().len(), size);
     assert!(grown <= 1024, "{grown} kB for 24 MB");

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::tar::{Entry, EntryKind, TarError, TarReader};
+use crate::reconcile::eviction::Amount;
 use crate::sys::layer::{Attributes, Kind, LayerDir, Node, free_space};
 
 /// Overlayfs' mark of a directory that hides the one below.
@@ -41,18 +42,45 @@ pub struct UnpackLimits {
     pub free_inodes: u64,
     /// Percent of the disk that stay free where that is less.
     pub free_percent: u64,
+    /// What has to stay free of the disk beyond that once more than `keep_after` is written, so that no pod is evicted for a bomb.
+    pub keep: Option<Amount>,
+    /// See `keep`.
+    pub keep_after: u64,
+}
+
+/// A layer of any size may unpack to this much.
+const LEAST_BOUND: u64 = 1024 * 1024 * 1024;
+/// No layer unpacks to more.
+const MOST_BOUND: u64 = 64 * 1024 * 1024 * 1024;
+/// Programs and texts compress to a third; a hundredth is a bomb, or a disk of nothing.
+const MOST_RATIO: u64 = 100;
+/// What unpacks to more than this leaves to pods what eviction wants free.
+const USUAL_RATIO: u64 = 10;
+
+impl UnpackLimits {
+    /// Of a layer that comes as so many bytes.
+    #[must_use]
+    pub fn for_compressed(bytes: u64) -> Self {
+        Self {
+            bytes: bytes.saturating_mul(MOST_RATIO).clamp(LEAST_BOUND, MOST_BOUND),
+            keep_after: bytes.saturating_mul(USUAL_RATIO),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for UnpackLimits {
     fn default() -> Self {
         Self {
             entries: 2_000_000,
-            bytes: 64 * 1024 * 1024 * 1024,
+            bytes: MOST_BOUND,
             path_bytes: 4095,
             depth: 200,
             free_bytes: 64 * 1024 * 1024,
             free_inodes: 1000,
             free_percent: 5,
+            keep: None,
+            keep_after: 0,
         }
     }
 }
@@ -160,11 +188,24 @@ pub(super) fn unpack(
     }
     let mut rest = tar.into_inner();
     io::copy(&mut rest, &mut io::sink()).map_err(|error| over(TarError::Read(error), limits))?;
-    let found = format!("sha256:{}", hex(&rest.into_inner().sha.finalize()));
-    if found != diff_id {
-        return Err(LayerError::Digest { expected: diff_id.to_owned(), found });
-    }
+    check_digest(diff_id, rest.into_inner().sha)?;
     unpacker.finish()
+}
+
+/// Reads a layer that is there already, for its digest alone.
+pub(super) fn compare(
+    diff_id: &str,
+    archive: &mut dyn Read,
+    limits: &UnpackLimits,
+) -> Result<(), LayerError> {
+    let mut hashing = Hashing { source: archive, sha: Sha256::new(), bytes: 0, limit: limits.bytes };
+    io::copy(&mut hashing, &mut io::sink()).map_err(|error| over(TarError::Read(error), limits))?;
+    check_digest(diff_id, hashing.sha)
+}
+
+fn check_digest(diff_id: &str, sha: Sha256) -> Result<(), LayerError> {
+    let found = format!("sha256:{}", hex(&sha.finalize()));
+    if found == diff_id { Ok(()) } else { Err(LayerError::Digest { expected: diff_id.to_owned(), found }) }
 }
 
 /// The limit of bytes travels through `io::Error`.
@@ -539,11 +580,13 @@ impl Unpacker<'_> {
         self.looked = self.written;
         let free = free_space(self.place)
             .map_err(|source| LayerError::Write { path: self.place.as_os_str().to_owned(), source })?;
-        for (what, free, total, most) in [
-            ("bytes", free.bytes, free.total_bytes, self.limits.free_bytes),
-            ("inodes", free.inodes, free.total_inodes, self.limits.free_inodes),
+        let keeps = self.limits.keep.filter(|_| self.written.bytes > self.limits.keep_after);
+        let keep = keeps.map_or(0, |keep| keep.of(free.total_bytes));
+        for (what, free, total, most, keep) in [
+            ("bytes", free.bytes, free.total_bytes, self.limits.free_bytes, keep),
+            ("inodes", free.inodes, free.total_inodes, self.limits.free_inodes, 0),
         ] {
-            let floor = most.min(total / 100 * self.limits.free_percent);
+            let floor = most.min(total / 100 * self.limits.free_percent).max(keep);
             if free < floor {
                 return Err(LayerError::Space { what, free, floor });
             }

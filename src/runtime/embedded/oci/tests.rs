@@ -274,6 +274,8 @@ fn process_namespaces_are_shared_with_whom_the_pod_says() {
     let mut case = case();
     let pid = |case: &Case| case.run().map(|bundle| bundle.oci.linux.namespaces[0].path.clone());
     case.container.security.namespaces.pid = NamespaceMode::Pod;
+    assert_eq!(pid(&case), Err(OciError::NoSharedPids));
+    case.sandbox.namespaces.pid = NamespaceMode::Pod;
     assert_eq!(pid(&case), Err(OciError::NoPidNamespace("the pod's init process")));
     case.init = Some(11);
     assert_eq!(pid(&case), Ok("/proc/11/ns/pid".into()));

@@ -9,7 +9,7 @@ use super::{Auth, PullError};
 use crate::api::base64;
 use crate::api::decode::decode;
 use crate::http::stream::{Method, StreamClient};
-use crate::http::url::{Url, query_escape};
+use crate::http::url::{Url, is_loopback_host, query_escape};
 
 /// A token is a few kilobytes.
 const MAX_TOKEN_BYTES: usize = 256 * 1024;
@@ -84,7 +84,7 @@ struct TokenAnswer {
 
 /// The `Authorization` that answers one of these challenges.
 ///
-/// `from` is the registry itself: a token server without TLS is used only by a registry without TLS.
+/// `from` is the registry itself: a token server without TLS is used only by a registry without TLS, and on its own host.
 pub(super) fn authorization(
     offered: &[Challenge],
     auth: Option<&Auth>,
@@ -114,6 +114,16 @@ fn basic(auth: Option<&Auth>) -> Option<String> {
     Some(format!("Basic {}", base64::encode(format!("{}:{}", auth.username, auth.password).as_bytes())))
 }
 
+/// What travels there in clear goes no further than what the registry itself is sent.
+fn is_near(realm: &Url, registry: &Url) -> bool {
+    let host = |url: &Url| -> String {
+        let port = url.authority.rfind(':').filter(|at| !url.authority[*at..].contains(']'));
+        url.authority[..port.unwrap_or(url.authority.len())].to_ascii_lowercase()
+    };
+    let here = is_loopback_host(&realm.authority) && is_loopback_host(&registry.authority);
+    !registry.is_encrypted() && (here || host(realm) == host(registry))
+}
+
 fn fetch_token(
     challenge: &Challenge,
     auth: Option<&Auth>,
@@ -125,10 +135,10 @@ fn fetch_token(
     let Some(mut url) = Url::parse(realm) else {
         return Err(invalid(from.shown(), format!("names no usable token server: realm {realm:?}")));
     };
-    if !url.is_encrypted() && from.is_encrypted() {
+    if !url.is_encrypted() && !is_near(&url, from) {
         return Err(PullError::Redirect {
             url: url.shown(),
-            problem: "a token server without TLS is not trusted",
+            problem: "a token server without TLS is not trusted, but by a registry without TLS on the same host",
         });
     }
     let service = challenge.parameter("service").unwrap_or_default();
@@ -189,6 +199,24 @@ fn fetch_token(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_token_server_without_tls_is_trusted_on_its_host_alone() {
+        for (realm, registry, expected) in [
+            ("http://127.0.0.1:5001/t", "http://127.0.0.1:5000/v2", true),
+            ("http://localhost:5001/t", "http://127.0.0.1:5000/v2", true),
+            ("http://10.0.0.9/t", "http://10.0.0.9:5000/v2", true),
+            ("http://10.0.0.8/t", "http://10.0.0.9:5000/v2", false),
+            ("http://tokens.example/t", "http://127.0.0.1:5000/v2", false),
+            ("http://127.0.0.1/t", "http://10.0.0.9:5000/v2", false),
+            ("http://[fd00::1]:1/t", "http://[fd00::1]:2/v2", true),
+            ("http://[fd00::2]:1/t", "http://[fd00::1]:2/v2", false),
+            ("http://r.example/t", "https://r.example/v2", false),
+        ] {
+            let url = |text: &str| Url::parse(text).unwrap();
+            assert_eq!(is_near(&url(realm), &url(registry)), expected, "{realm} of {registry}");
+        }
+    }
 
     #[test]
     fn challenges_are_told_apart() {

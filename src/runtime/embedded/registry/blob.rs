@@ -217,7 +217,8 @@ impl<'a> BlobReader<'a> {
             headers.push(("Range".to_owned(), format!("bytes={offset}-")));
         }
         let path = format!("blobs/{}", blob.digest);
-        let ask = Ask { method: Method::Get, path: &path, headers: &headers, what: &blob.digest };
+        let ask =
+            Ask { method: Method::Get, path: &path, headers: &headers, what: &blob.digest, follows: true };
         let servers = self.servers.clone();
         let opened = self.session.ask_any(&servers, |session, index| session.ask(index, ask));
         let mut answer = match opened {

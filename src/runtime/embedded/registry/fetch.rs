@@ -16,11 +16,14 @@ use super::session::{Ask, Session};
 use super::signature::{self, Key};
 use super::{LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled};
 use crate::http::stream::Method;
+use crate::reconcile::eviction::Amount;
 use crate::runtime::embedded::images::compression::Decompress;
 use crate::runtime::embedded::images::documents::{self, ConfigDocument};
 use crate::runtime::embedded::images::platform::{Platform, PlatformError};
 use crate::runtime::embedded::images::reference::{Reference, normalise_reference};
-use crate::runtime::embedded::images::{Image, ImageError, ImageStore, NewImage, UnpackLimits, digest_of};
+use crate::runtime::embedded::images::{
+    Image, ImageError, ImageStore, NewImage, Origin, UnpackLimits, digest_of,
+};
 
 /// Only touched pages cost; TLS and decoders are deep in unoptimised builds.
 const STACK_BYTES: usize = 1024 * 1024;
@@ -42,7 +45,30 @@ struct Layer {
     diff_id: String,
 }
 
-/// Pulls an image into the store. Layers that are there are not asked for; nothing gets a name before all is there.
+/// Where layers go, and on which terms.
+struct Target<'a> {
+    store: &'a ImageStore,
+    /// By the name in references.
+    registry: &'a str,
+    /// At the same time.
+    parallel: usize,
+    /// What has to stay free of the disk.
+    keep: Option<Amount>,
+}
+
+impl Target<'_> {
+    /// Whether the registry's word is enough for the layer.
+    fn knows(&self, layer: &Layer) -> bool {
+        self.store.has_layer_from(&layer.diff_id, self.origin(layer))
+    }
+
+    fn origin<'a>(&'a self, layer: &'a Layer) -> Origin<'a> {
+        Origin::Registry { name: self.registry, blob: &layer.blob.digest }
+    }
+}
+
+/// Pulls an image into the store. Of layers that this registry delivered before, it is only asked whether we may have them;
+/// nothing gets a name before all is there.
 ///
 /// # Errors
 /// What went wrong first. Layers that came in full stay for the next try.
@@ -91,7 +117,13 @@ pub fn pull(
         layers.into_iter().zip(diff_ids).map(|(blob, diff_id)| Layer { blob, diff_id }).collect();
     // From here on nobody collects layers that have no image yet.
     let _bringing = store.bring().map_err(PullError::Store).map_err(unpack)?;
-    fetch_layers(store, &session, &layers, request.parallel_layers(), progress).map_err(unpack)?;
+    let target = Target {
+        store,
+        registry: &reference.registry,
+        parallel: request.parallel_layers(),
+        keep: Amount::parse(&request.keep_free),
+    };
+    fetch_layers(&target, &session, &layers, progress).map_err(unpack)?;
     if first.digest != manifest.digest {
         store.write_document(&first.bytes).map_err(PullError::Store).map_err(unpack)?;
     }
@@ -108,7 +140,7 @@ pub fn pull(
     let image = match store.commit(new()) {
         // Collected between our look and our lock: once more, and now nobody may.
         Err(ImageError::LayerMissing(_)) => {
-            fetch_layers(store, &session, &layers, request.parallel_layers(), progress).map_err(unpack)?;
+            fetch_layers(&target, &session, &layers, progress).map_err(unpack)?;
             store.commit(new())
         }
         other => other,
@@ -205,7 +237,7 @@ fn unchanged(
     let path = format!("manifests/{name}");
     let what = reference.to_string();
     let headers = [("Accept".to_owned(), ACCEPT.to_owned())];
-    let ask = Ask { method: Method::Head, path: &path, headers: &headers, what: &what };
+    let ask = Ask { method: Method::Head, path: &path, headers: &headers, what: &what, follows: true };
     let servers = session.servers(|host| host.pulls && (host.resolves || reference.digest.is_some()));
     let digest = match session.ask_any(&servers, |session, index| session.ask(index, ask)) {
         Ok(answer) => answer.header("docker-content-digest"),
@@ -266,7 +298,7 @@ fn fetch_document(
     let servers = session.servers(suits);
     let headers = [("Accept".to_owned(), ACCEPT.to_owned())];
     let path = format!("manifests/{name}");
-    let ask = Ask { method: Method::Get, path: &path, headers: &headers, what };
+    let ask = Ask { method: Method::Get, path: &path, headers: &headers, what, follows: true };
     session.ask_any(&servers, |session, index| {
         let mut answer = session.ask(index, ask)?;
         let server = session.server_name(index).to_owned();
@@ -327,27 +359,26 @@ enum Said {
 }
 
 fn fetch_layers(
-    store: &ImageStore,
+    target: &Target<'_>,
     session: &Session,
     layers: &[Layer],
-    parallel: usize,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), PullError> {
     let next = AtomicUsize::new(0);
     let (said, heard) = mpsc::channel();
     let mut failure = None;
     for layer in layers {
-        let state = if store.has_layer(&layer.diff_id) { LayerState::Exists } else { LayerState::Waiting };
+        let state = if target.knows(layer) { LayerState::Exists } else { LayerState::Waiting };
         progress(moved(layer, 0, state));
     }
     std::thread::scope(|scope| {
-        for _ in 0..parallel.min(layers.len()) {
+        for _ in 0..target.parallel.min(layers.len()) {
             let (said, mut session, next) = (said.clone(), session.clone(), &next);
             let cancel = session.cancel.clone();
             let work = move || {
                 while let Some((index, layer)) = take_next(layers, next) {
                     let mut tell = |done, state| drop(said.send(Said::Moved(index, done, state)));
-                    if let Err(error) = fetch_layer(store, &mut session, layer, &mut tell) {
+                    if let Err(error) = fetch_layer(target, &mut session, layer, &mut tell) {
                         session.cancel.set();
                         let _ = said.send(Said::Failed(error));
                         return;
@@ -383,25 +414,20 @@ fn moved(layer: &Layer, done: u64, state: LayerState) -> Progress {
 }
 
 fn fetch_layer(
-    store: &ImageStore,
+    target: &Target<'_>,
     session: &mut Session,
     layer: &Layer,
     tell: &mut dyn FnMut(u64, LayerState),
 ) -> Result<(), PullError> {
-    // Somebody else may be bringing it just now, for another pod or by hand: once is enough.
+    // Another pull may be bringing it just now, for another pod or by hand: once is enough.
     let _claim = loop {
-        if store.has_layer(&layer.diff_id) {
-            tell(layer.blob.size, LayerState::Exists);
-            return Ok(());
-        }
-        if let Some(claim) = store.claim_layer(&layer.diff_id).map_err(PullError::Store)? {
+        if let Some(claim) = target.store.claim_layer(&layer.diff_id).map_err(PullError::Store)? {
             break claim;
         }
         tell(0, LayerState::Waiting);
         session.cancel.pause(CLAIM_EVERY)?;
     };
-    // The other one may have been done between our two looks.
-    if store.has_layer(&layer.diff_id) {
+    if target.knows(layer) && session.has_blob(&layer.blob.digest)? {
         tell(layer.blob.size, LayerState::Exists);
         return Ok(());
     }
@@ -410,8 +436,9 @@ fn fetch_layer(
     let unpacked = Decompress::new(&mut reader)
         .map_err(|error| invalid(&layer.blob.digest, format!("cannot be decompressed: {error}")))
         .and_then(|mut tar| {
-            let limits = UnpackLimits::default();
-            store.unpack_layer(&layer.diff_id, &mut tar, &limits).map_err(PullError::Store)
+            let limits = UnpackLimits { keep: target.keep, ..UnpackLimits::for_compressed(layer.blob.size) };
+            let origin = target.origin(layer);
+            target.store.unpack_layer(&layer.diff_id, &mut tar, &limits, origin).map_err(PullError::Store)
         });
     // The reader's own trouble is the cause, what the decoder made of it is not.
     if let Some(error) = fault.take() {

@@ -80,6 +80,8 @@ pub(super) struct Ask<'a> {
     pub headers: &'a [(String, String)],
     /// For messages about what is missing.
     pub what: &'a str,
+    /// Redirects are followed; otherwise one is an answer.
+    pub follows: bool,
 }
 
 impl Session {
@@ -134,7 +136,21 @@ impl Session {
         })
     }
 
-    /// Asks one server, with credentials where it wants them and again where that may help. The answer is 2xx.
+    /// Whether the registry lets us have a blob. Where it redirects to, another server has it, whose word is not wanted.
+    pub(super) fn has_blob(&mut self, digest: &str) -> Result<bool, PullError> {
+        let path = format!("blobs/{digest}");
+        let ask = Ask { method: Method::Head, path: &path, headers: &[], what: digest, follows: false };
+        let servers = self.servers(|host| host.pulls);
+        match self.ask_any(&servers, |session, index| session.ask(index, ask)) {
+            Ok(_) => Ok(true),
+            // Some know no HEAD; a GET says why not.
+            Err(error) if error.is_answer() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks one server, with credentials where it wants them and again where that may help. The answer is 2xx, or a
+    /// redirect that is not followed.
     pub(super) fn ask(&mut self, index: usize, ask: Ask<'_>) -> Result<Answer, PullError> {
         let host = &self.endpoints[index].host;
         let mut url = host.base.clone();
@@ -148,7 +164,7 @@ impl Session {
         loop {
             self.cancel.check()?;
             let sent = self.send_and_follow(index, &url, ask).and_then(|(mut answer, at)| {
-                if matches!(answer.status, 200..=299) {
+                if matches!(answer.status, 200..=299) || is_redirect(answer.status) && !ask.follows {
                     return Ok(Ok(answer));
                 }
                 if answer.status == 401 && authorised < 2 {
@@ -213,7 +229,7 @@ impl Session {
                 .client
                 .send(ask.method, &at, &headers)
                 .map_err(|error| (PullError::from_http(error, &at.authority), None))?;
-            if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
+            if !is_redirect(answer.status) || !ask.follows {
                 return Ok((answer, at));
             }
             let refuse = |problem| (PullError::Redirect { url: at.shown(), problem }, None);
@@ -247,6 +263,10 @@ impl Session {
         let (mut answer, at) = sent.map_err(|(error, _)| error)?;
         if matches!(answer.status, 200..=299) { Ok(answer) } else { Err(refusal(&mut answer, &at, ask)) }
     }
+}
+
+fn is_redirect(status: u16) -> bool {
+    matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
 fn refusal(answer: &mut Answer, url: &Url, ask: Ask<'_>) -> PullError {

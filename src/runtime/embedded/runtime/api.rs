@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::rc::Rc;
 
 pub use super::super::client::{AttachSession, ExecSession, Streams};
 use crate::observed::{ContainerStateKind, ObservedUser};
@@ -86,7 +87,7 @@ pub enum EventKind {
 }
 
 /// One event. A sandbox's have no container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeEvent {
     /// What.
     pub kind: EventKind,
@@ -96,6 +97,8 @@ pub struct RuntimeEvent {
     pub sandbox: SandboxId,
     /// Of which container; `None` for the sandbox itself.
     pub container: Option<ContainerId>,
+    /// The sandbox as it was, once it is gone.
+    pub last: Option<Rc<SandboxView>>,
 }
 
 /// Use of resources by one container. All zero when it has no cgroup.

@@ -104,6 +104,7 @@ impl Creation {
         self.make_layer(&dir, &sandbox.config)?;
         fault::point("create:layer")?;
         volumes::resolve_images(&self.images, &dir, &mut self.config.mounts)?;
+        volumes::make_sources(&self.config.mounts)?;
         fault::point("create:volumes")?;
         let skipped = self.make_bundle(&sandbox_dir, &sandbox, &image, &user, &mut record)?;
         fault::point("create:bundle")?;
@@ -250,30 +251,40 @@ impl Creation {
         Ok(Vec::new())
     }
 
-    /// Directories for the image's volumes where the root itself cannot be written to, with what the image has there. Where it can,
-    /// that is to be seen in its place already.
+    /// Directories for the image's volumes, with what the image has there: of all where the root itself cannot be written to, else
+    /// of those that the image has nothing at. The others are to be seen in their place already.
     fn image_volumes(
         &self,
         image: &Image,
         sandbox: &SandboxConfig,
     ) -> Result<Vec<(String, PathBuf)>, Failure> {
-        if !self.config.security.readonly_rootfs || image.defaults.volumes.is_empty() {
+        let failed = |destination: &str| {
+            let what = format!("failed to fill the image's volume {destination:?}");
+            move |error: &dyn std::error::Error| Failure::because(&what, error)
+        };
+        let mut wanted = Vec::new();
+        for destination in &image.defaults.volumes {
+            let is_writable = !self.config.security.readonly_rootfs;
+            let has = || self.images.has_path(image, destination);
+            if !is_writable || !has().map_err(|error| failed(destination)(&error))? {
+                wanted.push(destination);
+            }
+        }
+        if wanted.is_empty() {
             return Ok(Vec::new());
         }
         let root = self.layout.writable_layer(&self.id).join("volumes");
         files::make_new_dir(&root, 0o711)?;
-        let volumes = image.defaults.volumes.iter().enumerate();
-        volumes
-            .map(|(number, destination)| {
-                let path = root.join(number.to_string());
-                files::make_new_dir(&path, 0o755)?;
-                let first_id = sandbox.user_namespace.map_or(0, |users| users.host);
-                self.images.copy_directory(image, destination, &path, first_id).map_err(|error| {
-                    Failure::because(&format!("failed to fill the image's volume {destination:?}"), &error)
-                })?;
-                Ok((destination.clone(), path))
-            })
-            .collect()
+        let first_id = sandbox.user_namespace.map_or(0, |users| users.host);
+        let make = |(number, destination): (usize, &String)| -> Result<(String, PathBuf), Failure> {
+            let path = root.join(number.to_string());
+            files::make_new_dir(&path, 0o755)?;
+            chown(&path, Some(first_id), Some(first_id)).map_err(|error| failed(destination)(&error))?;
+            let copied = self.images.copy_directory(image, destination, &path, first_id);
+            copied.map_err(|error| failed(destination)(&error))?;
+            Ok((destination.clone(), path))
+        };
+        wanted.into_iter().enumerate().map(make).collect()
     }
 }
 

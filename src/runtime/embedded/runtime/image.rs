@@ -5,10 +5,10 @@
 use std::rc::Rc;
 
 use super::super::images::{Image, ImageError};
-use super::super::registry::{self, Auth, PullRequest};
+use super::super::registry::{self, Auth, PullErrorKind, PullRequest};
 use super::{Failure, Shared};
 use crate::rt;
-use crate::runtime::{ImageAuth, ImageStatus, RuntimeImage};
+use crate::runtime::{ErrorKind, ImageAuth, ImageStatus, RuntimeImage};
 
 /// The image a reference stands for.
 pub(super) async fn status(shared: &Rc<Shared>, image: &str) -> Result<Option<ImageStatus>, Failure> {
@@ -74,6 +74,7 @@ pub(super) async fn pull(
         }),
         hosts_dirs: shared.config.registry_hosts_dirs.clone(),
         policy: registry::policy_file(shared.config.image_policy.as_deref()),
+        keep_free: shared.config.image_keep_free.clone(),
         store: shared.images.root().to_owned(),
         ..PullRequest::default()
     };
@@ -81,7 +82,13 @@ pub(super) async fn pull(
     let pulled = registry::pull_in_child(&program, &request, |progress| {
         log::debug!(progress:? = progress; "Pulling image");
     });
-    let pulled = pulled.await.map_err(|error| Failure::refused(crate::logging::chain(&error)))?;
+    let pulled = pulled.await.map_err(|error| {
+        let kind = match error.kind() {
+            PullErrorKind::NotFound => ErrorKind::NotFound,
+            _ => ErrorKind::Refused,
+        };
+        Failure::new(kind, crate::logging::chain(&error))
+    })?;
     shared.hint();
     Ok(pulled.image_id)
 }

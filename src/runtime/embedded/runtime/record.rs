@@ -140,6 +140,14 @@ pub enum RecordError {
         #[source]
         source: io::Error,
     },
+    /// It would be too large to be read again.
+    #[error(
+        "the configuration takes {bytes} bytes, more than the {MAX_RECORD} of a record: annotations, labels, variables or mounts are too long"
+    )]
+    TooLarge {
+        /// Of the record.
+        bytes: usize,
+    },
     /// What is in it.
     #[error("{path:?} is no record: {why}")]
     Damaged {
@@ -219,6 +227,9 @@ pub fn exited(dir: &ContainerDir) -> Option<Exited> {
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
     let bytes = serde_json::to_vec(value)
         .map_err(|error| RecordError::Damaged { path: path.to_owned(), why: error.to_string() })?;
+    if bytes.len() as u64 > MAX_RECORD {
+        return Err(RecordError::TooLarge { bytes: bytes.len() });
+    }
     write_whole(path, &bytes)
 }
 
@@ -274,6 +285,9 @@ mod tests {
         assert!(matches!(error, RecordError::Damaged { .. }), "{error}");
         std::fs::remove_file(dir.record()).unwrap();
         assert!(SandboxRecord::read(&dir).unwrap_err().is_missing());
+        record.config.annotations.insert("long".to_owned(), "x".repeat(5 << 20));
+        let error = record.write(&dir).unwrap_err();
+        assert!(matches!(error, RecordError::TooLarge { .. }) && !dir.record().exists(), "{error}");
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -16,7 +16,7 @@ use super::networking::{attach, detach, netns_of};
 use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
-use super::{Failure, Shared, cgroups, container, fault, files, monitors, watch};
+use super::{Failure, Shared, cgroups, container, fault, files, monitors, view, watch};
 use crate::logging::chain;
 use crate::rt;
 use crate::runtime::{ErrorKind, NamespaceMode, SandboxConfig};
@@ -41,6 +41,7 @@ pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<San
     match make(&shared, &id, &config).await {
         Ok(()) => {
             log::debug!(sandbox:% = id, pod:% = config.pod; "Sandbox runs");
+            shared.announce(EventKind::Created, &id, None);
             shared.announce(EventKind::Started, &id, None);
             Ok(id)
         }
@@ -205,9 +206,10 @@ pub(super) async fn remove(shared: Rc<Shared>, id: SandboxId) -> Result<(), Fail
         container::remove_held(&shared, &container).await?;
     }
     fault::point("remove:containers")?;
+    let last = if shared.is_followed() { view::sandbox(&shared, &id).ok() } else { None };
     dismantle(&shared, &id).await?;
     shared.state.borrow_mut().sandboxes.remove(&id);
-    shared.announce(EventKind::Deleted, &id, None);
+    shared.announce_with(EventKind::Deleted, &id, None, last);
     Ok(())
 }
 

@@ -11,7 +11,6 @@ use super::super::images::Usage;
 use super::api::{
     AttachSession, ContainerStats, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams,
 };
-use super::record::{SandboxRecord, SandboxStage};
 use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_sandbox, view};
 use crate::rt;
 use crate::runtime::{DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
@@ -33,20 +32,7 @@ impl EmbeddedRuntime {
     /// # Errors
     /// When there is none.
     pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxView, RuntimeError> {
-        let call = "PodSandboxStatus";
-        let state = self.shared.state.borrow();
-        let sandbox = state.sandboxes.get(id).filter(|sandbox| sandbox.stage != SandboxStage::Making);
-        let sandbox = sandbox.ok_or_else(|| no_sandbox(id).of(call))?;
-        let record = SandboxRecord::read(&self.shared.config.layout.sandbox(id))
-            .map_err(|error| Failure::because("read sandbox", &error).of(call))?;
-        Ok(SandboxView {
-            id: id.clone(),
-            config: record.config,
-            ready: sandbox.stage == SandboxStage::Ready,
-            created_at: sandbox.created_at,
-            ips: if sandbox.host_network { Vec::new() } else { sandbox.ips.clone() },
-            pid: sandbox.monitor.unwrap_or(0),
-        })
+        view::sandbox(&self.shared, id).map_err(|failure| failure.of("PodSandboxStatus"))
     }
 
     /// All containers in full, those without a pod's labels too.

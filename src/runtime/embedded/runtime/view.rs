@@ -1,16 +1,16 @@
-//! One container in full: its record, what the monitor has written beside it, and what is known in memory.
+//! One container or sandbox in full: its record, what the monitor has written beside it, and what is known in memory.
 //!
 //! Owns nothing.
 
 use std::rc::Rc;
 
-use super::api::ContainerView;
-use super::record::{ContainerRecord, RecordedUser, started};
+use super::api::{ContainerView, SandboxView};
+use super::record::{ContainerRecord, RecordedUser, SandboxRecord, SandboxStage, started};
 use super::state::Phase;
-use super::{Failure, Shared, no_container};
+use super::{Failure, Shared, no_container, no_sandbox};
 use crate::observed::{ObservedContainer, ObservedMount};
 use crate::runtime::labels;
-use crate::types::{ContainerId, Timestamp};
+use crate::types::{ContainerId, SandboxId, Timestamp};
 
 /// One container in full, for the agent.
 pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
@@ -44,6 +44,23 @@ pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedCo
             .map(|mount| ObservedMount { container_path: mount.container_path, host_path: mount.host_path })
             .collect(),
         user: view.user,
+    })
+}
+
+/// One sandbox in full.
+pub(super) fn sandbox(shared: &Shared, id: &SandboxId) -> Result<SandboxView, Failure> {
+    let state = shared.state.borrow();
+    let sandbox = state.sandboxes.get(id).filter(|sandbox| sandbox.stage != SandboxStage::Making);
+    let sandbox = sandbox.ok_or_else(|| no_sandbox(id))?;
+    let record = SandboxRecord::read(&shared.config.layout.sandbox(id))
+        .map_err(|error| Failure::because("read sandbox", &error))?;
+    Ok(SandboxView {
+        id: id.clone(),
+        config: record.config,
+        ready: sandbox.stage == SandboxStage::Ready,
+        created_at: sandbox.created_at,
+        ips: if sandbox.host_network { Vec::new() } else { sandbox.ips.clone() },
+        pid: sandbox.monitor.unwrap_or(0),
     })
 }
 

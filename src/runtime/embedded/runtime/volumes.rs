@@ -2,7 +2,9 @@
 //!
 //! Owns mounts below a container's directory. Everything here blocks.
 
+use std::fs::DirBuilder;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::super::images::ImageStore;
@@ -37,6 +39,20 @@ pub(super) fn resolve_images(
         let path = if image.sub_path.is_empty() { root } else { below(dir, number, &root, &image.sub_path)? };
         wanted.host_path = path.display().to_string();
         wanted.readonly = true;
+    }
+    Ok(())
+}
+
+/// Directories for what the pod mounts of the node and what is not there, as containerd makes them.
+pub(super) fn make_sources(mounts: &[Mount]) -> Result<(), Failure> {
+    for mount in mounts.iter().filter(|mount| mount.host_path.starts_with('/')) {
+        let path = Path::new(&mount.host_path);
+        if matches!(path.symlink_metadata(), Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
+            let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
+            made.map_err(|error| {
+                Failure::because(&format!("failed to create the host path {:?}", mount.host_path), &error)
+            })?;
+        }
     }
     Ok(())
 }
