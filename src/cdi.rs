@@ -3,6 +3,7 @@
 //! Owns the reading of specifications (`/etc/cdi`, `/var/run/cdi`), each time somebody asks for a device and never otherwise.
 //! Must not know who asks. What an edit wants and cannot have is refused, never dropped.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -85,7 +86,7 @@ pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<()
     if names.is_empty() {
         return Ok(());
     }
-    let registry = Registry::read(directories);
+    let registry = Registry::read(directories, &names);
     for trouble in &registry.trouble {
         log::warn!(err = trouble; "Failed to read a CDI specification, going on without");
     }
@@ -106,7 +107,10 @@ pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<()
 }
 
 impl Registry {
-    fn read(directories: &[PathBuf]) -> Self {
+    /// What cannot have any of the `names` is let go at once.
+    fn read(directories: &[PathBuf], names: &[String]) -> Self {
+        let kinds: BTreeSet<&str> =
+            names.iter().map(|name| name.split_once('=').map_or(name.as_str(), |(kind, _)| kind)).collect();
         let mut all = Self { specs: Vec::new(), trouble: Vec::new() };
         for (number, directory) in directories.iter().enumerate() {
             let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -116,7 +120,10 @@ impl Registry {
             for path in paths {
                 let file = path.display().to_string();
                 match read_spec(&path) {
-                    Ok(value) => all.specs.push(Spec { directory: number, file, value }),
+                    Ok(value) if value["kind"].as_str().is_some_and(|kind| kinds.contains(kind)) => {
+                        all.specs.push(Spec { directory: number, file, value });
+                    }
+                    Ok(_) => {}
                     Err(why) => all.trouble.push(format!("{file}: {why}")),
                 }
             }
@@ -223,6 +230,12 @@ fn device(node: &Value) -> Result<Device, String> {
         return Err(format!("containerEdits.deviceNodes.path: {container_path:?} is not an absolute path"));
     }
     let host_path = Some(text("hostPath")).filter(|path| !path.is_empty());
+    if host_path.as_ref().is_some_and(|path| !path.starts_with('/')) {
+        return Err(format!(
+            "containerEdits.deviceNodes.hostPath: {} is not an absolute path",
+            node["hostPath"]
+        ));
+    }
     Ok(Device {
         host_path: host_path.unwrap_or_else(|| container_path.clone()),
         container_path,

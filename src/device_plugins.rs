@@ -6,8 +6,10 @@
 mod pod_resources;
 mod registry;
 
+use std::future::ready;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
 
 use hyper::Request;
@@ -55,9 +57,14 @@ pub async fn start(
     let registration = listen(&plugins.join(SOCKET)).await?;
     let resources = listen(&root.join("pod-resources/kubelet.sock")).await?;
     let manager = devices.clone();
-    let register = move |path: &str, message: Bytes| match path {
-        "/v1beta1.Registration/Register" => register(&manager, &plugins, message),
-        _ => Err(Status::new(Code::Unimplemented, format!("unknown method {path}"))),
+    let register = move |path: String, message: Bytes| -> Answering {
+        let (manager, plugins) = (manager.clone(), plugins.clone());
+        Box::pin(async move {
+            match path.as_str() {
+                "/v1beta1.Registration/Register" => register(&manager, &plugins, message).await,
+                _ => Err(Status::new(Code::Unimplemented, format!("unknown method {path}"))),
+            }
+        })
     };
     let about = pod_resources::PodResources::new(devices.clone(), Rc::clone(statuses));
     Ok(vec![
@@ -67,15 +74,19 @@ pub async fn start(
             serve(
                 "the pod resources socket",
                 resources,
-                Rc::new(move |path, message| about.answer(path, message)),
+                Rc::new(move |path: String, message: Bytes| -> Answering {
+                    Box::pin(ready(about.answer(&path, message)))
+                }),
             ),
         ),
         rt::spawn("plugin registry", registry::watch(root.join("plugins_registry"), devices.clone())),
     ])
 }
 
-/// Answers one call.
-type Calls = Rc<dyn Fn(&str, Bytes) -> Result<Answer, Status>>;
+/// The answer to one call, on its way.
+type Answering = Pin<Box<dyn Future<Output = Result<Answer, Status>>>>;
+/// Answers one call: path and message.
+type Calls = Rc<dyn Fn(String, Bytes) -> Answering>;
 
 async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     if let Some(parent) = path.parent()
@@ -103,13 +114,13 @@ async fn serve(name: &'static str, listener: UnixListener, calls: Calls) {
 async fn answer(calls: Calls, request: Request<Incoming>) -> hyper::Response<grpc::AnswerBody> {
     let path = request.uri().path().to_owned();
     let answer = match grpc::message(request).await {
-        Ok(message) => calls(&path, message),
+        Ok(message) => calls(path, message).await,
         Err(status) => Err(status),
     };
     grpc::response(answer)
 }
 
-fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> Result<Answer, Status> {
+async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> Result<Answer, Status> {
     let request: wire::RegisterRequest = decoded(message)?;
     let name = Path::new(&request.endpoint);
     let refused = |why: String| {
@@ -120,7 +131,7 @@ fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> Result
         return Err(refused(format!("endpoint {:?} is no file name", request.endpoint)));
     }
     let (versions, socket) = ([request.version.clone()], directory.join(name));
-    devices.register(&request.resource_name, &versions, socket, request.options).map_err(refused)?;
+    devices.register(&request.resource_name, &versions, socket).await.map_err(refused)?;
     Ok(Answer::One(wire::Empty {}.encode_to_vec()))
 }
 

@@ -25,6 +25,7 @@ use crate::reconcile::device_allocation::{
     Allocation, Devices, Need, PluginDevice, Resources, by_node, choice, is_extended, next_need, settle,
     totals,
 };
+use crate::reconcile::validation::names::qualified_name;
 use crate::rt;
 use crate::runtime::{Device, Mount};
 use crate::types::PodUid;
@@ -38,6 +39,10 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const ALLOCATE_LIMIT: Duration = Duration::from_secs(60);
 /// Upstream's.
 const PRE_START_LIMIT: Duration = Duration::from_secs(30);
+/// Between two lists of a plugin. Each may be megabytes, and one with other ids is written down.
+const LIST_PAUSE: Duration = Duration::from_millis(100);
+/// Resources of plugins that are remembered. A node has a few; each costs a line in the Node and in the checkpoint for good.
+const MAX_RESOURCES: usize = 256;
 /// The only version there is.
 pub const API_VERSION: &str = "v1beta1";
 
@@ -110,32 +115,37 @@ impl DeviceManager {
         }))
     }
 
-    /// A plugin has made itself known: it is listened to from now on, and one that was there for the resource no longer.
+    /// A plugin has made itself known: it is asked for its options, and listened to from then on; one that was there for the
+    /// resource no longer.
     ///
     /// # Errors
     /// What is wrong with it, in upstream's words.
-    pub fn register(
-        &self,
-        resource: &str,
-        versions: &[String],
-        socket: PathBuf,
-        options: Option<wire::DevicePluginOptions>,
-    ) -> Result<(), String> {
+    pub async fn register(&self, resource: &str, versions: &[String], socket: PathBuf) -> Result<(), String> {
         if !versions.iter().any(|version| version == API_VERSION) {
             let asked = versions.join(" ");
             return Err(format!(
                 "requested API version {asked:?} is not supported by kubelet. Supported version is [{API_VERSION:?}]"
             ));
         }
-        if !is_extended(resource) || resource.ends_with('/') || resource.len() > 316 {
+        if !is_extended(resource) || !qualified_name(resource).is_empty() {
             return Err(format!("the ResourceName {resource:?} is invalid"));
         }
+        {
+            let resources = &self.0.state.borrow().resources;
+            if resources.len() >= MAX_RESOURCES && !resources.contains_key(resource) {
+                return Err(format!("the node knows {MAX_RESOURCES} resources of device plugins already"));
+            }
+        }
         metrics::count(&REGISTRATIONS, &[resource]);
+        let client = PluginClient::new(socket.clone());
+        let options = options_of(&client).await?;
         log::info!(resource = resource, socket:% = socket.display(); "Device plugin has registered");
-        let client = PluginClient::new(socket);
-        let options = options.unwrap_or_default();
-        let registration = {
-            let mut state = self.0.state.borrow_mut();
+        self.take_in(resource, client, &options);
+        Ok(())
+    }
+
+    fn take_in(&self, resource: &str, client: PluginClient, options: &wire::DevicePluginOptions) {
+        let registration = self.change(|state| {
             state.registrations += 1;
             let registration = state.registrations;
             let plugin = Plugin {
@@ -148,40 +158,25 @@ impl DeviceManager {
             state.plugins.insert(resource.to_owned(), plugin);
             state.resources.entry(resource.to_owned()).or_default();
             registration
-        };
-        rt::spawn("device plugin", self.clone().follow(resource.to_owned(), client, registration));
-        Ok(())
-    }
-
-    /// Forgets resources of an earlier process whose plugins have not returned in time. Ends at once when there are none.
-    pub async fn forget_absent(self) {
-        if self.0.state.borrow().resources.is_empty() {
-            return;
-        }
-        tokio::time::sleep(GRACE).await;
-        self.change(|state| {
-            let State { resources, plugins, .. } = state;
-            resources.retain(|name, _| plugins.contains_key(name));
         });
-        self.write_and_tell().await;
+        rt::spawn("device plugin", self.clone().follow(resource.to_owned(), client, registration));
     }
 
-    /// Asks a plugin for its options, for one that came by the registry.
-    ///
-    /// # Errors
-    /// The plugin's.
-    pub async fn options_of(socket: PathBuf) -> Result<wire::DevicePluginOptions, String> {
-        let path = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
-        let answer = PluginClient::new(socket).call(path, Vec::new(), CONNECT_LIMIT).await?;
-        wire::DevicePluginOptions::decode(answer.as_slice()).map_err(|error| error.to_string())
-    }
-
-    /// Listens until the plugin ends; its devices are given to nobody then, and forgotten unless it returns.
+    /// Listens until the plugin ends; its devices are given to nobody then, and forgotten unless it returns. The resource stays: the
+    /// node has none of it (upstream).
     async fn follow(self, resource: String, client: PluginClient, registration: u64) {
         let path = "/v1beta1.DevicePlugin/ListAndWatch";
-        let why = match client.stream(path, CONNECT_LIMIT).await {
-            Ok(mut messages) => self.listen(&resource, &mut messages, registration).await,
-            Err(why) => why,
+        let why = async {
+            match client.stream(path, CONNECT_LIMIT).await {
+                Ok(mut messages) => self.listen(&resource, &mut messages).await,
+                Err(why) => why,
+            }
+        };
+        let why = tokio::select! {
+            biased;
+            // Or each registration would leave a connection behind, for as long as its plugin says nothing.
+            () = self.superseded(&resource, registration) => return,
+            why = why => why,
         };
         if !self.is_current(&resource, registration) {
             return;
@@ -200,13 +195,13 @@ impl DeviceManager {
             log::info!(resource = resource; "Forgetting the devices of a plugin that has not returned");
             self.change(|state| {
                 state.plugins.remove(&resource);
-                state.resources.remove(&resource);
+                state.resources.insert(resource.clone(), Devices::new());
             });
             self.write_and_tell().await;
         }
     }
 
-    async fn listen(&self, resource: &str, messages: &mut Messages, registration: u64) -> String {
+    async fn listen(&self, resource: &str, messages: &mut Messages) -> String {
         loop {
             let message = match messages.next().await {
                 Ok(Some(message)) => message,
@@ -217,9 +212,6 @@ impl DeviceManager {
                 Ok(list) => list,
                 Err(error) => return error.to_string(),
             };
-            if !self.is_current(resource, registration) {
-                return "another one has registered".to_owned();
-            }
             let mut devices = Devices::new();
             for device in list.devices {
                 let nodes = device.topology.unwrap_or_default().nodes;
@@ -233,7 +225,16 @@ impl DeviceManager {
             if !known {
                 self.write_and_tell().await;
             }
+            // The next one waits in the plugin's connection: one that tells without end costs its share and no more.
+            tokio::time::sleep(LIST_PAUSE).await;
         }
+    }
+
+    /// Returns when another plugin has registered for the resource.
+    async fn superseded(&self, resource: &str, registration: u64) {
+        let mut changes = self.changes();
+        // Losing it is safe: the version stays changed until it is looked at.
+        while self.is_current(resource, registration) && changes.changed().await.is_ok() {}
     }
 
     fn is_current(&self, resource: &str, registration: u64) -> bool {
@@ -339,7 +340,8 @@ impl DeviceManager {
             }
         };
         let mut available = choice.taken.clone();
-        available.extend(choice.available.into_iter().filter(|id| !choice.taken.contains(id)));
+        let taken: BTreeSet<&String> = choice.taken.iter().collect();
+        available.extend(choice.available.into_iter().filter(|id| !taken.contains(id)));
         let asked = wire::PreferredAllocationRequest {
             container_requests: vec![wire::ContainerPreferredAllocationRequest {
                 available_device_i_ds: available,
@@ -430,6 +432,16 @@ impl State {
     }
 }
 
+/// What a plugin wants to be asked besides. One that does not say is not taken in.
+async fn options_of(client: &PluginClient) -> Result<wire::DevicePluginOptions, String> {
+    let path = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
+    let answer = client.call(path, Vec::new(), CONNECT_LIMIT).await;
+    let options = answer.and_then(|answer| {
+        wire::DevicePluginOptions::decode(answer.as_slice()).map_err(|error| error.to_string())
+    });
+    options.map_err(|why| format!("failed to get device plugin options: {why}"))
+}
+
 fn first_response(answer: &[u8]) -> Result<Vec<u8>, String> {
     let answer = wire::AllocateResponse::decode(answer).map_err(|error| error.to_string())?;
     match answer.container_responses.as_slice() {
@@ -439,6 +451,14 @@ fn first_response(answer: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 impl RunOptions {
+    /// The first path of the node that depends on where the agent was started.
+    #[must_use]
+    pub fn relative_path(&self) -> Option<&str> {
+        let mounts = self.mounts.iter().map(|mount| mount.host_path.as_str());
+        let devices = self.devices.iter().map(|device| device.host_path.as_str());
+        mounts.chain(devices).find(|path| !path.starts_with('/'))
+    }
+
     /// What came first of a name or place stays (upstream).
     fn add(&mut self, response: &[u8]) {
         let Ok(response) = wire::ContainerAllocateResponse::decode(response) else { return };

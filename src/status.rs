@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::api::pod::{Pod, PodStatus};
 use crate::metrics::{self, Family};
 use crate::pod_start;
+use crate::reconcile::admission::is_judged_again;
 use crate::reconcile::node_shutdown::is_of_shutdown;
 use crate::reconcile::status::same_meaning;
 use crate::store::StoreHandle;
@@ -75,6 +76,9 @@ impl StatusManager {
         let mut entries = self.entries.borrow_mut();
         match entries.get_mut(uid) {
             None => {
+                self.remembered
+                    .borrow_mut()
+                    .retain(|known, status| known != uid || !is_judged_again(pod, status));
                 if !self.remembered.borrow().contains_key(uid) {
                     pod_start::expect(uid);
                 }

@@ -146,3 +146,26 @@ fn what_the_runtime_cannot_do_is_refused_with_its_field() {
     );
     assert!(dirs.apply(&["a.com/b=c"]).is_ok());
 }
+
+#[test]
+fn hostile_specifications_harm_nobody_but_those_who_ask() {
+    let dirs = Dirs::new("hostile");
+    let of_kind = |kind: &str, edits: &str| {
+        format!("cdiVersion: 0.6.0\nkind: {kind}\ndevices:\n- name: a\n  containerEdits: {edits}\n")
+    };
+    dirs.write("etc/good.yaml", &of_kind("acme.com/good", "{env: [A=1]}"));
+    dirs.write("etc/large.json", &" ".repeat(5 << 20));
+    dirs.write("etc/bomb.yaml", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]\n");
+    dirs.write("etc/deep.json", &"[".repeat(100_000));
+    dirs.write(
+        "etc/relative.yaml",
+        &of_kind("acme.com/bad", "{deviceNodes: [{path: /dev/x, hostPath: etc/shadow}]}"),
+    );
+    nix::unistd::mkfifo(&dirs.0.join("etc/fifo.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", dirs.0.join("etc/endless.yaml")).unwrap();
+    std::os::unix::fs::symlink("loop.json", dirs.0.join("etc/loop.json")).unwrap();
+    std::fs::create_dir(dirs.0.join("etc/directory.json")).unwrap();
+    assert_eq!(dirs.apply(&["acme.com/good=a"]).unwrap().envs, [("A".to_owned(), "1".to_owned())]);
+    let why = dirs.apply(&["acme.com/bad=a"]).unwrap_err();
+    assert!(why.contains("deviceNodes.hostPath: \"etc/shadow\" is not an absolute path"), "{why}");
+}

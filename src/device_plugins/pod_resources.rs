@@ -1,4 +1,4 @@
-//! The pod resources API, v1: who has which devices, for monitors.
+//! The pod resources API, v1 and v1alpha1: who has which devices, for monitors.
 //!
 //! Owns its messages and its limit of calls. CPUs and memory are nobody's own here, and left out.
 
@@ -20,6 +20,8 @@ use crate::status::StatusManager;
 /// Upstream's: so many calls at once, and so many a second from then on.
 const BURST: u32 = 10;
 const PER_SECOND: u32 = 100;
+/// The one call of the older version, which monitors still fall back to.
+const LIST_ALPHA: &str = "/v1alpha1.PodResourcesLister/List";
 
 pub(super) struct PodResources {
     devices: DeviceManager,
@@ -34,13 +36,19 @@ impl PodResources {
     }
 
     pub(super) fn answer(&self, path: &str, message: Bytes) -> Result<Answer, Status> {
-        let Some(call) = path.strip_prefix("/v1.PodResourcesLister/") else { return unknown(path) };
+        if !path.starts_with("/v1.PodResourcesLister/") && path != LIST_ALPHA {
+            return unknown(path);
+        }
         if !self.may_call() {
             return Err(Status::new(Code::ResourceExhausted, "rejected by rate limit"));
         }
-        let answer = match call {
+        let answer = match path.trim_start_matches("/v1.PodResourcesLister/") {
             "List" => {
                 let pod_resources = self.pods().iter().map(|pod| self.of_pod(pod)).collect();
+                wire::ListPodResourcesResponse { pod_resources }.encode_to_vec()
+            }
+            LIST_ALPHA => {
+                let pod_resources = self.pods().iter().map(|pod| as_alpha(pod, self.of_pod(pod))).collect();
                 wire::ListPodResourcesResponse { pod_resources }.encode_to_vec()
             }
             "Get" => {
@@ -117,6 +125,15 @@ impl PodResources {
         }
         all
     }
+}
+
+/// What the older version has of that: no sidecars and no topology. The numbers of its fields are the same.
+fn as_alpha(pod: &Pod, mut resources: wire::PodResources) -> wire::PodResources {
+    resources.containers.retain(|own| pod.spec.containers.iter().any(|container| container.name == own.name));
+    for device in resources.containers.iter_mut().flat_map(|container| &mut container.devices) {
+        device.topology = None;
+    }
+    resources
 }
 
 /// One entry for each NUMA node.

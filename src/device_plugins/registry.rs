@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prost::Message;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::devices::DeviceManager;
@@ -54,6 +55,8 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
     loop {
         let sockets = look(&watcher, &directory).await;
         known.retain(|path, _| sockets.contains(path));
+        // All at once: one that hangs holds up no other.
+        let mut asked = JoinSet::new();
         for path in sockets {
             let pause = match known.get(&path) {
                 Some(Socket::Answered) => continue,
@@ -61,7 +64,14 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
                 Some(Socket::Silent(_, pause)) => (*pause * 2).min(LONGEST_RETRY),
                 None => FIRST_RETRY,
             };
-            let state = match Box::pin(ask(&path, &devices)).await {
+            let devices = devices.clone();
+            asked.spawn_local(async move {
+                let answer = ask(&path, &devices).await;
+                (path, pause, answer)
+            });
+        }
+        while let Some(Ok((path, pause, answer))) = asked.join_next().await {
+            let state = match answer {
                 Ok(()) => Socket::Answered,
                 Err(why) => {
                     log::warn!(socket:% = path.display(), err = why; "Failed to register a plugin");
@@ -166,6 +176,5 @@ async fn take_in(socket: &Path, info: &wire::PluginInfo, devices: &DeviceManager
         }
     }
     let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
-    let options = DeviceManager::options_of(endpoint.clone()).await?;
-    devices.register(&info.name, &info.supported_versions, endpoint, Some(options))
+    devices.register(&info.name, &info.supported_versions, endpoint).await
 }

@@ -41,25 +41,31 @@ fn there(capacity: &str, allocatable: &str) -> [Option<String>; 2] {
     [Some(capacity.to_owned()), Some(allocatable.to_owned())]
 }
 
+/// A plugin that was taken in and cannot be heard.
+fn silent_plugin(manager: &DeviceManager, directory: &Path) {
+    let client = PluginClient::new(directory.join("nobody.sock"));
+    manager.take_in(RESOURCE, client, &wire::DevicePluginOptions::default());
+}
+
 /// Long enough for everything but the grace.
 async fn after(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 #[test]
-fn devices_of_a_plugin_that_ended_are_nobodys_and_forgotten_after_five_minutes() {
+fn devices_of_a_plugin_that_ended_leave_zero_after_five_minutes() {
     let directory = directory("ended");
     run(async {
         let manager = with_two(&directory).await;
         assert_eq!(counts(&manager), there("2", "2"));
-        manager.register(RESOURCE, &[API_VERSION.to_owned()], directory.join("nobody.sock"), None).unwrap();
+        silent_plugin(&manager, &directory);
         after(Duration::from_secs(1)).await;
         assert_eq!(counts(&manager), there("2", "0"), "it cannot be heard");
         after(Duration::from_secs(298)).await;
         assert_eq!(counts(&manager), there("2", "0"), "it may return");
         after(Duration::from_secs(2)).await;
-        assert_eq!(counts(&manager), [None, None]);
-        assert_eq!(counts(&DeviceManager::open(&directory)), [None, None], "also on disk");
+        assert_eq!(counts(&manager), there("0", "0"), "the Node says that there was such a thing");
+        assert_eq!(counts(&DeviceManager::open(&directory)), there("0", "0"), "also after a restart");
     });
     std::fs::remove_dir_all(&directory).unwrap();
 }
@@ -69,32 +75,58 @@ fn a_plugin_that_registers_anew_has_its_time_anew() {
     let directory = directory("anew");
     run(async {
         let manager = with_two(&directory).await;
-        let register =
-            || manager.register(RESOURCE, &[API_VERSION.to_owned()], directory.join("nobody.sock"), None);
-        register().unwrap();
+        silent_plugin(&manager, &directory);
         after(Duration::from_secs(299)).await;
-        register().unwrap();
+        silent_plugin(&manager, &directory);
         after(Duration::from_secs(299)).await;
         assert_eq!(counts(&manager), there("2", "0"), "the first one's time is over, the second's is not");
         after(Duration::from_secs(2)).await;
-        assert_eq!(counts(&manager), [None, None]);
+        assert_eq!(counts(&manager), there("0", "0"));
     });
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]
-fn what_an_earlier_process_knew_waits_five_minutes_for_its_plugin() {
+fn what_an_earlier_process_knew_is_zero_until_its_plugin_returns() {
     let directory = directory("earlier");
     run(async {
         with_two(&directory).await;
         let manager = DeviceManager::open(&directory);
         assert_eq!(counts(&manager), there("0", "0"), "how many there are is for the plugin to say");
-        rt::spawn("forget", manager.clone().forget_absent());
-        after(Duration::from_secs(299)).await;
-        assert_eq!(counts(&manager), there("0", "0"));
-        after(Duration::from_secs(2)).await;
-        assert_eq!(counts(&manager), [None, None]);
-        assert_eq!(counts(&DeviceManager::open(&directory)), [None, None], "also on disk");
+    });
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_plugin_that_does_not_tell_its_options_is_refused() {
+    let directory = directory("mute");
+    run(async {
+        let manager = DeviceManager::open(&directory);
+        let versions = [API_VERSION.to_owned()];
+        let refused = manager.register(RESOURCE, &versions, directory.join("nobody.sock")).await;
+        assert!(refused.unwrap_err().starts_with("failed to get device plugin options: "));
+        assert_eq!(counts(&manager), [None, None], "the node has no such resource");
+    });
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_node_remembers_so_many_resources_and_no_more() {
+    let directory = directory("many");
+    run(async {
+        let manager = DeviceManager::open(&directory);
+        manager.change(|state| {
+            let names = (0..MAX_RESOURCES).map(|number| format!("example.com/r{number}"));
+            state.resources.extend(names.map(|name| (name, Devices::new())));
+        });
+        let versions = [API_VERSION.to_owned()];
+        let register = |name: &str| {
+            let (manager, name, versions) = (manager.clone(), name.to_owned(), versions.clone());
+            let socket = directory.join("nobody.sock");
+            async move { manager.register(&name, &versions, socket).await.unwrap_err() }
+        };
+        assert!(register("example.com/another").await.contains("knows 256 resources"));
+        assert!(register("example.com/r0").await.contains("options"), "one that is known may return");
     });
     std::fs::remove_dir_all(&directory).unwrap();
 }

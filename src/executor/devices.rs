@@ -66,6 +66,11 @@ impl<R: Runtime> Executor<R> {
         let devices = &self.config.devices;
         devices.allocate(pod).await.map_err(refused)?;
         let options = devices.run_options(&pod.metadata.uid, &container.name).await.map_err(refused)?;
+        if let Some(path) = options.relative_path() {
+            return Err(refused(format!(
+                "the device plugin gives {path:?} of the node, which is not an absolute path"
+            )));
+        }
         // As upstream: a variable of the pod's spec wins, a mount of the plugin's does not hide one of the pod's.
         let is_set = |name: &String| config.envs.iter().any(|(other, _)| other == name);
         let envs: Vec<_> = options.envs.into_iter().filter(|(name, _)| !is_set(name)).collect();

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Duration, Instant, sleep_until};
 
 use crate::events::{EventRecorder, EventType};
@@ -102,26 +102,43 @@ impl<R: Runtime> Stopping<R> {
     /// except that the runtime always gets two seconds.
     async fn run(mut self, group: usize, turn: watch::Receiver<usize>) -> Result<(), RuntimeError> {
         self.event(EventType::Normal, "Killing", &self.message);
-        if let Some(hook) = self.pre_stop.take().filter(|_| !self.grace.left().is_zero()) {
-            self.run_pre_stop(&hook).await;
-        }
+        let late = match self.pre_stop.take().filter(|_| !self.grace.left().is_zero()) {
+            Some(hook) => self.run_pre_stop(hook).await,
+            None => None,
+        };
         self.wait_for_turn(group, turn).await;
-        self.stop().await
+        let stopped = self.stop().await;
+        if let Some(mut late) = late {
+            let killed = || Err("the container was stopped before the hook ended".to_owned());
+            self.tell_outcome(late.try_join_next().map_or_else(killed, flat));
+        }
+        stopped
     }
 
-    async fn run_pre_stop(&mut self, hook: &Hook) {
+    /// Waits for the hook until the grace is over. One that is not done then is returned: nobody waits for it any more, and it
+    /// goes on until its container is killed.
+    async fn run_pre_stop(&mut self, hook: Hook) -> Option<JoinSet<Result<(), String>>> {
+        let is_sleep = hook.handler.sleep.is_some();
+        let (hooks, site) = (Rc::clone(&self.hooks), self.site.clone());
+        let mut running = JoinSet::new();
+        running.spawn_local(async move { hooks.run(&site, &hook).await });
         let end = self.grace.end;
         let outcome = tokio::select! {
             biased;
-            outcome = self.hooks.run(&self.site, hook) => outcome,
-            // Dropping the hook is safe: a command ends with its container.
-            () = sleep_until(end) => Err("the grace period is over".to_owned()),
+            Some(outcome) = running.join_next() => flat(outcome),
+            () = sleep_until(end) => return (!is_sleep).then_some(running),
+            // Dropping the hook is safe: whoever shortens the grace wants the container gone.
             () = self.grace.shortened() => Err("the grace period was shortened".to_owned()),
         };
         // Time that passes cannot fail, it can only be cut short.
-        if let Err(message) = outcome
-            && hook.handler.sleep.is_none()
-        {
+        if !is_sleep {
+            self.tell_outcome(outcome);
+        }
+        None
+    }
+
+    fn tell_outcome(&self, outcome: Result<(), String>) {
+        if let Err(message) = outcome {
             let site = &self.site;
             log::warn!(pod:% = site.pod, containerName:% = site.name, err = message; "PreStop hook failed");
             self.event(EventType::Warning, "FailedPreStopHook", "PreStopHook failed");
@@ -164,6 +181,11 @@ impl<R: Runtime> Stopping<R> {
     fn event(&self, kind: EventType, reason: &str, message: &str) {
         self.events.event(&self.site.pod, Some(self.field_path.clone()), kind, reason, message);
     }
+}
+
+/// What a hook of its own task came to.
+fn flat(joined: Result<Result<(), String>, JoinError>) -> Result<(), String> {
+    joined.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 impl<R: Runtime> Executor<R> {

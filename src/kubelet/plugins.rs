@@ -15,7 +15,6 @@ use crate::device_plugins;
 use crate::devices::DeviceManager;
 use crate::logging::chain;
 use crate::pod_worker::PodWorkers;
-use crate::rt;
 use crate::runtime::Runtime;
 use crate::status::StatusManager;
 
@@ -40,8 +39,7 @@ pub(super) async fn start<R: Runtime>(
     if resolved.agent.run_once {
         return Vec::new();
     }
-    let mut tasks =
-        vec![workers.follow_devices(), rt::spawn("absent device plugins", workers.devices().forget_absent())];
+    let mut tasks = vec![workers.follow_devices()];
     match device_plugins::start(&resolved.flags.root_dir, &workers.devices(), statuses).await {
         Ok(sockets) => tasks.extend(sockets),
         Err(error) => {

@@ -162,10 +162,10 @@ fn judge(pod: &Pod) -> Verdict {
     }
     match status.phase.as_str() {
         "Succeeded" => return Verdict::Succeeded,
-        "Failed" => return Verdict::Failed(why_failed(pod)),
         _ if is_rejected(status) => {
             return Verdict::Rejected(format!("{}: {}", status.reason, status.message));
         }
+        "Failed" => return Verdict::Failed(why_failed(pod)),
         _ => {}
     }
     let names = pod.spec.containers.iter().map(|container| container.name.as_str());

@@ -18,6 +18,7 @@ use crate::reconcile::lifecycle::show_end;
 use crate::reconcile::static_pod::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION,
 };
+use crate::reconcile::status::hold_back_end;
 use crate::store::{EventKey, StoredEvent};
 use crate::types::Timestamp;
 
@@ -59,6 +60,7 @@ pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str))
 #[must_use]
 pub fn pod(mut pod: Pod, node_name: &str) -> Value {
     show_end(&mut pod);
+    hold_back_end(&mut pod.status);
     "v1".clone_into(&mut pod.api_version);
     "Pod".clone_into(&mut pod.kind);
     let annotations = &mut pod.metadata.annotations;
@@ -232,6 +234,16 @@ mod tests {
         let shown = pod(one, "box");
         assert_eq!(shown["metadata"]["annotations"].get(CONFIG_MIRROR_ANNOTATION), None);
         assert_eq!(shown["metadata"].get("ownerReferences"), None);
+    }
+
+    #[test]
+    fn a_pod_that_is_to_end_runs_until_its_containers_do_not() {
+        let raw = json!({"status": {"phase": "Failed", "reason": "DeadlineExceeded",
+            "containerStatuses": [{"name": "c", "state": {"running": {}}}]}});
+        let mut one: Pod = crate::api::decode::decode(raw).unwrap().object;
+        assert_eq!(pod(one.clone(), "box")["status"]["phase"], "Running");
+        one.status.container_statuses[0].state.running = None;
+        assert_eq!(pod(one, "box")["status"]["phase"], "Failed");
     }
 
     #[test]

@@ -312,9 +312,28 @@ impl<R: Runtime> Worker<R> {
     /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls, hooks, stops), so that the
     /// pod can be taken down at once.
     async fn act(&mut self, pod: &Pod, observed: &ObservedPod, plan: &PodPlan) {
-        let patience = Patience::UntilRemoval(Rc::clone(&self.mailbox));
-        let execution = self.shared.deps.executor.execute(pod, observed, plan, &patience).await;
+        let (shared, mailbox) = (Rc::clone(&self.shared), Rc::clone(&self.mailbox));
+        let patience = Patience::UntilRemoval(Rc::clone(&mailbox));
+        let mut execution = pin!(shared.deps.executor.execute(pod, observed, plan, &patience));
+        let mut seen = mailbox.looks();
+        let execution = loop {
+            tokio::select! {
+                biased;
+                execution = &mut execution => break execution,
+                // Losing it is safe: looks are counted.
+                () = mailbox.look_after(seen) => {
+                    seen = mailbox.looks();
+                    self.show_probes(observed, plan);
+                }
+            }
+        };
         self.note_failures(execution, plan);
+    }
+
+    /// A plan may take its time: what probes come to meanwhile is shown at once, as upstream has it.
+    fn show_probes(&self, observed: &ObservedPod, plan: &PodPlan) {
+        let status = self.status(observed, plan);
+        self.shared.deps.statuses.set(&self.pod, status);
     }
 
     /// Carries out a plan that takes the pod down, and listens meanwhile: a shorter grace reaches what is under way at once.
@@ -324,10 +343,16 @@ impl<R: Runtime> Worker<R> {
         let (end, ends) = watch::channel(self.end_of_grace());
         let patience = Patience::Until(ends);
         let mut execution = pin!(shared.deps.executor.execute(&pod, observed, plan, &patience));
+        let mut seen = mailbox.looks();
         loop {
             tokio::select! {
                 biased;
                 execution = &mut execution => return execution,
+                // Losing it is safe: looks are counted.
+                () = mailbox.look_after(seen) => {
+                    seen = mailbox.looks();
+                    self.show_probes(observed, plan);
+                }
                 // Losing it is safe: what was not said is said by the next attempt.
                 () = tokio::time::sleep(self.late_in()), if !self.is_late => {
                     self.is_late = true;

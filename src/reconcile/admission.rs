@@ -11,20 +11,21 @@ mod tests;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::api::pod::{Container, Pod, PodStatus, ResourceList, StringMap};
+use crate::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, StringMap};
 use crate::ordered::Ordered as _;
 use crate::reconcile::containers::is_sidecar;
 use crate::reconcile::devices::{NOT_ALLOWED, check_allowed};
-use crate::reconcile::eviction::rank::must_stay;
 use crate::reconcile::eviction::{EVICTED, Pressure};
 use crate::reconcile::merge::first_seen;
-use crate::reconcile::resources::{QosClass, priority, qos_class};
+use crate::reconcile::resources::{QosClass, is_critical, is_static, priority, qos_class};
 use crate::types::{PodUid, Timestamp};
 
 pub use fit::beyond_node;
 
 /// Upstream's `SupplementalGroupsPolicy` that a runtime has to support.
 const STRICT: &str = "Strict";
+/// The machine goes down.
+const NODE_SHUTDOWN: &str = "NodeShutdown";
 const OS_LABEL: &str = "kubernetes.io/os";
 const OS: &str = "linux";
 /// Annotations by which profiles were chosen before there was a field.
@@ -32,7 +33,7 @@ const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.i
 /// How the status of a rejected pod begins; run-once and people tell by it.
 pub const REJECTED_PREFIX: &str = "Pod was rejected: ";
 
-/// Why a pod may not run now.
+/// Why a pod may not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
     /// Upstream's reason: `OutOfcpu`, `NodePorts`...
@@ -123,7 +124,7 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejecti
 
 fn check_shutdown(node: &NodeFacts) -> Result<(), Rejection> {
     if node.is_shutting_down {
-        return Err(Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down."));
+        return Err(Rejection::new(NODE_SHUTDOWN, "Pod was rejected as the node is shutting down."));
     }
     Ok(())
 }
@@ -138,7 +139,7 @@ pub fn needs_runtime_features(pod: &Pod) -> bool {
 fn check_pressure(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
     let only_memory = node.pressure.iter().eq(&[Pressure::Memory]);
     let may = || only_memory && (qos_class(pod) != QosClass::BestEffort || tolerates_memory_pressure(pod));
-    if node.pressure.is_empty() || must_stay(pod) || may() {
+    if node.pressure.is_empty() || is_critical(pod) || may() {
         return Ok(());
     }
     let conditions: Vec<&str> = node.pressure.iter().map(|pressure| pressure.condition()).collect();
@@ -261,30 +262,61 @@ pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
     (Reverse(priority(pod)), first_seen(pod), pod.metadata.uid.clone())
 }
 
-/// The status of a pod that waits for room. It is not failed: it is tried again. A pod that the runtime holds nothing of
+/// Reasons that pass when another pod goes or the node recovers, each as the beginning of one. On a cluster a scheduler keeps
+/// pods away meanwhile, so that no kubelet rejects them.
+const PASSING: [&str; 4] = ["OutOf", "NodePorts", EVICTED, NODE_SHUTDOWN];
+/// Reasons that pass when the runtime tells of other abilities. No scheduler waits for that.
+const PASSING_WITH_RUNTIME: [&str; 2] = ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported"];
+
+/// What a rejection makes of the pod: one whose reason can pass waits, and is tried again. Any other has failed, as upstream.
+#[must_use]
+pub fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
+    let is_one_of = |reasons: &[&str]| reasons.iter().any(|known| rejection.reason.starts_with(known));
+    is_one_of(&PASSING) || is_static(pod) && is_one_of(&PASSING_WITH_RUNTIME)
+}
+
+/// The status of a pod that was rejected: `Pending` while it waits, else `Failed`. A pod that the runtime holds nothing of
 /// has no container statuses, as upstream.
 #[must_use]
-pub fn rejected_status(mut status: PodStatus, holds_containers: bool, rejection: &Rejection) -> PodStatus {
-    "Pending".clone_into(&mut status.phase);
+pub fn rejected_status(
+    mut status: PodStatus,
+    holds_containers: bool,
+    rejection: &Rejection,
+    waits: bool,
+) -> PodStatus {
+    (if waits { "Pending" } else { "Failed" }).clone_into(&mut status.phase);
     status.reason.clone_from(&rejection.reason);
     status.message = format!("{REJECTED_PREFIX}{}", rejection.message);
     if !holds_containers {
         status.container_statuses.clear();
         status.init_container_statuses.clear();
     }
+    let is_ready =
+        |condition: &&mut PodCondition| ["Ready", "ContainersReady"].contains(&condition.type_.as_str());
+    for condition in status.conditions.iter_mut().filter(is_ready).filter(|_| !waits) {
+        "PodFailed".clone_into(&mut condition.reason);
+        condition.message.clear();
+    }
     status
 }
 
-/// The pod waits for room, by its status.
+/// The pod was rejected, by its status: it waits, or has failed.
 #[must_use]
 pub fn is_rejected(status: &PodStatus) -> bool {
-    status.phase == "Pending" && status.message.starts_with(REJECTED_PREFIX)
+    matches!(status.phase.as_str(), "Pending" | "Failed") && status.message.starts_with(REJECTED_PREFIX)
+}
+
+/// The pod was rejected in an earlier process, for a reason that another process may not have: a pod from a file or a URL is
+/// judged by each process once (upstream), since nothing else makes it again. One of the API stays failed.
+#[must_use]
+pub fn is_judged_again(pod: &Pod, remembered: &PodStatus) -> bool {
+    is_static(pod) && remembered.phase == "Failed" && is_rejected(remembered)
 }
 
 /// The pod waits for room and has never run: its time has not begun.
 #[must_use]
 pub fn has_only_waited(status: &PodStatus) -> bool {
-    is_rejected(status) && status.container_statuses.is_empty()
+    status.phase == "Pending" && is_rejected(status) && status.container_statuses.is_empty()
 }
 
 /// The pod held a place when the status was written: the runtime knew a container of it, and it had not ended.

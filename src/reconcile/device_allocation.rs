@@ -3,6 +3,7 @@
 //! Owns the decision and the checkpoint's form. Must not know how plugins are asked.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
@@ -155,10 +156,16 @@ pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> R
 /// The choice made: what a plugin prefers comes first, as far as it may be had.
 #[must_use]
 pub fn settle(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
+    // Plugins that share memory tell of a device for each megabyte: by sets, or this takes seconds.
+    let available: BTreeSet<&String> = choice.available.iter().collect();
+    let mut chosen: BTreeSet<&String> = choice.taken.iter().collect();
     let mut ids = choice.taken.clone();
-    let may = preferred.iter().filter(|id| choice.available.contains(id));
+    let may = preferred.iter().filter(|id| available.contains(id));
     for id in may.chain(&choice.available) {
-        if ids.len() < need.count && !ids.contains(id) {
+        if ids.len() >= need.count {
+            break;
+        }
+        if chosen.insert(id) {
             ids.push(id.clone());
         }
     }
@@ -228,7 +235,6 @@ fn checksum(allocated: &[(&Allocation, &Vec<u8>)], resources: &Resources) -> u32
     for (allocation, response) in allocated {
         let devices: Vec<String> =
             allocation.devices.iter().map(|(node, ids)| format!("{node}:[{}]", ids.join(" "))).collect();
-        let response: Vec<String> = response.iter().map(u8::to_string).collect();
         entries.push(format!(
             "{{PodUID:(string){} ContainerName:(string){} ResourceName:(string){} \
              DeviceIDs:(checkpoint.DevicesPerNUMA)map[{}] AllocResp:([]uint8)[{}]}}",
@@ -236,7 +242,7 @@ fn checksum(allocated: &[(&Allocation, &Vec<u8>)], resources: &Resources) -> u32
             allocation.container,
             allocation.resource,
             devices.join(" "),
-            response.join(" ")
+            numbers(response)
         ));
     }
     let entries = if entries.is_empty() { "<nil>".to_owned() } else { format!("[{}]", entries.join(" ")) };
@@ -251,6 +257,19 @@ fn checksum(allocated: &[(&Allocation, &Vec<u8>)], resources: &Resources) -> u32
         registered.join(" ")
     );
     printed.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Bytes as Go prints them, in one text: an answer of a plugin may have megabytes.
+fn numbers(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().saturating_mul(4));
+    for byte in bytes {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        // Writing to a text does not fail.
+        let _ = write!(text, "{byte}");
+    }
+    text
 }
 
 /// What an earlier process, or a kubelet, has remembered: allocations, and resources of which nothing is known but their

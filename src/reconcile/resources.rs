@@ -16,7 +16,7 @@ const MIN_QUOTA: i64 = 1000;
 const PROTECTED_OOM_SCORE: i64 = -997;
 const BEST_EFFORT_OOM_SCORE: i64 = 1000;
 /// Upstream's `SystemCriticalPriority`.
-pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
 /// How a pod's promises rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -402,13 +402,19 @@ pub fn priority(pod: &Pod) -> i32 {
     pod.spec.priority.unwrap_or_else(built_in)
 }
 
-/// A pod that must not be sacrificed: static, or of system priority.
+/// The pod comes from a file or a URL.
 #[must_use]
-pub fn is_critical(pod: &Pod) -> bool {
+pub fn is_static(pod: &Pod) -> bool {
     let source = pod.metadata.annotations.get("kubernetes.io/config.source");
     let source = source.and_then(|name| PodSource::from_name(name));
     source.is_some_and(|source| source != PodSource::Api)
-        || pod.spec.priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL_PRIORITY)
+}
+
+/// A pod that must not be sacrificed: static, or of system priority, be it by the
+/// name of its class, for nothing else turns that into a number here.
+#[must_use]
+pub fn is_critical(pod: &Pod) -> bool {
+    is_static(pod) || priority(pod) >= SYSTEM_CRITICAL_PRIORITY
 }
 
 /// `oom_score_adj` of a container.

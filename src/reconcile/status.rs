@@ -25,6 +25,9 @@ pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 /// Waiting and termination reason of containers whose pod starts over in place.
 const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
 
+/// Upstream's condition of a pod that ends because of something that is not its own doing.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 /// What a status needs besides the pod and what is seen of it.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusContext<'a> {
@@ -86,6 +89,22 @@ fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, sta
         DEADLINE_EXCEEDED.clone_into(&mut status.reason);
         "Pod was active on the node longer than the specified deadline".clone_into(&mut status.message);
     }
+}
+
+/// What clients of the API are shown of a pod that is at its end while containers of it run: it has not ended. Upstream keeps the
+/// phase from the API server for as long, because others act upon it.
+pub fn hold_back_end(status: &mut PodStatus) {
+    let regular = &status.container_statuses;
+    let mut all =
+        status.init_container_statuses.iter().chain(regular).chain(&status.ephemeral_container_statuses);
+    if !is_terminal(status) || !all.any(|container| container.state.running.is_some()) {
+        return;
+    }
+    let has_begun = regular.iter().any(|container| container.state.waiting.is_none());
+    (if has_begun { "Running" } else { "Pending" }).clone_into(&mut status.phase);
+    status.reason.clear();
+    status.message.clear();
+    status.conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
 }
 
 /// Succeeded or Failed.

@@ -46,10 +46,10 @@ pub fn mount_tmpfs(target: &Path, size_bytes: Option<i64>) -> io::Result<()> {
         nix::mount::mount(Some("tmpfs"), target, Some("tmpfs"), flags, Some(options.as_str()))
     };
     if super::node::is_older_than(TMPFS_NOSWAP) {
-        return Ok(mount(format!("mode=0777{size}"))?);
+        return Ok(mount(format!("mode=1777{size}"))?);
     }
-    match mount(format!("mode=0777{size},noswap")) {
-        Err(Errno::EINVAL) => Ok(mount(format!("mode=0777{size}"))?),
+    match mount(format!("mode=1777{size},noswap")) {
+        Err(Errno::EINVAL) => Ok(mount(format!("mode=1777{size}"))?),
         other => Ok(other?),
     }
 }

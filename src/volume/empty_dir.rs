@@ -54,9 +54,10 @@ fn set_up(name: &str, path: &Path, marker: &Path, medium: EmptyDirMedium) -> Res
         }
         _ => {}
     }
-    // Mode by chmod: the umask must not decide who may write.
-    let everybody = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(path, everybody).map_err(failed("set mode of"))?;
+    // Mode by chmod: the umask must not decide who may write. In memory it is that of the tmpfs, as upstream leaves it.
+    let everybody = if matches!(medium, EmptyDirMedium::Memory { .. }) { 0o1777 } else { 0o777 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(everybody))
+        .map_err(failed("set mode of"))?;
     Ok(false)
 }
 
@@ -126,8 +127,18 @@ mod tests {
         tear_down_dir(&pod_dir).unwrap();
         assert_eq!(mounted, 1, "one mount, however often it is ensured");
         assert!(overfull.is_err(), "the size limit holds");
-        assert_eq!(remounted, (1, 0o777));
+        assert_eq!(remounted, (1, 0o1777), "as the kernel makes it: nobody removes what is another's");
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn a_memory_volume_with_fs_group_keeps_its_sticky_bit() {
+        let scratch = Scratch::new("memory-group");
+        let pod_dir = scratch.0.join("uid");
+        let medium = EmptyDirMedium::Memory { size_bytes: None };
+        let made = run(ensure(&pod_dir, "cache", medium, Some(54321))).map(|volume| mode(&volume.host_path));
+        tear_down_dir(&pod_dir).unwrap();
+        assert_eq!(made.unwrap(), 0o3777);
     }
 
     #[test]

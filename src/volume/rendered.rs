@@ -22,8 +22,9 @@ use crate::types::{PodUid, Timestamp};
 
 /// The one plugin whose volumes are on disk.
 const CONFIG_MAP_PLUGIN: &str = "kubernetes.io~configmap";
-/// As of the empty directory that upstream puts these files in.
-const ROOT_MODE: u32 = 0o777;
+/// As of the empty directory that upstream puts these files in: on disk, and in memory.
+const DISK_ROOT_MODE: u32 = 0o777;
+const MEMORY_ROOT_MODE: u32 = 0o1777;
 /// The pod's group may enter, and owns what is made inside.
 const GROUP_ROOT_MODE: u32 = 0o2550;
 
@@ -191,7 +192,8 @@ impl Rendering {
         if in_memory && !mount::is_mount_point(path).map_err(failed("read mounts below"))? {
             mount::mount_tmpfs(path, None).map_err(failed("mount tmpfs on"))?;
         }
-        let mode = ROOT_MODE | if self.group.is_some() { GROUP_ROOT_MODE } else { 0 };
+        let mode = if in_memory { MEMORY_ROOT_MODE } else { DISK_ROOT_MODE };
+        let mode = mode | if self.group.is_some() { GROUP_ROOT_MODE } else { 0 };
         let metadata = std::fs::metadata(path).map_err(failed("read"))?;
         if self.group.is_some_and(|group| group != metadata.gid()) {
             chown(path, None, self.group).map_err(failed("set group of"))?;

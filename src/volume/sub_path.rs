@@ -92,7 +92,7 @@ fn normal_parts(path: &str) -> impl Iterator<Item = OsString> {
 /// Directories from the first that is missing, each with the mode of the volume's root.
 fn make_missing(volume: &Path, relative: &Path) -> io::Result<()> {
     let base = volume.canonicalize()?;
-    let mode = base.metadata()?.permissions().mode() & 0o2777;
+    let mode = base.metadata()?.permissions().mode() & 0o7777;
     let mut existing = relative;
     let (real, mut missing) = loop {
         existing = existing.parent().unwrap_or(Path::new(""));
@@ -214,12 +214,12 @@ mod tests {
     #[test]
     fn a_missing_directory_is_made_with_the_mode_of_the_volume_and_bound() {
         let place = Place::new("subpath-made");
-        std::fs::set_permissions(&place.volume, std::fs::Permissions::from_mode(0o2777)).unwrap();
+        std::fs::set_permissions(&place.volume, std::fs::Permissions::from_mode(0o3777)).unwrap();
         let target = place.ensure("a//b/./c/").unwrap();
         assert_eq!(target, place.pod_dir.join("volume-subpaths/data/web/0"));
         for made in ["a", "a/b", "a/b/c"] {
             let mode = place.volume.join(made).metadata().unwrap().permissions().mode();
-            assert_eq!(mode & 0o7777, 0o2777, "{made}");
+            assert_eq!(mode & 0o7777, 0o3777, "{made}");
         }
         std::fs::write(target.join("seen"), "x").unwrap();
         assert!(place.volume.join("a/b/c/seen").exists());

@@ -109,12 +109,16 @@ fn wanting(node: &Node, name: &str) -> Value {
 /// What the pod resources API says of the pods' devices: pod and id.
 fn listed(root: &Path) -> Vec<(String, String)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("tokio");
-    let call = async {
-        let client = PluginClient::new(root.join("pod-resources/kubelet.sock"));
-        client.call("/v1.PodResourcesLister/List", Vec::new(), PATIENCE).await
+    let ask = |path: &'static str| {
+        let call = async {
+            let client = PluginClient::new(root.join("pod-resources/kubelet.sock"));
+            client.call(path, Vec::new(), PATIENCE).await
+        };
+        let answer = runtime.block_on(call).expect("an answer");
+        wire::ListPodResourcesResponse::decode(answer.as_slice()).expect("a list")
     };
-    let answer = runtime.block_on(call).expect("an answer");
-    let answer = wire::ListPodResourcesResponse::decode(answer.as_slice()).expect("a list");
+    let answer = ask("/v1.PodResourcesLister/List");
+    assert_eq!(ask("/v1alpha1.PodResourcesLister/List"), answer, "the older version says the same of these");
     let mut all = Vec::new();
     for pod in answer.pod_resources {
         for container in pod.containers {

@@ -95,10 +95,8 @@ async fn run(directory: PathBuf, mut lists: watch::Receiver<List>, said: mpsc::S
         version: "v1beta1".to_owned(),
         endpoint: "acme.sock".to_owned(),
         resource_name: RESOURCE.to_owned(),
-        options: Some(wire::DevicePluginOptions {
-            pre_start_required: true,
-            get_preferred_allocation_available: true,
-        }),
+        // What counts is what it says when it is asked.
+        options: None,
     };
     let agent = PluginClient::new(directory.join("kubelet.sock"));
     let path = "/v1beta1.Registration/Register";
@@ -116,6 +114,11 @@ fn call(
     // Nobody may be listening any more.
     let say = |words: String| drop(said.send(words));
     let answer = match path.trim_start_matches("/v1beta1.DevicePlugin/") {
+        "GetDevicePluginOptions" => {
+            let (pre_start_required, get_preferred_allocation_available) = (true, true);
+            wire::DevicePluginOptions { pre_start_required, get_preferred_allocation_available }
+                .encode_to_vec()
+        }
         "ListAndWatch" => {
             let (sink, answer) = grpc::stream();
             tokio::task::spawn_local(async move {

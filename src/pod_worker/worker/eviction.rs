@@ -9,11 +9,8 @@ use crate::reconcile::eviction::EVICTED;
 use crate::reconcile::eviction::rank::IMMEDIATELY;
 use crate::reconcile::lifecycle::{PodWorkerEvent, PodWorkerState};
 use crate::reconcile::node_shutdown::{TERMINATED, is_of_shutdown};
-use crate::reconcile::status::is_terminal;
+use crate::reconcile::status::{DISRUPTION_TARGET, is_terminal};
 use crate::runtime::Runtime;
-
-/// Upstream's condition of a pod that ends because of something that is not its own doing.
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 impl<R: Runtime> Worker<R> {
     /// The status says so first, and durably: no agent runs the pod again, whatever happens to this one meanwhile. On a disk

@@ -7,13 +7,15 @@ use std::rc::Rc;
 use super::{Next, Worker};
 use crate::api::pod::{Pod, PodStatus};
 use crate::observed::ObservedPod;
-use crate::reconcile::admission::{needs_runtime_features, rejected_status};
+use crate::reconcile::admission::{may_wait, needs_runtime_features, rejected_status};
+use crate::reconcile::lifecycle::PodWorkerEvent;
 use crate::reconcile::plan::PodPlan;
 use crate::reconcile::plan::resize;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
-    /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room.
+    /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room, or has failed for want
+    /// of it.
     pub(super) async fn wait_for_room(&mut self, observed: &ObservedPod) -> Option<Next> {
         let shared = Rc::clone(&self.shared);
         let admission = &shared.deps.admission;
@@ -33,11 +35,16 @@ impl<R: Runtime> Worker<R> {
         shared.wake(news);
         let rejection = verdict.err()?;
         let status = self.status(observed, &PodPlan::default());
-        let mut status = rejected_status(status, !observed.containers.is_empty(), &rejection);
+        let waits = may_wait(&self.pod, &rejection);
+        let mut status = rejected_status(status, !observed.containers.is_empty(), &rejection, waits);
         let last = shared.deps.statuses.last(&self.uid);
         status.start_time = last.and_then(|last| last.start_time).or(status.start_time);
         shared.deps.statuses.set(&self.pod, status);
-        Some(Next::OnLetter)
+        if waits {
+            return Some(Next::OnLetter);
+        }
+        self.on_event(PodWorkerEvent::PodTerminal).await;
+        Some(Next::Now)
     }
 
     /// Tells how a resize goes, once per step.

@@ -253,14 +253,17 @@ fn those_that_wait_are_ordered_by_priority_and_then_by_first_sight() {
 }
 
 #[test]
-fn a_rejected_pod_is_pending_and_says_why() {
+fn a_rejected_pod_says_why_and_waits_or_has_failed() {
     let status: PodStatus =
         decode(json!({"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}],
         "containerStatuses": [{"name": "c", "containerID": "fake://1"}]}))
         .unwrap()
         .object;
     assert!(held_a_place(&status) && !is_rejected(&status));
-    let rejected = rejected_status(status, false, &Rejection::new("OutOfcpu", "no cpu"));
+    let failed = rejected_status(status.clone(), false, &Rejection::new("AppArmor", "none"), false);
+    assert_eq!((failed.phase.as_str(), failed.reason.as_str()), ("Failed", "AppArmor"));
+    assert!(is_rejected(&failed) && !has_only_waited(&failed), "{failed:?}");
+    let rejected = rejected_status(status, false, &Rejection::new("OutOfcpu", "no cpu"), true);
     assert!(is_rejected(&rejected) && !held_a_place(&rejected));
     assert_eq!((rejected.phase.as_str(), rejected.reason.as_str()), ("Pending", "OutOfcpu"));
     assert_eq!(rejected.message, "Pod was rejected: no cpu");
@@ -301,4 +304,46 @@ fn a_node_that_is_short_of_something_takes_what_is_critical_and_of_memory_what_a
         (why.reason.as_str(), why.message.as_str()),
         ("Evicted", "The node had condition: [MemoryPressure DiskPressure]. ")
     );
+}
+
+#[test]
+fn only_what_can_pass_is_waited_for() {
+    let of = |source: &str| {
+        let mut pod = asking(&json!({}));
+        pod.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), source.to_owned());
+        pod
+    };
+    // Reason; whether a pod of a file and one of the API wait.
+    let cases = [
+        ("OutOfcpu", true, true),
+        ("OutOfacme.com/sensor", true, true),
+        ("NodePorts", true, true),
+        ("Evicted", true, true),
+        ("NodeShutdown", true, true),
+        ("PodFeatureUnsupported", true, false),
+        ("SupplementalGroupsPolicyNotSupported", true, false),
+        ("SysctlForbidden", false, false),
+        ("PodOSNotSupported", false, false),
+        ("PodOSSelectorNodeLabelDoesNotMatch", false, false),
+        ("NodeAffinity", false, false),
+        ("NodeName", false, false),
+        ("AppArmor", false, false),
+        ("DeviceNotAllowed", false, false),
+    ];
+    for (reason, of_file, of_api) in cases {
+        let waits = |source| may_wait(&of(source), &Rejection::new(reason, ""));
+        assert_eq!((waits("file"), waits("http"), waits("api")), (of_file, of_file, of_api), "{reason}");
+    }
+}
+
+#[test]
+fn a_static_pod_that_was_rejected_is_judged_by_each_process() {
+    let mut pod = asking(&json!({}));
+    let rejected = rejected_status(PodStatus::pending(), false, &Rejection::new("AppArmor", "none"), false);
+    let ended = PodStatus { phase: "Failed".to_owned(), ..PodStatus::default() };
+    for (source, again) in [("file", true), ("http", true), ("api", false)] {
+        pod.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), source.to_owned());
+        assert_eq!(is_judged_again(&pod, &rejected), again, "{source}");
+        assert!(!is_judged_again(&pod, &ended), "{source}: it has run");
+    }
 }

@@ -195,3 +195,24 @@ proptest! {
         }
     }
 }
+
+/// A card whose megabytes are devices, and a plugin that prefers all of them, twice: without sets this takes minutes.
+#[test]
+fn many_devices_and_a_long_preference_are_settled_at_once() {
+    let ids: Vec<String> = (0..60_000).map(|number| format!("d{number:05}")).collect();
+    let count = 30_000;
+    let need = Need { container: "m".into(), resource: R.into(), count, reusable: BTreeSet::new() };
+    let choice = Choice { taken: ids[..10].to_vec(), available: ids.clone() };
+    let preferred: Vec<String> = ids.iter().rev().chain(&ids).cloned().collect();
+    let began = std::time::Instant::now();
+    let settled = settle(&choice, &need, &preferred);
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!((settled.len(), settled[10].as_str()), (count, "d59999"));
+    assert_eq!(settled.iter().collect::<BTreeSet<_>>().len(), count, "each once");
+}
+
+#[test]
+fn bytes_are_printed_as_go_prints_them() {
+    assert_eq!(numbers(&[]), "");
+    assert_eq!(numbers(&[0, 7, 255]), "0 7 255");
+}

@@ -9,7 +9,7 @@ use super::{Observations, Signal, Threshold};
 use crate::api::pod::{Container, Pod};
 use crate::api::quantity::Quantity;
 use crate::reconcile::containers::all_containers;
-use crate::reconcile::resources::{SYSTEM_CRITICAL_PRIORITY, is_critical, pod_requests, priority};
+use crate::reconcile::resources::{is_critical, pod_requests, priority};
 use crate::reconcile::status::is_terminal;
 
 /// Upstream's `immediateEvictionGracePeriodSeconds`.
@@ -89,17 +89,10 @@ fn used(usage: &PodUse, signal: Signal, disks: Disks) -> Option<u64> {
     }
 }
 
-/// A pod that must stay: static, or of system priority, be it by the name of its class, for nobody else turns that into a number
-/// here.
-#[must_use]
-pub fn must_stay(pod: &Pod) -> bool {
-    is_critical(pod) || priority(pod) >= SYSTEM_CRITICAL_PRIORITY
-}
-
 /// The pod holds something that can be reclaimed.
 #[must_use]
 pub fn is_candidate(pod: &Pod) -> bool {
-    !must_stay(pod) && !is_terminal(&pod.status) && pod.metadata.deletion_timestamp.is_none()
+    !is_critical(pod) && !is_terminal(&pod.status) && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Those that may go, the first to go first: who uses more than he asked for, the less important, who uses most beyond what he

@@ -2,7 +2,9 @@
 //!
 //! Owns the order of initialisation. Must not know back-off or how a start is carried out.
 
+use super::resize::annotation;
 use crate::api::pod::{Container, Pod};
+use crate::labels::CONTAINER_RESOURCES;
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::reconcile::containers::{container_hash, is_sidecar};
 use crate::reconcile::plan::StopContainer;
@@ -174,6 +176,12 @@ fn why_stop<'a>(
 /// A container without a hash was made by somebody who writes none: leave it alone.
 pub(super) fn definition_changed(container: &Container, record: &ObservedContainer) -> bool {
     !record.hash.is_empty() && record.hash != container_hash(container)
+}
+
+/// The container was made of another image or with other resources than it has now.
+pub(super) fn made_of_other(container: &Container, record: &ObservedContainer) -> bool {
+    let made_with = record.annotations.get(CONTAINER_RESOURCES);
+    definition_changed(container, record) || made_with.is_some_and(|made| *made != annotation(container))
 }
 
 pub(super) fn unknown_state(name: &str) -> String {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::init::{Stop, definition_changed, failed_for_good, plan_init, unknown_state};
+use super::init::{Stop, definition_changed, failed_for_good, made_of_other, plan_init, unknown_state};
 use super::resize;
 use super::restart_all::{records_to_remove, triggers};
 use super::{Action, Blocked, PlanContext, PodPlan, StartContainer, StopContainer};
@@ -15,7 +15,7 @@ use crate::reconcile::containers::{all_containers, init_kind};
 use crate::reconcile::plan::ContainerKind;
 use crate::reconcile::probe::{failed_probe, runs_again_after_kill};
 use crate::reconcile::restart::{
-    BackOffDecision, FORGET_AFTER, back_off, may_restart_all, restarts_after, restarts_after_kill,
+    BackOff, BackOffDecision, FORGET_AFTER, back_off, may_restart_all, restarts_after, restarts_after_kill,
 };
 use crate::reconcile::termination::{compute_termination, stop_all_containers};
 use crate::types::{ContainerId, ContainerName, Timestamp, go_duration};
@@ -127,8 +127,8 @@ impl<'a> Planner<'a> {
         let waits: Vec<_> = triggers(self.pod, self.observed)
             .map(|(container, record)| {
                 let name = ContainerName::from(container.name.as_str());
-                let stored = self.context.back_off.get(&name).copied();
-                (name, back_off(stored, record.finished_at, self.context.now, self.context.limits))
+                let entry = self.back_off_of(container, Some(record));
+                (name, back_off(entry, record.finished_at, self.context.now, self.context.limits))
             })
             .collect();
         if waits.iter().all(|(_, decision)| matches!(decision, BackOffDecision::Wait { .. })) {
@@ -296,9 +296,10 @@ impl<'a> Planner<'a> {
         let fresh_run = kind == ContainerKind::Init && newest.is_some() && elsewhere;
         let permitted = newest.is_some() && counted == next && stored.is_some();
         let ended_at = if killed { Some(self.context.now) } else { self.ended_at(container, next > counted) };
+        let in_force = if permitted { stored } else { self.back_off_of(container, newest) };
         let entry = match ended_at.filter(|_| !fresh_run && !permitted) {
-            None => stored,
-            Some(ended_at) => match back_off(stored, ended_at, self.context.now, self.context.limits) {
+            None => in_force,
+            Some(ended_at) => match back_off(in_force, ended_at, self.context.now, self.context.limits) {
                 BackOffDecision::Start(entry) => Some(entry),
                 BackOffDecision::Wait { delay, remaining } => {
                     self.wait(name, delay, remaining);
@@ -309,6 +310,15 @@ impl<'a> Planner<'a> {
         let attempt = next.max(counted);
         let start = StartContainer { name, kind, attempt, back_off: entry };
         self.plan.actions.push(Action::StartContainer(start));
+    }
+
+    /// The crash-loop entry that counts for the next run. One of another image or other resources counts for nothing: upstream's
+    /// key has both in it.
+    fn back_off_of(&self, container: &Container, newest: Option<&ObservedContainer>) -> Option<BackOff> {
+        if newest.is_some_and(|record| made_of_other(container, record)) {
+            return None;
+        }
+        self.context.back_off.get(&ContainerName::from(container.name.as_str())).copied()
     }
 
     /// When the last run ended that counts for the crash loop. `vanished` says that a run has left no record: if the container

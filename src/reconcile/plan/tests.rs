@@ -196,6 +196,47 @@ fn a_crash_loop_waits_and_says_how_long() {
 }
 
 #[test]
+fn a_corrected_container_leaves_the_crash_loop_of_the_old_one() {
+    let mut context = context();
+    let entry = BackOff { delay: Duration::from_secs(300), updated: Timestamp::from_secs(NOW - 20) };
+    context.back_off.insert("a".into(), entry);
+    context.restart_counts.insert("a".into(), 6);
+    // Another image, between two runs and during one.
+    let first = "start Regular container a, attempt 7, next back-off 10s";
+    check_in(&context, json!({}), "s0 a#6:exited:changed b:running", &[first]);
+    check_in(
+        &context,
+        json!({"restartPolicy": "OnFailure"}),
+        "s0 a#5:exited:1 b:running a#6:running:changed",
+        &["stop within 30s: a (a-6: Container a definition changed, will be restarted)", first],
+    );
+    // The start was decided on, and failed for want of the image: its entry is its own.
+    context.restart_counts.insert("a".into(), 7);
+    let entry = BackOff { delay: Duration::from_secs(10), updated: Timestamp::from_secs(NOW - 20) };
+    context.back_off.insert("a".into(), entry);
+    check_in(&context, json!({}), "s0 a#6:exited:changed b:running", &[first]);
+}
+
+#[test]
+fn other_resources_end_a_crash_loop_and_the_same_do_not() {
+    let mut context = context();
+    let entry = BackOff { delay: Duration::from_secs(300), updated: Timestamp::from_secs(NOW - 20) };
+    context.back_off.insert("a".into(), entry);
+    let with_limit = |memory: &str| {
+        pod(
+            json!({"containers": [{"name": "a", "image": "ia", "resources": {"limits": {"memory": memory}}}]}),
+        )
+    };
+    let (small, large) = (with_limit("64Mi"), with_limit("128Mi"));
+    let mut observed = seen(&small, "s0 a#6:exited:137");
+    let made_with = resize::annotation(&small.spec.containers[0]);
+    observed.containers[0].annotations.insert(crate::labels::CONTAINER_RESOURCES.to_owned(), made_with);
+    let plan = |pod: &Pod| compute_pod_plan(pod, &observed, &context);
+    assert!(plan(&small).actions.is_empty() && plan(&small).blocked.len() == 1);
+    assert_eq!(plan(&large).to_string(), "start Regular container a, attempt 7, next back-off 10s\n");
+}
+
+#[test]
 fn restart_counts_of_the_store_are_a_floor_and_a_start_that_is_tried_again_keeps_its_count() {
     let mut context = context();
     context.restart_counts.insert("a".into(), 1);

@@ -158,3 +158,28 @@ fn cgroup_names_follow_the_driver() {
     layout.per_qos = false;
     assert_eq!(pod_cgroup_parent(&uid, QosClass::BestEffort, &layout), "/");
 }
+
+#[test]
+fn a_critical_pod_gets_no_swap_however_it_says_that_it_is() {
+    let node = NodeCapacity {
+        memory_bytes: 1 << 30,
+        swap_bytes: 1 << 30,
+        cgroup_v2: true,
+        swap_accounting: true,
+        ..Default::default()
+    };
+    let flags = ResourceFlags { limited_swap: true, ..ResourceFlags::default() };
+    let swap = |more: Value, source: &str| {
+        let mut spec =
+            json!({"containers": [container(json!({"memory": "256Mi"}), json!({"memory": "512Mi"}))]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut pod = pod(spec);
+        pod.metadata.annotations.insert("kubernetes.io/config.source".to_owned(), source.to_owned());
+        let resources = container_resources(&pod, &pod.spec.containers[0], &node, &flags);
+        resources.memory_swap_limit_bytes - resources.memory_limit_bytes
+    };
+    assert_eq!(swap(json!({}), "api"), 256 << 20);
+    assert_eq!(swap(json!({}), "file"), 0);
+    assert_eq!(swap(json!({"priority": 2_000_000_000}), "api"), 0);
+    assert_eq!(swap(json!({"priorityClassName": "system-cluster-critical"}), "api"), 0);
+}

@@ -485,3 +485,30 @@ fn a_container_begins_to_wait_for_its_next_run_once() {
         Case { blocked: vec![blocked("a")], ..Case::default() }.status(json!({}), "a:running b:running");
     assert_eq!(names(&killed, None), Vec::<String>::new());
 }
+
+#[test]
+fn clients_see_the_end_of_a_pod_when_nothing_of_it_runs() {
+    let status = |init: serde_json::Value, regular: serde_json::Value| -> PodStatus {
+        let raw = json!({"phase": "Failed", "reason": "DeadlineExceeded", "message": "m",
+            "conditions": [{"type": "Ready", "status": "False"}, {"type": "DisruptionTarget", "status": "True"}],
+            "initContainerStatuses": init, "containerStatuses": regular});
+        decode(raw).unwrap().object
+    };
+    let (running, ended) = (json!({"running": {}}), json!({"terminated": {"exitCode": 1}}));
+    let container = |state: &serde_json::Value| json!([{"name": "c", "state": state}]);
+    let waiting = json!({"waiting": {"reason": "PodInitializing"}});
+    let cases = [
+        (json!([]), container(&running), "Running", "", 1),
+        (container(&running), container(&waiting), "Pending", "", 1),
+        (container(&running), container(&ended), "Running", "", 1),
+        (json!([]), container(&ended), "Failed", "DeadlineExceeded", 2),
+        (json!([]), json!([]), "Failed", "DeadlineExceeded", 2),
+    ];
+    for (init, regular, phase, reason, conditions) in cases {
+        let case = format!("{init} {regular}");
+        let mut shown = status(init, regular);
+        hold_back_end(&mut shown);
+        let found = (shown.phase.as_str(), shown.reason.as_str(), shown.conditions.len());
+        assert_eq!(found, (phase, reason, conditions), "{case}");
+    }
+}

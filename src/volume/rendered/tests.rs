@@ -88,7 +88,11 @@ fn secrets_and_what_may_hold_them_never_reach_the_disk() {
         for (name, volume) in &mounted {
             let mounts = points.iter().filter(|point| Path::new(point) == volume.host_path).count();
             assert_eq!(mounts, usize::from(name != "c"), "{name}");
-            assert_eq!(fs::metadata(&volume.host_path).unwrap().mode() & 0o7777, 0o777, "{name}");
+            assert_eq!(
+                fs::metadata(&volume.host_path).unwrap().mode() & 0o7777,
+                if name == "c" { 0o777 } else { 0o1777 },
+                "{name}"
+            );
             assert!(volume.read_only && volume.selinux_relabel, "{name}");
         }
         fixture.volumes.tear_down(&pod.metadata.uid).await.unwrap();
@@ -192,7 +196,7 @@ fn optional_objects_and_the_pods_group() {
         for path in ["", "token"] {
             assert_eq!(fs::metadata(mounted["s"].host_path.join(path)).unwrap().gid(), 1234, "{path:?}");
         }
-        assert_eq!(fs::metadata(&mounted["s"].host_path).unwrap().mode() & 0o7777, 0o2777);
+        assert_eq!(fs::metadata(&mounted["s"].host_path).unwrap().mode() & 0o7777, 0o3777);
         fixture.set_config(&[("k", "late")]);
         fixture.volumes.refresh(&pod).await.unwrap();
         assert_eq!(fs::read_to_string(mounted["none"].host_path.join("k")).unwrap(), "late");

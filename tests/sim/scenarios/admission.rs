@@ -110,3 +110,38 @@ fn a_pod_is_not_active_while_it_waits_for_room() {
         assert_eq!((over.phase.as_str(), over.reason.as_str()), ("Failed", "DeadlineExceeded"));
     });
 }
+
+/// A pod that wants another node than this one is, for a reason that a process does not get over.
+fn elsewhere(name: &str, source: PodSource) -> edge_agent::source::SourcePod {
+    let mut pod = Manifest::new(name, "Always", Act::Forever).parse(source);
+    Rc::make_mut(&mut pod.pod).spec.node_selector.insert("zone".to_owned(), "7".to_owned());
+    pod
+}
+
+#[test]
+fn a_rejection_that_cannot_pass_fails_the_pod_and_a_static_one_is_judged_again() {
+    simulate(async {
+        let mut node = Node::new(1, &[PodSource::File, PodSource::Api]);
+        script_images(&node.fake);
+        node.start().await;
+        let (of_file, of_api) = (elsewhere("file", PodSource::File), elsewhere("api", PodSource::Api));
+        node.want(PodSource::File, std::slice::from_ref(&of_file));
+        node.want(PodSource::Api, std::slice::from_ref(&of_api));
+        node.wait(10 * SECOND).await;
+        for pod in [&of_file, &of_api] {
+            let failed = status(&node, pod);
+            assert_eq!((failed.phase.as_str(), failed.reason.as_str()), ("Failed", "NodeAffinity"));
+            assert!(failed.message.starts_with("Pod was rejected: "), "{failed:?}");
+            assert!(failed.start_time.is_some() && failed.container_statuses.is_empty(), "{failed:?}");
+        }
+        node.stop().await;
+        node.facts.labels.insert("zone".to_owned(), "7".to_owned());
+        node.start().await;
+        node.want(PodSource::File, std::slice::from_ref(&of_file));
+        node.want(PodSource::Api, std::slice::from_ref(&of_api));
+        node.wait(MINUTE).await;
+        assert_eq!((running(&node, "file").len(), running(&node, "api").len()), (1, 0));
+        assert_eq!(status(&node, &of_file).phase, "Running");
+        assert_eq!(status(&node, &of_api).phase, "Failed", "whoever made it knows, and makes another");
+    });
+}

@@ -118,6 +118,54 @@ fn a_restart_of_the_agent_neither_unreadies_a_pod_nor_repeats_its_startup_probe(
 }
 
 #[test]
+fn readiness_is_shown_and_liveness_is_quiet_while_a_pod_ends() {
+    simulate(async {
+        let mut node = node().await;
+        let mut web = probed(&["readiness", "liveness"]);
+        Rc::make_mut(&mut web.pod).spec.containers[0].image = Act::Stubborn.image();
+        node.want(PodSource::File, std::slice::from_ref(&web));
+        node.wait(MINUTE).await;
+        assert!(shown(&node, &web).ready);
+        script(&node, "readiness", 1);
+        script(&node, "liveness", 1);
+        node.want(PodSource::File, &[]);
+        node.wait(20 * SECOND).await;
+        let ready = |node: &Node| {
+            let condition = status(node, &web).conditions.into_iter().find(|one| one.type_ == "Ready");
+            condition.expect("the condition").status
+        };
+        assert_eq!(running(&node, "web").len(), 1, "its grace is thirty seconds");
+        assert_eq!((shown(&node, &web).ready, ready(&node).as_str()), (false, "False"));
+        script(&node, "readiness", 0);
+        node.wait(6 * SECOND).await;
+        assert_eq!((shown(&node, &web).ready, ready(&node).as_str()), (true, "True"));
+        let told = told(&node);
+        assert!(!told.iter().any(|message| message.starts_with("Liveness")), "{told:?}");
+    });
+}
+
+#[test]
+fn readiness_is_shown_while_another_container_takes_its_time_to_start() {
+    simulate(async {
+        let mut node = node().await;
+        let mut web = probed(&["readiness"]);
+        let spec = &mut Rc::make_mut(&mut web.pod).spec;
+        let mut slow = spec.containers[0].clone();
+        (slow.name, slow.image, slow.readiness_probe) = ("slow".to_owned(), Act::Slow.image(), None);
+        node.want(PodSource::File, &[web.clone()]);
+        node.wait(20 * SECOND).await;
+        assert!(shown(&node, &web).ready);
+        Rc::make_mut(&mut web.pod).spec.containers.push(slow);
+        node.want(PodSource::File, &[web.clone()]);
+        script(&node, "readiness", 1);
+        node.wait(25 * SECOND).await;
+        let [first, second] = &status(&node, &web).container_statuses[..] else { panic!("two containers") };
+        assert!(second.state.running.is_none(), "its image takes forty seconds: {second:?}");
+        assert!(first.state.running.is_some() && !first.ready, "{first:?}");
+    });
+}
+
+#[test]
 fn probes_end_with_their_pod() {
     simulate(async {
         let mut node = node().await;
