@@ -30,6 +30,7 @@ pub mod projection;
 pub mod resources;
 pub mod restart;
 pub mod rollback;
+pub mod scheduling;
 pub mod security;
 pub mod static_pod;
 pub mod status;
