@@ -11,6 +11,7 @@ pub mod managed_fields;
 pub mod object;
 pub mod pod;
 pub mod quantity;
+pub mod schema;
 
 /// Declares wire structs: camelCase names, every field optional on reading, and absent on writing while it holds its
 /// default. That is how Go's `omitempty` behaves, and it keeps stored and printed objects free of noise.

@@ -22,7 +22,6 @@ mod protobuf;
 mod read;
 pub mod resource;
 mod review;
-pub mod schema;
 pub mod selector;
 pub mod shape;
 pub mod status;

@@ -31,6 +31,7 @@ pub mod pull_records;
 pub mod resources;
 pub mod restart;
 pub mod rollback;
+pub mod scheduling;
 pub mod security;
 pub mod static_pod;
 pub mod status;

@@ -19,5 +19,6 @@ mod security;
 mod serving;
 mod shutdown;
 mod sources;
+mod typed;
 mod upgrade;
 mod views;

@@ -99,6 +99,9 @@ pub(super) async fn open_store(
     for row in &loaded.unreadable {
         log::error!(table = row.table, key = row.key, err = row.message; "Skipped a row of the store that cannot be read");
     }
+    for row in &loaded.dropped {
+        log::warn!(table = row.table, pod = row.key, err = row.message; "A pod in the store has a field of the wrong type and is kept without it");
+    }
     Ok((store, loaded))
 }
 

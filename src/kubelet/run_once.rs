@@ -12,6 +12,7 @@ use crate::kubelet::report::View;
 
 use crate::pod_worker::has_left;
 use crate::reconcile::admission::is_rejected;
+use crate::reconcile::scheduling::is_gated;
 use crate::reconcile::status::is_terminal;
 use crate::status::StatusManager;
 use crate::types::PodUid;
@@ -166,6 +167,9 @@ fn judge(pod: &Pod) -> Verdict {
             return Verdict::Rejected(format!("{}: {}", status.reason, status.message));
         }
         "Failed" => return Verdict::Failed(why_failed(pod)),
+        _ if is_gated(&pod.spec) => {
+            return Verdict::Failed("it has schedulingGates; take them out of the manifest".to_owned());
+        }
         _ => {}
     }
     let names = pod.spec.containers.iter().map(|container| container.name.as_str());

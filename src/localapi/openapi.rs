@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::gnostic;
 use super::resource::{RESOURCES, Resource, Verb, group_version, groups};
-use super::schema::{self, Field, Schema, Type, inner};
+use crate::api::schema::{self, Field, Schema, Type, inner};
 
 /// A piece is sent when it has grown to this many bytes.
 const PIECE: usize = 16 * 1024;

@@ -4,6 +4,7 @@
 
 use super::age;
 use crate::api::pod::{ContainerState, ContainerStatus, Pod};
+use crate::reconcile::scheduling::gated_reason;
 use crate::types::Timestamp;
 
 /// What a row shows of a pod besides its name.
@@ -65,6 +66,9 @@ pub fn columns(pod: &Pod, now: Timestamp) -> PodColumns {
     let mut ready = init.ready_sidecars;
     let mut restarts = init.all;
     let mut status = first_of(&[&pod.status.reason, &pod.status.phase, "Pending"]);
+    if let Some(gated) = gated_reason(&pod.status) {
+        gated.clone_into(&mut status);
+    }
     let initialized = condition_is_true(pod, "Initialized");
     if let Some(holding) = &init.holding {
         status.clone_from(holding);

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::access::{self, Attributes};
 use super::path::Wanted;
 use super::status::{self, Failure};
-use super::{incoming, protobuf, text};
+use super::{incoming, protobuf, text, write};
+use crate::api::schema::Schema;
 use crate::server::body::{self, Body};
 use crate::server::guest::Visit;
 
@@ -35,7 +36,9 @@ pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Bod
     if !review.is_object() {
         return Err(status::bad_request("the body is no object"));
     }
-    review["apiVersion"] = json!(wanted.resource.api_version());
+    let api_version = wanted.resource.api_version();
+    write::is_of(&Schema::load(), &api_version, wanted.resource.kind, &review)?;
+    review["apiVersion"] = json!(api_version);
     review["kind"] = json!(wanted.resource.kind);
     review["metadata"] = json!({"creationTimestamp": null});
     review["status"] = match wanted.resource.plural {

@@ -22,8 +22,9 @@ use super::patch::managed::Writer;
 use super::patch::schema::Shape;
 use super::path::Wanted;
 use super::resource::{Store, Verb};
-use super::schema::Schema;
 use super::status::{self, Cause, Failure};
+use crate::api::schema::Schema;
+use crate::api::schema::check::{Findings, check};
 use crate::pod_config::PodConfig;
 use crate::pod_config::edit::{ApiChange, EditError};
 use crate::reconcile::validation::{FieldError, FieldErrorKind};
@@ -54,13 +55,15 @@ pub(super) struct Task {
     api: Rc<LocalApi>,
     wanted: Wanted,
     content: Content,
+    /// Paths of members that appear twice in one object of the body.
+    duplicates: Vec<String>,
     /// `fieldManager`, or the client's name.
     manager: String,
     now: Timestamp,
     /// For an object that is new.
     uid: String,
     dry_run: bool,
-    /// How its kind is merged, once somebody asks.
+    /// What its kind consists of, once it is needed.
     schema: OnceCell<Schema>,
 }
 
@@ -81,7 +84,7 @@ pub async fn change(
         manager => manager.to_owned(),
     };
     check_options(wanted)?;
-    let content = body::read(wanted, request).await?;
+    let (content, duplicates) = body::read(wanted, request).await?;
     let uid = node::random_uid().map_err(|error| status::internal(&error.to_string()))?;
     let (verb, resource) = (wanted.verb, wanted.resource);
     let part = wanted.subresource.map_or("", |part| part.name);
@@ -90,6 +93,7 @@ pub async fn change(
         dry_run: !wanted.options.dry_run.is_empty() || content.is_dry_run(),
         wanted: wanted.clone(),
         content,
+        duplicates,
         manager,
         now: api.clock.now(),
         uid,
@@ -179,6 +183,21 @@ fn options_failure(kind: &str, cause: Cause) -> Failure {
     Failure::new(422, "Invalid", message).about("meta.k8s.io", kind, "").because(&[cause])
 }
 
+/// What came is an object of this kind.
+///
+/// # Errors
+/// The first value that does not fit.
+pub(super) fn is_of(schema: &Schema, api_version: &str, kind: &str, value: &Value) -> Result<(), Failure> {
+    let findings = schema.of_kind(api_version, kind).map(|of| check(schema, of, &mut value.clone()));
+    match findings.unwrap_or_default().misfits.first() {
+        None => Ok(()),
+        Some(misfit) => Err(status::bad_request(format!(
+            "{kind} in version {api_version:?} cannot be handled as a {kind}: {}",
+            misfit.as_json_error()
+        ))),
+    }
+}
+
 /// Field errors as causes.
 fn causes(errors: &[FieldError]) -> Vec<Cause> {
     errors
@@ -214,9 +233,19 @@ impl Task {
         self.wanted.resource.store
     }
 
+    fn types(&self) -> &Schema {
+        self.schema.get_or_init(Schema::load)
+    }
+
     fn shape(&self) -> Shape<'_> {
-        let schema = self.schema.get_or_init(Schema::load);
-        Shape::of_kind(schema, self.wanted.resource.kind)
+        Shape::of_kind(self.types(), self.wanted.resource.kind)
+    }
+
+    /// Takes out of an object what its type does not have or cannot hold.
+    fn check(&self, value: &mut Value) -> Findings {
+        let (schema, resource) = (self.types(), self.wanted.resource);
+        let of = schema.of_kind(&resource.api_version(), resource.kind);
+        of.map(|of| check(schema, of, value)).unwrap_or_default()
     }
 
     fn writer(&self) -> Writer<'_> {

@@ -19,6 +19,7 @@ use crate::reconcile::eviction::rank::{
     Disks, IMMEDIATELY, PodUse, grace_seconds, is_candidate, message, rank,
 };
 use crate::reconcile::eviction::{Pressure, Signal, Threshold};
+use crate::reconcile::scheduling::is_gated;
 use crate::types::PodUid;
 
 static EVICTIONS: Family = Family::counter(
@@ -78,7 +79,7 @@ impl NodeKeeper {
     /// Pods that may go and hold something.
     fn candidates(&self) -> Vec<Pod> {
         let mut pods = self.parts.statuses.everybody();
-        pods.retain(|pod| is_candidate(pod) && !is_rejected(&pod.status));
+        pods.retain(|pod| is_candidate(pod) && !is_rejected(&pod.status) && !is_gated(&pod.spec));
         pods
     }
 

@@ -4,12 +4,17 @@
 //!
 //! Owns these rules and their words. Must not know requests, nor what is wanted already.
 
+use serde_json::{Map, Value};
+
 use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements, Toleration};
 use crate::reconcile::defaults::default_pod;
 use crate::reconcile::merge::{LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::reconcile::plan::resize::infeasible;
+use crate::reconcile::scheduling::{gated_status, is_gated, place};
 use crate::reconcile::static_pod::{CONFIG_HASH_ANNOTATION, refused_reference};
-use crate::reconcile::validation::{FieldError, FieldErrorKind, validate_ephemeral, validate_pod};
+use crate::reconcile::validation::{
+    FieldError, FieldErrorKind, validate_ephemeral, validate_placement, validate_pod,
+};
 use crate::types::{PodSource, PodUid, Timestamp};
 
 /// What may change of a pod over one path.
@@ -64,6 +69,7 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
         let detail = format!("this API has one node, {node_name:?}; leave the field out");
         errors.push(invalid("spec.nodeName", format!("{:?}", pod.spec.node_name), &detail));
     }
+    errors.extend(validate_placement(&pod));
     errors.extend(validate_pod(&pod));
     if let Some(kind) = refused_reference(&pod) {
         errors.push(forbidden("spec", format!("pods of this node may not reference {kind}")));
@@ -71,8 +77,8 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
     if !errors.is_empty() {
         return Err(errors);
     }
-    node_name.clone_into(&mut pod.spec.node_name);
-    pod.status = PodStatus::pending();
+    place(&mut pod.spec, node_name);
+    pod.status = if is_gated(&pod.spec) { gated_status(&pod, None, now) } else { PodStatus::pending() };
     mark_first_seen(&mut pod, PodSource::Api, now);
     Ok(pod)
 }
@@ -134,6 +140,23 @@ fn containers_mut(spec: &mut PodSpec) -> impl Iterator<Item = &mut Container> {
     spec.init_containers.iter_mut().chain(&mut spec.containers)
 }
 
+const NODE_AFFINITY: &str = "nodeAffinity";
+
+fn required_nodes(spec: &PodSpec) -> Option<&Value> {
+    spec.affinity.as_ref()?.get(NODE_AFFINITY)?.get("requiredDuringSchedulingIgnoredDuringExecution")
+}
+
+/// The affinity with another part for nodes; an empty one is none.
+fn with_nodes(affinity: Option<Value>, nodes: Option<Value>) -> Option<Value> {
+    let mut parts = match affinity {
+        Some(Value::Object(parts)) => parts,
+        _ => Map::new(),
+    };
+    parts.remove(NODE_AFFINITY);
+    parts.extend(nodes.map(|nodes| (NODE_AFFINITY.to_owned(), nodes)));
+    (!parts.is_empty()).then_some(Value::Object(parts))
+}
+
 fn changes_of_itself(old: &PodSpec, new: &PodSpec) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (field, old, new) in [
@@ -163,7 +186,25 @@ fn changes_of_itself(old: &PodSpec, new: &PodSpec) -> Vec<FieldError> {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         errors.push(forbidden("spec.tolerations", detail));
     }
+    for gate in new.scheduling_gates.iter().filter(|gate| !old.scheduling_gates.contains(gate)) {
+        let name = gate.get("name").and_then(Value::as_str).unwrap_or_default();
+        let detail = format!("only deletion is allowed, but found new scheduling gate {name:?}");
+        errors.push(forbidden("spec.schedulingGates", detail));
+    }
     let mut rest = new.clone();
+    rest.scheduling_gates.clone_from(&old.scheduling_gates);
+    if is_gated(old) {
+        let kept = old.node_selector.iter().all(|(name, value)| new.node_selector.get(name) == Some(value));
+        if !kept {
+            let detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+            errors.push(invalid("spec.nodeSelector", format!("{:?}", new.node_selector), detail));
+        }
+        rest.node_selector.clone_from(&old.node_selector);
+        if required_nodes(old).is_none() {
+            let before = old.affinity.as_ref().and_then(|affinity| affinity.get(NODE_AFFINITY)).cloned();
+            rest.affinity = with_nodes(rest.affinity, before);
+        }
+    }
     rest.active_deadline_seconds = old.active_deadline_seconds;
     rest.tolerations.clone_from(&old.tolerations);
     if old.termination_grace_period_seconds.is_some_and(|grace| grace < 0)
@@ -232,7 +273,7 @@ fn changes_of_guests(old: &Pod, new: &Pod) -> Vec<FieldError> {
 mod tests {
     use super::*;
     use crate::api::decode::decode;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn pod(spec: &Value) -> Pod {
         decode(json!({"metadata": {"name": "p", "namespace": "default"}, "spec": spec})).unwrap().object
@@ -331,6 +372,46 @@ mod tests {
             new.metadata.labels.insert("x y".to_owned(), String::new());
         });
         assert!(words[0].starts_with("metadata.labels: Invalid value: \"x y\""), "{words:?}");
+    }
+
+    #[test]
+    fn gates_are_only_taken_away_and_then_the_pod_is_placed() {
+        let mut spec = plain();
+        spec["schedulingGates"] = json!([{"name": "a"}, {"name": "b"}]);
+        spec["nodeSelector"] = json!({"x": "1"});
+        let old = made(&spec);
+        assert_eq!(
+            (old.spec.node_name.as_str(), old.status.conditions[0].reason.as_str()),
+            ("", "SchedulingGated")
+        );
+        let mut new = old.clone();
+        new.spec.scheduling_gates.remove(0);
+        new.spec.node_selector.insert("y".to_owned(), "2".to_owned());
+        new.spec.affinity = Some(json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "y", "operator": "Exists"}]}]}}}));
+        let fewer = update(&old, new, Part::Itself).unwrap();
+        assert_eq!(fewer.spec.scheduling_gates, [json!({"name": "b"})]);
+        let words = refused(&fewer, Part::Itself, |new| new.spec.scheduling_gates.push(json!({"name": "c"})));
+        assert_eq!(
+            words,
+            [
+                "spec.schedulingGates: Forbidden: only deletion is allowed, but found new scheduling gate \"c\""
+            ]
+        );
+        let words = refused(&fewer, Part::Itself, |new| new.spec.node_selector.clear());
+        assert!(words[0].starts_with("spec.nodeSelector: Invalid value: "), "{words:?}");
+        let words = refused(&fewer, Part::Itself, |new| new.spec.affinity = None);
+        assert_eq!(words, [format!("spec: Forbidden: {ONLY_THESE}")]);
+        let mut free = fewer.clone();
+        free.spec.scheduling_gates.clear();
+        let mut free = update(&fewer, free, Part::Itself).unwrap();
+        place(&mut free.spec, "node");
+        assert_eq!((free.spec.node_name.as_str(), free.metadata.generation), ("node", 3));
+        let words = refused(&free, Part::Itself, |new| new.spec.node_selector.clear());
+        assert_eq!(words, [format!("spec: Forbidden: {ONLY_THESE}")]);
+        spec["nodeName"] = json!("node");
+        let errors = create(pod(&spec), "node", PodUid::from("u"), Timestamp::default()).unwrap_err();
+        assert!(errors[0].to_string().starts_with("spec.nodeName: Forbidden: "), "{errors:?}");
     }
 
     #[test]

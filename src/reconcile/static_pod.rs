@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::api::pod::{Pod, Toleration};
 use crate::reconcile::defaults::default_pod;
-use crate::reconcile::validation::{FieldError, validate_pod};
+use crate::reconcile::validation::{FieldError, validate_placement, validate_pod};
 use crate::types::PodUid;
 
 /// Annotation with the pod's content hash (its uid).
@@ -94,6 +94,7 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
     if pod.metadata.namespace.is_empty() {
         "default".clone_into(&mut pod.metadata.namespace);
     }
+    let misplaced = validate_placement(&pod);
     node_name.clone_into(&mut pod.spec.node_name);
     let hash = pod.metadata.uid.to_string();
     pod.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), hash);
@@ -101,7 +102,8 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
         tolerate_no_execute(&mut pod.spec.tolerations);
     }
     "Pending".clone_into(&mut pod.status.phase);
-    let errors = validate_pod(&pod);
+    let mut errors = misplaced;
+    errors.extend(validate_pod(&pod));
     if !errors.is_empty() {
         return Err(StaticPodError::Invalid(errors));
     }

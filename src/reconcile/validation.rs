@@ -10,12 +10,15 @@ pub mod names;
 mod object;
 mod probe;
 mod resources;
+mod scheduling;
 mod security;
 mod spec;
 mod volume;
 
 pub use field::{FieldError, FieldErrorKind};
 pub use object::{refused_change, validate_object};
+
+use serde_json::Value;
 
 use crate::api::pod::{ObjectMeta, Pod, ResourceRequirements, StringMap};
 use crate::reconcile::devices::annotation_problems;
@@ -35,6 +38,17 @@ pub fn validate_pod(pod: &Pod) -> Vec<FieldError> {
         errors.invalid(&annotations.key(key), &pod.metadata.annotations[key], why);
     }
     spec::validate(&pod.spec, &Path::Root("spec"), &mut errors);
+    errors.0
+}
+
+/// What is wrong with the node that a pod names as it was written: one that waits for its gates has none.
+#[must_use]
+pub fn validate_placement(pod: &Pod) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    if !pod.spec.scheduling_gates.is_empty() && !pod.spec.node_name.is_empty() {
+        let detail = "cannot be set until all schedulingGates have been cleared";
+        errors.forbidden(&Path::Root("spec").child("nodeName"), detail);
+    }
     errors.0
 }
 
@@ -108,10 +122,44 @@ fn metadata(metadata: &ObjectMeta, at: &Path<'_>, errors: &mut Errors) {
         errors.invalid(&at.child("uid"), metadata.uid.as_str(), detail);
     }
     labels(&metadata.labels, &at.child("labels"), errors);
+    owners(&metadata.owner_references, &at.child("ownerReferences"), errors);
     annotations(&metadata.annotations, &at.child("annotations"), errors);
     for (index, finalizer) in metadata.finalizers.iter().enumerate() {
         let finalizers = at.child("finalizers");
         errors.all(&finalizers.index(index), finalizer, names::qualified_name(finalizer));
+    }
+}
+
+fn owners(references: &[Value], at: &Path<'_>, errors: &mut Errors) {
+    let mut controller: Option<String> = None;
+    for (index, reference) in references.iter().enumerate() {
+        let at_one = at.index(index);
+        let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or_default();
+        let version = text("apiVersion");
+        for (field, value, what) in [
+            ("apiVersion", version.rsplit('/').next().unwrap_or_default(), "version"),
+            ("kind", text("kind"), "kind"),
+            ("name", text("name"), "name"),
+            ("uid", text("uid"), "uid"),
+        ] {
+            if value.is_empty() {
+                errors.invalid(&at_one.child(field), text(field), format!("{what} must not be empty"));
+            }
+        }
+        if version == "v1" && text("kind") == "Event" {
+            let detail = "/v1, Kind=Event is disallowed from being an owner";
+            errors.invalid_number(&at_one, reference, detail);
+        }
+        if reference.get("controller").and_then(Value::as_bool) == Some(true) {
+            let name = format!("{}/{}", text("kind"), text("name"));
+            if let Some(first) = &controller {
+                let detail = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
+                );
+                errors.invalid_number(at, Value::from(references), detail);
+            }
+            controller.get_or_insert(name);
+        }
     }
 }
 

@@ -8,13 +8,18 @@ mod json;
 mod static_pods;
 pub mod yaml;
 
+use std::cell::OnceCell;
+
 use serde_json::Value;
 
 use crate::api::decode::{DecodeError, decode};
 use crate::api::object::AnyObject;
 use crate::api::pod::Pod;
+use crate::api::schema::Schema;
+use crate::api::schema::check::check;
 use crate::objects::ObjectKind;
 
+pub use json::parse_one;
 pub use static_pods::{StaticPods, read_static_pods};
 pub use yaml::{YamlDocument, YamlError, yaml_documents, yaml_to_values};
 
@@ -94,12 +99,18 @@ struct Raw {
     value: Value,
 }
 
+/// The table of types, unpacked for the first object of a manifest and shared by all of them.
+#[derive(Default)]
+struct Types(OnceCell<Schema>);
+
 /// Reads a manifest. Never fails as a whole: what cannot be read is in `problems`.
 #[must_use]
 pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
     let mut manifest = Manifest::default();
-    let read = readable_text(bytes, origin)
-        .and_then(|text| if manifest.take_json(text)? { Ok(()) } else { manifest.take_yaml(text) });
+    let types = Types::default();
+    let read = readable_text(bytes, origin).and_then(|text| {
+        if manifest.take_json(&types, text)? { Ok(()) } else { manifest.take_yaml(&types, text) }
+    });
     if let Err(message) = read {
         manifest.problem(String::new(), None, message);
     }
@@ -138,7 +149,7 @@ fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
 }
 
 impl Manifest {
-    fn take_yaml(&mut self, text: &str) -> Result<(), String> {
+    fn take_yaml(&mut self, types: &Types, text: &str) -> Result<(), String> {
         let mut documents = yaml_documents(text).peekable();
         let Some(first) = documents.next() else {
             let message =
@@ -152,7 +163,7 @@ impl Manifest {
                 self.warning(place.clone(), None, message);
             }
             match document.value {
-                Ok(value) => self.take(Raw { place, value }),
+                Ok(value) => self.take(types, Raw { place, value }),
                 Err(error) => self.problem(place, None, error.to_string()),
             }
         }
@@ -161,14 +172,14 @@ impl Manifest {
 
     /// False when the text does not look like JSON. Flow style YAML begins with a brace, too: what only looks like JSON is
     /// read as YAML after all.
-    fn take_json(&mut self, text: &str) -> Result<bool, String> {
+    fn take_json(&mut self, types: &Types, text: &str) -> Result<bool, String> {
         if !text.trim_start().starts_with(['{', '[']) {
             return Ok(false);
         }
         let values = match json::parse(text) {
             Ok(values) => values,
             Err(error) => {
-                self.take_yaml(text)?;
+                self.take_yaml(types, text)?;
                 // Broken as both: most likely it was meant as JSON, whose parser knows better what is missing.
                 if let (true, Some(problem)) =
                     (self.pods.is_empty() && self.objects.is_empty(), self.problems.first_mut())
@@ -190,7 +201,7 @@ impl Manifest {
                 let message = format!("duplicate field {field:?}, the last one is used");
                 self.warning(place.clone(), None, message);
             }
-            self.take(Raw { place, value: parsed.value });
+            self.take(types, Raw { place, value: parsed.value });
         }
         Ok(true)
     }
@@ -208,18 +219,18 @@ impl Manifest {
     }
 
     /// Dispatches one document by its kind.
-    fn take(&mut self, raw: Raw) {
+    fn take(&mut self, types: &Types, raw: Raw) {
         let kind = match object_kind(&raw.value) {
             Ok(kind) => kind,
             Err(message) => return self.problem(raw.place, object_name(&raw.value), message),
         };
         match kind {
-            Kind::List => self.take_list(raw),
-            _ => self.take_object(raw, kind),
+            Kind::List => self.take_list(types, raw),
+            _ => self.take_object(types, raw, kind),
         }
     }
 
-    fn take_list(&mut self, mut raw: Raw) {
+    fn take_list(&mut self, types: &Types, mut raw: Raw) {
         let of_pods = raw.value.get("kind").and_then(Value::as_str) == Some("PodList");
         let items = match raw.value.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,
@@ -242,19 +253,37 @@ impl Manifest {
                         "a list inside a list is not supported; put its items into the outer one".to_owned(),
                     );
                 }
-                Ok(kind) => self.take_object(Raw { place, value }, kind),
+                Ok(kind) => self.take_object(types, Raw { place, value }, kind),
                 Err(message) => self.problem(place, object_name(&value), message),
             }
         }
     }
 
-    fn take_object(&mut self, raw: Raw, kind: Kind) {
+    fn take_object(&mut self, types: &Types, raw: Raw, kind: Kind) {
         let name = object_name(&raw.value);
         if self.pods.len() + self.objects.len() >= MAX_OBJECTS {
             let message = format!("more than {MAX_OBJECTS} objects in one manifest; split it into several");
             return self.problem(raw.place, name, message);
         }
-        let Raw { place, value } = raw;
+        let Raw { place, mut value } = raw;
+        let is_secret = matches!(kind, Kind::Local(ObjectKind::Secret));
+        let wrong = |words: String| {
+            let message = hint::wrong_type(&words);
+            if is_secret { hint::without_values(&message) } else { message }
+        };
+        let name_of_kind = match kind {
+            Kind::Local(kind) => kind.as_str(),
+            Kind::Pod | Kind::List => "Pod",
+        };
+        let schema = types.0.get_or_init(Schema::load);
+        let mut unknown = Vec::new();
+        if let Some(of) = schema.of_kind("v1", name_of_kind) {
+            let findings = check(schema, of, &mut value);
+            if let Some(misfit) = findings.misfits.first() {
+                return self.problem(place, name, wrong(misfit.to_string()));
+            }
+            unknown = findings.unknown;
+        }
         let decoded = match kind {
             Kind::Local(kind) => decode_object(kind, value).map(|(object, unknown)| {
                 self.objects.push(ManifestObject { kind, object, place: place.clone() });
@@ -266,16 +295,13 @@ impl Manifest {
             }),
         };
         match decoded {
-            Ok(unknown_fields) => {
-                for field in unknown_fields {
+            Ok(more) => {
+                unknown.extend(more);
+                for field in unknown {
                     self.warning(place.clone(), name.clone(), hint::unknown_field(&field));
                 }
             }
-            Err(error) => {
-                let message = hint::wrong_type(&error.to_string());
-                let secret = matches!(kind, Kind::Local(ObjectKind::Secret));
-                self.problem(place, name, if secret { hint::without_values(&message) } else { message });
-            }
+            Err(error) => self.problem(place, name, wrong(error.to_string())),
         }
     }
 }

@@ -7,6 +7,9 @@ use super::objects::{LAST_APPLIED, RawObject};
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
 use super::trial;
 use crate::api::decode::decode;
+use crate::api::pod::Pod;
+use crate::api::schema::Schema;
+use crate::api::schema::check::check;
 use crate::desired::{SourceObject, SourcePod};
 use crate::objects::{LocalObject, ObjectContent, ObjectData, ObjectKind, wire};
 use crate::ordered::Ordered as _;
@@ -18,10 +21,12 @@ use std::time::Duration;
 use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     let mut loaded = Loaded::default();
     let mut unreadable = Vec::new();
+    let mut pods = Pods { schema: Schema::load(), dropped: Vec::new() };
     for (name, validator) in raw.sources {
         match PodSource::from_name(&name) {
             Some(source) => {
@@ -37,7 +42,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     }
     loaded.desired.sort_by_key(|stored| stored.source);
     for (name, row) in raw.desired {
-        let Some(pod) = object("desired", &row.uid, &row.json, &mut unreadable) else { continue };
+        let Some(pod) = pods.read("desired", &row.uid, &row.json, &mut unreadable) else { continue };
         let source = PodSource::from_name(&name);
         match loaded.desired.iter_mut().find(|stored| Some(stored.source) == source) {
             Some(stored) => stored.pods.push(SourcePod { pod: Rc::new(pod), origin: row.origin }),
@@ -62,18 +67,19 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
             unreadable.push(unknown_source("trial", row.source));
             continue;
         };
-        match trial::decode_row(row) {
+        let key = source.to_string();
+        match trial::decode_row(row, |pod| pods.fit("trial", &key, pod)) {
             Ok(stage) => drop(loaded.stages.insert(source, stage)),
             Err(message) => {
-                unreadable.push(UnreadableRow { table: "trial", key: source.to_string(), message });
+                unreadable.push(UnreadableRow { table: "trial", key, message });
             }
         }
     }
     for stored in &mut loaded.desired {
         stored.objects.sort_by(|left, right| left.object.key.cmp(&right.object.key));
     }
-    for (uid, json) in raw.terminating {
-        loaded.terminating.extend(object("terminating", &uid, &json, &mut unreadable));
+    for (uid, text) in raw.terminating {
+        loaded.terminating.extend(pods.read("terminating", &uid, &text, &mut unreadable));
     }
     for (uid, container, (count, delay, updated)) in raw.container_state {
         let back_off = delay.zip(updated).map(|(delay, updated)| BackOff {
@@ -100,6 +106,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
     }
     loaded.meta = raw.meta.into_iter().into_map();
     loaded.unreadable = unreadable;
+    loaded.dropped = pods.dropped;
     loaded
 }
 
@@ -120,16 +127,62 @@ fn local_object(row: RawObject) -> Result<LocalObject, String> {
     Ok(object)
 }
 
+/// Reads pods. Parts that are kept as they were written may have values that their fields cannot hold: earlier releases took them, and
+/// no client could read such a pod. It goes on without them.
+struct Pods {
+    schema: Schema,
+    dropped: Vec<UnreadableRow>,
+}
+
+impl Pods {
+    fn read(
+        &mut self,
+        table: &'static str,
+        key: &str,
+        json: &str,
+        unreadable: &mut Vec<UnreadableRow>,
+    ) -> Option<Pod> {
+        let value = serde_json::from_str::<Value>(json).map_err(|error| error.to_string());
+        readable(table, key, value.and_then(|value| self.fit(table, key, value)), unreadable)
+    }
+
+    fn fit(&mut self, table: &'static str, key: &str, mut value: Value) -> Result<Pod, String> {
+        let read =
+            |value| decode::<Pod>(value).map(|decoded| decoded.object).map_err(|error| error.to_string());
+        let whole = read(value.clone())?;
+        let findings = self.schema.of_kind("v1", "Pod").map(|of| check(&self.schema, of, &mut value));
+        let misfits = findings.unwrap_or_default().misfits;
+        if misfits.is_empty() {
+            return Ok(whole);
+        }
+        self.dropped.extend(misfits.iter().map(|misfit| UnreadableRow {
+            table,
+            key: key.to_owned(),
+            message: misfit.to_string(),
+        }));
+        read(value)
+    }
+}
+
 fn object<T: DeserializeOwned>(
     table: &'static str,
     key: &str,
     json: &str,
     unreadable: &mut Vec<UnreadableRow>,
 ) -> Option<T> {
-    let result = match serde_json::from_str::<serde_json::Value>(json) {
+    let result = match serde_json::from_str::<Value>(json) {
         Ok(value) => decode::<T>(value).map(|decoded| decoded.object).map_err(|error| error.to_string()),
         Err(error) => Err(error.to_string()),
     };
+    readable(table, key, result, unreadable)
+}
+
+fn readable<T>(
+    table: &'static str,
+    key: &str,
+    result: Result<T, String>,
+    unreadable: &mut Vec<UnreadableRow>,
+) -> Option<T> {
     match result {
         Ok(object) => Some(object),
         Err(message) => {

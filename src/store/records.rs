@@ -29,6 +29,8 @@ pub struct Loaded {
     pub meta: BTreeMap<String, String>,
     /// Rows that could not be read back. They were skipped.
     pub unreadable: Vec<UnreadableRow>,
+    /// Values in pods that their fields cannot hold. The pods are here without them.
+    pub dropped: Vec<UnreadableRow>,
 }
 
 /// Keys of `meta` that several modules share.

@@ -13,7 +13,6 @@ use serde_json::Value;
 use super::error::{Doing, StoreError};
 use super::rows::{collect, execute};
 use super::seal::{PLAIN, Place, StoreKey};
-use crate::api::decode::decode;
 use crate::api::pod::Pod;
 use crate::desired::{SourceObject, SourcePod};
 use crate::objects::{ObjectKind, wire};
@@ -87,13 +86,16 @@ pub(super) fn encode(source: PodSource, stage: &Stage) -> Result<Option<TrialRow
 }
 
 /// The stage of a row.
-pub(super) fn decode_row(row: RawTrial) -> Result<Stage, String> {
+pub(super) fn decode_row(
+    row: RawTrial,
+    mut read: impl FnMut(Value) -> Result<Pod, String>,
+) -> Result<Stage, String> {
     let record = serde_json::from_slice(&row.record?).map_err(|error| error.to_string())?;
     Ok(match record {
         Record::Unproven => Stage::Unproven,
         Record::Trial { digest, pods, objects } => Stage::Trial {
             fallback: Fallback {
-                pods: pods.into_iter().map(pod).collect::<Result<_, _>>()?,
+                pods: pods.into_iter().map(|item| pod(item, &mut read)).collect::<Result<_, _>>()?,
                 objects: objects.into_iter().map(object).collect::<Result<_, _>>()?,
             },
             digest,
@@ -105,9 +107,8 @@ pub(super) fn decode_row(row: RawTrial) -> Result<Stage, String> {
     })
 }
 
-fn pod(item: Item) -> Result<SourcePod, String> {
-    let decoded = decode::<Pod>(item.pod).map_err(|error| error.to_string())?;
-    Ok(SourcePod { pod: Rc::new(decoded.object), origin: item.origin })
+fn pod(item: Item, read: &mut impl FnMut(Value) -> Result<Pod, String>) -> Result<SourcePod, String> {
+    Ok(SourcePod { pod: Rc::new(read(item.pod)?), origin: item.origin })
 }
 
 fn object(item: ObjectItem) -> Result<SourceObject, String> {

@@ -90,7 +90,7 @@ pub const BANNED_IN_PURE: &[(&str, &str)] = &[
 /// External crates with a home: only these modules (and what is below them) may name them.
 pub const HOMES: &[(&str, &[&str])] = &[
     ("env_logger", &["logging"]),
-    ("flate2", &["runtime::embedded::images", "streaming", "localapi::schema"]),
+    ("flate2", &["runtime::embedded::images", "streaming", "api::schema"]),
     ("http_body_util", &["runtime::cri", "handler", "server", "localapi", "cli", "streaming", "cri_server"]),
     (
         "hyper",

@@ -1,11 +1,11 @@
 //! How the parts of an object are merged: which lists are maps by a key, which are sets, what is one value.
 //!
-//! Owns what the marks of [the types](super::super::schema) mean for strategic merge patch and server-side apply. What has no mark is
+//! Owns what the marks of [the types](crate::api::schema) mean for strategic merge patch and server-side apply. What has no mark is
 //! the rule: objects go member by member, lists are one value.
 
 use serde_json::{Value, json};
 
-use crate::localapi::schema::{Field, Schema, Type};
+use crate::api::schema::{Field, Schema, Type};
 
 /// How one part is merged.
 #[derive(Clone, Copy)]

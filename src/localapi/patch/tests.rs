@@ -8,7 +8,7 @@ use super::fields::FieldSet;
 use super::managed::{Entry, Operation, Writer, after_update, read, write};
 use super::schema::Shape;
 use super::{PatchError, bounded, json_patch, merge_patch, strategic};
-use crate::localapi::schema::Schema;
+use crate::api::schema::Schema;
 use crate::types::Timestamp;
 
 fn of_kind(kind: &str) -> Shape<'static> {

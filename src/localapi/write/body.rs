@@ -10,7 +10,7 @@ use crate::localapi::resource::Verb;
 use crate::localapi::status::{self, Failure};
 use crate::localapi::{incoming, protobuf};
 use crate::server::received::Received;
-use crate::source::manifest::yaml_to_values;
+use crate::source::manifest::{parse_one, yaml_to_values};
 
 /// Upstream's bound.
 const MAX_BYTES: usize = 3 * 1024 * 1024;
@@ -45,8 +45,11 @@ impl Content {
     }
 }
 
-/// Reads a body.
-pub(super) async fn read(wanted: &Wanted, request: Request<Received>) -> Result<Content, Failure> {
+/// Reads a body, and which of its members appear twice in one object.
+pub(super) async fn read(
+    wanted: &Wanted,
+    request: Request<Received>,
+) -> Result<(Content, Vec<String>), Failure> {
     let kind = incoming::media_type(&request);
     let patch = match (wanted.verb, kind.as_str()) {
         (Verb::Patch, "application/json-patch+json") => Some(PatchKind::Json),
@@ -61,7 +64,7 @@ pub(super) async fn read(wanted: &Wanted, request: Request<Received>) -> Result<
     let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let is_deletion = matches!(wanted.verb, Verb::Delete | Verb::DeleteCollection);
     if bytes.is_empty() && is_deletion {
-        return Ok(Content::Object(json!({})));
+        return Ok((Content::Object(json!({})), Vec::new()));
     }
     if kind == protobuf::CONTENT_TYPE {
         let object = protobuf::read(&bytes).ok_or_else(|| {
@@ -69,22 +72,22 @@ pub(super) async fn read(wanted: &Wanted, request: Request<Received>) -> Result<
                 "error decoding the body of the request: it is no object of a kind that is read in this form",
             )
         })?;
-        return Ok(Content::Object(object));
+        return Ok((Content::Object(object), Vec::new()));
     }
     let is_yaml = kind.ends_with("yaml");
-    let value = parse(&bytes, is_yaml)
+    let (value, duplicates) = parse(&bytes, is_yaml)
         .map_err(|why| status::bad_request(format!("error decoding the body of the request: {why}")))?;
-    Ok(match patch {
-        Some(kind) => Content::Patch(kind, value),
-        None if value.is_object() => Content::Object(value),
-        None => return Err(status::bad_request("the body of the request is no object")),
-    })
+    match patch {
+        Some(kind) => Ok((Content::Patch(kind, value), duplicates)),
+        None if value.is_object() => Ok((Content::Object(value), duplicates)),
+        None => Err(status::bad_request("the body of the request is no object")),
+    }
 }
 
 /// What is called YAML is JSON as a rule, which is read faster.
-fn parse(bytes: &[u8], is_yaml: bool) -> Result<Value, String> {
-    let wrong = match serde_json::from_slice(bytes) {
-        Ok(value) => return Ok(value),
+fn parse(bytes: &[u8], is_yaml: bool) -> Result<(Value, Vec<String>), String> {
+    let wrong = match parse_one(bytes) {
+        Ok(parsed) => return Ok((parsed.value, parsed.duplicates)),
         Err(error) => error.to_string(),
     };
     if !is_yaml {
@@ -93,7 +96,7 @@ fn parse(bytes: &[u8], is_yaml: bool) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
     let documents = yaml_to_values(text, true).map_err(|error| error.to_string())?;
     match <[Value; 1]>::try_from(documents) {
-        Ok([only]) => Ok(only),
+        Ok([only]) => Ok((only, Vec::new())),
         Err(others) => Err(format!("{} documents instead of one", others.len())),
     }
 }
@@ -104,9 +107,12 @@ mod tests {
 
     #[test]
     fn json_and_yaml_are_read_and_yaml_only_where_it_was_said() {
-        assert_eq!(parse(b"{\"a\": 1}", false), Ok(json!({"a": 1})));
-        assert_eq!(parse(b"{\"a\": 1}", true), Ok(json!({"a": 1})));
-        assert_eq!(parse(b"a: 1\n", true), Ok(json!({"a": 1})));
+        let alone = Ok((json!({"a": 1}), Vec::new()));
+        assert_eq!(parse(b"{\"a\": 1}", false), alone);
+        assert_eq!(parse(b"{\"a\": 1}", true), alone);
+        assert_eq!(parse(b"a: 1\n", true), alone);
+        let twice = parse(b"{\"a\": [{\"b\": 1, \"b\": 2}], \"c\": {\"d\": 0}, \"a\": 3}", false);
+        assert_eq!(twice, Ok((json!({"a": 3, "c": {"d": 0}}), vec!["a[0].b".to_owned(), "a".to_owned()])));
         assert!(parse(b"a: 1\n", false).is_err());
         assert!(parse(b"a: 1\n---\nb: 2\n", true).unwrap_err().contains("2 documents"));
         assert!(parse(b"\xff", true).is_err());

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::body::{Content, PatchKind};
 use super::kept::{self, Kept, strip_notes};
 use super::{Decision, Task, finalize, new, options_failure};
+use crate::api::schema::check::Misfit;
 use crate::localapi::patch::managed::{self, Entry, after_update};
 use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
 use crate::localapi::status::{self, Cause, Failure, MODIFIED};
@@ -31,7 +32,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     if let Some(status) = shown.get("status") {
         base["status"] = status.clone();
     }
-    let (value, applied) = match &task.content {
+    let (mut value, applied) = match &task.content {
         Content::Object(object) => (object.clone(), None),
         Content::Patch(PatchKind::Apply, config) => {
             let (object, entries) = applied(task, &old, config)?;
@@ -39,11 +40,12 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
         }
         Content::Patch(kind, patch) => (patched(task, *kind, base, patch.clone())?, None),
     };
+    let lax = task.fit(&mut value)?;
     check_identity(task, &value)?;
     check_preconditions(task, &old, &value, &version)?;
     let entries_said = entries_said(&value);
     let draft = task.draft(value)?;
-    let warnings = task.judge_unknown(&draft)?;
+    let warnings = task.judge(lax)?;
     let new = task.rebuild(&old, draft)?;
     let entries = match applied {
         Some(entries) => entries,
@@ -81,10 +83,11 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
         return Err(task.missing());
     }
     check_applied(task, wanted)?;
-    let applied = apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
-        .map_err(|conflicts| status::internal(&conflicts.message()))?;
+    let mut applied =
+        apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
+            .map_err(|conflicts| status::internal(&conflicts.message()))?;
+    let warnings = task.judge(task.fit(&mut applied.object)?)?;
     let draft = task.draft(applied.object)?;
-    let warnings = task.judge_unknown(&draft)?;
     let kept = task.build(draft, task.name())?.with_entries(applied.entries);
     new::put(task, config, &kept, warnings)
 }
@@ -151,7 +154,24 @@ fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
             task.wanted.resource.kind
         )));
     }
-    check_identity(task, wanted)
+    check_identity(task, wanted)?;
+    check_typed(task, wanted)
+}
+
+/// Upstream makes a typed object of what is applied, however lenient the client asks it to be.
+fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
+    let findings = task.check(&mut wanted.clone());
+    let unknown = findings.unknown.iter().map(|path| format!(".{path}: field not declared in schema"));
+    let errors: Vec<String> = findings.misfits.iter().map(Misfit::as_typed_error).chain(unknown).collect();
+    let said = match errors.as_slice() {
+        [] => return Ok(()),
+        [only] => only.clone(),
+        several => format!("errors:\n  {}", several.join("\n  ")),
+    };
+    let (namespace, name, kind) = (task.namespace(), task.name(), task.wanted.resource.kind);
+    let message =
+        format!("failed to create typed patch object ({namespace}/{name}; /v1, Kind={kind}): {said}");
+    Err(status::bad_request(message))
 }
 
 /// Server-side apply: the object and its owners.

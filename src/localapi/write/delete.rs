@@ -11,7 +11,7 @@ use super::body::Content;
 use super::finalize::{self, NAMESPACED, removal};
 use super::kept::{self, Kept};
 use super::new::success;
-use super::{Decision, Done, Task};
+use super::{Decision, Done, Task, is_of};
 use crate::api::decode::decode;
 use crate::api::pod::Pod;
 use crate::localapi::resource::Store;
@@ -36,6 +36,9 @@ struct Options {
 impl Options {
     fn of(task: &Task) -> Result<Self, Failure> {
         let Content::Object(body) = &task.content else { return Err(task.missing()) };
+        let (version, kind) =
+            if task.is_eviction() { ("policy/v1", "Eviction") } else { ("v1", "DeleteOptions") };
+        is_of(task.types(), version, kind, body)?;
         let body = if task.is_eviction() { body.get("deleteOptions").unwrap_or(&Value::Null) } else { body };
         let policy = text(body, "/propagationPolicy");
         if !matches!(policy, "" | "Orphan" | "Background" | "Foreground") {

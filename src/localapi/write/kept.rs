@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
+use super::body::{Content, PatchKind};
 use super::{Done, Task};
 use crate::api::decode::decode;
 use crate::api::managed_fields::ManagedFields;
@@ -13,7 +14,7 @@ use crate::api::object::AnyObject;
 use crate::api::pod::Pod;
 use crate::localapi::patch::managed::{self, Entry};
 use crate::localapi::resource::Store;
-use crate::localapi::status::{self, Failure};
+use crate::localapi::status::{self, Cause, Failure};
 use crate::objects::wire::{self, Values};
 use crate::objects::{LocalObject, ObjectKey, ObjectKind};
 use crate::pod_config::PodConfig;
@@ -21,6 +22,7 @@ use crate::pod_config::edit::ApiChange;
 use crate::reconcile::api_pod::{self, Part};
 use crate::reconcile::local_objects::{accept, ignored};
 use crate::reconcile::merge::LOCAL_ANNOTATIONS;
+use crate::reconcile::scheduling::{place, unscheduled};
 use crate::reconcile::validation::refused_change;
 use crate::source::manifest::decode_object;
 use crate::types::{PodSource, PodUid};
@@ -171,7 +173,7 @@ impl Kept {
     /// What is accepted of it and not acted on.
     pub(super) fn doubts(&self) -> Vec<String> {
         match self {
-            Self::Pod(_) => Vec::new(),
+            Self::Pod(pod) => unscheduled(&pod.spec),
             Self::Object(object) => ignored(object),
         }
     }
@@ -193,20 +195,22 @@ pub(super) fn strip_notes(value: &mut Value) {
     }
 }
 
-/// A decoded object before anything was filled in, and the fields its type does not have.
-pub(super) struct Draft {
-    what: Written,
-    unknown: Vec<String>,
-}
-
-enum Written {
+/// A decoded object before anything was filled in.
+pub(super) enum Draft {
     Pod(Box<Pod>),
     Object(Box<AnyObject>),
 }
 
+/// What lenient decoding passes over.
+pub(super) struct Lax(Vec<String>);
+
+/// The characters of a patch that a failure quotes.
+const PATCH_SHOWN: usize = 1024;
+
 impl Task {
-    /// Decodes a whole object that says what this request is about, or nothing.
-    pub(super) fn draft(&self, mut value: Value) -> Result<Draft, Failure> {
+    /// Takes out of a whole object what its type does not have, and says what strict decoding does not take, in upstream's words.
+    /// The object says what this request is about, or nothing; its status is read, too, though no client may write it.
+    pub(super) fn fit(&self, value: &mut Value) -> Result<Lax, Failure> {
         let resource = self.wanted.resource;
         let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -215,66 +219,86 @@ impl Task {
                 "the API version in the data ({api_version}) does not match the expected API version (v1)"
             )));
         }
-        let cannot = |why: &str| {
-            status::bad_request(format!(
-                "{kind} in version \"v1\" cannot be handled as a {}: {why}",
-                resource.kind,
-                kind = if kind.is_empty() { resource.kind } else { &kind },
-            ))
-        };
         if !kind.is_empty() && kind != resource.kind {
-            return Err(cannot("it is of another kind"));
+            return Err(status::bad_request(format!(
+                "{kind} in version \"v1\" cannot be handled as a {}: it is of another kind",
+                resource.kind
+            )));
         }
+        let findings = self.check(value);
+        if let Some(misfit) = findings.misfits.first() {
+            return Err(self.undecodable(misfit.as_json_error()));
+        }
+        let unknown = findings.unknown.iter().map(|field| format!("unknown field {field:?}"));
+        let twice = self.duplicates.iter().map(|field| format!("duplicate field {field:?}"));
+        Ok(Lax(unknown.chain(twice).collect()))
+    }
+
+    /// Decodes an object that [fits](Self::fit).
+    pub(super) fn draft(&self, mut value: Value) -> Result<Draft, Failure> {
         if let Some(members) = value.as_object_mut() {
             members.remove("status");
         }
         let decoded = match local_kind(self.store()) {
             None => decode::<Pod>(value)
-                .map(|decoded| Draft {
-                    what: Written::Pod(Box::new(decoded.object)),
-                    unknown: decoded.unknown_fields,
-                })
+                .map(|decoded| Draft::Pod(Box::new(decoded.object)))
                 .map_err(|error| error.to_string()),
             Some(kind) => decode_object(kind, value)
-                .map(|(object, unknown)| Draft { what: Written::Object(Box::new(object)), unknown })
+                .map(|(object, _)| Draft::Object(Box::new(object)))
                 // What stands there is none of a log's business.
                 .map_err(|error| match kind {
                     ObjectKind::Secret => format!("{}: not what it should be", error.path),
                     _ => error.to_string(),
                 }),
         };
-        decoded.map_err(|why| cannot(&why))
+        decoded.map_err(|why| self.undecodable(&why))
     }
 
-    /// What the client wants to hear of unknown fields.
-    pub(super) fn judge_unknown(&self, draft: &Draft) -> Result<Vec<String>, Failure> {
-        let words: Vec<String> =
-            draft.unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
+    /// The failure of what came, or of what a patch made, that is no object of its kind.
+    fn undecodable(&self, why: &str) -> Failure {
+        let kind = self.wanted.resource.kind;
+        let Content::Patch(form, patch) = &self.content else {
+            let version = self.wanted.resource.api_version();
+            return status::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+            ));
+        };
+        if *form == PatchKind::Apply {
+            return status::bad_request(why);
+        }
+        let patch: String = patch.to_string().chars().take(PATCH_SHOWN).collect();
+        let message = format!("Invalid value: {patch:?}: {why}");
+        let cause = Cause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: message.clone(),
+            field: "patch".to_owned(),
+        };
+        Failure::new(422, "Invalid", format!(" \"\" is invalid: patch: {message}")).because(&[cause])
+    }
+
+    /// What the client wants to hear of fields that are unknown or there twice.
+    pub(super) fn judge(&self, lax: Lax) -> Result<Vec<String>, Failure> {
         match self.wanted.options.field_validation.as_str() {
-            "Strict" if !words.is_empty() => {
-                let kind = self.wanted.resource.kind;
-                Err(status::bad_request(format!(
-                    "{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: {}",
-                    words.join(", ")
-                )))
+            "Strict" if !lax.0.is_empty() => {
+                Err(self.undecodable(&format!("strict decoding error: {}", lax.0.join(", "))))
             }
             // Upstream's default.
-            "Warn" | "" => Ok(words),
+            "Warn" | "" => Ok(lax.0),
             _ => Ok(Vec::new()),
         }
     }
 
     /// A new object, ready to be kept.
     pub(super) fn build(&self, draft: Draft, name: &str) -> Result<Kept, Failure> {
-        match draft.what {
-            Written::Pod(mut pod) => {
+        match draft {
+            Draft::Pod(mut pod) => {
                 name.clone_into(&mut pod.metadata.name);
                 self.namespace().clone_into(&mut pod.metadata.namespace);
                 let uid = PodUid::from(self.uid.as_str());
                 let pod = api_pod::create(*pod, self.api.node.name(), uid, self.now);
                 pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
             }
-            Written::Object(written) => {
+            Draft::Object(written) => {
                 let mut object = self.accept(*written, name)?;
                 object.created = self.now;
                 if object.key.kind == ObjectKind::Namespace {
@@ -297,17 +321,21 @@ impl Task {
     /// What takes the place of `old`.
     pub(super) fn rebuild(&self, old: &Kept, draft: Draft) -> Result<Kept, Failure> {
         let name = self.name();
-        match (old, draft.what) {
-            (Kept::Pod(old), Written::Pod(new)) => {
+        match (old, draft) {
+            (Kept::Pod(old), Draft::Pod(new)) => {
                 let part = match self.wanted.subresource.map(|part| part.name) {
                     Some("resize") => Part::Resize,
                     Some("ephemeralcontainers") => Part::EphemeralContainers,
                     _ => Part::Itself,
                 };
                 let pod = api_pod::update(old, *new, part);
-                pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
+                let placed = pod.map(|mut pod| {
+                    place(&mut pod.spec, self.api.node.name());
+                    pod
+                });
+                placed.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
             }
-            (Kept::Object(old), Written::Object(written)) => {
+            (Kept::Object(old), Draft::Object(written)) => {
                 let mut object = self.accept(*written, name)?;
                 object.created = old.created;
                 object.deleted = old.deleted;

@@ -25,18 +25,19 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     let Content::Object(object) = &task.content else {
         return Err(status::bad_request("the body of the request is no object"));
     };
-    let name = name(task, object)?;
-    let given = text(object, "/metadata/namespace");
+    let mut object = object.clone();
+    let warnings = task.judge(task.fit(&mut object)?)?;
+    let name = name(task, &object)?;
+    let given = text(&object, "/metadata/namespace");
     if task.wanted.resource.namespaced && !given.is_empty() && given != task.namespace() {
         return Err(status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    if !text(object, "/metadata/resourceVersion").is_empty() {
+    if !text(&object, "/metadata/resourceVersion").is_empty() {
         return Err(status::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let draft = task.draft(object.clone())?;
-    let warnings = task.judge_unknown(&draft)?;
+    let draft = task.draft(object)?;
     let kept = task.build(draft, &name)?;
     let entries = after_update(Vec::new(), &Value::Null, &kept.owned_value(), task.shape(), &task.writer());
     put(task, config, &kept.with_entries(entries), warnings)

@@ -11,11 +11,12 @@ use crate::reconcile::admission::{may_wait, needs_runtime_features, rejected_sta
 use crate::reconcile::lifecycle::PodWorkerEvent;
 use crate::reconcile::plan::PodPlan;
 use crate::reconcile::plan::resize;
+use crate::reconcile::scheduling::{gated_status, is_gated};
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
-    /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room, or has failed for want
-    /// of it.
+    /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room or for its gates, or has
+    /// failed for want of room.
     pub(super) async fn wait_for_room(&mut self, observed: &ObservedPod) -> Option<Next> {
         let shared = Rc::clone(&self.shared);
         let admission = &shared.deps.admission;
@@ -23,6 +24,12 @@ impl<R: Runtime> Worker<R> {
         if observed.ready_sandbox().is_some() || observed.live_containers().next().is_some() {
             shared.wake(self.resizing.allocate(&self.pod, observed, admission));
             return None;
+        }
+        if is_gated(&self.pod.spec) {
+            let last = shared.deps.statuses.last(&self.uid);
+            let status = gated_status(&self.pod, last.as_ref(), shared.deps.clock.now());
+            shared.deps.statuses.set(&self.pod, status);
+            return Some(Next::OnLetter);
         }
         if needs_runtime_features(&self.pod) {
             match shared.deps.runtime.status().await {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::field::{Errors, Path};
-use super::{container, labels, names, resources, security, volume};
+use super::{container, labels, names, resources, scheduling, security, volume};
 use crate::api::pod::{PodDnsConfig, PodSpec, Toleration};
 
 const MAX_NAMESERVERS: usize = 3;
@@ -37,9 +37,12 @@ pub(super) fn validate(spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {
     }
     let policies = ["Never", "PreemptLowerPriority"];
     errors.optional_of(&at.child("preemptionPolicy"), spec.preemption_policy.as_deref(), &policies);
-    if !spec.scheduling_gates.is_empty() && !spec.node_name.is_empty() {
-        errors.forbidden(&at.child("nodeName"), "cannot be set until all schedulingGates have been cleared");
+    if let Some(affinity) = &spec.affinity {
+        scheduling::affinity(affinity, &at.child("affinity"), errors);
     }
+    let spread_at = at.child("topologySpreadConstraints");
+    scheduling::topology_spread(&spec.topology_spread_constraints, &spread_at, errors);
+    scheduling::gates(&spec.scheduling_gates, &at.child("schedulingGates"), errors);
     if !spec.ephemeral_containers.is_empty() {
         errors.forbidden(&at.child("ephemeralContainers"), "cannot be set on create");
     }
@@ -143,6 +146,7 @@ fn references(spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {
         ("serviceAccountName", spec.service_account_name.as_str()),
         ("nodeName", spec.node_name.as_str()),
         ("priorityClassName", spec.priority_class_name.as_str()),
+        ("schedulerName", spec.scheduler_name.as_str()),
     ];
     for (field, name) in optional.into_iter().filter(|(_, name)| !name.is_empty()) {
         errors.all(&at.child(field), name, names::dns_subdomain(name));

@@ -9,10 +9,12 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Number, Value};
 
 /// One value of a text.
-pub(super) struct Parsed {
-    pub(super) value: Value,
-    /// Names that appear twice in one object.
-    pub(super) duplicates: Vec<String>,
+#[derive(Debug)]
+pub struct Parsed {
+    /// The value; of members with the same name the last one.
+    pub value: Value,
+    /// Paths of members that appear twice in one object: `spec.containers[0].image`.
+    pub duplicates: Vec<String>,
 }
 
 /// Duplicates remembered of one value.
@@ -20,11 +22,12 @@ const MAX_DUPLICATES: usize = 20;
 /// Values of one text; the same bound as for a YAML document, since a value takes far more memory than its text.
 const MAX_VALUES: usize = 200_000;
 
-/// What one pass over a text has met.
+/// What one pass over a text has met, and where it is: the path to the value that is being read.
 #[derive(Default)]
 struct Met {
     duplicates: Vec<String>,
     values: usize,
+    path: String,
 }
 
 /// All values of a text, one after another.
@@ -48,8 +51,32 @@ pub(super) fn parse(text: &str) -> Result<Vec<Parsed>, serde_json::Error> {
     Ok(values)
 }
 
+/// The only value of a text.
+///
+/// # Errors
+/// The text is no JSON, or more than one value.
+pub fn parse_one(text: &[u8]) -> Result<Parsed, serde_json::Error> {
+    let met = RefCell::new(Met::default());
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let value = Seed(&met).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(Parsed { value, duplicates: met.into_inner().duplicates })
+}
+
 #[derive(Clone, Copy)]
 struct Seed<'a>(&'a RefCell<Met>);
+
+impl Seed<'_> {
+    /// Reads a value one step further down.
+    fn below<T, E>(self, step: std::fmt::Arguments<'_>, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let length = self.0.borrow().path.len();
+        // Writing to a string does not fail.
+        let _ = fmt::Write::write_fmt(&mut self.0.borrow_mut().path, step);
+        let value = read()?;
+        self.0.borrow_mut().path.truncate(length);
+        Ok(value)
+    }
+}
 
 impl<'de> DeserializeSeed<'de> for Seed<'_> {
     type Value = Value;
@@ -98,7 +125,9 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(item) = items.next_element_seed(self)? {
+        while let Some(item) =
+            self.below(format_args!("[{}]", list.len()), || items.next_element_seed(self))?
+        {
             list.push(item);
         }
         Ok(Value::Array(list))
@@ -107,13 +136,16 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
-            let value = members.next_value_seed(self)?;
-            if object.contains_key(&name) {
-                let duplicates = &mut self.0.borrow_mut().duplicates;
-                if duplicates.len() < MAX_DUPLICATES {
-                    duplicates.push(name.clone());
+            let dot = if self.0.borrow().path.is_empty() { "" } else { "." };
+            let value = self.below(format_args!("{dot}{name}"), || {
+                let mut met = self.0.borrow_mut();
+                if object.contains_key(&name) && met.duplicates.len() < MAX_DUPLICATES {
+                    let path = met.path.clone();
+                    met.duplicates.push(path);
                 }
-            }
+                drop(met);
+                members.next_value_seed(self)
+            })?;
             object.insert(name, value);
         }
         Ok(Value::Object(object))

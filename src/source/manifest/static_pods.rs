@@ -6,6 +6,7 @@ use super::{ManifestOrigin, decode_manifest};
 use crate::api::pod::Pod;
 use crate::objects::LocalObject;
 use crate::reconcile::local_objects;
+use crate::reconcile::scheduling::unscheduled;
 use crate::reconcile::static_pod::{StaticOrigin, prepare};
 
 /// What one manifest gives.
@@ -55,7 +56,10 @@ pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) ->
     for decoded in manifest.pods {
         let who = subject(&decoded.place, "pod", &decoded.pod.metadata.name);
         match prepare(decoded.pod, origin, node_name) {
-            Ok(pod) => read.pods.push(pod),
+            Ok(pod) => {
+                read.warnings.extend(unscheduled(&pod.spec).into_iter().map(|line| format!("{who}{line}")));
+                read.pods.push(pod);
+            }
             Err(error) => read.problems.push(format!("{who}{error}")),
         }
     }
@@ -96,6 +100,27 @@ mod tests {
             "document 2: pod bad: invalid pod: spec.containers[0].image: Required value"
         );
         assert_eq!(read.problems[2], "document 3: invalid pod: name is needed for the pod");
+    }
+
+    #[test]
+    fn gated_pod_is_good_and_a_foreign_scheduler_is_a_warning() {
+        let pod = |spec: &str| {
+            read(&format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {{{spec}, containers: [{{name: c, image: x}}]}}\n"
+            ))
+        };
+        let gated = pod("schedulingGates: [{name: example.com/a}]");
+        assert!(gated.is_complete() && gated.warnings.is_empty(), "{gated:?}");
+        assert_eq!(gated.pods[0].spec.node_name, "edge-1");
+        let placed = pod("nodeName: edge-1, schedulingGates: [{name: a}]");
+        assert!(placed.problems[0].ends_with("cannot be set until all schedulingGates have been cleared"));
+        let foreign = pod("schedulerName: mine");
+        assert_eq!(
+            foreign.warnings,
+            [
+                "pod a: spec.schedulerName: \"mine\" places nothing on this node: agent runs the pod without a scheduler"
+            ]
+        );
     }
 
     #[test]

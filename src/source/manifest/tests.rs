@@ -129,7 +129,43 @@ fn unknown_and_duplicate_fields_are_warned_about_and_the_pod_still_runs() {
     let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","name":"b"}}"#;
     let manifest = read(json);
     assert_eq!(names(&manifest), ["b"]);
-    assert_eq!(manifest.warnings[0].message, "duplicate field \"name\", the last one is used");
+    assert_eq!(manifest.warnings[0].message, "duplicate field \"metadata.name\", the last one is used");
+}
+
+#[test]
+fn wrong_types_and_unknown_fields_are_found_at_every_depth() {
+    let with = |spec: &str| read(&format!("{POD}  {spec}\n"));
+    for (spec, words) in [
+        (
+            "affinity: {podAffinity: 5}",
+            "spec.affinity.podAffinity: invalid type: integer `5`, expected a map",
+        ),
+        (
+            "topologySpreadConstraints: [{maxSkew: many}]",
+            "spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"many\", expected an integer of 32 bits",
+        ),
+        (
+            "volumes: [{name: v, csi: {driver: [d]}}]",
+            "spec.volumes[0].csi.driver: invalid type: sequence, expected a string",
+        ),
+        (
+            "schedulingGates: [{name: 7}]",
+            "spec.schedulingGates[0].name: invalid type: integer `7`, expected a string; write the value in quotes, YAML takes it for something else without them",
+        ),
+    ] {
+        let manifest = with(spec);
+        assert!(manifest.pods.is_empty());
+        assert_eq!(manifest.problems[0].to_string(), words);
+    }
+    let term = "{topologyKey: a, labelSelector: {matchLabel: {a: b}}}";
+    let manifest = with(&format!(
+        "affinity: {{podAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{term}]}}}}"
+    ));
+    assert_eq!(manifest.pods.len(), 1, "{manifest:?}");
+    assert_eq!(
+        manifest.warnings[0].message,
+        "unknown field \"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector.matchLabel\" is ignored"
+    );
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Files of other versions, damaged files, full and read-only disks, and reading beside a writer.
 
+use serde_json::json;
+
 use super::*;
 
 #[test]
@@ -196,6 +198,35 @@ fn a_row_that_does_not_decode_is_reported_and_the_others_are_loaded() {
         let keys: Vec<_> = loaded.unreadable.iter().map(|row| (row.table, row.key.as_str())).collect();
         assert_eq!(keys, [("source", "carrier-pigeon"), ("desired", "uid-a"), ("terminating", "t")]);
         assert!(loaded.unreadable[1].message.contains("spec.containers"), "{:?}", loaded.unreadable);
+    });
+}
+
+#[test]
+fn pod_with_a_raw_field_of_the_wrong_type_is_read_without_it() {
+    run(async {
+        let directory = Directory::new();
+        let (store, _) = open_inline(&directory.db());
+        let mut odd = pod("a", "1");
+        let spec = &mut Rc::make_mut(&mut odd.pod).spec;
+        spec.affinity = Some(json!({"podAffinity": 5, "nodeAffinity": {}}));
+        spec.topology_spread_constraints = vec![json!({"maxSkew": "x", "topologyKey": "zone"})];
+        store.commit_source(PodSource::File, &[odd], &[], None).await.unwrap();
+        let loaded = store.load().await.unwrap();
+        assert_eq!(
+            (loaded.unreadable.as_slice(), names(&loaded, PodSource::File)),
+            (&[][..], vec!["a".to_owned()])
+        );
+        let read = &loaded.desired[0].pods[0].pod.spec;
+        assert_eq!(read.affinity, Some(json!({"nodeAffinity": {}})));
+        assert_eq!(read.topology_spread_constraints, [json!({"topologyKey": "zone"})]);
+        let dropped: Vec<&str> = loaded.dropped.iter().map(|row| row.message.as_str()).collect();
+        assert_eq!(
+            dropped,
+            [
+                "spec.affinity.podAffinity: invalid type: integer `5`, expected a map",
+                "spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"x\", expected an integer of 32 bits",
+            ]
+        );
     });
 }
 

@@ -3,6 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{base, errors_of, table};
+use crate::api::decode::decode;
+use crate::api::pod::Pod;
+use crate::reconcile::validation::validate_placement;
 
 #[test]
 fn the_base_pod_is_good() {
@@ -187,9 +190,223 @@ fn spec_rules() {
     let mut pod = base();
     pod["spec"]["nodeName"] = json!("n");
     pod["spec"]["schedulingGates"] = json!([{"name": "g"}]);
+    let pod = decode::<Pod>(pod).unwrap().object;
+    let misplaced: Vec<String> = validate_placement(&pod).iter().map(ToString::to_string).collect();
     assert_eq!(
-        errors_of(pod),
+        misplaced,
         ["spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared"]
+    );
+}
+
+#[test]
+fn affinity_rules() {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+    let at = "spec.affinity";
+    let node = |term: Value| json!({"nodeAffinity": {(required): {"nodeSelectorTerms": [term]}}});
+    let label = |requirement: Value| node(json!({"matchExpressions": [requirement]}));
+    let field = |requirement: Value| node(json!({"matchFields": [requirement]}));
+    let pods = |term: Value| json!({"podAntiAffinity": {(required): [term]}});
+    let selected = |requirement: Value| {
+        pods(json!({"topologyKey": "a", "labelSelector": {"matchExpressions": [requirement]}}))
+    };
+    let one = format!("{at}.nodeAffinity.{required}.nodeSelectorTerms[0].matchExpressions[0]");
+    let name = format!("{at}.nodeAffinity.{required}.nodeSelectorTerms[0].matchFields[0]");
+    let term = format!("{at}.podAntiAffinity.{required}[0]");
+    let pod_label = format!("{term}.labelSelector.matchExpressions[0]");
+    let rows = [
+        (label(json!({"key": "a", "operator": "In", "values": ["b"]})), String::new()),
+        (
+            json!({"nodeAffinity": {(required): {}}}),
+            format!(
+                "{at}.nodeAffinity.{required}.nodeSelectorTerms: Required value: must have at least one node selector term"
+            ),
+        ),
+        (
+            label(json!({"key": "a", "operator": "In"})),
+            format!("{one}.values: Required value: must be specified when `operator` is 'In' or 'NotIn'"),
+        ),
+        (
+            label(json!({"key": "a", "operator": "Exists", "values": ["b"]})),
+            format!(
+                "{one}.values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            ),
+        ),
+        (
+            label(json!({"key": "a", "operator": "Gt", "values": ["1", "2"]})),
+            format!(
+                "{one}.values: Required value: must be specified single value when `operator` is 'Lt' or 'Gt'"
+            ),
+        ),
+        (
+            label(json!({"key": "a", "operator": "Like"})),
+            format!("{one}.operator: Invalid value: \"Like\": not a valid selector operator"),
+        ),
+        (label(json!({"key": "-", "operator": "Exists"})), format!("{one}.key: Invalid value: \"-\": …")),
+        (
+            label(json!({"key": "a", "operator": "NotIn", "values": ["b", "c d"]})),
+            format!("{one}.values[1]: Invalid value: \"c d\": a valid label must be…"),
+        ),
+        (field(json!({"key": "metadata.name", "operator": "In", "values": ["n"]})), String::new()),
+        (
+            field(json!({"key": "metadata.name", "operator": "In", "values": []})),
+            format!(
+                "{name}.values: Required value: must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+            ),
+        ),
+        (
+            field(json!({"key": "metadata.uid", "operator": "In", "values": ["n"]})),
+            format!("{name}.key: Invalid value: \"metadata.uid\": not a valid field selector key"),
+        ),
+        (
+            field(json!({"key": "metadata.name", "operator": "Exists"})),
+            format!("{name}.operator: Invalid value: \"Exists\": not a valid selector operator"),
+        ),
+        (
+            json!({"nodeAffinity": {(preferred): [{"weight": 0, "preference": {}}]}}),
+            format!("{at}.nodeAffinity.{preferred}[0].weight: Invalid value: 0: must be in the range 1-100"),
+        ),
+        (
+            json!({"podAffinity": {(preferred): [{"weight": 101, "podAffinityTerm": {"topologyKey": "a"}}]}}),
+            format!("{at}.podAffinity.{preferred}[0].weight: Invalid value: 101: must be in the range 1-100"),
+        ),
+        (pods(json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {}})), String::new()),
+        (
+            pods(json!({"topologyKey": "a", "namespaces": ["A"]})),
+            format!("{term}.namespace: Invalid value: \"A\": a lowercase RFC 1123 label…"),
+        ),
+        (
+            pods(json!({"topologyKey": "a", "matchLabelKeys": ["x"]})),
+            format!("{term}.matchLabelKeys: Forbidden: must not be specified when labelSelector is not set"),
+        ),
+        (
+            pods(
+                json!({"topologyKey": "a", "labelSelector": {}, "matchLabelKeys": ["x"], "mismatchLabelKeys": ["x"]}),
+            ),
+            format!(
+                "{term}.matchLabelKeys[0]: Invalid value: \"x\": exists in both matchLabelKeys and mismatchLabelKeys"
+            ),
+        ),
+        (
+            selected(json!({"key": "a", "operator": "In"})),
+            format!(
+                "{pod_label}.values: Required value: must be specified when `operator` is 'In' or 'NotIn'"
+            ),
+        ),
+        (
+            selected(json!({"key": "a", "operator": "Gt", "values": ["1"]})),
+            format!("{pod_label}.operator: Invalid value: \"Gt\": not a valid selector operator"),
+        ),
+        (
+            pods(json!({"topologyKey": "a", "labelSelector": {"matchLabels": {"a": "b c"}}})),
+            format!("{term}.labelSelector.matchLabels: Invalid value: \"b c\": a valid label must be…"),
+        ),
+    ];
+    for (affinity, expected) in rows {
+        table("", vec![("affinity", affinity, &expected)]);
+    }
+    let nowhere = super::changed("", "affinity", pods(json!({"labelSelector": {}})));
+    assert_eq!(nowhere[0], format!("{term}.topologyKey: Required value: can not be empty"));
+}
+
+#[test]
+fn topology_spread_and_gate_rules() {
+    let good = json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"});
+    let with = |fields: Value| {
+        let mut constraint = good.clone();
+        constraint.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!([constraint])
+    };
+    let at = "spec.topologySpreadConstraints[0]";
+    for (constraints, expected) in [
+        (with(json!({"minDomains": 2, "labelSelector": {}, "matchLabelKeys": ["a"]})), String::new()),
+        (with(json!({"maxSkew": 0})), format!("{at}.maxSkew: Invalid value: 0: must be greater than zero")),
+        (with(json!({"topologyKey": ""})), format!("{at}.topologyKey: Required value: can not be empty")),
+        (
+            with(json!({"whenUnsatisfiable": "Never"})),
+            format!(
+                "{at}.whenUnsatisfiable: Unsupported value: \"Never\": supported values: \"DoNotSchedule\", \"ScheduleAnyway\""
+            ),
+        ),
+        (
+            json!([good, good]),
+            format!("{at}.{{topologyKey, whenUnsatisfiable}}: Duplicate value: \"{{zone, DoNotSchedule}}\""),
+        ),
+        (
+            with(json!({"minDomains": 0})),
+            format!("{at}.minDomains: Invalid value: 0: must be greater than 0"),
+        ),
+        (
+            with(json!({"minDomains": 2, "whenUnsatisfiable": "ScheduleAnyway"})),
+            format!(
+                "{at}.minDomains: Invalid value: 2: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway"
+            ),
+        ),
+        (
+            with(json!({"nodeTaintsPolicy": "Never"})),
+            format!(
+                "{at}.nodeTaintsPolicy: Unsupported value: \"Never\": supported values: \"Honor\", \"Ignore\""
+            ),
+        ),
+        (
+            with(json!({"matchLabelKeys": ["a"]})),
+            format!("{at}.matchLabelKeys: Forbidden: must not be specified when labelSelector is not set"),
+        ),
+        (
+            with(json!({"matchLabelKeys": ["a"], "labelSelector": {"matchLabels": {"a": "b"}}})),
+            format!(
+                "{at}.matchLabelKeys[0]: Invalid value: \"a\": exists in both matchLabelKeys and labelSelector"
+            ),
+        ),
+        (
+            with(json!({"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}})),
+            format!(
+                "{at}.labelSelector.matchExpressions[0].operator: Invalid value: \"Like\": not a valid selector operator"
+            ),
+        ),
+    ] {
+        table("", vec![("topologySpreadConstraints", constraints, &expected)]);
+    }
+    table(
+        "",
+        vec![
+            ("schedulingGates", json!([{"name": "example.com/a"}, {"name": "b"}]), ""),
+            (
+                "schedulingGates",
+                json!([{"name": "a"}, {"name": "a"}]),
+                "spec.schedulingGates[1]: Duplicate value: \"a\"",
+            ),
+            (
+                "schedulingGates",
+                json!([{"name": "a b"}]),
+                "spec.schedulingGates[0]: Invalid value: \"a b\": …",
+            ),
+            ("schedulerName", json!("Mine"), "spec.schedulerName: Invalid value: \"Mine\": …"),
+        ],
+    );
+}
+
+#[test]
+fn owner_reference_rules() {
+    let owner =
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true});
+    let at = "metadata.ownerReferences";
+    table(
+        "/metadata",
+        vec![
+            ("ownerReferences", json!([owner]), ""),
+            (
+                "ownerReferences",
+                json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r"}]),
+                &format!("{at}[0].uid: Invalid value: \"\": uid must not be empty"),
+            ),
+            (
+                "ownerReferences",
+                json!([{"apiVersion": "apps/", "kind": "ReplicaSet", "name": "r", "uid": "u"}]),
+                &format!("{at}[0].apiVersion: Invalid value: \"apps/\": version must not be empty"),
+            ),
+            ("ownerReferences", json!([owner, owner]), &format!("{at}: Invalid value: …")),
+        ],
     );
 }
 

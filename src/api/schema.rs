@@ -1,4 +1,5 @@
-//! The types of everything this API serves or takes: their fields, which are required, how lists are merged, and a few words on each.
+//! The types of everything that the node's Kubernetes API serves and that manifests hold: their fields, which are required, how lists
+//! are merged, and a few words on each.
 //!
 //! Owns the table and its format. It is kept packed in the program and read when somebody asks. Pure. Must not know who asks.
 //!
@@ -16,6 +17,8 @@
 //! `granular`; of lists `by=KEY,KEY` (a map by these keys, which a strategic merge patch merges by the first), `keys=KEY` (a map that
 //! is patched as a whole), `patch=KEY` (merged by a patch, owned as a whole), `set`, `union` (a set to which a patch adds), `retain`
 //! (the patch says which members stay). A list without a mark is one value.
+
+pub mod check;
 
 use std::collections::BTreeSet;
 

@@ -67,6 +67,17 @@ fn every_word_of_the_table_has_a_meaning() {
 }
 
 #[test]
+fn every_type_and_field_has_a_description() {
+    let schema = Schema::load();
+    for of in schema.types() {
+        assert!(!of.text.is_empty(), "{}", of.full_name());
+        for field in of.fields() {
+            assert!(!field.text.is_empty(), "{}.{}", of.full_name(), field.name);
+        }
+    }
+}
+
+#[test]
 fn every_kind_that_is_served_has_a_type() {
     let schema = Schema::load();
     for resource in RESOURCES {
