@@ -24,7 +24,7 @@ mod index;
 mod merged;
 pub mod platform;
 pub mod reference;
-mod tar;
+pub mod tar;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
