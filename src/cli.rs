@@ -1,17 +1,22 @@
-//! Sub-commands that look at the agent (`status`, `get`, `describe`, `logs`), lead into its pods (`exec`, `attach`,
-//! `port-forward`), or change what it keeps: `image`, which works on the image store, and `delete`, on the data of claims. Each
+//! Sub-commands that look at the agent (`status`, `get`, `ps`, `describe`, `logs`), lead into its pods (`exec`, `attach`, `cp`,
+//! `port-forward`), or change what it keeps: `run`, `apply`, `delete`, `stop` through its API, `image` in the image store. Each
 //! parses, calls and renders.
 //!
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
 
 mod api;
+mod apply;
 mod args;
 mod claims;
 mod client;
+mod completion;
+mod copy;
+mod delete;
 mod describe;
 mod enter;
 mod events;
+mod files;
 mod findings;
 mod forward;
 mod get;
@@ -22,6 +27,9 @@ mod listing;
 mod logs;
 mod objects;
 mod offline;
+mod ps;
+mod restart;
+mod start;
 mod status;
 mod table;
 mod tabs;
@@ -57,10 +65,18 @@ pub struct Environment<'a> {
     pub out: &'a mut dyn Write,
     /// Standard error.
     pub err: &'a mut dyn Write,
-    /// Standard output is a terminal that may get colours.
+    /// Standard output is a terminal.
+    pub terminal: bool,
+    /// It may get colours: see [`wants_colour`].
     pub colour: bool,
     /// Ages are counted from here.
     pub now: Timestamp,
+}
+
+/// Whether a terminal's user wants colours: neither `NO_COLOR` is set (<https://no-color.org>), nor is the terminal a dumb one.
+#[must_use]
+pub fn wants_colour(no_color: Option<&str>, term: Option<&str>) -> bool {
+    no_color.is_none_or(str::is_empty) && term != Some("dumb")
 }
 
 /// A command failed.
@@ -106,7 +122,14 @@ pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>
         "get" => get::run(arguments, &mut environment),
         "image" => image::run(arguments, &mut environment),
         "describe" => describe::run(arguments, &mut environment),
-        "delete" => claims::run(arguments, &mut environment),
+        "delete" => delete::run(arguments, &mut environment),
+        "run" => start::run(arguments, &mut environment),
+        "apply" => apply::run(arguments, &mut environment),
+        "restart" => restart::run(restart::Act::Restart, arguments, &mut environment),
+        "stop" => restart::run(restart::Act::Stop, arguments, &mut environment),
+        "ps" => ps::run(arguments, &mut environment),
+        "cp" => copy::run(arguments, &mut environment),
+        "completion" => completion::run(arguments, &mut environment),
         "kubeconfig" => kubeconfig::run(arguments, &mut environment),
         "events" => events::run(arguments, &mut environment),
         "top" => top::run(arguments, &mut environment),

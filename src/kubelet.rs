@@ -235,6 +235,9 @@ impl<R: Runtime> Kubelet<R> {
                 for (pod, grace) in edited.graces {
                     self.workers.remove(&pod, grace);
                 }
+                if let Some((pod, containers)) = edited.restart {
+                    self.workers.restart(&pod, containers);
+                }
                 self.workers.look_if_objects_changed();
                 self.publish_sources();
                 Ok(())

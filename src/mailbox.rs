@@ -8,6 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::api::pod::Pod;
 use crate::reconcile::lifecycle::PodWorkerEvent;
+use crate::types::ContainerName;
 
 /// News for one worker.
 #[derive(Default)]
@@ -31,6 +32,8 @@ pub struct Letters {
     pub look: bool,
     /// A device that the pod waits for has appeared.
     pub device: bool,
+    /// Containers whose restart was asked for.
+    pub restart: Vec<ContainerName>,
 }
 
 /// The order to end a pod because the node is short of something or goes down.
@@ -48,7 +51,8 @@ pub struct Eviction {
 
 impl Letters {
     fn has_word(&self) -> bool {
-        self.pod.is_some() || self.eviction.is_some() || !self.events.is_empty()
+        let Self { pod, eviction, events, restart, .. } = self;
+        pod.is_some() || eviction.is_some() || !events.is_empty() || !restart.is_empty()
     }
 }
 
@@ -73,6 +77,12 @@ impl Mailbox {
     /// The node cannot keep the pod.
     pub fn evict(&self, eviction: Eviction) {
         self.letters.borrow_mut().eviction = Some(eviction);
+        self.arrived.notify_waiters();
+    }
+
+    /// These containers are to be restarted.
+    pub fn restart(&self, containers: Vec<ContainerName>) {
+        self.letters.borrow_mut().restart.extend(containers);
         self.arrived.notify_waiters();
     }
 

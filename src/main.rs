@@ -60,8 +60,11 @@ fn run_cli(command: &str, arguments: Vec<OsString>) -> u8 {
     let arguments: Vec<String> =
         arguments.into_iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let stdout = std::io::stdout();
+    let variable = |name: &str| std::env::var(name).ok();
+    let wants_colour = cli::wants_colour(variable("NO_COLOR").as_deref(), variable("TERM").as_deref());
     let environment = cli::Environment {
-        colour: stdout.is_terminal(),
+        terminal: stdout.is_terminal(),
+        colour: stdout.is_terminal() && wants_colour,
         out: &mut stdout.lock(),
         err: &mut std::io::stderr(),
         now: Clock::System.now(),

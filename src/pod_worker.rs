@@ -7,6 +7,7 @@ mod counts;
 pub mod held;
 mod pressure;
 mod resizing;
+mod restarts;
 mod turn;
 mod worker;
 
@@ -191,6 +192,13 @@ impl<R: Runtime> PodWorkers<R> {
             }
         }
         unknown
+    }
+
+    /// Restarts these containers of a pod.
+    pub fn restart(&self, uid: &PodUid, containers: Vec<ContainerName>) {
+        if let Some(worker) = self.shared.workers.borrow().get(uid) {
+            worker.mailbox.restart(containers);
+        }
     }
 
     /// Everybody looks again, for example when the runtime is back.

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod api;
 pub mod containerd;
+pub mod dashboard;
 pub mod device_plugin;
 pub mod embedded;
 pub mod fake_bus;

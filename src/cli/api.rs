@@ -5,10 +5,12 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use hyper::Method;
 use serde_json::Value;
 
 use super::args::UsageError;
-use super::{CliError, client};
+use super::table::printable;
+use super::{CliError, Environment, client};
 use crate::localapi::resource::{RESOURCES, Resource, Verb, group_version};
 
 /// Objects as they are.
@@ -53,6 +55,74 @@ pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Re
     client::stream(socket, path, accept, &mut write).await.map_err(words)?;
     serde_json::from_slice(&body)
         .map_err(|error| CliError::Answer(format!("the answer is not JSON: {error}")))
+}
+
+/// The resource of a manifest's kind, if it can be written.
+pub(super) fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
+    RESOURCES.iter().find(|resource| {
+        resource.kind == kind
+            && resource.api_version() == api_version
+            && resource.verbs.contains(&Verb::Patch)
+    })
+}
+
+/// What the API says of a change.
+pub(super) struct Reply {
+    /// The HTTP status.
+    pub code: u16,
+    /// The object, or a `Status`.
+    pub object: Value,
+    /// What was accepted and is doubtful.
+    pub warnings: Vec<String>,
+}
+
+/// One request. `content` is the media type of a body, and the body.
+///
+/// # Errors
+/// When there is no answer. A refusal is one: see [`Reply::accepted`].
+pub(super) async fn request(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    content: Option<(&'static str, &Value)>,
+) -> Result<Reply, CliError> {
+    let content = content.map(|(media_type, value)| (media_type, value.to_string().into_bytes()));
+    let answer = client::send(socket, method, path, content).await?;
+    let object = serde_json::from_slice(&answer.body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&answer.body).trim_end().to_owned()));
+    Ok(Reply { code: answer.code.as_u16(), object, warnings: answer.warnings })
+}
+
+/// Names of the objects of a namespace that a label selector selects; all of them without one.
+pub(super) async fn selected(
+    socket: &Path,
+    resource: &Resource,
+    namespace: &str,
+    selector: Option<&str>,
+) -> Result<Vec<String>, CliError> {
+    let query: Vec<_> = selector.map(|selector| ("labelSelector", selector.to_owned())).into_iter().collect();
+    let path = path(resource, Some(namespace), None) + &super::listing::query(&query);
+    let list = fetch(socket, &path, OBJECTS).await?;
+    let items = list["items"].as_array().into_iter().flatten();
+    Ok(items.filter_map(|item| Some(item["metadata"]["name"].as_str()?.to_owned())).collect())
+}
+
+impl Reply {
+    /// Says what was accepted and is doubtful, as kubectl does.
+    pub(super) fn warn(&self, environment: &mut Environment<'_>) {
+        for warning in &self.warnings {
+            let _ = writeln!(environment.err, "Warning: {}", printable(warning));
+        }
+    }
+
+    /// The reply, or the refusal's words as an error.
+    pub(super) fn accepted(self) -> Result<Self, CliError> {
+        if self.code < 400 {
+            return Ok(self);
+        }
+        let text = self.object.as_str().map_or_else(|| self.object.to_string(), str::to_owned);
+        Err(words(CliError::Answer(text)))
+    }
 }
 
 /// Hears what becomes of objects, event by event, until the server ends it or `each` does.

@@ -95,6 +95,8 @@ pub(super) struct Options {
     pub namespace: Option<String>,
     pub all_namespaces: bool,
     pub no_headers: bool,
+    /// Of `ps`: also what does not run.
+    pub all: bool,
     pub exit_zero: bool,
     pub show_secrets: bool,
     /// Of `get`: and what becomes of them.
@@ -164,16 +166,14 @@ pub enum UsageError {
     #[error("say what to get: agent get {}", crate::cli::resources())]
     NoResource,
     /// `describe` alone.
-    #[error("say what to describe: agent describe pod|configmap|secret|pvc NAME")]
+    #[error("say what to describe: agent describe pod|node|configmap|secret|pvc|namespace NAME")]
     NothingToDescribe,
     /// `delete` alone.
-    #[error("say what to delete: agent delete pvc NAME")]
+    #[error("say what to delete: agent delete pod NAME, or agent delete -f FILE")]
     NothingToDelete,
-    /// `delete` of something else.
-    #[error(
-        "agent delete deletes the data of claims (pvc), not {given:?}: pods, configmaps and secrets go when they leave their manifest"
-    )]
-    Undeletable {
+    /// `delete --yes` of something else.
+    #[error("--yes deletes the data of claims (pvc): leave it out to delete {given:?}")]
+    NoData {
         /// As given.
         given: String,
     },
@@ -194,7 +194,9 @@ pub(super) enum Command {
     Status,
     Get,
     Describe,
+    /// Of the data of claims.
     Delete,
+    Ps,
 }
 
 impl Options {
@@ -206,6 +208,7 @@ impl Options {
             namespace: None,
             all_namespaces: false,
             no_headers: false,
+            all: false,
             exit_zero: false,
             show_secrets: false,
             watch: false,
@@ -241,7 +244,10 @@ impl Options {
                 Own::Option("--field-selector") if command == Command::Get => {
                     options.field_selector = Some(text(value(parser)?));
                 }
-                Own::Option("--no-headers") if command == Command::Get => options.no_headers = true,
+                Own::Option("--no-headers") if matches!(command, Command::Get | Command::Ps) => {
+                    options.no_headers = true;
+                }
+                Own::Option("-a" | "--all") if command == Command::Ps => options.all = true,
                 Own::Option("--show-secrets") if pods && shows => options.show_secrets = true,
                 Own::Option("--yes") if !shows => options.yes = true,
                 Own::Option("--exit-zero") if !pods => options.exit_zero = true,

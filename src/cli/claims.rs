@@ -1,4 +1,4 @@
-//! `agent delete pvc`, and the claims whose data is kept though nobody defines them any more.
+//! `agent delete pvc --yes`, and the claims whose data is kept though nobody defines them any more.
 //!
 //! Owns what has to be true before data is deleted for good. Must not know where the report came from. Data is deleted by
 //! this process, not by the agent: nothing that the agent does by itself can lose it.
@@ -21,22 +21,6 @@ use crate::sys::mount;
 
 /// A directory that is being deleted: no claim can have such a name.
 const DELETED_PREFIX: &str = ".deleted-";
-
-const HELP: &str = "\
-Delete the data of a claim (PersistentVolumeClaim) for good. The claim's manifest and its pods must be gone; \"agent get pvc\"
-shows claims whose data is left as Released.
-
-Usage: agent delete pvc NAME... --yes [options]
-
-Options:
-      --yes              Delete; without it the command says what it would delete, and fails
-  -n, --namespace NAME   Namespace of the claims (default \"default\")
-      --socket PATH      Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR     Where the agent keeps its data (default /var/lib/kubelet); read when it is not running
-  -h, --help             This text
-
-Exit status: 0, 1 if something was not deleted, 2 for bad usage.
-";
 
 /// Why the data of a claim stays.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +52,6 @@ enum Refusal {
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let options = Options::parse(Command::Delete, arguments).map_err(CliError::Usage)?;
-    if options.help {
-        print(environment, HELP)?;
-        return Ok(EXIT_OK);
-    }
     let names = claim_names(&options).map_err(CliError::Usage)?;
     let report = offline::report(&options, ObjectDetail::Hidden, environment)?;
     let root_dir = root_dir(&report).unwrap_or_else(|| options.root_dir.clone());
@@ -106,10 +86,16 @@ fn claim_names(options: &Options) -> Result<Vec<String>, UsageError> {
     let first = words.next().ok_or(UsageError::NothingToDelete)?;
     let (word, name) =
         first.split_once('/').map_or((first.as_str(), None), |(word, name)| (word, Some(name)));
-    if !matches!(word, "pvc" | "persistentvolumeclaim" | "persistentvolumeclaims") {
-        return Err(UsageError::Undeletable { given: word.to_owned() });
+    let is_claims = |word: &str| matches!(word, "pvc" | "persistentvolumeclaim" | "persistentvolumeclaims");
+    if !is_claims(word) {
+        return Err(UsageError::NoData { given: word.to_owned() });
     }
-    let names: Vec<String> = name.map(str::to_owned).into_iter().chain(words.cloned()).collect();
+    // `pvc/a pvc/b`, too.
+    let names = words.map(|word| match word.split_once('/') {
+        Some((kind, name)) if is_claims(kind) => name.to_owned(),
+        _ => word.clone(),
+    });
+    let names: Vec<String> = name.map(str::to_owned).into_iter().chain(names).collect();
     if names.is_empty() { Err(UsageError::NothingToDelete) } else { Ok(names) }
 }
 

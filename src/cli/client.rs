@@ -7,12 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderValue, UPGRADE};
+use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, UPGRADE, WARNING};
 use hyper::upgrade::Upgraded;
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
@@ -117,20 +117,51 @@ pub(crate) async fn fetch_report(path: &Path, detail: ObjectDetail) -> Result<Ag
 }
 
 async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
+    let answer = exchange(path, request(resource)).await?;
+    if answer.code != StatusCode::OK {
+        return Err(ClientError::Refused { path: path.to_owned(), code: answer.code });
+    }
+    Ok(answer.body)
+}
+
+/// An answer that came whole.
+pub(super) struct Answer {
+    pub code: StatusCode,
+    /// Texts of `Warning` headers.
+    pub warnings: Vec<String>,
+    pub body: Bytes,
+}
+
+/// Sends a request that changes something; `content` is the media type of a body, and the body.
+pub(super) async fn send(
+    path: &Path,
+    method: Method,
+    resource: &str,
+    content: Option<(&'static str, Vec<u8>)>,
+) -> Result<Answer, CliError> {
+    let mut request = request(resource);
+    *request.method_mut() = method;
+    if let Some((media_type, body)) = content {
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+        *request.body_mut() = body.into();
+    }
+    let timed_out = |_| ClientError::Timeout { path: path.to_owned() };
+    let answer = tokio::time::timeout(TIMEOUT, exchange(path, request)).await.map_err(timed_out);
+    answer.and_then(|answer| answer).map_err(CliError::Client)
+}
+
+async fn exchange(path: &Path, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
     let http = |source| ClientError::Http { path: path.to_owned(), source };
     let stream = UnixStream::connect(path).await.map_err(|source| connect_error(path, source))?;
     let (mut sender, connection) =
-        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
-    let request = request(resource);
+        http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(http)?;
-        let code = response.status();
-        if code != StatusCode::OK {
-            return Err(ClientError::Refused { path: path.to_owned(), code });
-        }
+        let (code, warnings) = (response.status(), warnings(response.headers()));
         let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
-        body.map(http_body_util::Collected::to_bytes)
-            .map_err(|error| ClientError::Body { path: path.to_owned(), message: error.to_string() })
+        let body = body.map(http_body_util::Collected::to_bytes);
+        let failed = |message: String| ClientError::Body { path: path.to_owned(), message };
+        Ok(Answer { code, warnings, body: body.map_err(|error| failed(error.to_string()))? })
     };
     tokio::pin!(exchange, connection);
     tokio::select! {
@@ -139,6 +170,13 @@ async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
         result = &mut exchange => result,
         _ = &mut connection => exchange.await,
     }
+}
+
+/// `299 - "text"`, with its quotes and backslashes escaped.
+fn warnings(headers: &HeaderMap) -> Vec<String> {
+    let texts = headers.get_all(WARNING).iter().filter_map(|value| value.to_str().ok());
+    let quoted = texts.filter_map(|text| text.split_once('"')?.1.rsplit_once('"'));
+    quoted.map(|(text, _)| text.replace("\\\"", "\"").replace("\\\\", "\\")).collect()
 }
 
 /// Reads an answer as it comes and hands it on piece by piece. An answer that is none is an error in the agent's words.
@@ -152,7 +190,7 @@ pub(super) async fn stream(
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
     let (mut sender, connection) =
-        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+        http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
     let exchange = async {
         let mut request = request(resource);
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
@@ -189,7 +227,7 @@ pub(super) async fn upgrade(
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
     let (mut sender, connection) =
-        http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
+        http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
     crate::rt::spawn("connection", connection.with_upgrades());
     let mut request = request(resource);
     *request.method_mut() = Method::POST;
@@ -227,8 +265,8 @@ pub(super) fn escaped(text: &str) -> String {
     escaped
 }
 
-fn request(resource: &str) -> Request<Empty<Bytes>> {
-    let mut request = Request::new(Empty::new());
+fn request(resource: &str) -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::default());
     *request.uri_mut() = resource.parse().unwrap_or_default();
     request.headers_mut().insert(HOST, HeaderValue::from_static("agent"));
     request

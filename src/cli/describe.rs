@@ -5,6 +5,7 @@
 
 mod containers;
 mod node;
+mod other;
 #[cfg(test)]
 mod tests;
 mod volumes;
@@ -24,9 +25,11 @@ use crate::types::Timestamp;
 
 const HELP: &str = "\
 Show everything about a pod, as kubectl does: what was asked for, how it goes, and what happened; or the node, a
-ConfigMap, a Secret or a claim.
+ConfigMap, a Secret, a claim, or another kind of the API.
 
-Usage: agent describe pod|node|configmap|secret|pvc [NAME...] [options]
+Usage: agent describe pod|node|configmap|secret|pvc|namespace|... [NAME...] [options]
+
+Short names: po, no, cm, pvc, ns, ev.
 
 NAME may be the beginning of a name. Without a name all of the namespace are shown.
 
@@ -54,6 +57,9 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     }
     if options.words.first().is_some_and(|word| node::is_meant(word)) {
         return node::run(&options, environment);
+    }
+    if options.words.first().is_some_and(|word| other::is_meant(word)) {
+        return other::run(&options, environment);
     }
     let (resource, names) = get::names(&options, get::stored).map_err(|error| match error {
         UsageError::NoResource => CliError::Usage(UsageError::NothingToDescribe),

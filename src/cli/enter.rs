@@ -4,12 +4,14 @@
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, client, print, target};
+use super::target::{self, Found};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, client, print};
 use crate::rt;
 use crate::streaming::client::{self as streams, Ended, Output};
 use crate::streaming::{Streams, TerminalSize};
@@ -171,14 +173,7 @@ async fn enter(
         tty = false;
     }
     let streams = Streams { stdin, stdout: true, stderr: !tty, tty };
-    let kind = if entry == Entry::Exec { "exec" } else { "attach" };
-    let mut resource = format!("/{kind}/{}/{}?output=1", found.path(), client::escaped(&container));
-    for (name, _) in [("input", stdin), ("error", !tty), ("tty", tty)].iter().filter(|(_, wanted)| *wanted) {
-        resource.extend(["&", name, "=1"]);
-    }
-    for word in &wanted.command {
-        resource.extend(["&command=", &client::escaped(word)]);
-    }
+    let resource = resource(entry, &found, &container, streams, &wanted.command);
     let io = client::upgrade(&wanted.common.socket, &resource, streams::COMMAND).await?;
     if entry == Entry::Attach {
         say("If you don't see a command prompt, try pressing enter.");
@@ -201,6 +196,37 @@ async fn enter(
         ended = streams::command(io, streams, typed, sizes, write) => ended.map_err(CliError::Output),
         _ = ends.recv() => Ok(Ended::Lost),
     }
+}
+
+/// The path that asks for it.
+fn resource(entry: Entry, found: &Found, container: &str, streams: Streams, command: &[String]) -> String {
+    let kind = if entry == Entry::Exec { "exec" } else { "attach" };
+    let mut resource = format!("/{kind}/{}/{}?output=1", found.path(), client::escaped(container));
+    let parts = [("input", streams.stdin), ("error", streams.stderr), ("tty", streams.tty)];
+    for (name, _) in parts.iter().filter(|(_, wanted)| *wanted) {
+        resource.extend(["&", name, "=1"]);
+    }
+    for word in command {
+        resource.extend(["&command=", &client::escaped(word)]);
+    }
+    resource
+}
+
+/// Runs a command in a container with streams of this program's own. `input` ends when its sender is dropped. Needs a
+/// `LocalSet`.
+pub(super) async fn exec(
+    socket: &Path,
+    (found, container): (&Found, &str),
+    command: &[String],
+    input: Option<mpsc::Receiver<Vec<u8>>>,
+    write: impl FnMut(Output, &[u8]) -> io::Result<()>,
+) -> Result<Ended, CliError> {
+    let streams = Streams { stdin: input.is_some(), stdout: true, stderr: true, tty: false };
+    let resource = resource(Entry::Exec, found, container, streams, command);
+    let io = client::upgrade(socket, &resource, streams::COMMAND).await?;
+    let input = input.unwrap_or_else(|| mpsc::channel(1).1);
+    let ended = streams::command(io, streams, input, mpsc::channel(1).1, write).await;
+    ended.map_err(CliError::Output)
 }
 
 /// A thread that reads for as long as the process lives: there is no way to stop waiting for a key.

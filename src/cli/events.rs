@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use serde_json::Value;
 
 use super::args::{Common, Has, Own, UsageError, text, value};
+use super::table::Paint;
 use super::{CliError, EXIT_OK, Environment, api, listing, print, table};
 use crate::localapi::age;
 use crate::rt;
@@ -101,7 +102,9 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
         let names = ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"];
         rows.insert(0, place.into_iter().chain(names).map(str::to_owned).collect());
     }
-    print(environment, &table::render_on(&rows, &mut widths))?;
+    let header = rows.first().filter(|_| environment.colour && !wanted.no_headers);
+    let paint = header.map(|header| Paint::of(header)).unwrap_or_default();
+    print(environment, &table::render_on(&rows, &mut widths, &paint))?;
     if !wanted.watch {
         return Ok(EXIT_OK);
     }
@@ -118,7 +121,7 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
                 }
                 Some("ADDED" | "MODIFIED") if is_wanted(wanted, event) => {
                     let row = row(wanted, event, crate::clock::Clock::System.now());
-                    print(environment, &table::render_on(&[row], &mut widths))?;
+                    print(environment, &table::render_on(&[row], &mut widths, &paint))?;
                 }
                 _ => {}
             }

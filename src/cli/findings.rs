@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::age;
-use crate::api::pod::{ContainerStatus, Pod, PodCondition};
+use crate::api::pod::{ContainerStatus, Pod, PodCondition, PodStatus};
 use crate::server::AgentReport;
 use crate::server::pki::plausible;
 use crate::server::report::{AgentMode, EventReport, SourceState};
@@ -93,11 +93,11 @@ fn pod_troubles(pod: &Pod, events: &[EventReport], now: Timestamp) -> Vec<String
     if status.phase == "Succeeded" || pod.metadata.deletion_timestamp.is_some() {
         return Vec::new();
     }
-    let mut troubles = Vec::new();
     if status.phase == "Failed" {
-        let word = if status.reason.is_empty() { "Failed" } else { &status.reason };
-        troubles.push(with_reason(word, &status.message));
-    } else if !status.reason.is_empty() {
+        return vec![why_failed(status)];
+    }
+    let mut troubles = Vec::new();
+    if !status.reason.is_empty() {
         // What holds the pod back as a whole: no room, a volume, the sandbox.
         troubles.push(with_reason(&status.reason, &status.message));
     }
@@ -118,6 +118,17 @@ fn pod_troubles(pod: &Pod, events: &[EventReport], now: Timestamp) -> Vec<String
         troubles.extend(last_warning(pod, events, now));
     }
     troubles
+}
+
+/// One finding about a pod that has ended: the reason of the pod as a whole, else those of its containers.
+fn why_failed(status: &PodStatus) -> String {
+    if !status.reason.is_empty() || !status.message.is_empty() {
+        let word = if status.reason.is_empty() { "Failed" } else { &status.reason };
+        return with_reason(word, &status.message);
+    }
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let containers: Vec<String> = all.filter_map(|container| container_trouble(container, false)).collect();
+    with_reason("Failed", &containers.join("; "))
 }
 
 fn container_trouble(container: &ContainerStatus, must_be_ready: bool) -> Option<String> {
@@ -175,6 +186,27 @@ mod tests {
             .filter(|one| of_interest(one))
             .map(|one| format!("{}: {}", one.subject, one.message))
             .collect()
+    }
+
+    #[test]
+    fn finished_pod_is_one_finding() {
+        let pod = |status: serde_json::Value| {
+            let pod =
+                serde_json::json!({"metadata": {"name": "job", "namespace": "default"}, "status": status});
+            crate::api::decode::decode::<Pod>(pod).unwrap().object
+        };
+        let ended = |name: &str, code: i32| serde_json::json!({"name": name, "state": {"terminated": {"exitCode": code, "reason": if code == 0 { "Completed" } else { "Error" }}}});
+        let containers = serde_json::json!([ended("a", 3), ended("b", 0), ended("c", 4)]);
+        let said = |status| pod_troubles(&pod(status), &[], Timestamp::from_secs(0));
+        assert_eq!(
+            said(serde_json::json!({"phase": "Failed", "containerStatuses": containers})),
+            ["Failed: container a: Error, exit code 3; container c: Error, exit code 4"]
+        );
+        let evicted = serde_json::json!({"phase": "Failed", "reason": "Evicted", "message": "short of memory",
+            "containerStatuses": containers});
+        assert_eq!(said(evicted), ["Evicted: short of memory"]);
+        let done = serde_json::json!({"phase": "Succeeded", "containerStatuses": [ended("a", 0)]});
+        assert_eq!(said(done), Vec::<String>::new());
     }
 
     #[test]

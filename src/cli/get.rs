@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         return Ok(EXIT_OK);
     }
     if missing.is_empty() || !pods.is_empty() {
-        print(environment, &render(&pods, &options, &names, environment.now)?)?;
+        print(environment, &render(&pods, &options, &names, (environment.now, environment.colour))?)?;
     }
     let namespace = options.namespace.unwrap_or_else(|| "default".to_owned());
     let mut missing = missing.into_iter();
@@ -156,7 +156,12 @@ fn select(mut pods: Vec<Pod>, options: &Options, names: &[String]) -> (Vec<Pod>,
     (pods, missing)
 }
 
-fn render(pods: &[Pod], options: &Options, names: &[String], now: Timestamp) -> Result<String, CliError> {
+fn render(
+    pods: &[Pod],
+    options: &Options,
+    names: &[String],
+    (now, colour): (Timestamp, bool),
+) -> Result<String, CliError> {
     let objects = || {
         let items: Vec<_> = pods.iter().map(with_kind).collect();
         match (names.len(), <[_; 1]>::try_from(items)) {
@@ -178,7 +183,7 @@ fn render(pods: &[Pod], options: &Options, names: &[String], now: Timestamp) -> 
             if options.no_headers {
                 rows.remove(0);
             }
-            Ok(table::render(&rows))
+            Ok(table::render_painted(&rows, colour))
         }
     }
 }

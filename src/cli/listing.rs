@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::{Options, Output};
 use super::jsonpath::Template;
+use super::table::Paint;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, client, print, table, to_json, to_yaml};
 use crate::api::base64;
 use crate::localapi::resource::Resource;
@@ -151,11 +152,19 @@ struct Printer<'a> {
     shown: Vec<usize>,
     widths: Vec<usize>,
     has_header: bool,
+    paint: Paint,
 }
 
 impl<'a> Printer<'a> {
     fn new(resource: &'static Resource, options: &'a Options) -> Self {
-        Self { resource, options, shown: Vec::new(), widths: Vec::new(), has_header: options.no_headers }
+        Self {
+            resource,
+            options,
+            shown: Vec::new(),
+            widths: Vec::new(),
+            has_header: options.no_headers,
+            paint: Paint::default(),
+        }
     }
 
     fn is_table(&self) -> bool {
@@ -164,7 +173,7 @@ impl<'a> Printer<'a> {
 
     fn show(&mut self, answer: &Value, environment: &mut Environment<'_>) -> Result<(), CliError> {
         let text = match (&self.options.output, &self.options.template) {
-            (Output::Text | Output::Wide, _) => self.table(answer),
+            (Output::Text | Output::Wide, _) => self.table(answer, environment.colour),
             (Output::Name, _) => self.names(answer),
             (Output::JsonPath, Some(template)) => Template::parse(template)
                 .map(|template| template.render(&self.masked(answer)))
@@ -203,7 +212,7 @@ impl<'a> Printer<'a> {
         answer
     }
 
-    fn table(&mut self, answer: &Value) -> String {
+    fn table(&mut self, answer: &Value, colour: bool) -> String {
         let wide = self.options.output == Output::Wide;
         let columns = answer["columnDefinitions"].as_array().map(Vec::as_slice).unwrap_or_default();
         if !columns.is_empty() {
@@ -216,7 +225,11 @@ impl<'a> Printer<'a> {
             self.has_header = true;
             let names = self.shown.iter().map(|index| columns[*index]["name"].as_str().unwrap_or_default());
             let place = with_namespace.then_some("NAMESPACE");
-            lines.push(place.into_iter().chain(names).map(str::to_uppercase).collect::<Vec<_>>());
+            let header: Vec<_> = place.into_iter().chain(names).map(str::to_uppercase).collect();
+            if colour {
+                self.paint = Paint::of(&header);
+            }
+            lines.push(header);
         }
         for row in rows(answer) {
             let namespace = row["object"]["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
@@ -225,6 +238,6 @@ impl<'a> Printer<'a> {
             let cells = self.shown.iter().map(|index| text(&row["cells"][*index]));
             lines.push(place.into_iter().chain(cells).collect());
         }
-        table::render_on(&lines, &mut self.widths)
+        table::render_on(&lines, &mut self.widths, &self.paint)
     }
 }

@@ -56,13 +56,13 @@ fn render(report: &AgentReport, findings: &[Finding], wide: bool, environment: &
     let mut text = head(report, now);
     if !report.sources.is_empty() {
         text.push('\n');
-        text.push_str(&table::render(&source_rows(report, now)));
+        text.push_str(&table::render_painted(&source_rows(report, now), environment.colour));
     }
     text.push('\n');
     if report.pods.is_empty() {
         text.push_str("No pods.\n");
     } else {
-        text.push_str(&table::render(&pod_rows(&report.pods, true, wide, now)));
+        text.push_str(&table::render_painted(&pod_rows(&report.pods, true, wide, now), environment.colour));
     }
     text.push('\n');
     let paint = |code: &str, words: &str| {

@@ -2,11 +2,15 @@
 //!
 //! Owns kubectl's rules for that. Must not know what is done with them.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use super::{CliError, Environment, client};
 use crate::api::pod::Pod;
-use crate::server::ObjectDetail;
+use crate::reconcile::static_pod::CONFIG_SOURCE_ANNOTATION;
+use crate::server::{AgentReport, ObjectDetail};
+use crate::source::manifest::{ManifestOrigin, decode_manifest};
+use crate::types::PodSource;
 
 /// kubectl's.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -14,6 +18,15 @@ const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// A pod of the agent's.
 pub(super) struct Found {
     pod: Pod,
+    manifest: Option<Manifest>,
+}
+
+/// What defines a static pod.
+enum Manifest {
+    File(PathBuf),
+    /// The file was not found in this directory.
+    Directory(String),
+    Url(String),
 }
 
 /// Asks the agent for a pod. The name may leave out the node's at its end, and may be written `pod/NAME`.
@@ -22,10 +35,74 @@ pub(super) async fn find(socket: &Path, namespace: &str, name: &str) -> Result<F
     let short = ["pod/", "pods/", "po/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
     let pod = among(&report.pods, namespace, short, &report.node_name).cloned();
     let missing = || CliError::NotFound { name: short.to_owned(), namespace: namespace.to_owned() };
-    Ok(Found { pod: pod.ok_or_else(missing)? })
+    let pod = pod.ok_or_else(missing)?;
+    Ok(Found { manifest: manifest(&pod, &report), pod })
+}
+
+fn manifest(pod: &Pod, report: &AgentReport) -> Option<Manifest> {
+    let source = pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION)?;
+    let origin = report.sources.iter().find(|found| found.name == *source)?.origin.clone();
+    if *source == PodSource::Http.as_str() {
+        return Some(Manifest::Url(origin));
+    }
+    if *source != PodSource::File.as_str() {
+        return None;
+    }
+    let file = manifest_file(Path::new(&origin), pod, &report.node_name);
+    Some(file.map_or(Manifest::Directory(origin), Manifest::File))
+}
+
+/// The file below the agent's directory of manifests that names the pod.
+fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
+    if path.is_file() {
+        return Some(path.to_owned());
+    }
+    let mut files: Vec<PathBuf> = fs::read_dir(path).ok()?.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let names_it = |file: &PathBuf| {
+        let manifest = decode_manifest(&fs::read(file).unwrap_or_default(), ManifestOrigin::File);
+        manifest.pods.iter().any(|found| {
+            let metadata = &found.pod.metadata;
+            let namespace = if metadata.namespace.is_empty() { "default" } else { &metadata.namespace };
+            namespace == pod.metadata.namespace && format!("{}-{node}", metadata.name) == pod.metadata.name
+        })
+    };
+    files.into_iter().filter(|file| file.is_file()).find(names_it)
 }
 
 impl Found {
+    /// As the API names it.
+    pub(super) fn name(&self) -> &str {
+        &self.pod.metadata.name
+    }
+
+    /// As the agent sees it.
+    pub(super) fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    /// The manifest that defines a static pod; `None` for one that came through the API.
+    pub(super) fn manifest(&self) -> Option<String> {
+        Some(match self.manifest.as_ref()? {
+            Manifest::File(file) => format!("the manifest {}", file.display()),
+            Manifest::Directory(origin) => format!("a manifest in {origin}"),
+            Manifest::Url(url) => format!("the manifests of {url}"),
+        })
+    }
+
+    /// What ends a static pod, for its user.
+    pub(super) fn how_to_end(&self) -> String {
+        match &self.manifest {
+            Some(Manifest::File(file)) => {
+                let file = file.display();
+                format!("  mv {file} /root/        ends it; moved back, it starts again")
+            }
+            Some(Manifest::Directory(origin)) => format!("Move its file out of {origin}"),
+            Some(Manifest::Url(url)) => format!("Take it out of what {url} serves"),
+            None => String::new(),
+        }
+    }
+
     /// `NAMESPACE/NAME`, as the paths of the API name it.
     pub(super) fn path(&self) -> String {
         let metadata = &self.pod.metadata;

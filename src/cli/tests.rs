@@ -35,8 +35,11 @@ impl Directory {
         words.push(format!("--socket={}", self.0.join("agent.sock").display()));
         words.push(format!("--root-dir={}", self.0.display()));
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code =
-            run(&command, &words, Environment { out: &mut out, err: &mut err, colour: false, now: NOW });
+        let code = run(
+            &command,
+            &words,
+            Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW },
+        );
         let root = self.0.display().to_string();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replace(&root, "ROOT");
         (code, text(out), text(err))
@@ -374,7 +377,7 @@ fn a_reader_that_went_away_is_not_an_error() {
         }
     }
     let mut err = Vec::new();
-    let environment = Environment { out: &mut Closed, err: &mut err, colour: true, now: NOW };
+    let environment = Environment { out: &mut Closed, err: &mut err, terminal: true, colour: true, now: NOW };
     assert_eq!(run("get", &["--help".to_owned()], environment), EXIT_OK);
     assert!(err.is_empty());
 }
@@ -529,7 +532,7 @@ fn a_pod_keeps_the_data_of_its_claim_from_being_deleted() {
     assert!(data.exists());
     let (code, _, err) = directory.run("delete pod web --yes");
     assert_eq!(code, EXIT_USAGE);
-    assert!(err.contains("deletes the data of claims (pvc), not \"pod\""), "{err}");
+    assert!(err.contains("--yes deletes the data of claims (pvc)"), "{err}");
     assert_eq!(directory.run("delete").0, EXIT_USAGE);
     assert_eq!(directory.run("delete pvc").0, EXIT_USAGE);
     assert_eq!(directory.run("delete pvc x -A").0, EXIT_USAGE);
@@ -540,7 +543,8 @@ fn a_pod_keeps_the_data_of_its_claim_from_being_deleted() {
 fn every_command_that_the_program_knows_has_a_help_of_its_own() {
     for (command, _) in crate::config::CLIENT_COMMANDS {
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let environment = Environment { out: &mut out, err: &mut err, colour: false, now: NOW };
+        let environment =
+            Environment { out: &mut out, err: &mut err, terminal: false, colour: false, now: NOW };
         let arguments = ["--help".to_owned()];
         let code = match *command {
             "preflight" | "init" | "reset" => crate::init::run(command, &arguments, environment),

@@ -2,6 +2,8 @@
 //!
 //! Owns the command and its columns. Must not know how it is measured.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::args::{Common, Has, Own, UsageError, text, value};
@@ -19,6 +21,7 @@ Options:
       --sort-by WHAT        cpu or memory, most first; without it by name
   -n, --namespace NAME      Namespace to look in (default \"default\")
   -A, --all-namespaces      Look in all namespaces
+  -w, --watch               Show it again every five seconds, until Ctrl-C
       --no-headers          No header line
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
   -h, --help                This text
@@ -39,6 +42,7 @@ struct Wanted {
     containers: bool,
     sort: Sort,
     no_headers: bool,
+    watch: bool,
 }
 
 fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
@@ -48,6 +52,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         containers: false,
         sort: Sort::Name,
         no_headers: false,
+        watch: false,
     };
     let message = |message: String| UsageError::Option { message };
     let mut what = None;
@@ -62,6 +67,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
                     _ => return Err(message(format!("--sort-by {given:?}: cpu or memory is wanted"))),
                 };
             }
+            Own::Option("-w" | "--watch") => wanted.watch = true,
             Own::Option("--no-headers") => wanted.no_headers = true,
             Own::Word(word) if what.is_none() => what = Some(word.to_owned()),
             _ => return Ok(false),
@@ -83,10 +89,28 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
-    rt::run(show(&wanted, environment)).map_err(CliError::Runtime)?
+    rt::run(async {
+        loop {
+            let table = show(&wanted, environment).await?;
+            // On a terminal the newest table takes the place of the one before.
+            let clear = if wanted.watch && environment.terminal { CLEAR } else { "" };
+            print(environment, &format!("{clear}{table}"))?;
+            if !wanted.watch {
+                return Ok(EXIT_OK);
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    })
+    .map_err(CliError::Runtime)?
 }
 
-async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+/// Of `--watch`. Usage is measured over the last moments anyway.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Cursor to the top left, and everything below it erased.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+/// The table; empty when there is nothing to show, which is said.
+async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<String, CliError> {
     let mut rows;
     if wanted.nodes {
         let nodes = api::fetch(&wanted.common.socket, "/api/v1/nodes", api::OBJECTS).await?;
@@ -115,14 +139,13 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
                 .as_ref()
                 .map_or(String::new(), |name| format!(" in {name} namespace."));
             let _ = writeln!(environment.err, "No resources found{place}");
-            return Ok(EXIT_OK);
+            return Ok(String::new());
         }
     }
     if wanted.no_headers {
         rows.remove(0);
     }
-    print(environment, &table::render(&rows))?;
-    Ok(EXIT_OK)
+    Ok(table::render(&rows))
 }
 
 fn items(list: &Value) -> &[Value] {

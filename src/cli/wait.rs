@@ -142,10 +142,10 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
 }
 
 /// Of a kind, by name.
-type Named = (&'static Resource, String);
+pub(super) type Named = (&'static Resource, String);
 
 /// The objects that are named; without names all of the kind that are selected.
-fn named(words: &[String]) -> Result<(Vec<Named>, Option<&'static Resource>), UsageError> {
+pub(super) fn named(words: &[String]) -> Result<(Vec<Named>, Option<&'static Resource>), UsageError> {
     let (mut named, mut kind) = (Vec::new(), None);
     for word in words {
         match (word.split_once('/'), kind) {
@@ -184,20 +184,19 @@ async fn wait(
             let message = format!("which {}? Name them, or use -l or --all", kind.plural);
             return Err(CliError::Usage(UsageError::Option { message }));
         }
-        let selector = wanted.selector.clone().map(|selector| ("labelSelector", selector));
-        let query = listing::query(&selector.into_iter().collect::<Vec<_>>());
-        let path = api::path(kind, Some(wanted.common.one_namespace()), None) + &query;
-        let list = api::fetch(&wanted.common.socket, &path, api::OBJECTS).await?;
-        let names = list["items"].as_array().into_iter().flatten();
-        objects.extend(names.filter_map(|item| Some((kind, item["metadata"]["name"].as_str()?.to_owned()))));
+        let (namespace, selector) = (wanted.common.one_namespace(), wanted.selector.as_deref());
+        let names = api::selected(&wanted.common.socket, kind, namespace, selector).await?;
+        objects.extend(names.into_iter().map(|name| (kind, name)));
         if objects.is_empty() && *what != For::Delete {
             return Err(CliError::Answer("no matching resources found".to_owned()));
         }
     }
     let (deadline, mut code) = (Instant::now() + wanted.timeout, EXIT_OK);
     for (resource, name) in objects {
-        match one(&wanted.common.socket, wanted.common.one_namespace(), resource, &name, what, deadline).await
-        {
+        let place = (wanted.common.one_namespace(), name.as_str());
+        let may_be_missing = *what == For::Create;
+        let is_met = |object: Option<&Value>| what.is_met(object);
+        match until(&wanted.common.socket, resource, place, may_be_missing, deadline, &is_met).await {
             Ok(true) => print(environment, &format!("{}/{name} condition met\n", resource.singular))?,
             Ok(false) => {
                 let _ = writeln!(
@@ -216,14 +215,17 @@ async fn wait(
     Ok(code)
 }
 
-/// False: not before the deadline.
-async fn one(
+/// Waits until `is_met` with the object of this namespace and name, or without one. False: not before the deadline.
+///
+/// # Errors
+/// When there is no such object, unless it `may_be_missing` at first.
+pub(super) async fn until(
     socket: &Path,
-    namespace: &str,
     resource: &Resource,
-    name: &str,
-    what: &For,
+    (namespace, name): (&str, &str),
+    may_be_missing: bool,
     deadline: Instant,
+    is_met: &dyn Fn(Option<&Value>) -> bool,
 ) -> Result<bool, CliError> {
     let path = api::path(resource, Some(namespace), None);
     let field = format!("metadata.name={name}");
@@ -231,10 +233,10 @@ async fn one(
     loop {
         let list = api::fetch(socket, &(path.clone() + &only), api::OBJECTS).await?;
         let object = list["items"].as_array().and_then(|items| items.first());
-        if what.is_met(object) {
+        if is_met(object) {
             return Ok(true);
         }
-        if object.is_none() && *what != For::Create {
+        if object.is_none() && !may_be_missing {
             // As kubectl: what is not there cannot become anything.
             api::fetch(socket, &api::path(resource, Some(namespace), Some(name)), api::OBJECTS).await?;
         }
@@ -244,7 +246,7 @@ async fn one(
             ("fieldSelector", field.clone()),
             ("resourceVersion", version),
         ]);
-        let mut is_met = false;
+        let mut is_done = false;
         let path = path.clone() + &query;
         let watched = api::watch(socket, &path, api::OBJECTS, |event| {
             let object = match event["type"].as_str() {
@@ -258,14 +260,14 @@ async fn one(
                 }
                 _ => return Ok(ControlFlow::Continue(())),
             };
-            is_met = what.is_met(object);
-            Ok(if is_met { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            is_done = is_met(object);
+            Ok(if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         });
         match tokio::time::timeout_at(deadline, watched).await {
             Err(_) => return Ok(false),
             Ok(result) => result?,
         }
-        if is_met {
+        if is_done {
             return Ok(true);
         }
         // The server has ended the watch, as it does from time to time: from the beginning.

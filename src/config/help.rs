@@ -30,6 +30,7 @@ pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("upgrade", "another program in the agent's place, and the old one back when it does not do"),
     ("status", "what runs, what is wrong, and why"),
     ("get", "pods, ConfigMaps, Secrets, claims, events, nodes as a table"),
+    ("ps", "containers that run"),
     ("describe", "everything about one of them"),
     ("events", "what happened, oldest first"),
     ("top", "what pods and the node use"),
@@ -38,9 +39,15 @@ pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("exec", "run a command in a container"),
     ("attach", "see what a container writes, and type what it reads"),
     ("port-forward", "reach ports of a pod through ports of this machine"),
-    ("delete", "delete the data of a claim that nobody defines any more"),
+    ("cp", "copy files to and from a container"),
+    ("run", "run an image as a pod, through the node's API"),
+    ("apply", "create or change objects from manifests, through the node's API"),
+    ("delete", "delete objects of the node's API, or the data of a claim"),
+    ("restart", "restart the containers of a pod"),
+    ("stop", "end a pod of the node's API and print its manifest"),
     ("image", "images of the embedded runtime: list, pull, import, remove"),
     ("kubeconfig", "make a client certificate and print a kubeconfig with it"),
+    ("completion", "the script that completes commands and names in bash, zsh or fish"),
 ];
 
 /// The whole text.

@@ -45,6 +45,8 @@ pub(super) struct Options {
     pub(super) help: bool,
     /// The machine's root directory, or that of a system that does not run.
     pub(super) rootfs: PathBuf,
+    /// The program for the system in `rootfs`; this one if none is given.
+    pub(super) program: Option<PathBuf>,
     /// Everything after `--`: for the agent itself.
     pub(super) agent_flags: Vec<String>,
 }
@@ -85,7 +87,9 @@ Options:
       --dry-run                          Print what would be done and written; change nothing
       --example                          Write a manifest of a small web server, too
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings, by name, 'all' for all of them
-      --rootfs DIR                       Set up the system in DIR, which does not run (an image): nothing is checked or started
+      --program FILE                     With --rootfs: the program to put there, such as one for another processor
+      --rootfs DIR                       Set up the system in DIR, which does not run (an image): nothing is checked or
+                                         started, the program is put there, and certificates are made at its first boot
       --skip-phases LIST                 Phases to leave out
       --skip-self-test                   Run no test container
   -h, --help                             This text
@@ -152,6 +156,7 @@ impl Options {
                         .extend(text(&mut parser)?.split(',').map(|name| name.trim().to_owned()));
                 }
                 Arg::Long("rootfs") if !checks => options.rootfs = text(&mut parser)?.into(),
+                Arg::Long("program") if init => options.program = Some(text(&mut parser)?.into()),
                 Arg::Long("dry-run") if !checks => options.dry_run = true,
                 Arg::Long("example") if init => options.example = true,
                 Arg::Long("volumes") if reset => options.volumes = true,
@@ -175,6 +180,10 @@ impl Options {
             }
         }
         options.take_phase(&words, phases)?;
+        if options.program.is_some() && options.is_live() {
+            let message = "--program is for --rootfs DIR: here the program that you call is the service's";
+            return Err(UsageError::Option(message.to_owned()));
+        }
         if init && options.config.is_some() && options.endpoint.is_some() {
             let message =
                 "can not mix '--config' with arguments [container-runtime-endpoint]: write it into the file";

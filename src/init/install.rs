@@ -160,6 +160,18 @@ pub(super) fn next_steps(port: i32, is_started: bool, flags: &[String]) -> Strin
     )
 }
 
+/// The same about a system that does not run.
+pub(super) fn next_steps_elsewhere(rootfs: &Path) -> String {
+    let there = rootfs.display();
+    format!(
+        "\nThe system in {there} is set up: the agent starts when it boots, and makes its certificates then.\n\n\
+         Pods that it is to have from the beginning: put their manifests into {there}{MANIFESTS}\n\
+         and archives of their images into {there}/var/lib/kubelet/images\n\n\
+         Once it runs, as root there:\n\n  agent status\n  agent init phase kubeconfig\n\n\
+         Undo all this:\n\n  agent reset --rootfs {there}\n"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -67,6 +67,11 @@ pub(super) const PHASES: &[Phase] = &[
         run: |run| run.manifests(),
     },
     Phase {
+        name: "program",
+        help: "With --rootfs: put the program there, unless a package has",
+        run: |run| run.program(),
+    },
+    Phase {
         name: "systemd",
         help: "Write and enable the service, of systemd or OpenRC",
         run: |run| run.service(),
@@ -141,6 +146,11 @@ impl Run<'_, '_> {
     }
 
     fn certs(&mut self) -> Result<(), InitError> {
+        if self.leaves_certificates() {
+            return self.say(
+                "[certs] Another system is set up: the agent makes its authority and its certificate at its first boot\n",
+            );
+        }
         let directory = self.cert_dir();
         // With their own modes, before anything is made in them.
         self.directories("certs")?;
@@ -166,7 +176,7 @@ impl Run<'_, '_> {
         if !self.options.is_live() {
             self.session.complain(
                 "\t[WARNING certs]: every device made from this system will have the same authority: \
-                 --skip-phases=certs,kubeconfig leaves that to the first start\n",
+                 without this phase it makes its own at its first boot\n",
             );
         }
         let authority = Authority::open(&directory, &self.resolved.node_name)?;
@@ -194,6 +204,11 @@ impl Run<'_, '_> {
     }
 
     fn kubeconfig(&mut self) -> Result<(), InitError> {
+        if self.leaves_certificates() {
+            return self.say(
+                "[kubeconfig] Needs the authority: \"agent init phase kubeconfig\" writes it there, once that system runs\n",
+            );
+        }
         self.directories("kubeconfig")?;
         let path = self.options.rooted(install::ADMIN_CONF);
         let shown = path.display().to_string();
@@ -248,6 +263,56 @@ impl Run<'_, '_> {
             self.ensure("manifests", &File::new(install::EXAMPLE_FILE, 0o644, install::EXAMPLE))?;
         }
         Ok(())
+    }
+
+    fn program(&mut self) -> Result<(), InitError> {
+        if self.options.is_live() {
+            return Ok(());
+        }
+        let place = service::program(self.options);
+        if service::is_packaged(self.options) && self.options.program.is_none() {
+            return self.say(&format!("[program] Using the package's program {}\n", place.display()));
+        }
+        let source = self.options.program.clone().unwrap_or_else(|| service::OWN.into());
+        let bytes = fs::read(&source).map_err(|error| InitError::File {
+            action: "read",
+            path: source,
+            source: error,
+        })?;
+        if !service::fits(self.options, &bytes) {
+            let there = self.options.rootfs.display();
+            let text = format!(
+                "\t[WARNING program]: the programs in {there} are for another processor than this one: \
+                 --program FILE names one for it\n"
+            );
+            self.session.complain(&text);
+        }
+        let path = self.options.rooted(&place);
+        let shown = path.display().to_string();
+        match fs::read(&path) {
+            Ok(there) if there == bytes => {
+                return self.say(&format!("[program] Using existing file {shown:?}\n"));
+            }
+            Ok(_) => {
+                return self.say(&format!(
+                    "[program] Keeping existing file {shown:?}, which differs: remove it to have this program\n"
+                ));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(InitError::File { action: "read", path, source }),
+        }
+        if self.options.dry_run {
+            return self.say(&format!("[dryrun] Would copy the program to {shown:?}\n"));
+        }
+        let failed = |source| InitError::File { action: "write", path: path.clone(), source };
+        dir::make_dir(path.parent().unwrap_or(Path::new("/")), 0o755).map_err(failed)?;
+        durable::write_durably(&path, &bytes, 0o755).map_err(failed)?;
+        self.say(&format!("[program] Copied the program to {shown:?}\n"))
+    }
+
+    /// Certificates of a system that does not run are made where it runs: every device has its own then.
+    fn leaves_certificates(&self) -> bool {
+        !self.options.is_live() && self.options.phase.is_none()
     }
 
     fn service(&mut self) -> Result<(), InitError> {
@@ -324,8 +389,11 @@ impl Run<'_, '_> {
         if self.options.dry_run {
             return Ok(());
         }
-        let is_started = self.is_started || !self.options.is_live();
-        let text = install::next_steps(self.resolved.kubelet.port, is_started, &self.options.agent_flags);
+        if !self.options.is_live() {
+            return self.say(&install::next_steps_elsewhere(&self.options.rootfs));
+        }
+        let text =
+            install::next_steps(self.resolved.kubelet.port, self.is_started, &self.options.agent_flags);
         self.say(&text)
     }
 

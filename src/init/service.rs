@@ -2,6 +2,7 @@
 //!
 //! Owns the calls of systemctl and rc-service. Enabling is a link, as these make it: it works in an image, too.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -44,11 +45,51 @@ pub(super) fn plan(options: &Options, system: InitSystem, program: &Path) -> Opt
     }
 }
 
-/// Where the program is in the system that is set up: where packages have it, else where this one is.
+/// Where packages have the program.
+const PACKAGED: &str = "/usr/bin/agent";
+/// Where `init` puts it into a system that does not run.
+const COPIED: &str = "/usr/local/bin/agent";
+
+/// Where the program is in the system that is set up: here where this one is; in another where its package has it, else where
+/// `init` puts it.
 pub(super) fn program(options: &Options) -> PathBuf {
-    let packaged = Path::new("/usr/bin/agent");
-    let own = std::fs::read_link("/proc/self/exe").unwrap_or_else(|_| packaged.to_owned());
-    if options.is_live() || !options.rooted(packaged).exists() { own } else { packaged.to_owned() }
+    if options.is_live() {
+        return std::fs::read_link(OWN).unwrap_or_else(|_| PACKAGED.into());
+    }
+    if is_packaged(options) { PACKAGED.into() } else { COPIED.into() }
+}
+
+/// A package has brought the program.
+pub(super) fn is_packaged(options: &Options) -> bool {
+    options.rooted(PACKAGED).exists()
+}
+
+/// This program.
+pub(super) const OWN: &str = "/proc/self/exe";
+
+/// Programs that most systems have, none of them a link on all of them.
+const PROGRAMS: [&str; 5] =
+    ["/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/usr/bin/env", "/bin/busybox", "/sbin/init"];
+
+/// Whether a program of this content would run in the system in `--rootfs`, as far as its own programs show.
+pub(super) fn fits(options: &Options, program: &[u8]) -> bool {
+    let theirs = PROGRAMS.iter().map(|path| options.rooted(path)).find_map(|path| {
+        // A link may lead out of the system.
+        let is_file = path.symlink_metadata().is_ok_and(|about| about.is_file());
+        let mut head = [0; 20];
+        is_file
+            .then(|| std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut head)))
+            .transpose()
+            .ok()??;
+        machine(&head)
+    });
+    theirs.is_none() || theirs == machine(program)
+}
+
+/// Class, byte order and `e_machine` of an ELF program.
+fn machine(bytes: &[u8]) -> Option<[u8; 4]> {
+    let head = bytes.first_chunk::<20>().filter(|head| head.starts_with(b"\x7fELF"))?;
+    Some([head[4], head[5], head[18], head[19]])
 }
 
 /// Commands that (re)start it.
@@ -94,4 +135,21 @@ pub(super) fn call(system: InitSystem, commands: &[&[&str]]) -> Result<(), InitE
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_for_another_processor_is_recognised() {
+        let elf = |machine: u8| [&b"\x7fELF\x02\x01\x01"[..], &[0; 11], &[machine, 0, 9, 9]].concat();
+        let root = std::env::temp_dir().join(format!("edge-agent-service-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("usr/bin")).unwrap();
+        let options = Options { rootfs: root.clone(), ..Options::default() };
+        assert!(fits(&options, &elf(62)), "nothing to compare with");
+        std::fs::write(root.join("usr/bin/env"), elf(183)).unwrap();
+        assert!(fits(&options, &elf(183)) && !fits(&options, &elf(62)) && !fits(&options, b"#!/bin/sh"));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -478,6 +478,7 @@ impl<R: Runtime> House<R> {
             statuses: Rc::clone(&self.statuses),
             events: self.events.clone(),
             runtime: Rc::clone(&self.runtime),
+            editor: self.editor.clone(),
             stats: serving::stats(resolved, Rc::<LocalObjects>::clone(&self.objects), &self.clock),
         });
         let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);

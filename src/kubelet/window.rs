@@ -13,6 +13,7 @@ use crate::events::EventRecorder;
 use crate::kubelet::report::View;
 use crate::logging::chain;
 use crate::observed::ObservedContainer;
+use crate::pod_config::edit::{ApiChange, Editor};
 use crate::runtime::cri::CriRuntime;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
@@ -21,7 +22,7 @@ use crate::server::{AgentReport, ObjectDetail};
 use crate::stats::{Ask, AskRuntime, RuntimeAnswer, Stats, Summary};
 use crate::status::StatusManager;
 use crate::streaming::{Action, Pending, Streams};
-use crate::types::{ContainerId, PodUid, SandboxId};
+use crate::types::{ContainerId, ContainerName, PodUid, SandboxId};
 
 /// A runtime whose containers can be entered.
 pub trait Enter: Runtime {
@@ -101,6 +102,8 @@ pub struct Window<R> {
     pub runtime: Rc<R>,
     /// What is used.
     pub stats: Rc<Stats>,
+    /// The way into the loop.
+    pub editor: Editor,
 }
 
 fn said(error: &RuntimeError) -> String {
@@ -174,6 +177,14 @@ impl<R: Enter> Node for Window<R> {
             let containers = runtime.list_containers(None).await.map_err(|error| said(&error))?;
             let asked: AskRuntime = Rc::new(move |disks, of| Rc::clone(&runtime).usage(disks, of));
             Ok(stats.measure(ask, pods, containers, asked).await)
+        })
+    }
+
+    fn restart(&self, pod: PodUid, containers: Vec<ContainerName>) -> Pending<Result<(), String>> {
+        let editor = self.editor.clone();
+        Box::pin(async move {
+            let change = ApiChange { restart: Some((pod, containers)), ..ApiChange::default() };
+            editor.edit(|_| (change, ())).await.map_err(|error| chain(&error))
         })
     }
 

@@ -13,7 +13,7 @@ use crate::desired::{SourceObject, SourcePod};
 use crate::logging::chain;
 use crate::objects::{LocalObject, ObjectKey};
 use crate::reconcile::merge::{PodChange, merge};
-use crate::types::{PodSource, PodUid};
+use crate::types::{ContainerName, PodSource, PodUid};
 
 /// Edits that wait for the loop; whoever asks waits for his answer.
 const QUEUE: usize = 16;
@@ -32,10 +32,12 @@ pub struct ApiChange {
     pub put_objects: Vec<Rc<LocalObject>>,
     /// Objects that are to go.
     pub remove_objects: Vec<ObjectKey>,
+    /// Containers to restart, of a pod of any source. Nothing is written down for it.
+    pub restart: Option<(PodUid, Vec<ContainerName>)>,
 }
 
 impl ApiChange {
-    /// True when nothing is to be done.
+    /// True when nothing is to be written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.put_pods.is_empty()
@@ -63,6 +65,8 @@ pub struct Edited {
     pub changes: Vec<PodChange>,
     /// Graces of pods that go, also of those that went before.
     pub graces: Vec<(Rc<Pod>, Option<i64>)>,
+    /// Containers to restart.
+    pub restart: Option<(PodUid, Vec<ContainerName>)>,
 }
 
 impl Edited {
@@ -136,7 +140,7 @@ impl PodConfig {
     pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
         let change = decide(self);
         if change.is_empty() {
-            return Ok(Edited::default());
+            return Ok(Edited { restart: change.restart, ..Edited::default() });
         }
         let now = self.clock.now();
         let source = PodSource::Api;
@@ -171,7 +175,7 @@ impl PodConfig {
         self.publish_problems(source, problems).await;
         self.count(source);
         log_changes(source, &merged.changes);
-        Ok(Edited { changes: merged.changes, graces: change.remove_pods })
+        Ok(Edited { changes: merged.changes, graces: change.remove_pods, restart: change.restart })
     }
 
     /// The whole set of the API after a change.

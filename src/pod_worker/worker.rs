@@ -22,6 +22,7 @@ use crate::ordered::Ordered as _;
 use crate::pod_worker::counts::Counts;
 use crate::pod_worker::held::{Held, HeldStarts};
 use crate::pod_worker::resizing::Resizing;
+use crate::pod_worker::restarts::Restarts;
 use crate::pod_worker::turn::measured;
 use crate::pod_worker::{ContainerStates, Shared};
 use crate::reconcile::admission::has_only_waited;
@@ -66,6 +67,7 @@ pub(super) struct Worker<R> {
     counts: Counts,
     held: HeldStarts,
     resizing: Resizing,
+    restarts: Restarts,
     /// Of objects, when the pod was looked at last.
     objects_generation: u64,
     /// Set while the last attempt to do something failed as a whole.
@@ -100,6 +102,7 @@ impl<R: Runtime> Worker<R> {
             counts: Counts::new(containers),
             held: HeldStarts::default(),
             resizing: Resizing::default(),
+            restarts: Restarts::default(),
             objects_generation: 0,
             retry: None,
             last_actions: Vec::new(),
@@ -156,6 +159,10 @@ impl<R: Runtime> Worker<R> {
         }
         if letters.device {
             self.held.device_appeared();
+        }
+        if !letters.restart.is_empty() {
+            self.held.clear();
+            self.restarts.ask(letters.restart);
         }
         for event in letters.events {
             self.on_event(event).await;
@@ -217,7 +224,8 @@ impl<R: Runtime> Worker<R> {
             return next;
         }
         let allocated = self.resizing.allocated(&self.pod);
-        let plan = compute_pod_plan(&allocated, &observed, &self.plan_context(None));
+        let context = PlanContext { restart: self.restarts.due(&observed), ..self.plan_context(None) };
+        let plan = compute_pod_plan(&allocated, &observed, &context);
         self.held.keep_wanted(&plan);
         self.notice_objects();
         let status = self.status(&observed, &plan);
@@ -544,6 +552,7 @@ impl<R: Runtime> Worker<R> {
             sandbox_status_read: true,
             probes: deps.prober.results(&self.uid),
             actuated: self.resizing.actuated.clone(),
+            ..PlanContext::default()
         }
     }
 

@@ -3,7 +3,7 @@
 //! Owns the plan's vocabulary and the decision. A plan is data that can be printed, compared and stored; whoever executes
 //! it has no choices left to make.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -166,6 +166,9 @@ pub struct PlanContext {
     pub probes: ProbeResults,
     /// What containers were given; one that is not listed is taken to have what its spec says.
     pub actuated: Actuated,
+    /// Newest instances whose restart was asked for: they go, and the next ones start whatever the pod's policy and the
+    /// container's back-off.
+    pub restart: BTreeSet<ContainerId>,
 }
 
 impl Default for PlanContext {
@@ -181,6 +184,7 @@ impl Default for PlanContext {
             sandbox_status_read: false,
             probes: ProbeResults::new(),
             actuated: Actuated::new(),
+            restart: BTreeSet::new(),
         }
     }
 }

@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::reconcile::lifecycle::show_end;
 use crate::streaming;
-use crate::types::ContainerId;
+use crate::types::{ContainerId, ContainerName};
 
 /// What is served beside the plain resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,14 +132,20 @@ pub async fn outcome(
         Route::AgentStatus(query) if served.own => {
             Ok(object(StatusCode::OK, &node.report(ObjectDetail::from_query(&query))))
         }
-        Route::AgentStatus(_) => Ok(refusal(Refused::NotFound)),
+        Route::AgentRestart(pod, containers) if served.own => restart(node, &pod, containers).await,
+        Route::AgentStatus(_) | Route::AgentRestart(..) => Ok(refusal(Refused::NotFound)),
     }
 }
 
 fn is_debugging(route: &Route) -> bool {
     !matches!(
         route,
-        Route::Health(_) | Route::Pods | Route::Summary { .. } | Route::Metrics(_) | Route::AgentStatus(_)
+        Route::Health(_)
+            | Route::Pods
+            | Route::Summary { .. }
+            | Route::Metrics(_)
+            | Route::AgentStatus(_)
+            | Route::AgentRestart(..)
     )
 }
 
@@ -284,6 +290,34 @@ fn find_container(node: &SharedNode, wanted: &Target) -> Result<Pod, Failed> {
         return Err((StatusCode::NOT_FOUND, message));
     }
     Ok(pod)
+}
+
+/// Restarts regular containers, all of them if none is named.
+async fn restart(
+    node: &SharedNode,
+    wanted: &PodName,
+    mut containers: Vec<ContainerName>,
+) -> Result<Response<Body>, Failed> {
+    let pod = find_pod(node, wanted)?;
+    let name = &wanted.name;
+    let known: Vec<ContainerName> =
+        pod.spec.containers.iter().map(|container| container.name.as_str().into()).collect();
+    if let Some(unknown) = containers.iter().find(|container| !known.contains(container)) {
+        let message = format!("pod {name:?} has no container {:?} that can be restarted", unknown.as_str());
+        return Err((StatusCode::NOT_FOUND, message));
+    }
+    if containers.is_empty() {
+        containers = known;
+    }
+    let phase = pod.status.phase.as_str();
+    if matches!(phase, "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some() {
+        let state = if pod.metadata.deletion_timestamp.is_some() { "Terminating" } else { phase };
+        let message = format!("pod {name:?} is {state}: its containers do not run again");
+        return Err((StatusCode::CONFLICT, message));
+    }
+    let failed = |message| (StatusCode::SERVICE_UNAVAILABLE, message);
+    node.restart(pod.metadata.uid.clone(), containers).await.map_err(failed)?;
+    Ok(text(StatusCode::OK, String::new()))
 }
 
 async fn container_log(

@@ -12,7 +12,7 @@ use crate::observed::ObservedContainer;
 use crate::stats::{Ask, Summary};
 use crate::status::is_named;
 use crate::streaming::{Action, IDLE_TIMEOUT, Pending, Streams};
-use crate::types::{ContainerId, PodUid};
+use crate::types::{ContainerId, ContainerName, PodUid};
 
 use super::report::{AgentReport, ObjectDetail};
 
@@ -79,6 +79,8 @@ pub trait Node {
     fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>>;
     /// What the node, its pods and their containers use now. Costs nothing unless it is asked.
     fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
+    /// Restarts containers of a pod, whatever its restart policy; it has happened when its statuses say so.
+    fn restart(&self, pod: PodUid, containers: Vec<ContainerName>) -> Pending<Result<(), String>>;
     /// A stream over which nothing went for so long is ended; never if it is zero. `streamingConnectionIdleTimeout`.
     fn stream_idle_timeout(&self) -> Duration {
         IDLE_TIMEOUT
@@ -143,6 +145,10 @@ pub mod testing {
         }
 
         fn stats(&self, _: Ask) -> Pending<Result<Summary, String>> {
+            nothing()
+        }
+
+        fn restart(&self, _: PodUid, _: Vec<ContainerName>) -> Pending<Result<(), String>> {
             nothing()
         }
 

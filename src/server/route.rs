@@ -93,6 +93,8 @@ pub enum Route {
     Run(Target, Vec<String>),
     /// `/agent/v1/status`, our own, and its query.
     AgentStatus(String),
+    /// `/agent/v1/restart/...`, our own: these containers of a pod, all of them if none is named.
+    AgentRestart(PodName, Vec<ContainerName>),
 }
 
 /// A page of Prometheus'.
@@ -158,6 +160,13 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
         ["metrics", "probes"] => get(Route::Metrics(Page::Probes)),
         ["metrics", "slis"] => get(Route::Metrics(Page::Slis)),
         ["agent", "v1", "status"] => get(Route::AgentStatus(query.to_owned())),
+        ["agent", "v1", "restart", rest @ ..] => {
+            if method != "POST" {
+                return Err(Refused::Method("POST"));
+            }
+            let containers = values(&parameters(query), "container");
+            Ok(Route::AgentRestart(pod_name(rest)?, containers.into_iter().map(Into::into).collect()))
+        }
         ["containerLogs", rest @ ..] => {
             let container = target(rest, false)?;
             get(Route::ContainerLogs(container, log_options(&parameters(query))?))

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::api::{Api, Person};
+use crate::support::dashboard;
 use crate::support::prometheus::Page;
 use crate::support::runtime::on_both_runtimes;
 use crate::support::wait::wait_for;
@@ -181,6 +182,45 @@ fn logs_of_the_machine_are_guarded(api: &Api, admin: &Person, viewer: &Person) {
     );
 }
 
+/// Every panel of the dashboard shows something on a node that has what the panel is about.
+fn every_panel_of_the_dashboard_is_fed() {
+    let mut node = Node::new();
+    let api = Api::of(&mut node.agent, node.runtime.scratch().path());
+    let script = "while :; do echo line; dd if=/dev/zero of=/data/file bs=64k count=4 conv=fsync 2>/dev/null; sleep 0.2; done";
+    let mut pod = node.pod("shown", script);
+    pod["spec"]["hostNetwork"] = json!(false);
+    let main = &mut pod["spec"]["containers"][0];
+    main["resources"] = json!({"limits": {"cpu": "300m", "memory": "128Mi"}});
+    main["volumeMounts"].as_array_mut().expect("mounts").push(json!({"name": "data", "mountPath": "/data"}));
+    main["readinessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    let volumes = pod["spec"]["volumes"].as_array_mut().expect("volumes");
+    volumes.push(json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}}));
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
+    node.agent.write_manifest("claim.yaml", &claim.to_string());
+    node.apply(&pod);
+    node.agent.start();
+    api.wait(&mut node.agent);
+    node.running("shown");
+    let viewer = api.person(&node.agent, "viewer", &["--view"]);
+    let text = include_str!("../../packaging/grafana/dashboard.json");
+    let dashboard: Value = serde_json::from_str(text).expect("JSON");
+    let queries = dashboard::queries(&dashboard);
+    assert!(queries.len() > 20, "{queries:?}");
+    // Measurements of disks come a moment later.
+    wait_for("every panel to have its series", PATIENCE, || {
+        let pages = ["/metrics", "/metrics/cadvisor", "/metrics/resource", "/metrics/probes"];
+        let samples: Vec<_> =
+            pages.iter().flat_map(|path| page(&api, &viewer, path).samples().to_vec()).collect();
+        let empty: Vec<String> = queries
+            .iter()
+            .filter_map(|query| Some(format!("{}: {}", query.panel, query.trouble(&samples)?)))
+            .collect();
+        if empty.is_empty() { Ok(()) } else { Err(empty.join("\n")) }
+    });
+}
+
 on_both_runtimes! {
+    every_panel_of_the_dashboard_is_fed,
     what_pods_use_is_measured,
 }

@@ -156,7 +156,8 @@ fn a_dry_run_says_what_it_would_write_and_changes_nothing() {
     let rootfs = format!("--rootfs={}", root.display());
     let (out, _) = said(&["init", &rootfs, "--dry-run", "--example"], 0);
     for words in [
-        "[dryrun] Would generate \"agent-ca\" certificate authority",
+        "[certs] Another system is set up: the agent makes its authority and its certificate at its first boot",
+        "[program] Using the package's program /usr/bin/agent",
         "/var/lib/kubelet/config.yaml\" with content:",
         "\tstaticPodPath: /etc/kubernetes/manifests",
         "etc/systemd/system/agent.service\" with content:",
@@ -179,9 +180,13 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     let rootfs = format!("--rootfs={}", root.display());
     let (out, _) = said(&["init", &rootfs, "--example"], 0);
     assert!(
-        out.starts_with("[init] Using agent version: v") && out.contains("kubectl get nodes,pods"),
+        out.starts_with("[init] Using agent version: v") && out.contains("agent init phase kubeconfig"),
         "{out}"
     );
+    assert!(!root.join("var/lib/kubelet/pki").exists(), "every device makes its own at its first boot");
+    let (_, err) = said(&["init", "phase", "certs", &rootfs], 0);
+    assert!(err.contains("every device made from this system will have the same authority"), "{err}");
+    said(&["init", "phase", "kubeconfig", &rootfs], 0);
     let after = snapshot(&root);
     let mode = |path: &str| after.get(&root.join(path)).unwrap_or_else(|| panic!("{path}: {after:?}")).0;
     for (path, wanted) in [
@@ -206,8 +211,10 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     let config = root.join("var/lib/kubelet/config.yaml").display().to_string();
     assert!(said(&["config", "--config", &config], 0).0.contains("address: \"127.0.0.1\""));
 
-    let (out, _) = said(&["init", &rootfs, "--example"], 0);
+    said(&["init", &rootfs, "--example"], 0);
+    let (out, _) = said(&["init", "phase", "certs", &rootfs], 0);
     assert!(out.contains("[certs] Using existing \"kubelet\" certificate and key on disk"), "{out}");
+    let (out, _) = said(&["init", "phase", "kubeconfig", &rootfs], 0);
     assert!(out.contains("[kubeconfig] Using existing kubeconfig file"), "{out}");
     assert_eq!(snapshot(&root), after, "again changes nothing");
 
@@ -265,17 +272,54 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
 }
 
 #[test]
+fn system_without_a_package_gets_the_program_and_a_unit_for_it() {
+    let scratch = Scratch::new();
+    let root = image(&scratch);
+    fs::remove_file(root.join("usr/bin/agent")).expect("no package");
+    let rootfs = format!("--rootfs={}", root.display());
+    let (out, _) = said(&["init", &rootfs, "--dry-run"], 0);
+    assert!(out.contains("[dryrun] Would copy the program to") && !root.join("usr/local").exists(), "{out}");
+    let (out, _) = said(&["init", &rootfs], 0);
+    let program = root.join("usr/local/bin/agent");
+    assert!(
+        out.contains(&format!("[program] Copied the program to {:?}", program.display().to_string())),
+        "{out}"
+    );
+    assert!(out.contains("makes its certificates then"), "{out}");
+    let version = Command::new(&program).arg("version").output().expect("run the copy");
+    assert!(version.status.success());
+    let unit = fs::read_to_string(root.join("etc/systemd/system/agent.service")).expect("the unit");
+    assert!(unit.contains("\nExecStart=/usr/local/bin/agent --config"), "{unit}");
+    let (out, _) = said(&["init", &rootfs], 0);
+    assert!(out.contains("[program] Using existing file"), "{out}");
+    // A given program is taken as it is, for another processor, too; one that is there and differs is kept.
+    fs::write(root.join("usr/bin/env"), [&b"\x7fELF\x02\x01\x01"[..], &[0; 11], &[0xff, 0x7f]].concat())
+        .expect("write a program");
+    let given = scratch.path().join("given");
+    fs::write(&given, "#!/bin/sh\n").expect("write a program");
+    let flag = format!("--program={}", given.display());
+    let (out, err) = said(&["init", &rootfs, &flag], 0);
+    assert!(out.contains("[program] Keeping existing file"), "{out}");
+    assert!(err.contains("[WARNING program]") && err.contains("another processor"), "{err}");
+    let (_, err) = said(&["init", &flag], 2);
+    assert!(err.contains("--program is for --rootfs DIR"), "{err}");
+    said(&["reset", "--force", &rootfs], 0);
+    assert!(!root.join("etc/systemd/system/agent.service").exists());
+}
+
+#[test]
 fn flags_of_the_agent_are_the_services_and_a_kubeconfig_of_another_authority_is_an_error() {
     let scratch = Scratch::new();
     let root = image(&scratch);
     let rootfs = format!("--rootfs={}", root.display());
     said(&["init", &rootfs, "--", "--hostname-override=box-7"], 0);
+    said(&["init", "phase", "kubeconfig", &rootfs], 0);
     let defaults = fs::read_to_string(root.join("etc/default/agent")).expect("the service's flags");
     assert!(defaults.ends_with("AGENT_ARGS=\"--hostname-override=box-7\"\n"), "{defaults}");
     let admin = fs::read_to_string(root.join("etc/kubernetes/admin.conf")).expect("the kubeconfig");
     assert!(admin.contains("box-7") && admin.contains("https://127.0.0.1:10250"), "{admin}");
     fs::remove_dir_all(root.join("var/lib/kubelet/pki")).expect("lose the authority");
-    let (_, err) = said(&["init", &rootfs], 1);
+    let (_, err) = said(&["init", "phase", "kubeconfig", &rootfs], 1);
     assert!(
         err.contains("error: error execution phase kubeconfig") && err.contains("another authority"),
         "{err}"
@@ -290,6 +334,7 @@ fn reset_asks_and_takes_yes_for_an_answer() {
     let root = image(&scratch);
     let rootfs = format!("--rootfs={}", root.display());
     said(&["init", &rootfs], 0);
+    said(&["init", "phase", "kubeconfig", &rootfs], 0);
     let mut child = Command::new(binary())
         .args(["reset", &rootfs])
         .stdin(Stdio::piped())

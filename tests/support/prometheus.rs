@@ -76,6 +76,11 @@ impl Page {
         Ok(page)
     }
 
+    /// All of it.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
     /// The values of a name whose labels have these.
     pub fn values(&self, name: &str, labels: &[(&str, &str)]) -> Vec<f64> {
         let has = |sample: &&Sample| {

@@ -162,7 +162,7 @@ fn pull_once(
     environment: &mut Environment<'_>,
 ) -> Result<Result<Pulled, PullError>, CliError> {
     let is_silent = options.quiet || matches!(options.output, Output::Json | Output::Yaml);
-    let draws = environment.colour && !is_silent;
+    let draws = environment.terminal && !is_silent;
     let mut view = View::default();
     let began = Instant::now();
     // A reader that has gone away is no reason to give the pull up: what it says at the end is what counts.

@@ -80,9 +80,10 @@ pub fn pod_dns(pod: &Pod, context: &DnsContext<'_>) -> (DnsConfig, Vec<DnsProble
     } else {
         host_config(context)
     };
-    if cluster_first && context.cluster_dns.is_empty() {
-        let policy =
-            if pod.spec.dns_policy.is_empty() { "ClusterFirst" } else { pod.spec.dns_policy.as_str() };
+    // Upstream says so of every pod. On a node without a cluster that is no news: ClusterFirst is what pods have that say
+    // nothing. This policy is never a default.
+    let policy = pod.spec.dns_policy.as_str();
+    if context.cluster_dns.is_empty() && policy == "ClusterFirstWithHostNet" {
         let message = format!(
             "pod: \"{}\". kubelet does not have ClusterDNS IP configured and cannot create Pod using \"{policy}\" \
              policy. Falling back to \"Default\" policy.",

@@ -161,11 +161,15 @@ fn every_dns_policy_gives_its_servers_searches_and_options() {
 }
 
 #[test]
-fn without_cluster_dns_the_node_resolver_is_used_and_said_so() {
+fn without_cluster_dns_only_pods_that_ask_for_it_are_warned() {
     let host = ResolvConfSource::Disabled;
     let ips = ["10.0.0.1".to_owned(), "fd00::1".to_owned()];
     let context = DnsContext { host: &host, cluster_dns: &[], cluster_domain: "c", node_ips: &ips };
     let (config, problems) = pod_dns(&pod(json!({"dnsPolicy": "ClusterFirst"})), &context);
+    assert_eq!((shown(&config).as_str(), problems), ("127.0.0.1 ::1 | . | ", vec![]));
+    assert_eq!(pod_dns(&pod(json!({})), &context).1, []);
+    let asks = json!({"dnsPolicy": "ClusterFirstWithHostNet", "hostNetwork": true});
+    let (config, problems) = pod_dns(&pod(asks), &context);
     assert_eq!(shown(&config), "127.0.0.1 ::1 | . | ");
     assert_eq!(problems[0].reason, "MissingClusterDNS");
     assert!(problems[0].message.starts_with("pod: \"web_ns(u)\". kubelet does not have ClusterDNS IP"));

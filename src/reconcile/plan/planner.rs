@@ -206,7 +206,11 @@ impl<'a> Planner<'a> {
             };
             let stop = match record.state {
                 ContainerStateKind::Created => None,
-                ContainerStateKind::Exited if self.runs_again(container, record) => None,
+                ContainerStateKind::Exited
+                    if self.runs_again(container, record) || self.is_asked_for(record) =>
+                {
+                    None
+                }
                 ContainerStateKind::Exited => continue,
                 ContainerStateKind::Unknown => Some(Stop::new(record, unknown_state(&container.name))),
                 ContainerStateKind::Running => match self.why_stop(container, record) {
@@ -223,6 +227,10 @@ impl<'a> Planner<'a> {
         regular
     }
 
+    fn is_asked_for(&self, record: &ObservedContainer) -> bool {
+        self.context.restart.contains(&record.id)
+    }
+
     /// Why a running regular container has to go, if it has to.
     fn why_stop(&self, container: &Container, record: &'a ObservedContainer) -> Option<Stop<'a>> {
         let name = &container.name;
@@ -231,6 +239,9 @@ impl<'a> Planner<'a> {
                 record,
                 format!("Container {name} definition changed, will be restarted"),
             ));
+        }
+        if self.is_asked_for(record) {
+            return Some(Stop::new(record, format!("Container {name} will be restarted, as requested")));
         }
         if let Some(kind) = failed_probe(container, &record.id, &self.context.probes) {
             let again = if restarts_after_kill(self.pod, container) { ", will be restarted" } else { "" };
@@ -294,7 +305,8 @@ impl<'a> Planner<'a> {
         // decided on before and left no record has had its wait.
         let elsewhere = in_new_sandbox || self.in_sandbox(&container.name).is_none();
         let fresh_run = kind == ContainerKind::Init && newest.is_some() && elsewhere;
-        let permitted = newest.is_some() && counted == next && stored.is_some();
+        let permitted = newest.is_some_and(|newest| self.is_asked_for(newest))
+            || (newest.is_some() && counted == next && stored.is_some());
         let ended_at = if killed { Some(self.context.now) } else { self.ended_at(container, next > counted) };
         let in_force = if permitted { stored } else { self.back_off_of(container, newest) };
         let entry = match ended_at.filter(|_| !fresh_run && !permitted) {

@@ -25,7 +25,7 @@ mod merged;
 mod origin;
 pub mod platform;
 pub mod reference;
-mod tar;
+pub mod tar;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
