@@ -192,6 +192,9 @@ async fn container_of<R: Runtime>(
 fn parts(pod_logs_dir: &Path, log: &Path) -> Option<(PodUid, String, u32)> {
     let mut names = log.strip_prefix(pod_logs_dir).ok()?.iter().map(|name| name.to_str());
     let (pod, container, file) = (names.next()??, names.next()??, names.next()??);
+    if names.next().is_some() || pod == ".." || container == ".." {
+        return None;
+    }
     let uid = pod.rsplit_once('_')?.1;
     let attempt = file.strip_suffix(".log")?.parse().ok()?;
     Some((PodUid::from(uid), container.to_owned(), attempt))
@@ -210,6 +213,8 @@ mod tests {
             "/else/default_web-edge_abc/main/3.log",
             "/var/log/pods/abc/main/3.log",
             "/var/log/pods/a_b_c/main/x.log",
+            "/var/log/pods/a_b_c/main/0.log/../../../../../etc/passwd",
+            "/var/log/pods/a_b_c/../3.log",
         ] {
             assert_eq!(place(other), None, "{other}");
         }

@@ -78,6 +78,9 @@ address: 127.0.0.1
 
 # Who runs containers: the agent itself, or a runtime that speaks CRI.
 {runtime}
+# Pods that name no seccomp profile get RuntimeDefault; without one, root in a container can lift its own CPU and process limits.
+seccompDefault: true
+
 # Swap and cgroup v1 are accepted.
 #failSwapOn: false
 #failCgroupV1: false
@@ -195,6 +198,7 @@ mod tests {
         assert_eq!(plain.kubelet.static_pod_path, MANIFESTS);
         assert_eq!(plain.kubelet.address, "127.0.0.1");
         assert_eq!(plain.kubelet.container_runtime_endpoint, "embedded");
+        assert!(plain.seccomp_default());
         let other = read(&configuration(Some("unix:///run/crio/crio.sock")));
         assert_eq!(other.kubelet.container_runtime_endpoint, "unix:///run/crio/crio.sock");
         let examples = ["staticPodURL", "containerRuntimeEndpoint", "systemReserved"];

@@ -17,6 +17,7 @@ use super::body::Pieces;
 use super::route::LogOptions;
 use crate::api::pod::{ContainerState, ContainerStatus, PodStatus};
 use crate::rt;
+use crate::sys::open::open_without_following;
 use crate::types::{ContainerId, Timestamp};
 
 /// What is read at a time, and sent: three of them are held for a client that stops to read.
@@ -204,7 +205,11 @@ struct Reading {
 
 impl Reading {
     fn open(path: &Path, tail: Option<u64>) -> io::Result<Self> {
-        let mut file = File::open(path)?;
+        // Whoever can write into the directory chooses neither what is read nor who waits.
+        let mut file = open_without_following(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
         let position = match tail {
             Some(lines) => {
                 let start = tail_start(&mut file, lines)?;
@@ -252,7 +257,7 @@ impl Reading {
     /// The file has another name by now: it was rotated away.
     fn is_replaced(&self, path: &Path) -> bool {
         let id = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
-        match (self.file.metadata(), std::fs::metadata(path)) {
+        match (self.file.metadata(), std::fs::symlink_metadata(path)) {
             (Ok(ours), Ok(there)) => id(ours) != id(there),
             _ => false,
         }

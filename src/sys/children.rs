@@ -28,14 +28,14 @@ impl Drop for NeverReturns {
     }
 }
 
-/// Runs `child` in a new process, whose exit code is what it returns, and says its id. The caller must be its process's
-/// only thread: the child has no other one, and what those held locked would stay so.
+/// Runs `child` in a new process, whose exit code is what it returns, and says its id.
 ///
 /// # Errors
-/// No more processes or memory.
+/// No more processes or memory; `EINVAL` when this process has more than one thread.
 pub fn fork(child: impl FnOnce() -> i32) -> io::Result<i32> {
-    // SAFETY: single-threaded by the contract above, so the child may do whatever its parent may; `NeverReturns` keeps it
-    // from unwinding into frames that belong to the parent.
+    super::clone::check_single_thread()?;
+    // SAFETY: single-threaded, so the child may do whatever its parent may; `NeverReturns` keeps it from unwinding into frames
+    // that belong to the parent.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
@@ -182,28 +182,12 @@ pub fn close_all_above_stderr() {
 /// # Errors
 /// The kernel's answer.
 pub fn set_stdio(stdin: BorrowedFd<'_>, stdout: BorrowedFd<'_>, stderr: BorrowedFd<'_>) -> io::Result<()> {
-    // A source that is itself one of the three would be overwritten before its turn: it gets a duplicate above them, which
-    // goes when this function returns.
-    let mut duplicates = [None, None, None];
-    let mut sources = [stdin.as_raw_fd(), stdout.as_raw_fd(), stderr.as_raw_fd()];
-    for (source, duplicate) in sources.iter_mut().zip(&mut duplicates) {
-        if *source <= 2 {
-            // SAFETY: duplicates an open descriptor to a free number above the three, which is ours then.
-            *source = unsafe { libc::fcntl(*source, libc::F_DUPFD_CLOEXEC, 3) };
-            if *source < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // SAFETY: see above.
-            *duplicate = Some(unsafe { OwnedFd::from_raw_fd(*source) });
-        }
-    }
-    for (target, source) in (0..).zip(sources) {
-        // SAFETY: both are descriptors of ours; 0 to 2 are the process's own to redirect.
-        if unsafe { libc::dup2(source, target) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    // One that is itself one of the three would be overwritten before its turn: duplicates have numbers above them, and go when
+    // this function returns.
+    let [stdin, stdout, stderr] = [stdin, stdout, stderr].map(|fd| fd.try_clone_to_owned());
+    nix::unistd::dup2_stdin(stdin?)?;
+    nix::unistd::dup2_stdout(stdout?)?;
+    Ok(nix::unistd::dup2_stderr(stderr?)?)
 }
 
 /// When a process started, in the kernel's ticks since boot: with its id, this names it for good.

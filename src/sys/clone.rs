@@ -1,10 +1,12 @@
 //! Making processes: fork, children that get another parent or PID namespace, their end, and what dies with whom.
 //!
-//! Owns nothing. Only for processes with one thread: the child goes on with a copy of everything. Must not know what
-//! children are for.
+//! Owns nothing. Only processes with one thread are forked, which is checked: the child goes on with a copy of everything. Must
+//! not know what children are for.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -29,11 +31,34 @@ pub struct Kind {
     pub pid_namespace: bool,
 }
 
+/// Set once this process, or the one it was forked from, was seen to have one thread.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// Sees to it that this process has one thread. A child has a copy of that one only: what other threads had locked would stay
+/// locked in it.
+///
+/// # Errors
+/// `EINVAL` when there are more.
+pub(super) fn check_single_thread() -> io::Result<()> {
+    // Unit tests run beside a thread that waits for them. Otherwise once is enough: what forks starts no threads, and a container's
+    // filter, loaded before the last fork, may punish the question.
+    if cfg!(test) || ALONE.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    // SAFETY: changes nothing where it succeeds; the kernel refuses it to a process that has more than one thread.
+    if unsafe { libc::unshare(libc::CLONE_THREAD) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    ALONE.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
 /// Makes a child that goes on here with a copy of everything.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel's answer; `EINVAL` when this process has more than one thread.
 pub fn fork(kind: Kind) -> io::Result<Side> {
+    check_single_thread()?;
     let mut flags = libc::SIGCHLD;
     if kind.sibling {
         flags |= libc::CLONE_PARENT;
@@ -42,8 +67,8 @@ pub fn fork(kind: Kind) -> io::Result<Side> {
         flags |= libc::CLONE_NEWPID;
     }
     // SAFETY: without CLONE_VM and with no stack given this is fork: the child has its own copy of memory and returns here.
-    // The remaining arguments, whose order differs between architectures, are all null. Callers have one thread (module
-    // documentation), so no lock of the C library is held by a thread that the child does not have.
+    // The remaining arguments, whose order differs between architectures, are all null. There is one thread, so no lock of the C
+    // library is held by a thread that the child does not have.
     let answer = unsafe {
         libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0_usize, 0_usize, 0_usize, 0_usize)
     };
@@ -139,61 +164,121 @@ pub fn reset_signals() {
     );
 }
 
-/// Reaps children for ever. Meant for the first process of a PID namespace, which no signal from inside ends.
+/// Closes every descriptor and reaps children for ever. Meant for the first process of a PID namespace, which no signal from
+/// inside ends. Of system calls it keeps those that waiting takes, so that a process that traces it gains nothing.
 pub fn reap_for_ever() -> ! {
     // SAFETY: ignoring SIGCHLD makes the kernel reap; no handler runs.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+    // SAFETY: this function does not return, so that no value that owns a descriptor is used or dropped.
+    if unsafe { close_range(0, u32::MAX) }.is_err() || super::seccomp::wait_only().is_err() {
+        exit(1);
+    }
     loop {
         nix::unistd::pause();
     }
 }
 
-/// Closes every descriptor, for a process that needs none for the rest of its life.
+/// What owns no descriptor.
 ///
-/// # Errors
-/// The kernel's answer; `ENOSYS` before Linux 5.9.
-pub fn close_all() -> io::Result<()> {
-    close_range(0, 0)
+/// # Safety
+/// Neither the value nor anything it leads to may own or borrow a descriptor.
+pub unsafe trait NoDescriptors {}
+
+// SAFETY: a number.
+unsafe impl NoDescriptors for i32 {}
+// SAFETY: text.
+unsafe impl NoDescriptors for PathBuf {}
+// SAFETY: at most the value.
+unsafe impl<A: NoDescriptors> NoDescriptors for Option<A> {}
+// SAFETY: as its parts.
+unsafe impl<A: NoDescriptors, B: NoDescriptors> NoDescriptors for (A, B) {}
+
+/// Goes on as `work`, with nothing open but the three standard descriptors and `kept`, and ends with its exit code. What the
+/// process was forked from has open is closed for good.
+pub fn go_on_with<const N: usize, A: NoDescriptors>(
+    kept: [Option<OwnedFd>; N],
+    argument: A,
+    work: fn([Option<OwnedFd>; N], A) -> i32,
+) -> ! {
+    // Never drops what it holds, whatever happens: unwinding into the callers would drop what they own.
+    struct Ends;
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            exit(127);
+        }
+    }
+    let _ends = Ends;
+    let mut numbers: Vec<RawFd> = (0..3).chain(kept.iter().flatten().map(AsRawFd::as_raw_fd)).collect();
+    numbers.sort_unstable();
+    let mut first = 0;
+    for number in numbers.iter().map(|number| number.cast_unsigned()).chain([u32::MAX]) {
+        if first < number {
+            // SAFETY: this function does not return and nothing unwinds through it, so that callers' values are neither used nor
+            // dropped; `work` is a plain function and `argument` owns none, so that it has no descriptor but `kept`.
+            if unsafe { close_range(first, number - 1) }.is_err() {
+                exit(1);
+            }
+        }
+        first = number.saturating_add(1);
+    }
+    exit(work(kept, argument))
 }
 
-/// Lets no program that is executed from here on inherit a descriptor from `first` on. `proc_fds` lists them where the
-/// kernel cannot do it by itself (before Linux 5.11).
+/// Lets no program that is executed from here on inherit a descriptor from `first` on.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
-    match close_range(first, CLOSE_RANGE_CLOEXEC) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) => {}
-        other => return other,
+    // SAFETY: sets a flag of numbers that may not even be open; nothing is closed.
+    unsafe {
+        on_range(first, u32::MAX, CLOSE_RANGE_CLOEXEC, |fd| {
+            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+        })
+    }
+}
+
+/// Closes the numbers from `first` to `last`.
+///
+/// # Safety
+/// Values that own one of them are never used or dropped afterwards.
+unsafe fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        on_range(first, last, 0, |fd| {
+            libc::close(fd);
+        })
+    }
+}
+
+/// `close_range(2)`; where the kernel lacks it or its flag (before Linux 5.9 and 5.11), `one` for each number.
+///
+/// # Safety
+/// As [`close_range`], when `flags` or `one` close.
+unsafe fn on_range(first: u32, last: u32, flags: u32, one: impl Fn(RawFd)) -> io::Result<()> {
+    // SAFETY: numbers only; what it means for owners is the caller's promise.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) {
+        return Err(error);
     }
     // Numbers beyond the soft limit may exist (it can be lowered), so the ceiling is what the kernel would ever give.
     let (_, hard) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
-    let end = i32::try_from(hard).unwrap_or(1 << 20).min(1 << 20);
-    for fd in i32::try_from(first).unwrap_or(i32::MAX)..end {
-        // SAFETY: a flag of a number that may not even be open: then the answer is EBADF, which changes nothing.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-    }
+    let end = u32::try_from(hard).unwrap_or(1 << 20).min(1 << 20);
+    (first..=last.min(end)).filter_map(|fd| RawFd::try_from(fd).ok()).for_each(one);
     Ok(())
 }
 
-fn close_range(first: u32, flags: u32) -> io::Result<()> {
-    // SAFETY: closes or marks descriptors by number. Owners of closed ones are not used any more: callers do this where the
-    // process becomes something else.
-    match unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Makes `fd` the descriptor `number`, one of the three standard ones, for programs executed from here on.
+/// Makes `fd` standard input, output and error, for programs executed from here on.
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn become_stdio(fd: BorrowedFd<'_>, number: i32) -> io::Result<()> {
-    // SAFETY: only the numbers 0 to 2 are replaced, which nothing in this process owns.
-    let answer = unsafe { libc::dup2(fd.as_raw_fd(), number.clamp(0, 2)) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+pub fn become_stdio(fd: BorrowedFd<'_>) -> io::Result<()> {
+    nix::unistd::dup2_stdin(fd)?;
+    nix::unistd::dup2_stdout(fd)?;
+    Ok(nix::unistd::dup2_stderr(fd)?)
 }
 
 /// Another name in process lists.

@@ -13,9 +13,10 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag};
 use nix::libc;
-use nix::sys::stat::{Mode, SFlag, fchmodat, fstat, mkdirat, mknodat};
+use nix::sys::stat::{Mode, SFlag, fstat, mkdirat, mknodat};
 use nix::unistd::{Gid, Uid, fchownat, symlinkat};
 
+use super::mount_tree::{NO_DEV, NO_EXEC, NO_SUID, NewFileSystem};
 use super::open::openat2_patiently;
 
 /// Links to nothing that are followed one after another while something is made.
@@ -250,7 +251,13 @@ impl ContainerRoot {
         };
         let mode = Mode::from_bits_truncate(node.mode);
         let device = nix::sys::stat::makedev(node.major.into(), node.minor.into());
-        let make = || mknodat(&parent, name, kind, mode, device);
+        let make = || {
+            // The umask must not decide, and no mode is changed afterwards: by name that would follow a link.
+            let umask = nix::sys::stat::umask(Mode::empty());
+            let made = mknodat(&parent, name, kind, mode, device);
+            nix::sys::stat::umask(umask);
+            made
+        };
         match make() {
             Err(Errno::EEXIST) => {
                 nix::unistd::unlinkat(&parent, name, nix::unistd::UnlinkatFlags::NoRemoveDir)?;
@@ -258,11 +265,16 @@ impl ContainerRoot {
             }
             other => other?,
         }
-        let owner = (Some(Uid::from_raw(node.uid)), Some(Gid::from_raw(node.gid)));
-        fchownat(&parent, name, owner.0, owner.1, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        // The umask must not decide. The name was made a moment ago in a directory that only we have.
-        fchmodat(&parent, name, mode, nix::sys::stat::FchmodatFlags::FollowSymlink)?;
-        Ok(())
+        // In a volume others may replace it meanwhile: what the name stands for is opened, and looked at before it is changed.
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let made = nix::fcntl::openat(&parent, name, flags, Mode::empty())?;
+        let stat = fstat(&made)?;
+        let is_ours = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == kind
+            && (kind == SFlag::S_IFIFO || stat.st_rdev == device);
+        if !is_ours {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it was replaced while it was made"));
+        }
+        set_owner(made.as_fd(), node.uid, node.gid)
     }
 
     /// A symbolic link at `path`, unless something is there.
@@ -362,16 +374,20 @@ fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     Ok(names)
 }
 
-/// The node's procfs, held open: it answers for this process when the container's own cannot be trusted or is out of reach.
+/// A procfs of the node, held open: it answers for this process when the container's own cannot be trusted or is out of reach.
 #[derive(Debug)]
 pub struct Procfs(OwnedFd);
 
 impl Procfs {
-    /// Opens `/proc` and sees to it that it is one.
+    /// A procfs that is mounted nowhere, so that nothing is mounted over a part of it; where there can be none, what `/proc` is.
     ///
     /// # Errors
-    /// The kernel's answer, or that something else is mounted there.
+    /// The kernel's answer, or that something else is mounted at `/proc`.
     pub fn open() -> io::Result<Self> {
+        let detached = NewFileSystem::open("proc").and_then(|new| new.mount(NO_SUID | NO_DEV | NO_EXEC));
+        if let Ok(detached) = detached {
+            return Ok(Self(detached.into()));
+        }
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = nix::fcntl::open("/proc", flags, Mode::empty())?;
         if file_system(fd.as_fd())? != FileSystem::Proc {

@@ -193,6 +193,22 @@ pub fn set_limit(name: &str, soft: u64, hard: u64) -> io::Result<()> {
     }
 }
 
+/// Raises the ceiling of a limit to `hard`, where it is lower and this process may; what is in force stays.
+///
+/// # Errors
+/// The kernel's answer; `InvalidInput` for an unknown name.
+pub fn raise_limit(name: &str, hard: u64) -> io::Result<()> {
+    let resource = limit_number(name).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut now = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: pid 0 is this process; no new value is given; the structure takes the old one.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, 0_usize, std::ptr::from_mut(&mut now)) };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if now.rlim_max < hard { set_limit(name, now.rlim_cur, hard) } else { Ok(()) }
+}
+
 fn limit_number(name: &str) -> Option<u32> {
     // The numbers are the same on the architectures we build for.
     let names = [

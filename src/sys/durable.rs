@@ -1,10 +1,10 @@
-//! Files that are there after a power cut.
+//! Files that appear whole, and those that are there after a power cut.
 //!
 //! Owns the order of writing, syncing and renaming. Must not know what is in a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// Makes names and removals in a directory durable.
@@ -46,11 +46,49 @@ pub fn write_durably(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     written.and_then(|()| sync_dir(directory))
 }
 
+/// Puts a file with this content at `path` that only its owner can read: all of it or what was there before. Not synced, for file
+/// systems in memory. Its name while it is young is always the same: one writer at a time.
+///
+/// # Errors
+/// The kernel's answer; nothing is left behind then.
+pub fn replace_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let young = path.with_file_name(name);
+    write_private(&young, bytes).and_then(|()| std::fs::rename(&young, path)).inspect_err(|_| {
+        let _ = std::fs::remove_file(&young);
+    })
+}
+
+/// Writes a file that only its owner can read, also where there was one that others can.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+    file.write_all(bytes)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
+
+    #[test]
+    fn a_private_file_is_its_owners_whatever_was_there() {
+        let directory = std::env::temp_dir().join(format!("edge-agent-private-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("bundle.json");
+        for left in [&path, &directory.join("bundle.json.new")] {
+            std::fs::write(left, "open").unwrap();
+            std::fs::set_permissions(left, std::fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        replace_private(&path, b"secret").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "secret");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn a_file_is_replaced_as_a_whole_and_what_a_cut_left_is_no_obstacle() {

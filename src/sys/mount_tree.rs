@@ -18,6 +18,7 @@ const MOVE_MOUNT_F_EMPTY_PATH: u32 = 0x4;
 const MOVE_MOUNT_T_EMPTY_PATH: u32 = 0x40;
 const FSCONFIG_SET_FLAG: u32 = 0;
 const FSCONFIG_SET_STRING: u32 = 1;
+const FSCONFIG_SET_FD: u32 = 5;
 const FSCONFIG_CMD_CREATE: u32 = 6;
 const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 
@@ -101,6 +102,12 @@ impl AsFd for Mount {
     }
 }
 
+impl From<Mount> for OwnedFd {
+    fn from(mount: Mount) -> Self {
+        mount.0
+    }
+}
+
 fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
@@ -159,6 +166,19 @@ impl NewFileSystem {
         let fd = self.0.as_raw_fd();
         // SAFETY: the string outlives the call, and a flag has no value.
         done(unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FLAG, key.as_ptr(), 0_usize, 0) })
+    }
+
+    /// An option whose value is a descriptor.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn set_descriptor(&self, key: &str, value: BorrowedFd<'_>) -> io::Result<()> {
+        let key = CString::new(key)?;
+        let (fd, value) = (self.0.as_raw_fd(), value.as_raw_fd());
+        // SAFETY: the string outlives the call, and this command takes no other value than the number.
+        done(unsafe {
+            libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FD, key.as_ptr(), 0_usize, value)
+        })
     }
 
     /// Makes it, and a detached mount of it.
@@ -353,6 +373,15 @@ pub fn enter_root(root: BorrowedFd<'_>) -> io::Result<()> {
     nix::mount::umount2(here, MntFlags::MNT_DETACH)?;
     nix::unistd::chdir("/")?;
     Ok(())
+}
+
+/// Makes a directory of this mount namespace this process's root, and goes there.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn change_root(root: BorrowedFd<'_>) -> io::Result<()> {
+    nix::unistd::fchdir(root)?;
+    Ok(nix::unistd::chroot(".")?)
 }
 
 /// True for "there is no such call, option or file system here".

@@ -129,6 +129,32 @@ fn a_killed_monitor_takes_its_containers_with_it() {
 }
 
 #[test]
+fn a_pod_whose_init_is_killed_is_over() {
+    run(async {
+        let spec = PodSpec { shared_pid: true, ..PodSpec::default() };
+        let mut pod = Pod::with(&spec, &binary()).await;
+        let init = children_of(pod.pid).first().expect("the pod's init").0;
+        let mut bundle = pod.bundle("one", "sleep 1000");
+        for namespace in bundle.oci.linux.namespaces.iter_mut().filter(|namespace| namespace.kind == "pid") {
+            namespace.path = format!("/proc/{init}/ns/pid");
+        }
+        let mut watch = pod.watch().await;
+        let pid = pod.start_bundle("one", &bundle).await;
+        kill(Pid::from_raw(init), Signal::SIGKILL).unwrap();
+        loop {
+            match watch.next().await {
+                Some(Reply::Exited { exited, .. }) => break assert_eq!(exited.signal, 9),
+                Some(Reply::Running { .. }) => {}
+                other => panic!("its end is told: {other:?}"),
+            }
+        }
+        assert_eq!(watch.next().await, None);
+        assert!(pod.spawned.take().unwrap().reap().await.is_some_and(|status| status.success()));
+        assert!(is_gone(pid) && !pod.directory.socket().exists());
+    });
+}
+
+#[test]
 fn another_agent_finds_what_runs() {
     run(async {
         let pod = Pod::new().await;

@@ -15,11 +15,12 @@ pub use session::{AttachSession, ExecSession, Streams, Watch};
 pub(super) use spawn::READY;
 pub use spawn::{Spawned, spawn_monitor};
 
-use super::facts::{Facts, replace};
+use super::facts::Facts;
 use super::layout::{ContainerDir, SandboxDir};
 use super::protocol::{MAX_MESSAGE, ProtocolError, Reply, Request, Started};
 use super::spec::{Bundle, ExecSpec};
 use crate::api::decode;
+use crate::sys::durable::replace_private;
 use crate::sys::packets::{self, Descriptors};
 use crate::sys::reactor::Polled;
 use crate::sys::streams;
@@ -86,7 +87,7 @@ pub fn write_bundle(directory: &ContainerDir, bundle: &Bundle) -> Result<(), Mon
     let path = directory.bundle();
     let io = |source| MonitorError::Io { action: "write", path: path.clone(), source };
     let text = serde_json::to_vec(bundle).map_err(|error| io(error.into()))?;
-    replace(&path, &text).map_err(io)?;
+    replace_private(&path, &text).map_err(io)?;
     Facts::of(bundle).write(directory).map_err(|source| MonitorError::Io {
         action: "write",
         path: directory.facts(),

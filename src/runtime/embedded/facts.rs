@@ -6,10 +6,11 @@
 use std::ffi::OsStr;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::layout::ContainerDir;
 use super::spec::Bundle;
+use crate::sys::durable::replace_private;
 
 /// No such file is longer: a log path and a directory in each of a dozen hierarchies.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -96,7 +97,7 @@ impl Facts {
     /// # Errors
     /// The kernel's answer; a path that holds a line break.
     pub fn write(&self, directory: &ContainerDir) -> io::Result<()> {
-        replace(&directory.facts(), &self.encode()?)
+        replace_private(&directory.facts(), &self.encode()?)
     }
 
     /// Reads the file.
@@ -108,19 +109,6 @@ impl Facts {
         std::fs::File::open(directory.facts())?.take(MAX_BYTES).read_to_end(&mut text)?;
         Ok(Self::decode(&text))
     }
-}
-
-/// Writes a whole file under another name and renames it. Not synced: it lies on a tmpfs.
-///
-/// # Errors
-/// The kernel's answer; nothing is left behind then.
-pub(super) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let unready = path.with_file_name(name);
-    std::fs::write(&unready, content).and_then(|()| std::fs::rename(&unready, path)).inspect_err(|_| {
-        let _ = std::fs::remove_file(&unready);
-    })
 }
 
 #[cfg(test)]

@@ -46,6 +46,8 @@ pub struct PodHandles {
     pub init: Option<i32>,
     /// That namespace.
     pub pids: Option<OwnedFd>,
+    /// A mount namespace in which there is that namespace's procfs, and nothing else.
+    pub procfs: Option<OwnedFd>,
     /// The pod's user namespace.
     pub users: Option<OwnedFd>,
 }
@@ -59,24 +61,35 @@ pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
     pod::make(spec)
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the child owns its end of the report; nobody gets it back"
-)]
 /// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal they are
 /// `/dev/null`, and the terminal's master is sent.
 pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {
-    finish(container::start(dir, pod, &report), &report)
+    // A copy that cannot be made is missed where it is needed.
+    let [users, pids, procfs] = pod.copies();
+    let kept = [Some(report), users, pids, procfs];
+    clone::go_on_with(kept, (pod.init, dir.0.clone()), |[report, users, pids, procfs], (init, dir)| {
+        let Some(report) = report else { return 1 };
+        let pod = PodHandles { init, pids, procfs, users };
+        finish(container::start(&ContainerDir(dir), pod, &report), &report)
+    })
 }
 
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "the child owns its end of the report; nobody gets it back"
-)]
 /// In a forked child: becomes another program in the container whose first process is `target`. `spec` has an
 /// [`super::spec::ExecSpec`] in JSON.
 pub fn exec(spec: File, target: i32, pod: &PodHandles, report: OwnedFd) -> ! {
-    finish(exec::start(spec, target, pod, &report), &report)
+    let [users, ..] = pod.copies();
+    let kept = [Some(report), Some(spec.into()), users];
+    clone::go_on_with(kept, target, |[report, spec, users], target| {
+        let (Some(report), Some(spec)) = (report, spec) else { return 1 };
+        finish(exec::start(spec.into(), target, users, &report), &report)
+    })
+}
+
+impl PodHandles {
+    /// Copies of users, process ids and procfs.
+    fn copies(&self) -> [Option<OwnedFd>; 3] {
+        [&self.users, &self.pids, &self.procfs].map(|fd| fd.as_ref().and_then(|fd| fd.try_clone().ok()))
+    }
 }
 
 /// In a forked child, when the container of an external runtime has ended: lets that runtime clean up.
@@ -85,12 +98,12 @@ pub fn delete_external(dir: &ContainerDir) -> ! {
 }
 
 /// Both steps end here unless they have become something else.
-fn finish(outcome: Result<(), InitError>, report: &OwnedFd) -> ! {
+fn finish(outcome: Result<(), InitError>, report: &OwnedFd) -> i32 {
     match outcome {
-        Ok(()) => clone::exit(0),
+        Ok(()) => 0,
         Err(error) => {
             Report::Failed(error.chain()).send(report.as_fd());
-            clone::exit(1)
+            1
         }
     }
 }

@@ -23,7 +23,6 @@ use exec::Exec;
 use log::Entries;
 
 use super::client::READY;
-use super::facts::replace;
 use super::init::{self, PodHandles};
 use super::layout::SandboxDir;
 use super::protocol::{Exited, Reply};
@@ -31,6 +30,7 @@ use super::spec::PodSpec;
 use crate::api::decode;
 use crate::clock::Clock;
 use crate::sys::children::{self, ChildExit};
+use crate::sys::durable::replace_private;
 use crate::sys::epoll::{Batch, Epoll, Ready, Wanted};
 use crate::sys::{memory, node, packets};
 
@@ -167,7 +167,7 @@ impl Monitor {
         }
         let pid = std::process::id();
         let started = children::start_time(pid.cast_signed()).map_err(said("read our start time"))?;
-        replace(&directory.monitor_pid(), format!("{pid} {started}\n").as_bytes())
+        replace_private(&directory.monitor_pid(), format!("{pid} {started}\n").as_bytes())
             .map_err(said("write monitor.pid"))?;
         Ok(Self {
             directory,
@@ -250,6 +250,9 @@ impl Monitor {
         while let Some(exit) = children::reap() {
             if self.pod.init == Some(exit.pid) {
                 self.pod.init = None;
+                // The kernel has killed all containers with it, and its namespace takes no process any more: the pod is over, as
+                // with a pause container that ended.
+                self.stopping = true;
             } else if !self.container_process_ended(exit)
                 && !self.exec_process_ended(exit)
                 && self.somebody_starts()

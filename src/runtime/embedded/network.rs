@@ -31,7 +31,8 @@ use self::records::{CniRecord, HostPort, Record, RecordError, Records};
 use self::subnet::{Exhausted, Subnet};
 use crate::ordered::Ordered as _;
 use crate::runtime_config::{DnsConfig, PortMapping};
-use crate::sys::netlink::{NetlinkError, conntrack, nftables};
+use crate::sys::netlink::nftables::{self, Family};
+use crate::sys::netlink::{NetlinkError, conntrack};
 use crate::types::{PodRef, SandboxId};
 
 /// Name of the bridge where nobody says.
@@ -425,7 +426,15 @@ impl Network {
     /// The rules of these records, at once.
     fn apply_rules(&self, records: &[Record]) -> Result<(), NetworkError> {
         let subnets = bridge::usable(&self.config.subnets);
-        match nftables::replace(&rules::tables(&self.config.bridge, &subnets, records)) {
+        let mut tables = rules::tables(&self.config.bridge, &subnets, records);
+        let own = tables.len();
+        tables.extend(rules::ipv6_guard(&self.config.bridge, &subnets).filter(|_| bridge::knows_ipv6()));
+        let mut replaced = nftables::replace(&tables);
+        if tables.len() > own && replaced.as_ref().is_err_and(NetlinkError::is_unsupported) {
+            // A kernel whose nf_tables has no IPv6. The node's interfaces to pods have none, either.
+            replaced = nftables::replace(&tables[..own]);
+        }
+        match replaced {
             Err(error) if error.is_unsupported() => Err(NetworkError::NoRules(error)),
             other => Ok(other?),
         }
@@ -437,8 +446,8 @@ impl Network {
             bridge::tidy(bridge, &[])?;
             bridge::remove_bridge(&self.config.bridge)?;
         }
-        for subnet in &self.config.subnets {
-            match nftables::delete(rules::family(*subnet), &self.config.bridge) {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            match nftables::delete(family, &self.config.bridge) {
                 Err(error) if error.is_unsupported() => {}
                 other => other?,
             }

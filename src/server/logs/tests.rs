@@ -37,6 +37,20 @@ async fn read_all(path: &Path, options: &LogOptions) -> String {
 }
 
 #[tokio::test]
+async fn a_log_that_is_a_link_or_pipe_is_refused_without_waiting() {
+    let directory = TempDir::new();
+    let (target, link, pipe) = (directory.join("target"), directory.join("link"), directory.join("pipe"));
+    std::fs::write(&target, lines(1)).unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [link, pipe, directory.join(".")] {
+        let opened = open(path.clone(), &LogOptions::default(), NOW).await;
+        assert!(opened.is_err(), "{}", path.display());
+    }
+    assert_eq!(read_all(&target, &LogOptions::default()).await, "line 0\n");
+}
+
+#[tokio::test]
 async fn lines_are_told_without_their_heads_and_parts_are_joined() {
     let directory = TempDir::new();
     let path = directory.join("0.log");

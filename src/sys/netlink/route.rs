@@ -174,7 +174,7 @@ impl Network {
     /// The kernel's answer.
     pub fn add_veth(&mut self, veth: &Veth<'_>) -> Result<(), NetlinkError> {
         let namespace = u32::try_from(veth.peer_namespace.as_raw_fd()).unwrap_or(u32::MAX);
-        let message = Message::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &link_header(0, IFF_UP))
+        let message = Message::new(RTM_NEWLINK, CREATE | EXCLUSIVE, &link_header(0, 0))
             .text(IFLA_IFNAME, veth.name)
             .number(IFLA_MTU, veth.mtu)
             .number(IFLA_MASTER, veth.master)

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -58,7 +59,7 @@ pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spa
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped());
     let errors = directory.0.join("monitor.err");
     let io = |action, source| MonitorError::Io { action, path: directory.0.clone(), source };
-    command.stderr(File::create(errors).map_err(|source| io("make monitor.err in", source))?);
+    command.stderr(errors_file(&errors).map_err(|source| io("make monitor.err in", source))?);
     let path = program.to_owned();
     let mut child = rt::blocking("spawn monitor", move || command.spawn())
         .await
@@ -88,6 +89,11 @@ pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spa
     // It has ended or was killed: this takes as long as the kernel does.
     rt::blocking("reap monitor", move || child.wait().ok()).await;
     Err(failure)
+}
+
+/// What a monitor complains of is for the owner of the node.
+fn errors_file(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 /// All it says until it closes the pipe.

@@ -1,5 +1,5 @@
 //! A container's first process, in two steps: the first joins what has to be joined before there is a child, and leaves; the
-//! second, a child of the monitor, makes the rest from inside.
+//! second, a child of the monitor, becomes the program.
 //!
 //! Owns the order. Must not know the monitor's side.
 
@@ -10,38 +10,55 @@ use std::path::Path;
 
 use super::error::{Doing, InitError};
 use super::input::{pods_users, read_spec};
-use super::process::{Destination, become_program, prepare, use_terminal};
+use super::process::{Destination, Ready, confine, prepare, use_terminal};
 use super::report::Report;
 use super::rootfs::{Rootfs, Users};
 use super::{PodHandles, cgroups, devices, external};
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, Namespace, Process};
 use crate::sys::clone::{self, Kind, Side};
-use crate::sys::container_root::{Procfs, clean};
+use crate::sys::container_root::{ContainerRoot, FileSystem, Procfs, clean, facts, file_system, point_at};
 use crate::sys::credentials::set_umask;
+use crate::sys::mount_tree::{Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, change_root};
 use crate::sys::namespace::{self, Namespaces};
 
-/// Step 1: reads the bundle, joins, and makes step 2. Returns in both processes: in step 1 when its work is done, in step 2
-/// only when something failed.
+/// Step 1: reads the bundle, joins, makes the container, and last of all the process that becomes its program. That one is in
+/// the container's PID namespace, where others may trace it, whatever they are to do with it: so it has nothing then that the
+/// program has not. The first process of a new PID namespace is alone in it and makes the container itself. Returns in both
+/// processes: in step 1 when its work is done, in step 2 only when something failed.
 ///
 /// # Errors
 /// What could not be done, in either.
-pub fn start(dir: &ContainerDir, pod: &PodHandles, report: &OwnedFd) -> Result<(), InitError> {
+pub fn start(dir: &ContainerDir, pod: PodHandles, report: &OwnedFd) -> Result<(), InitError> {
     clone::hide().doing("hide", "the process")?;
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
-    clone::close_on_exec_from(3).doing("close", "descriptors")?;
     let path = dir.bundle();
     let bundle: Bundle = read_spec(File::open(&path).doing("open", path.display())?, &path)?;
     if !bundle.external_runtime.is_empty() {
-        return external::create(dir, pod, &bundle, report.as_fd());
+        return external::create(dir, &pod, &bundle, report.as_fd());
     }
     cgroups::enter(&bundle.cgroups)?;
     let namespaces = &bundle.oci.linux.namespaces;
     join_listed(namespaces)?;
-    let is_first = enter_pids(namespaces, pod)?;
-    match second_step(is_first, "the container", report.as_fd())? {
+    let report = report.as_fd();
+    let (is_first, from_inside, procfs) = match find_pids(namespaces, &pod)? {
+        Pids::Own => (true, true, None),
+        Pids::Node => (false, false, None),
+        Pids::Joined(procfs) => (false, procfs.is_none(), procfs),
+    };
+    if from_inside {
+        return match second_step(is_first, "the container", report)? {
+            Side::Parent(_) => Ok(()),
+            Side::Child => Err(match enter_container(dir, pod, &bundle, None, is_first, report) {
+                Ok(ready) => ready.run(report),
+                Err(error) => error,
+            }),
+        };
+    }
+    let ready = enter_container(dir, pod, &bundle, procfs, false, report)?;
+    match second_step(false, "the container", report)? {
         Side::Parent(_) => Ok(()),
-        Side::Child => Err(become_container(dir, pod, &bundle, report.as_fd())),
+        Side::Child => Err(ready.run(report)),
     }
 }
 
@@ -56,25 +73,16 @@ pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> R
         Side::Parent(pid) => Report::Pid(pid).send(report),
         Side::Child => {
             drop(held);
-            begin(report, passed)?;
+            // The first step leaves when it has told who this is; that closes the other end.
+            let _ = File::from(passed).read(&mut [0]);
+            clone::new_session().doing("make", "a session")?;
+            clone::die_with_parent().doing("tie", "the process to its monitor")?;
+            if !clone::is_connected(report) {
+                return Err(InitError::Orphaned);
+            }
         }
     }
     Ok(side)
-}
-
-/// The beginning of every second step: tied to the monitor, and not before the first has told who it is.
-///
-/// # Errors
-/// When the monitor is gone.
-pub fn begin(report: BorrowedFd<'_>, gate: OwnedFd) -> Result<(), InitError> {
-    clone::die_with_parent().doing("tie", "the process to its monitor")?;
-    // The first step leaves when it has told; that closes the other end.
-    let _ = File::from(gate).read(&mut [0]);
-    if !clone::is_connected(report) {
-        return Err(InitError::Orphaned);
-    }
-    set_umask(0);
-    clone::new_session().doing("make", "a session")
 }
 
 /// Namespaces that others hold. The pod's own are where the monitor, and so this process, is already.
@@ -106,50 +114,103 @@ fn join_listed(namespaces: &[Namespace]) -> Result<(), InitError> {
     Ok(())
 }
 
-/// Sees to it that the next child is in the right PID namespace; true when it is to be the first of a new one.
-fn enter_pids(namespaces: &[Namespace], pod: &PodHandles) -> Result<bool, InitError> {
-    let Some(listed) = namespaces.iter().find(|namespace| namespace.kind == "pid") else { return Ok(false) };
+/// Whose process ids a container sees.
+enum Pids {
+    /// Its own: its process is the first of a new namespace.
+    Own,
+    /// The node's.
+    Node,
+    /// Those of processes that run already, with their procfs; `None` where only a process among them can make that.
+    Joined(Option<Mount>),
+}
+
+/// Sees to it that the next child is in the right PID namespace, unless that is new.
+fn find_pids(namespaces: &[Namespace], pod: &PodHandles) -> Result<Pids, InitError> {
+    let Some(listed) = namespaces.iter().find(|namespace| namespace.kind == "pid") else {
+        return Ok(Pids::Node);
+    };
     if listed.path.is_empty() {
-        return Ok(true);
+        return Ok(Pids::Own);
     }
-    let only = Namespaces { pid: true, ..Namespaces::default() };
     let is_pods = pod.init.is_some_and(|init| listed.path == format!("/proc/{init}/ns/pid"));
-    match pod.pids.as_ref().filter(|_| is_pods) {
-        Some(pids) => namespace::join(pids.as_fd(), only),
-        None => namespace::open(Path::new(&listed.path)).and_then(|fd| namespace::join(fd.as_fd(), only)),
-    }
-    .doing("join namespace", &listed.path)?;
-    Ok(false)
-}
-
-fn become_container(
-    dir: &ContainerDir,
-    pod: &PodHandles,
-    bundle: &Bundle,
-    report: BorrowedFd<'_>,
-) -> InitError {
-    match enter_container(dir, pod, bundle, report) {
-        Ok((prepared, users)) => {
-            let destination = Destination { users, own_mounts: users.is_some(), report };
-            become_program(&bundle.oci.process, prepared, destination)
+    let opened;
+    let (pids, procfs) = match (&pod.pids, &pod.procfs) {
+        (Some(pids), Some(procfs)) if is_pods => {
+            (pids.as_fd(), Some(copy_of_root(procfs.as_fd()).doing("copy", "the pod's procfs")?))
         }
-        Err(error) => error,
-    }
+        _ => {
+            opened = namespace::open(Path::new(&listed.path)).doing("open namespace", &listed.path)?;
+            let procfs = procfs_of(&listed.path, opened.as_fd());
+            // What masks a procfs of a pod with users of its own cannot be taken off. But nothing in such a pod may trace a process
+            // that has not joined them yet.
+            let has_users = namespaces.iter().any(|namespace| namespace.kind == "user");
+            (opened.as_fd(), if has_users { procfs.ok() } else { Some(procfs?) })
+        }
+    };
+    let only = Namespaces { pid: true, ..Namespaces::default() };
+    namespace::join(pids, only).doing("join namespace", &listed.path)?;
+    Ok(Pids::Joined(procfs))
 }
 
-fn enter_container<'a>(
+/// A procfs of the PID namespace that `path`, `/proc/<pid>/ns/pid`, stands for. A kernel can make it from outside since Linux
+/// 6.17; before, the one that the process `<pid>` sees at `/proc` is copied, without what masks parts of it.
+fn procfs_of(path: &str, pids: BorrowedFd<'_>) -> Result<Mount, InitError> {
+    let made = NewFileSystem::open("proc").and_then(|new| {
+        new.set_descriptor("pidns", pids)?;
+        new.mount(NO_SUID | NO_DEV | NO_EXEC)
+    });
+    if let Ok(made) = made {
+        return Ok(made);
+    }
+    let mounts = path.strip_suffix("pid").map(|process| format!("{process}mnt")).unwrap_or_default();
+    let mounts = namespace::open(Path::new(&mounts)).doing("open namespace", mounts)?;
+    inside(mounts.as_fd(), || {
+        let root = ContainerRoot::open(Path::new("/"))?;
+        let found = root.point(Path::new("/proc"))?;
+        let is_whole = file_system(found.as_fd())? == FileSystem::Proc && facts(found.as_fd())?.inode == 1;
+        if !is_whole {
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "the target has no procfs there"));
+        }
+        Mount::copy_of_descriptor(found.as_fd(), false)
+    })
+    .doing("copy /proc of the process that", path)
+}
+
+/// A copy of what is mounted at the root of another mount namespace.
+fn copy_of_root(mounts: BorrowedFd<'_>) -> std::io::Result<Mount> {
+    inside(mounts, || Mount::copy_of(Path::new("/"), false))
+}
+
+/// Does something in another mount namespace and comes back.
+fn inside<T>(mounts: BorrowedFd<'_>, work: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+    let only = Namespaces { mount: true, ..Namespaces::default() };
+    let here = namespace::open(Path::new("/proc/self/ns/mnt"))?;
+    let root = point_at(Path::new("/"))?;
+    namespace::join(mounts, only)?;
+    let done = work();
+    namespace::join(here.as_fd(), only)?;
+    // Where this process had another root than its namespace.
+    change_root(root.as_fd())?;
+    done
+}
+
+/// Makes everything that the container is, and takes from this process what its program is not to have.
+fn enter_container(
     dir: &ContainerDir,
-    pod: &'a PodHandles,
+    pod: PodHandles,
     bundle: &Bundle,
+    procfs: Option<Mount>,
+    is_alone: bool,
     report: BorrowedFd<'_>,
-) -> Result<(super::process::Prepared, Option<BorrowedFd<'a>>), InitError> {
+) -> Result<Ready, InitError> {
     let spec = &bundle.oci;
     let (process, linux) = (&spec.process, &spec.linux);
-    let procfs = Procfs::open().doing("open", "/proc")?;
-    let users = pods_users(pod, &linux.namespaces, &linux.uid_mappings, &linux.gid_mappings)?;
+    set_umask(0);
+    let own_procfs = Procfs::open().doing("open", "/proc")?;
+    let users = pods_users(&pod, &linux.namespaces, &linux.uid_mappings, &linux.gid_mappings)?;
     let only_mounts = Namespaces { mount: true, ..Namespaces::default() };
     namespace::unshare(only_mounts).doing("make", "a mount namespace")?;
-    let rootfs = Rootfs::make(dir, bundle, users)?;
+    let rootfs = Rootfs::make(dir, bundle, users, procfs)?;
     if linux.namespaces.iter().any(|namespace| namespace.kind == "cgroup") {
         let only_cgroups = Namespaces { cgroup: true, ..Namespaces::default() };
         namespace::unshare(only_cgroups).doing("make", "a cgroup namespace")?;
@@ -159,7 +220,7 @@ fn enter_container<'a>(
     let filter = bundle.seccomp_filter.as_ref();
     let filter =
         filter.map(|path| File::open(path).doing("open seccomp filter", path.display())).transpose()?;
-    let prepared = prepare(process, filter, &procfs)?;
+    let prepared = prepare(process, filter, own_procfs)?;
     if process.terminal {
         let console = devices::make_terminal(&rootfs)?;
         let owner = users.map_or(0, |users| users.root_uid).saturating_add(process.user.uid);
@@ -168,7 +229,12 @@ fn enter_container<'a>(
     }
     rootfs.restrict(&linux.masked_paths, &linux.readonly_paths)?;
     rootfs.enter(spec.root.readonly, &linux.rootfs_propagation)?;
-    Ok((prepared, users.map(|users| users.namespace)))
+    let destination =
+        Destination { users: users.map(|users| users.namespace), own_mounts: users.is_some(), is_alone };
+    let ready = confine(process, prepared, destination)?;
+    // Nothing of the node's may be open in what is made next.
+    drop(pod);
+    Ok(ready)
 }
 
 /// A working directory that the image does not have is made, as runc does.

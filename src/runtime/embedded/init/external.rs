@@ -23,6 +23,7 @@ use super::rootfs::mount_root;
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, ExecSpec, Process};
 use crate::sys::container_root::set_owner;
+use crate::sys::durable::write_private;
 use crate::sys::mount_tree::{Propagation, set_propagation};
 use crate::sys::namespace::{self, Namespaces};
 use crate::sys::{clone, packets};
@@ -84,7 +85,7 @@ impl<'a> Runtime<'a> {
 fn write_json(name: &str, value: &impl serde::Serialize) -> Result<(), InitError> {
     let bytes =
         serde_json::to_vec(value).map_err(|source| InitError::Syntax { path: name.into(), source })?;
-    std::fs::write(name, bytes).doing("write", name)
+    write_private(Path::new(name), &bytes).doing("write", name)
 }
 
 fn read_pid(name: &str) -> Result<i32, InitError> {

@@ -17,9 +17,10 @@ use crate::sys::credentials::{
     CapabilitySets, bound_capabilities, set_capabilities, set_no_new_privileges, set_user,
 };
 use crate::sys::mount_tree::{
-    NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root, set_propagation,
+    Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root, set_propagation,
 };
 use crate::sys::namespace::{self, Namespaces};
+use crate::sys::packets;
 
 /// The user of the pod's init process where nobody else is asked for, as that of pause images.
 const NOBODY: u32 = 65_535;
@@ -53,13 +54,8 @@ pub fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
         procfs.write(&path, value).doing("set sysctl", &path)?;
     }
     let users = helper.map(Helper::finish).transpose()?;
-    let (init, pids) = if spec.shared_pid {
-        let (init, pids) = start_init()?;
-        (Some(init), Some(pids))
-    } else {
-        (None, None)
-    };
-    Ok(PodHandles { init, pids, users })
+    let shared = if spec.shared_pid { start_init()? } else { PodHandles::default() };
+    Ok(PodHandles { users, ..shared })
 }
 
 /// The file of a sysctl below `/proc`, if it is one of a namespace that the pod has for itself.
@@ -199,17 +195,20 @@ fn enter_helpers(pid: i32, own: Namespaces) -> Result<(), InitError> {
     Ok(())
 }
 
-/// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the monitor.
-fn start_init() -> Result<(i32, OwnedFd), InitError> {
-    let (ready, told) = clone::pipe().doing("make", "a pipe")?;
+/// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the monitor. Before
+/// that it makes the namespace's procfs, which only a process in the namespace can: no process with privileges enters it once
+/// containers are in it.
+fn start_init() -> Result<PodHandles, InitError> {
+    let (ready, told) = packets::pair().doing("make", "a socket pair")?;
     let pid =
         match clone::fork(Kind { sibling: false, pid_namespace: true }).doing("start", "the pod's init")? {
             Side::Child => {
                 drop(ready);
                 let outcome = isolate();
-                let code = outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
-                let _ = File::from(told).write_all(&[u8::try_from(code).unwrap_or(255)]);
-                if code != 0 || clone::close_all().is_err() {
+                let code = outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+                let procfs: Vec<_> = outcome.iter().map(AsFd::as_fd).collect();
+                let sent = packets::send(told.as_fd(), &[u8::try_from(code).unwrap_or(255)], &procfs);
+                if code != 0 || sent.is_err() {
                     clone::exit(1);
                 }
                 clone::reap_for_ever()
@@ -217,8 +216,10 @@ fn start_init() -> Result<(i32, OwnedFd), InitError> {
             Side::Parent(pid) => pid,
         };
     drop(told);
-    let mut word = [255_u8];
-    let heard = File::from(ready).read(&mut word);
+    let (mut word, mut descriptors) = ([255_u8], packets::Descriptors::default());
+    packets::wait(ready.as_fd()).doing("wait for", "the pod's init")?;
+    let heard = packets::receive(ready.as_fd(), &mut word, &mut descriptors);
+    let [procfs, ..] = descriptors;
     match (heard, word[0]) {
         (Ok(1), 0) => {}
         (_, code) => {
@@ -228,29 +229,38 @@ fn start_init() -> Result<(i32, OwnedFd), InitError> {
     }
     let path = format!("/proc/{pid}/ns/pid");
     let pids = namespace::open(Path::new(&path)).doing("open namespace", &path)?;
-    Ok((pid, pids))
+    Ok(PodHandles { init: Some(pid), pids: Some(pids), procfs, users: None })
 }
 
-/// Containers of the pod see this process: it has nothing of the node's that they could reach through it.
-fn isolate() -> std::io::Result<()> {
+/// Containers of the pod see this process: it has nothing of the node's that they could reach through it, nor the procfs that
+/// it leaves behind in a mount namespace of its own, which is returned: nothing in that one is masked.
+fn isolate() -> std::io::Result<OwnedFd> {
     clone::hide()?;
     clone::die_with_parent()?;
     clone::set_name(c"pod-init");
     clone::new_session()?;
     clone::reset_signals();
-    namespace::unshare(Namespaces { mount: true, ..Namespaces::default() })?;
+    let only_mounts = Namespaces { mount: true, ..Namespaces::default() };
+    namespace::unshare(only_mounts)?;
     set_propagation(Path::new("/"), Propagation::Private, true)?;
+    let procfs = NewFileSystem::open("proc")?.mount(NO_SUID | NO_DEV | NO_EXEC)?;
+    become_root(&procfs, "/proc")?;
+    let procfs = namespace::open(Path::new("/self/ns/mnt"))?;
+    namespace::unshare(only_mounts)?;
     let new = NewFileSystem::open("tmpfs")?;
     new.set("nr_inodes", b"1")?;
-    let empty = new.mount(READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)?;
-    // Only something attached can become the root; what it covers goes away with the rest.
-    let point = crate::sys::container_root::point_at(Path::new("/proc"))?;
-    empty.attach(point.as_fd())?;
-    enter_root(empty.as_fd())?;
+    become_root(&new.mount(READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)?, "/")?;
     set_no_new_privileges()?;
     bound_capabilities(0)?;
     set_user(NOBODY, NOBODY, &[])?;
     set_capabilities(CapabilitySets::default())?;
     clone::hide()?;
-    clone::die_with_parent()
+    clone::die_with_parent()?;
+    Ok(procfs)
+}
+
+/// Makes `mount` the only one there is. Only something attached can become the root; what it covers goes away with the rest.
+fn become_root(mount: &Mount, at: &str) -> std::io::Result<()> {
+    mount.attach(crate::sys::container_root::point_at(Path::new(at))?.as_fd())?;
+    enter_root(mount.as_fd())
 }

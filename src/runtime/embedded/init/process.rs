@@ -14,13 +14,13 @@ use std::path::Path;
 use super::capabilities;
 use super::error::{Doing, InitError};
 use super::lookup;
-use crate::runtime::embedded::spec::Process;
+use crate::runtime::embedded::spec::{Process, Rlimit};
 use crate::sys::clone;
 use crate::sys::console::{Console, set_size, take_control};
 use crate::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
 use crate::sys::credentials::{
-    bound_capabilities, bounding_capabilities, execute, keep_capabilities, new_keyring, set_capabilities,
-    set_limit, set_no_new_privileges, set_umask, set_user,
+    bound_capabilities, bounding_capabilities, execute, keep_capabilities, new_keyring, raise_limit,
+    set_capabilities, set_limit, set_no_new_privileges, set_umask, set_user,
 };
 use crate::sys::namespace::{self, Namespaces};
 use crate::sys::seccomp;
@@ -32,15 +32,16 @@ const MAX_FILTER: u64 = 4096 * 8;
 #[derive(Debug)]
 pub struct Prepared {
     filter: Option<Vec<u8>>,
-    /// Security labels and the files that take them, written at the end.
+    /// Security labels and the files that take them, written at the end. The kernel hands them on to the next process.
     labels: Vec<(File, String)>,
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "nothing of the node's procfs is to stay open")]
 /// Reads the filter, opens what labels are written to, and sets what only the node's procfs can set.
 ///
 /// # Errors
 /// The first that cannot be had.
-pub fn prepare(process: &Process, filter: Option<File>, procfs: &Procfs) -> Result<Prepared, InitError> {
+pub fn prepare(process: &Process, filter: Option<File>, procfs: Procfs) -> Result<Prepared, InitError> {
     let filter = filter.map(|file| {
         let mut bytes = Vec::new();
         // One more byte than fits: the kernel then says that it is too long, and nothing shorter is loaded instead.
@@ -77,11 +78,11 @@ pub struct Destination<'a> {
     pub users: Option<BorrowedFd<'a>>,
     /// Whether the mount namespace has to be made the user namespace's own.
     pub own_mounts: bool,
-    /// The connection to the monitor: it shows whether that still is there.
-    pub report: BorrowedFd<'a>,
+    /// No other process of the container's can see the one that becomes its program before it does.
+    pub is_alone: bool,
 }
 
-/// Makes the terminal standard input, output and error, and this session's own.
+/// Makes the terminal standard input, output and error.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -93,39 +94,82 @@ pub fn use_terminal(console: &Console, process: &Process, owner: u32) -> Result<
     // The group is devpts' own.
     let group = facts(terminal).doing("look at", "the terminal")?.gid;
     set_owner(terminal, owner, group).doing("give", "the terminal")?;
-    take_control(terminal).doing("take", "the terminal")?;
-    for number in 0..3 {
-        clone::become_stdio(terminal, number).doing("use", "the terminal")?;
-    }
-    Ok(())
-}
-
-/// Becomes the program of `process`. The root file system is the container's already.
-///
-/// # Errors
-/// Returns only if something cannot be.
-pub fn become_program(process: &Process, prepared: Prepared, destination: Destination<'_>) -> InitError {
-    match confine(process, prepared, destination) {
-        Ok((program, arguments, environment)) => {
-            let error = execute(Path::new(&program), &arguments, &environment);
-            InitError::Program {
-                program: process.args.first().cloned().unwrap_or_default(),
-                problem: format!("exec {program}: {}", lookup::reason(&error)),
-            }
-        }
-        Err(error) => error,
-    }
+    clone::become_stdio(terminal).doing("use", "the terminal")
 }
 
 type Program = (String, Vec<CString>, Vec<CString>);
 
-fn confine(
+/// All that is left to do for what may do no more than the program.
+#[derive(Debug)]
+pub struct Ready {
+    program: Program,
+    /// As the specification names it.
+    name: String,
+    /// Unless it is loaded already.
+    filter: Option<Vec<u8>>,
+    /// Standard input is a terminal, to be the session's.
+    terminal: bool,
+    /// How many processes its user may have: a limit that the process that makes this one must not meet.
+    processes: Option<Rlimit>,
+}
+
+impl Ready {
+    /// Becomes the program.
+    ///
+    /// # Errors
+    /// Returns only if something cannot be.
+    pub fn run(self, report: BorrowedFd<'_>) -> InitError {
+        match self.last_steps(report) {
+            Ok(()) => {
+                let (program, arguments, environment) = &self.program;
+                let error = execute(Path::new(program), arguments, environment);
+                let problem = format!("exec {program}: {}", lookup::reason(&error));
+                InitError::Program { program: self.name, problem }
+            }
+            Err(error) => error,
+        }
+    }
+
+    fn last_steps(&self, report: BorrowedFd<'_>) -> Result<(), InitError> {
+        if self.terminal {
+            take_control(std::io::stdin().as_fd()).doing("take", "the terminal")?;
+        }
+        if let Some(limit) = &self.processes {
+            set_limit(&limit.kind, limit.soft, limit.hard).doing("set limit", &limit.kind)?;
+        }
+        // Changing the user made the kernel forget both.
+        clone::hide().doing("hide", "the process")?;
+        clone::die_with_parent().doing("tie", "the process to its monitor")?;
+        if !clone::is_connected(report) {
+            return Err(InitError::Orphaned);
+        }
+        clone::close_on_exec_from(3).doing("close", "descriptors")?;
+        load(self.filter.as_deref())
+    }
+}
+
+fn load(filter: Option<&[u8]>) -> Result<(), InitError> {
+    filter.map_or(Ok(()), |filter| seccomp::load(filter).doing("load", "the seccomp filter"))
+}
+
+/// Takes from this process what the specification does not grant. The root file system is the container's already. Nothing that
+/// was opened for it is open afterwards.
+///
+/// # Errors
+/// The first thing that cannot be.
+pub fn confine(
     process: &Process,
     prepared: Prepared,
     destination: Destination<'_>,
-) -> Result<Program, InitError> {
-    for limit in &process.rlimits {
+) -> Result<Ready, InitError> {
+    let (processes, limits): (Vec<_>, Vec<_>) =
+        process.rlimits.iter().partition(|limit| limit.kind == "RLIMIT_NPROC");
+    for limit in limits {
         set_limit(&limit.kind, limit.soft, limit.hard).doing("set limit", &limit.kind)?;
+    }
+    for limit in &processes {
+        // Whoever may raise it does it here; it is lowered by the program's own process.
+        raise_limit(&limit.kind, limit.hard).doing("set limit", &limit.kind)?;
     }
     new_keyring().doing("join", "a new keyring")?;
     let sets = capabilities::sets(&process.capabilities, bounding_capabilities())?;
@@ -144,16 +188,14 @@ fn confine(
     for (mut file, label) in prepared.labels {
         file.write_all(label.as_bytes()).doing("set label", label)?;
     }
-    let load = |filter: &Option<Vec<u8>>| match filter {
-        Some(filter) => seccomp::load(filter).doing("load", "the seccomp filter"),
-        None => Ok(()),
-    };
-    if process.no_new_privileges {
+    let filter = if process.no_new_privileges {
         set_no_new_privileges().doing("set", "no_new_privs")?;
+        prepared.filter
     } else {
         // Later we are not allowed to any more.
-        load(&prepared.filter)?;
-    }
+        load(prepared.filter.as_deref())?;
+        None
+    };
     bound_capabilities(sets.bounding).doing("drop", "capabilities")?;
     let directory = if process.cwd.is_empty() { "/" } else { &process.cwd };
     // As root first: a directory may be closed to the user and yet be where it works, as with runc.
@@ -172,17 +214,25 @@ fn confine(
     // Changing the user made the kernel forget both.
     clone::hide().doing("hide", "the process")?;
     clone::die_with_parent().doing("tie", "the process to its monitor")?;
-    if !clone::is_connected(destination.report) {
-        return Err(InitError::Orphaned);
-    }
     set_umask(0o022);
     let program = words(process)?;
     clone::reset_signals();
-    clone::close_on_exec_from(3).doing("close", "descriptors")?;
-    if process.no_new_privileges {
-        load(&prepared.filter)?;
-    }
-    Ok(program)
+    // Whoever traces the process that is made next gets no more of the kernel by that than the program would. A profile that
+    // does not let it be made comes later, as the last thing before the program.
+    let is_early = !destination.is_alone && filter.as_deref().is_some_and(seccomp::permits_start);
+    let filter = if is_early {
+        load(filter.as_deref())?;
+        None
+    } else {
+        filter
+    };
+    Ok(Ready {
+        program,
+        name: process.args.first().cloned().unwrap_or_default(),
+        filter,
+        terminal: process.terminal,
+        processes: processes.first().map(|limit| (*limit).clone()),
+    })
 }
 
 fn words(process: &Process) -> Result<Program, InitError> {

@@ -59,6 +59,8 @@ pub struct Rootfs {
     mount: Mount,
     /// Mounts that become read-only when everything in them is made.
     later: Vec<(Mount, Attributes)>,
+    /// What is mounted as procfs, when this process is not in the container's PID namespace.
+    procfs: Option<Mount>,
 }
 
 /// A mount of the specification, its options sorted out, its source open.
@@ -70,11 +72,17 @@ struct Planned<'a> {
 }
 
 impl Rootfs {
-    /// Mounts everything. This process is in a mount namespace of its own that still is a plain copy of the node's.
+    /// Mounts everything. This process is in a mount namespace of its own that still is a plain copy of the node's. `procfs` is
+    /// mounted for a procfs; without one, that of this process's PID namespace.
     ///
     /// # Errors
     /// The first thing that cannot be.
-    pub fn make(dir: &ContainerDir, bundle: &Bundle, users: Option<Users<'_>>) -> Result<Self, InitError> {
+    pub fn make(
+        dir: &ContainerDir,
+        bundle: &Bundle,
+        users: Option<Users<'_>>,
+        procfs: Option<Mount>,
+    ) -> Result<Self, InitError> {
         let planned =
             bundle.oci.mounts.iter().map(|mount| plan(mount, users)).collect::<Result<Vec<_>, _>>()?;
         let shares = !matches!(bundle.oci.linux.rootfs_propagation.as_str(), "private" | "rprivate");
@@ -82,7 +90,7 @@ impl Rootfs {
         set_propagation(Path::new("/"), travel, true).doing("cut off", "mounts of the node")?;
         let mount = mount_root(&dir.rootfs(), &bundle.overlay, users)?;
         let root = ContainerRoot::open(&dir.rootfs()).doing("open", dir.rootfs().display())?;
-        let mut rootfs = Self { root, mount, later: Vec::new() };
+        let mut rootfs = Self { root, mount, later: Vec::new(), procfs };
         for planned in planned {
             rootfs.mount(planned, users)?;
         }
@@ -144,9 +152,18 @@ impl Rootfs {
                 }
             }
         }
-        let made = new_file_system(mount, &options)?;
-        made.attach(target.as_fd()).doing("mount", &shown)?;
-        self.settle(made, &options, &shown)
+        let procfs = self.procfs.take().filter(|_| mount.kind == "proc");
+        let Some(procfs) = procfs else {
+            let made = new_file_system(mount, &options)?;
+            made.attach(target.as_fd()).doing("mount", &shown)?;
+            return self.settle(made, &options, &shown);
+        };
+        procfs.attach(target.as_fd()).doing("mount", &shown)?;
+        let attributes = (options.attributes.set | options.recursive.set) & !READ_ONLY;
+        procfs.set_attributes(Attributes { set: attributes, clear: 0 }, false).doing("set options of", &shown)?;
+        // For another one, if there is.
+        self.procfs = Some(Mount::copy_of_descriptor(procfs.as_fd(), false).doing("copy", &shown)?);
+        self.settle(procfs, &options, &shown)
     }
 
     fn attach_bind(

@@ -11,7 +11,7 @@ use crate::runtime::embedded::spec::{
     Bundle, Capabilities, ExecSpec, Linux, Namespace, OciMount, OciSpec, Overlay, Process, Root,
 };
 use crate::sys::clone::{self, Kind, Side};
-use crate::sys::packets;
+use crate::sys::{children, packets};
 
 mod basics;
 mod external;
@@ -205,9 +205,7 @@ fn launch(become_it: impl FnOnce(OwnedFd)) -> Running {
     let step = match clone::fork(Kind::default()).unwrap() {
         Side::Parent(pid) => pid,
         Side::Child => {
-            clone::become_stdio(null.as_fd(), 0).unwrap();
-            clone::become_stdio(written.as_fd(), 1).unwrap();
-            clone::become_stdio(written.as_fd(), 2).unwrap();
+            children::set_stdio(null.as_fd(), written.as_fd(), written.as_fd()).unwrap();
             become_it(there);
             clone::exit(99)
         }

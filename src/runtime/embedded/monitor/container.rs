@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use super::super::facts::{Facts, replace};
+use super::super::facts::Facts;
 use super::super::init::{self, Report};
 use super::super::layout::ContainerDir;
 use super::super::protocol::{Exited, Reply, Started};
@@ -15,6 +15,7 @@ use super::log::{Log, Splitter, Stream};
 use super::{DRAIN_DEADLINE, Kind, Monitor, START_DEADLINE, complain, exited, token};
 use crate::clock::Clock;
 use crate::sys::children::{self, ChildExit};
+use crate::sys::durable::replace_private;
 use crate::sys::epoll::Wanted;
 use crate::sys::packets;
 
@@ -230,6 +231,10 @@ impl Monitor {
             let Some(at) = self.container_at(serial) else { return };
             let Phase::Starting { report, .. } = &self.containers[at].phase else { return };
             match Report::receive(report.as_fd()) {
+                // The last to hold the other end is in the container's PID namespace, where others may trace it.
+                Ok(Some(Report::Pid(_))) if self.containers[at].pid != 0 => {
+                    return self.fail(at, "a second process was reported for the container");
+                }
                 Ok(Some(Report::Pid(pid))) => {
                     let stray = self.take_stray(pid);
                     let container = &mut self.containers[at];
@@ -244,6 +249,11 @@ impl Monitor {
                             return self.fail(at, &format!("the container's first process {pid}: {error}"));
                         }
                     }
+                }
+                Ok(Some(Report::Terminal(_)))
+                    if !self.containers[at].facts.terminal || self.containers[at].console.is_some() =>
+                {
+                    return self.fail(at, "a terminal was reported that the container does not have");
                 }
                 Ok(Some(Report::Terminal(master))) => {
                     if let Err(error) = take_terminal(&mut self.containers[at], master.into()) {
@@ -284,7 +294,7 @@ impl Monitor {
         let container = &mut self.containers[at];
         container.started = Started { pid: container.pid, at: Clock::System.now() };
         container.phase = Phase::Running;
-        if let Err(error) = replace(&container.directory.started(), container.started.to_line().as_bytes()) {
+        if let Err(error) = replace_private(&container.directory.started(), container.started.to_line().as_bytes()) {
             complain(&format_args!("write how {} started: {error}", container.id));
         }
         let outputs = [(&container.stdout, Kind::Stdout), (&container.stderr, Kind::Stderr)];
@@ -329,7 +339,7 @@ impl Monitor {
         let Some(at) = self.container_at(serial) else { return };
         let container = &mut self.containers[at];
         let exited = container.exited.unwrap_or_default();
-        if let Err(error) = replace(&container.directory.exited(), exited.to_line().as_bytes()) {
+        if let Err(error) = replace_private(&container.directory.exited(), exited.to_line().as_bytes()) {
             complain(&format_args!("write how {} ended: {error}", container.id));
         }
         container.phase = Phase::Draining { until: Instant::now() + DRAIN_DEADLINE };

@@ -31,6 +31,7 @@ pub(super) struct Exec {
     /// `None` once the program runs.
     report: Option<OwnedFd>,
     until: Instant,
+    wants_terminal: bool,
     terminal: Option<OwnedFd>,
     exited: Option<Exited>,
     /// Nobody waits for it any more, and it is being killed.
@@ -53,6 +54,8 @@ pub(super) struct Wishes {
     pub(super) stdin: bool,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
+    /// A terminal is made instead.
+    pub(super) terminal: bool,
 }
 
 impl Wishes {
@@ -132,6 +135,7 @@ impl Monitor {
             process: None,
             report: Some(report),
             until: Instant::now() + START_DEADLINE,
+            wants_terminal: wishes.terminal,
             terminal: None,
             exited: None,
             abandoned: false,
@@ -145,6 +149,10 @@ impl Monitor {
             let Some(at) = self.exec_at(serial) else { return };
             let Some(report) = &self.execs[at].report else { return };
             match Report::receive(report.as_fd()) {
+                // As for containers: the last to hold the other end may be traced.
+                Ok(Some(Report::Pid(_))) if self.execs[at].pid != 0 => {
+                    return self.fail_exec(at, "a second process was reported for the program");
+                }
                 Ok(Some(Report::Pid(pid))) => {
                     let stray = self.take_stray(pid);
                     let exec = &mut self.execs[at];
@@ -161,6 +169,11 @@ impl Monitor {
                     if self.execs[at].abandoned {
                         self.kill_exec(at);
                     }
+                }
+                Ok(Some(Report::Terminal(_)))
+                    if !self.execs[at].wants_terminal || self.execs[at].terminal.is_some() =>
+                {
+                    return self.fail_exec(at, "a terminal was reported that the program does not have");
                 }
                 Ok(Some(Report::Terminal(master))) => self.execs[at].terminal = Some(master),
                 Ok(Some(Report::Failed(message))) => return self.fail_exec(at, &message),

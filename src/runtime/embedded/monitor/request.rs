@@ -115,12 +115,12 @@ impl Monitor {
             Request::Watch => self.watch(connection),
             Request::Start { container } => stays(self.begin(&container).map(Role::Start)),
             Request::Signal { container, signal, all } => done(self.signal(&container, signal, all)),
-            Request::Exec { container, stdin, stdout, stderr, terminal: _ } => {
-                let wishes = Wishes { stdin, stdout, stderr };
+            Request::Exec { container, stdin, stdout, stderr, terminal } => {
+                let wishes = Wishes { stdin, stdout, stderr, terminal };
                 stays(self.begin_exec(&container, wishes, descriptors).map(Role::Exec))
             }
             Request::Attach { container, stdin, stdout, stderr } => {
-                let wishes = Wishes { stdin, stdout, stderr };
+                let wishes = Wishes { stdin, stdout, stderr, terminal: false };
                 let begun = self.begin_attach(&container, wishes, descriptors);
                 if begun.is_ok() {
                     self.say_to(connection, &Reply::Done);

@@ -82,6 +82,8 @@ pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridg
         Some(link) => link,
         None => make_bridge(&mut network, config, subnets)?,
     };
+    // A bridge that is up may be one of an agent that left its IPv6 open.
+    prepare_bridge(&config.bridge, subnets)?;
     let present = network.addresses()?;
     for subnet in subnets {
         let address = Address { link: link.index, ip: subnet.gateway(), prefix: subnet.prefix() };
@@ -92,7 +94,6 @@ pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridg
         }
     }
     if !link.up {
-        prepare_bridge(&config.bridge, subnets)?;
         faults::step("switch the bridge on")?;
         network.set_up(link.index)?;
     }
@@ -168,18 +169,43 @@ fn prepare_bridge(bridge: &str, subnets: &[Subnet]) -> Result<(), NetworkError> 
         // Host ports on 127.0.0.1 lead from there onto the bridge. The rules' guard keeps the other way shut.
         set(&format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
     }
-    if subnets.iter().any(|subnet| subnet.network().is_ipv6()) {
-        prepare_ipv6(bridge)?;
+    let used = subnets.iter().any(|subnet| subnet.network().is_ipv6());
+    prepare_ipv6(bridge, if used { Ipv6::Given } else { Ipv6::Off })
+}
+
+/// What an interface has of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ipv6 {
+    /// Addresses that the agent gives.
+    Given,
+    /// Its link-local address.
+    LinkLocal,
+    /// Nothing.
+    Off,
+}
+
+/// Before an interface is switched on: whatever it has of IPv6, nobody on the link makes himself its router (CVE-2020-10749).
+/// Addresses of the agent's are used at once, without a search for duplicates.
+fn prepare_ipv6(link: &str, ipv6: Ipv6) -> Result<(), NetworkError> {
+    if !sysctl(&format!("ipv6/conf/{link}")).exists() && ipv6 != Ipv6::Given {
+        // A kernel without IPv6.
+        return Ok(());
+    }
+    let settings: &[(&str, &str)] = match ipv6 {
+        Ipv6::Given => &[("accept_ra", "0"), ("disable_ipv6", "0"), ("accept_dad", "0")],
+        Ipv6::LinkLocal => &[("accept_ra", "0")],
+        Ipv6::Off => &[("accept_ra", "0"), ("disable_ipv6", "1")],
+    };
+    for (name, value) in settings {
+        set(&format!("ipv6/conf/{link}/{name}"), value)?;
     }
     Ok(())
 }
 
-/// Its addresses are used at once, and are ours to give: no duplicate detection, no advertisements.
-fn prepare_ipv6(link: &str) -> Result<(), NetworkError> {
-    for (name, value) in [("disable_ipv6", "0"), ("accept_dad", "0"), ("accept_ra", "0")] {
-        set(&format!("ipv6/conf/{link}/{name}"), value)?;
-    }
-    Ok(())
+/// Whether the kernel has IPv6, switched on or off.
+#[must_use]
+pub fn knows_ipv6() -> bool {
+    sysctl("ipv6").exists()
 }
 
 /// Makes the node a router, once. An interface that has its IPv6 routes from advertisements would lose them by that, if it
@@ -225,6 +251,10 @@ pub fn plug(bridge: Bridge, pod: &PodLink<'_>, netns: &Path) -> Result<(), Netwo
     let link = network.link(pod.veth)?.ok_or_else(|| NetworkError::Vanished { name: pod.veth.to_owned() })?;
     faults::step("set hairpin mode")?;
     network.set_hairpin(link.index)?;
+    // It only passes on what the bridge and the pod send.
+    prepare_ipv6(pod.veth, Ipv6::Off)?;
+    faults::step("switch the node's side on")?;
+    network.set_up(link.index)?;
     faults::step("enter the pod's network")?;
     // Faults are counted by the thread that asked for them.
     let inside = faults::carry();
@@ -246,9 +276,8 @@ fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
         network.set_up(loopback.index)?;
     }
     let link = link_of(&mut network, POD_LINK)?;
-    if pod.addresses.iter().any(|(ip, _)| ip.is_ipv6()) {
-        prepare_ipv6(POD_LINK)?;
-    }
+    let used = pod.addresses.iter().any(|(ip, _)| ip.is_ipv6());
+    prepare_ipv6(POD_LINK, if used { Ipv6::Given } else { Ipv6::LinkLocal })?;
     network.set_up(link.index)?;
     for (ip, subnet) in &pod.addresses {
         faults::step("give the pod an address")?;

@@ -28,6 +28,18 @@ pub fn tables(bridge: &str, subnets: &[Subnet], records: &[Record]) -> Vec<Table
     subnets.iter().map(|subnet| table(bridge, *subnet, records)).collect()
 }
 
+/// The guard of IPv6 where pods have no addresses of it: nothing of it comes from them to the node or through it.
+#[must_use]
+pub fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option<Table> {
+    if subnets.iter().any(|subnet| family(*subnet) == Family::Ipv6) {
+        return None;
+    }
+    let rule = vec![Expression::InputInterface, Expression::Equal(padded_name(bridge)), Expression::Drop];
+    let guard =
+        Chain { name: "guard", kind: ChainKind::Filter, hook: Hook::Prerouting, priority: RAW, rules: vec![rule] };
+    Some(Table { family: Family::Ipv6, name: bridge.to_owned(), maps: Vec::new(), chains: vec![guard] })
+}
+
 /// Of a subnet.
 #[must_use]
 pub fn family(subnet: Subnet) -> Family {
@@ -117,6 +129,13 @@ fn padded(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Names are compared whole, with the zeros behind them.
+fn padded_name(name: &str) -> Vec<u8> {
+    let mut name = name.as_bytes().to_vec();
+    name.resize(16, 0);
+    name
+}
+
 fn octets(ip: IpAddr) -> Vec<u8> {
     match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -146,11 +165,8 @@ impl Header<'_> {
         Expression::NetworkHeader(offset, self.width(), REGISTER)
     }
 
-    /// Names are compared whole, with the zeros behind them.
     fn bridge(&self) -> Vec<u8> {
-        let mut name = self.bridge.as_bytes().to_vec();
-        name.resize(16, 0);
-        name
+        padded_name(self.bridge)
     }
 
     fn in_subnet(&self, what: Expression) -> [Expression; 3] {

@@ -223,6 +223,45 @@ fn pods_reach_each_other_the_node_and_other_hosts_and_only_those_see_a_masquerad
     assert_eq!((host.rules(), host.records().len()), (String::new(), 0));
 }
 
+/// CVE-2020-10749: a pod that advertises itself as a router of IPv6, where pods have none.
+#[test]
+fn a_pod_without_ipv6_is_no_router_for_node_or_pods() {
+    let setting = |link: &str, name: &str| {
+        std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{link}/{name}")).unwrap().trim().to_owned()
+    };
+    let host = Host::new(&["10.86.0.0/24"]);
+    let pod = host.attach("one", &[]).unwrap();
+    let veth = host.links().into_iter().find(|name| bridge::is_veth_name(name)).unwrap();
+    for link in [DEFAULT_BRIDGE, &veth] {
+        let has = host.run(|| [setting(link, "accept_ra"), setting(link, "disable_ipv6")]);
+        assert_eq!(has, ["0", "1"], "{link}");
+    }
+    assert_eq!(pod.run(|| setting("eth0", "accept_ra")), "0");
+    assert!(host.run(|| sh("nft list table ip6 agent0")).contains("iifname \"agent0\" drop"));
+    // A bridge that an earlier version left as the kernel makes it.
+    host.run(|| {
+        for (name, value) in [("accept_ra", "1"), ("disable_ipv6", "0")] {
+            std::fs::write(format!("/proc/sys/net/ipv6/conf/{DEFAULT_BRIDGE}/{name}"), value).unwrap();
+        }
+    });
+    let two = host.attach("two", &[]).unwrap();
+    let has = host.run(|| [setting(DEFAULT_BRIDGE, "accept_ra"), setting(DEFAULT_BRIDGE, "disable_ipv6")]);
+    assert_eq!(has, ["0", "1"]);
+    host.detach(&pod);
+    host.detach(&two);
+    host.assert_nothing_is_left();
+
+    let host = Host::new(&["10.86.0.0/24", "fd00:86::/64"]);
+    let pod = host.attach("both", &[]).unwrap();
+    for link in [DEFAULT_BRIDGE, "default"] {
+        assert_eq!(host.run(|| setting(link, "disable_ipv6")), "0", "{link}");
+    }
+    assert_eq!(host.run(|| setting(DEFAULT_BRIDGE, "accept_ra")), "0");
+    assert_eq!(pod.run(|| setting("eth0", "accept_ra")), "0");
+    host.detach(&pod);
+    host.assert_nothing_is_left();
+}
+
 #[test]
 fn host_ports_are_reached_from_everywhere() {
     let (host, far) = (Host::new(&["10.86.0.0/24"]), Host::new(&[]));

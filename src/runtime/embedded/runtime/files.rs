@@ -67,6 +67,24 @@ pub(super) fn make_new_dir(path: &Path, mode: u32) -> Result<(), Failure> {
     result.map_err(|error| Failure::because(&format!("create directory {}", path.display()), &error))
 }
 
+/// Takes from others what an earlier version let them read of a sandbox: variables of its containers, among them those from
+/// Secrets. What containers read through it keeps its mode.
+pub(super) fn close_to_others(dir: &SandboxDir) {
+    let files = |path: &Path| {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let containers = files(&dir.containers()).into_iter().flat_map(|container| files(&container));
+    let shown = [dir.hostname(), dir.hosts(), dir.resolv_conf()];
+    for path in files(&dir.0).into_iter().chain(containers).filter(|path| !shown.contains(path)) {
+        let is_open = std::fs::symlink_metadata(&path)
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o077 != 0);
+        if is_open && let Err(error) = std::fs::set_permissions(&path, Permissions::from_mode(0o600)) {
+            log::warn!(path:% = path.display(), err:% = error; "Failed to keep a record from other users: chmod 600");
+        }
+    }
+}
+
 /// `/dev/shm` of the pod, unless it has the node's.
 pub(super) fn mount_shm(dir: &SandboxDir, config: &SandboxConfig) -> Result<(), Failure> {
     if config.namespaces.ipc == NamespaceMode::Node {
@@ -244,6 +262,26 @@ mod tests {
             "search svc.local local\nnameserver 10.0.0.10\nnameserver fd00::a\noptions ndots:5\n"
         );
         assert_eq!(resolv_conf(&DnsConfig::default()), None);
+    }
+
+    #[test]
+    fn what_an_earlier_version_left_readable_is_closed() {
+        let root = scratch("open");
+        let dir = SandboxDir(root.join("one"));
+        let container = dir.container("c");
+        std::fs::create_dir_all(&container.0).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let secret = [dir.record(), container.bundle(), container.record(), container.facts()];
+        for path in secret.iter().chain([&dir.hosts()]) {
+            std::fs::write(path, "x").unwrap();
+            std::fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap();
+        }
+        close_to_others(&dir);
+        for path in &secret {
+            assert_eq!(mode(path), 0o600, "{}", path.display());
+        }
+        assert_eq!(mode(&dir.hosts()), 0o644);
+        std::fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::super::protocol::{self, Exited, Started};
 use crate::api::decode::decode;
 use crate::observed::ObservedUser;
 use crate::runtime::{ContainerConfig, SandboxConfig};
+use crate::sys::durable::replace_private;
 use crate::types::{ContainerId, SandboxId};
 
 /// Records hold a configuration each, which has its own bounds; what is larger is not ours.
@@ -233,16 +234,13 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordErro
     write_whole(path, &bytes)
 }
 
-/// Writes a file that appears whole.
+/// Writes a file that appears whole, and that only the agent can read.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let failed = |source| RecordError::Io { what: "write", path: path.to_owned(), source };
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(".new");
-    std::fs::write(&unfinished, bytes).map_err(failed)?;
-    std::fs::rename(&unfinished, path).map_err(failed)
+    replace_private(path, bytes).map_err(failed)
 }
 
 /// Reads a value from a JSON file.

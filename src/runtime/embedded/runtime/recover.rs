@@ -59,6 +59,7 @@ fn scan(layout: &Layout) -> Result<Vec<Found>, OpenError> {
         let Some(name) = name.to_str() else { continue };
         let id = SandboxId::from(name);
         let dir = layout.sandbox(&id);
+        files::close_to_others(&dir);
         let record = readable(SandboxRecord::read(&dir), &dir);
         let monitor = Process::monitor_of(&dir).filter(|monitor| monitor.is_alive());
         all.push(Found { containers: scan_containers(&dir), id, record, monitor });

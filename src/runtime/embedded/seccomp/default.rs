@@ -26,7 +26,7 @@ nanosleep newfstatat _newselect open openat openat2 pause pidfd_open pidfd_send_
 pkey_mprotect poll ppoll ppoll_time64 prctl pread64 preadv preadv2 prlimit64 process_mrelease process_vm_readv
 process_vm_writev pselect6 pselect6_time64 ptrace pwrite64 pwritev pwritev2 read readahead readlink readlinkat readv recv
 recvfrom recvmmsg recvmmsg_time64 recvmsg remap_file_pages removexattr removexattrat rename renameat renameat2
-restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
+restart_syscall riscv_hwprobe rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
 rt_sigtimedwait rt_sigtimedwait_time64 rt_tgsigqueueinfo sched_getaffinity sched_getattr sched_getparam
 sched_get_priority_max sched_get_priority_min sched_getscheduler sched_rr_get_interval sched_rr_get_interval_time64
 sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield seccomp select semctl semget semop
@@ -68,10 +68,11 @@ const BY_CAPABILITY: [(&str, &str); 14] = [
 ];
 
 const ENOSYS: u16 = 38;
-/// The kernel's cryptography, through which a container once became root (CVE-2026-31431).
-const AF_ALG: u64 = 38;
-/// Reaches the host of a virtual machine past all networks.
-const AF_VSOCK: u64 = 40;
+/// The families of sockets that Linux has, 0 to 45, but for `AF_ALG` (38), the kernel's cryptography, through which a container
+/// once became root (CVE-2026-31431), and `AF_VSOCK` (40), which reaches the host of a virtual machine past all networks: the
+/// first of a range and its length, a power of two that divides it. The whole argument is compared. The kernel looks at its
+/// lower half alone, so that a number beyond is a family, too: 0x1_0000_0028 is `AF_VSOCK`.
+const FAMILIES: [(u64, u64); 7] = [(0, 32), (32, 4), (36, 2), (39, 1), (41, 1), (42, 2), (44, 2)];
 /// `CLONE_NEW…` of every kind but time, which shares its bit with the signal's number.
 const NEW_NAMESPACES: u64 = 0x7e02_0000;
 /// Linux, Linux with 32 bits, both with `UNAME26`, and the question which it is.
@@ -91,13 +92,12 @@ pub fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
         ..allow(name)
     };
     let mut rules = vec![allow(ALWAYS)];
-    // As containerd: one rule each, since conditions of one rule are all to be met. What `socketcall` of 32-bit x86 asks for is in
+    // One rule each, since conditions of one rule are all to be met. What `socketcall` of 32-bit x86 asks for is in
     // memory, where no filter can see it, and refusing it breaks programs (Docker tried): it stays, there as here.
-    for (operator, family) in
-        [(Operator::Less, AF_ALG), (Operator::Equal, AF_ALG + 1), (Operator::Greater, AF_VSOCK)]
-    {
-        rules.push(allow_if("socket", operator, family, 0));
-    }
+    rules.extend(
+        FAMILIES
+            .map(|(first, length)| allow_if("socket", Operator::MaskedEqual, !(length - 1), first)),
+    );
     rules.extend(PERSONALITIES.map(|value| allow_if("personality", Operator::Equal, value, 0)));
     rules.push(allow(match arch {
         Arch::X86_64 => X86,

@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::symlink;
 
+use super::super::make_pod;
 use super::*;
+use crate::runtime::embedded::spec::PodSpec;
 use crate::sys::mount::mount_points;
 
 fn outside(sample: &Sample) -> PathBuf {
@@ -188,4 +190,79 @@ fn a_volume_that_changes_while_it_is_mounted_into_leads_nowhere_outside() {
     crate::sys::kill::kill_process(swapper).unwrap();
     clone::wait(swapper).unwrap();
     println!("{ran} of 60 started");
+}
+
+/// A container that may trace others looks into every process of its pod, while programs and containers are started in it.
+#[test]
+fn a_tracing_container_sees_nothing_of_the_node_in_starts() {
+    in_monitor(|| {
+        let pod = make_pod(&PodSpec {
+            own_network: true,
+            own_ipc: true,
+            own_uts: true,
+            shared_pid: true,
+            ..PodSpec::default()
+        })
+        .unwrap();
+        let mut spy = Sample::new("spy", "");
+        let secret = spy.base.join("secret");
+        std::fs::write(&secret, "of the node").unwrap();
+        let place = secret.display();
+        let mut set = words(&DEFAULT_CAPABILITIES);
+        set.push("CAP_SYS_PTRACE".to_owned());
+        let capabilities = Capabilities {
+            bounding: set.clone(),
+            effective: set.clone(),
+            permitted: set,
+            ..Capabilities::default()
+        };
+        let full = "00000000a80c25fb";
+        let script = format!(
+            "echo spies; while :; do \
+               for found in /proc/[0-9]*/root{place} /proc/[0-9]*/cwd{place} /proc/[0-9]*/fd/*{place} /proc/[0-9]*/fd/*/1/root{place}; do \
+                 [ -e $found ] && {{ cat $found; echo \" by $found\"; exit 7; }}; done; \
+               for process in /proc/[0-9]*; do while read name value; do case $name in CapEff:) case $value in \
+                 {full}|0000000000000000) ;; *) echo \"$process may $value\"; exit 7;; esac; break;; esac; done <$process/status; done; \
+             done 2>/dev/null"
+        );
+        spy.bundle.oci.process = default_process(&script);
+        spy.bundle.oci.process.capabilities = capabilities.clone();
+        let share = |sample: &mut Sample| {
+            for namespace in &mut sample.bundle.oci.linux.namespaces {
+                if namespace.kind == "pid" {
+                    namespace.path = format!("/proc/{}/ns/pid", pod.init.unwrap());
+                }
+            }
+        };
+        share(&mut spy);
+        let mut spying = spy.start_in(&pod);
+        assert_eq!(spying.failed, None);
+        let mut word = [0; 64];
+        let length = spying.output.read(&mut word).unwrap();
+        assert_eq!(&word[..length], b"spies\n");
+        let mut other = Sample::new("spied", "exit 3");
+        other.bundle.oci.process.capabilities = capabilities.clone();
+        share(&mut other);
+        for round in 0..60 {
+            let mut process = default_process("exit 3");
+            process.capabilities = capabilities.clone();
+            process.no_new_privileges = round % 2 == 0;
+            let exec = run_exec(&spying, &pod, process);
+            let started = other.start_in(&pod).end();
+            if let (Some(reason), _) | (None, Some(reason)) = (exec.failed, started.failed) {
+                panic!("{reason}");
+            }
+            assert_eq!((exec.code, started.code), (3, 3), "round {round}");
+            assert!(is_running(spying.pid), "it found something: {}", spying.end().output);
+        }
+        for pid in [spying.pid, pod.init.unwrap()] {
+            crate::sys::kill::kill_process(pid).unwrap();
+        }
+        assert_eq!(spying.end().output, "");
+        clone::wait(pod.init.unwrap()).unwrap();
+    });
+}
+
+fn is_running(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
