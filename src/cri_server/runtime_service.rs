@@ -96,7 +96,7 @@ impl CriServer {
             return Ok(view);
         }
         let state = messages::container_state(&view).as_str_name();
-        Err(Status::new(Code::FailedPrecondition, format!("container is in {state} state")))
+        Err(Status::new(Code::Unknown, format!("container is in {state} state")))
     }
 
     pub(super) async fn version(&self, _: cri::VersionRequest) -> Result<cri::VersionResponse, Status> {
@@ -265,7 +265,7 @@ impl CriServer {
         let view = self.container(&request.container_id)?;
         if view.state != ContainerStateKind::Created {
             let state = messages::container_state(&view).as_str_name();
-            return Err(Status::new(Code::FailedPrecondition, format!("container is in {state} state")));
+            return Err(Status::new(Code::Unknown, format!("container is in {state} state")));
         }
         self.runtime.start_container(&view.id).await.map_err(failed)?;
         Ok(cri::StartContainerResponse {})
@@ -411,7 +411,7 @@ impl CriServer {
         let view = self.sandbox(&request.pod_sandbox_id)?;
         if !view.ready {
             let message = format!("sandbox container \"{}\" is not running", view.id);
-            return Err(Status::new(Code::FailedPrecondition, message));
+            return Err(Status::new(Code::Unknown, message));
         }
         if request.port.len() > MAX_PORTS {
             return Err(invalid(format!("port: at most {MAX_PORTS}")));

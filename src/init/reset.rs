@@ -44,7 +44,7 @@ pub(super) const PHASES: &[Phase] = &[
 ];
 
 /// What of the root directory is the agent's; everything else is somebody's.
-const STATE: [&str; 9] = [
+const STATE: [&str; 10] = [
     "pods",
     "runtime",
     "pki",
@@ -54,6 +54,7 @@ const STATE: [&str; 9] = [
     "device-plugins",
     "plugins_registry",
     "pod-resources",
+    "image_manager",
 ];
 
 /// Whether a file is as `init` wrote it.

@@ -110,6 +110,8 @@ async fn odd_containers_are_as_with_containerd_or_refused_by_field() {
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
         assert!(status.message().starts_with(field), "{status}");
     }
+    let refused = create(&mut served, &sandbox, |config| config.log_path = "../../log".to_owned()).await;
+    assert!(refused.expect_err("it leads out").message().starts_with("config.log_path"));
     let refused = create(&mut served, &sandbox, |config| config.working_dir = "tmp".to_owned()).await;
     assert!(refused.expect_err("it is relative").message().contains("working_dir"));
     let shared = |config: &mut cri::ContainerConfig, pid: cri::NamespaceMode| {

@@ -92,6 +92,9 @@ pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerCon
         return refuse("config.image", "missing");
     }
     bounded("config.image", &image.image)?;
+    if message.log_path.split('/').any(|part| part == "..") || message.log_path.starts_with('/') {
+        return refuse("config.log_path", "a path below the sandbox's log_directory is wanted");
+    }
     let linux = message.linux.unwrap_or_default();
     Ok(ContainerConfig {
         name: metadata.name,

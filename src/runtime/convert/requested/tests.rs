@@ -254,6 +254,10 @@ fn what_cannot_be_kept_is_refused_by_name() {
     let image = Some(cri::ImageSpec { image: "busybox".into(), ..cri::ImageSpec::default() });
     let mounts = vec![cri::Mount { host_path: String::new(), container_path: "/b".into(), image, ..mount }];
     assert_eq!(field(cri::ContainerConfig { mounts, ..good.clone() }), Some("config.mounts.readonly"));
+    for path in ["/etc/passwd", "../other/0.log", "app/.."] {
+        let message = cri::ContainerConfig { log_path: path.to_owned(), ..good.clone() };
+        assert_eq!(field(message), Some("config.log_path"), "{path}");
+    }
     let metadata = Some(cri::ContainerMetadata { name: "x".repeat(2000), attempt: 0 });
     assert_eq!(field(cri::ContainerConfig { metadata, ..good }), Some("config.metadata.name"));
     assert!(requested_sandbox(cri::PodSandboxConfig::default(), "").is_err());
