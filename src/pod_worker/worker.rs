@@ -2,32 +2,29 @@
 //! store's desired state and a fresh look.
 
 mod eviction;
+mod execution;
 mod room;
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
+use tokio::sync::oneshot;
 
 use crate::api::pod::{Pod, PodStatus};
-use crate::executor::{Execution, Patience};
-use crate::image::StartFailure;
+use crate::executor::Patience;
 use crate::mailbox::{Letters, Mailbox};
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
 use crate::ordered::Ordered as _;
 use crate::pod_worker::counts::Counts;
-use crate::pod_worker::held::{Held, HeldStarts};
+use crate::pod_worker::held::HeldStarts;
 use crate::pod_worker::resizing::Resizing;
 use crate::pod_worker::restarts::Restarts;
 use crate::pod_worker::turn::measured;
 use crate::pod_worker::{ContainerStates, Shared};
-use crate::reconcile::admission::has_only_waited;
+use crate::reconcile::admission::{has_failed_unrun, has_only_waited};
 use crate::reconcile::containers::all_with_ephemeral;
-use crate::reconcile::hooks::longest_kill;
 use crate::reconcile::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::reconcile::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
 use crate::reconcile::status::{
@@ -317,112 +314,6 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls, hooks, stops), so that the
-    /// pod can be taken down at once.
-    async fn act(&mut self, pod: &Pod, observed: &ObservedPod, plan: &PodPlan) {
-        let (shared, mailbox) = (Rc::clone(&self.shared), Rc::clone(&self.mailbox));
-        let patience = Patience::UntilRemoval(Rc::clone(&mailbox));
-        let mut execution = pin!(shared.deps.executor.execute(pod, observed, plan, &patience));
-        let mut seen = mailbox.looks();
-        let execution = loop {
-            tokio::select! {
-                biased;
-                execution = &mut execution => break execution,
-                // Losing it is safe: looks are counted.
-                () = mailbox.look_after(seen) => {
-                    seen = mailbox.looks();
-                    self.show_probes(observed, plan);
-                }
-            }
-        };
-        self.note_failures(execution, plan);
-    }
-
-    /// A plan may take its time: what probes come to meanwhile is shown at once, as upstream has it.
-    fn show_probes(&self, observed: &ObservedPod, plan: &PodPlan) {
-        let status = self.status(observed, plan);
-        self.shared.deps.statuses.set(&self.pod, status);
-    }
-
-    /// Carries out a plan that takes the pod down, and listens meanwhile: a shorter grace reaches what is under way at once.
-    async fn take_down(&mut self, observed: &ObservedPod, plan: &PodPlan) -> Execution {
-        let (shared, pod, mailbox) =
-            (Rc::clone(&self.shared), Rc::clone(&self.pod), Rc::clone(&self.mailbox));
-        let (end, ends) = watch::channel(self.end_of_grace());
-        let patience = Patience::Until(ends);
-        let mut execution = pin!(shared.deps.executor.execute(&pod, observed, plan, &patience));
-        let mut seen = mailbox.looks();
-        loop {
-            tokio::select! {
-                biased;
-                execution = &mut execution => return execution,
-                // Losing it is safe: looks are counted.
-                () = mailbox.look_after(seen) => {
-                    seen = mailbox.looks();
-                    self.show_probes(observed, plan);
-                }
-                // Losing it is safe: what was not said is said by the next attempt.
-                () = tokio::time::sleep(self.late_in()), if !self.is_late => {
-                    self.is_late = true;
-                    shared.deps.executor.report_late_end(&pod);
-                }
-                // Losing it is safe: words stay in the mailbox until they are taken.
-                () = mailbox.word() => {
-                    self.read(mailbox.take_words()).await;
-                    let earlier = self.end_of_grace();
-                    end.send_if_modified(|end| {
-                        let is_earlier = earlier < *end;
-                        *end = earlier.min(*end);
-                        is_earlier
-                    });
-                    self.mark_removal().await;
-                }
-            }
-        }
-    }
-
-    /// Until the pod has taken longer to end than anybody would expect.
-    fn late_in(&self) -> Duration {
-        match self.state {
-            PodWorkerState::Terminating { since, grace_seconds, .. } => longest_kill(grace_seconds)
-                .saturating_sub(self.shared.deps.clock.now().saturating_since(since)),
-            _ => Duration::MAX,
-        }
-    }
-
-    /// On the clock that nobody sets. A pod that is not being taken down has none left.
-    fn end_of_grace(&self) -> Instant {
-        let left = self.state.grace_left(self.shared.deps.clock.now()).unwrap_or_default();
-        Instant::now() + Duration::from_secs(u64::try_from(left).unwrap_or(0))
-    }
-
-    fn note_failures(&mut self, execution: Execution, plan: &PodPlan) {
-        let now = self.shared.deps.clock.now();
-        for action in &plan.actions {
-            match action {
-                Action::StartContainer(start) => {
-                    self.held.containers.remove(&start.name);
-                }
-                Action::CreateSandbox { .. } => self.held.pod = None,
-                Action::ResizeContainer(_) => self.held.resize = None,
-                _ => {}
-            }
-        }
-        let held = |failure: StartFailure| Held {
-            reason: failure.reason,
-            message: failure.message,
-            until: failure.retry_after.map(|after| now.saturating_add(after)),
-        };
-        for (name, failure) in execution.containers {
-            self.held.containers.insert(name, held(failure));
-        }
-        if let Some(failure) = execution.pod {
-            self.held.pod = Some(held(failure));
-        }
-        self.held.resize = execution.resize.map(held).or(self.held.resize.take());
-        self.resizing.note(execution.resized);
-    }
-
     async fn terminate(&mut self) -> Next {
         self.mark_removal().await;
         let observed = match self.look().await {
@@ -595,6 +486,10 @@ impl<R: Runtime> Worker<R> {
             probes: &deps.prober.results(&self.uid),
         };
         let mut status = compute_pod_status(&self.pod, observed, &context);
+        if observed.containers.is_empty() && previous.as_ref().is_some_and(has_failed_unrun) {
+            status.container_statuses.clear();
+            status.init_container_statuses.clear();
+        }
         let error = self.held.resize.as_ref().map(|held| held.message.as_str());
         self.resizing.show(&mut status, &self.pod, observed, (error, previous.as_ref(), context.now));
         if let Some(held) = &self.held.pod {

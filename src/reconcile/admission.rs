@@ -306,6 +306,12 @@ pub fn is_rejected(status: &PodStatus) -> bool {
     matches!(status.phase.as_str(), "Pending" | "Failed") && status.message.starts_with(REJECTED_PREFIX)
 }
 
+/// The pod has failed without ever having had containers, whatever its status would say of those by itself.
+#[must_use]
+pub fn has_failed_unrun(status: &PodStatus) -> bool {
+    status.phase == "Failed" && is_rejected(status) && status.container_statuses.is_empty()
+}
+
 /// The pod was rejected in an earlier process, for a reason that another process may not have: a pod from a file or a URL is
 /// judged by each process once (upstream), since nothing else makes it again. One of the API stays failed.
 #[must_use]

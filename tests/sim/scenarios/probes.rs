@@ -100,6 +100,7 @@ fn a_restart_of_the_agent_neither_unreadies_a_pod_nor_repeats_its_startup_probe(
         node.want(PodSource::File, std::slice::from_ref(&web));
         node.wait(2 * MINUTE).await;
         let (before, since) = (running(&node, "web"), status(&node, &web).conditions);
+        let started = status(&node, &web).start_time;
         assert!(shown(&node, &web).ready);
         node.crash();
         // A startup probe that ran again would kill the container.
@@ -112,6 +113,7 @@ fn a_restart_of_the_agent_neither_unreadies_a_pod_nor_repeats_its_startup_probe(
             assert_eq!((shown(&node, &web).started, shown(&node, &web).ready), (Some(true), true));
         }
         assert_eq!((running(&node, "web"), status(&node, &web).conditions), (before, since));
+        assert_eq!(status(&node, &web).start_time, started, "as an API server has it");
         let runs = runs(&node) - runs_before;
         assert!((22..=24).contains(&runs), "two probes every five seconds for a minute: {runs}");
     });
