@@ -99,16 +99,20 @@ struct Raw {
     value: Value,
 }
 
-/// The table of types, unpacked for the first object of a manifest and shared by all of them.
-#[derive(Default)]
-struct Types(OnceCell<Schema>);
+/// What checks of all objects of a manifest share.
+struct Types<'t> {
+    /// The table of types, unpacked for the first object.
+    schema: OnceCell<Schema>,
+    /// The manifest, to find the line of a field in.
+    text: &'t str,
+}
 
 /// Reads a manifest. Never fails as a whole: what cannot be read is in `problems`.
 #[must_use]
 pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
     let mut manifest = Manifest::default();
-    let types = Types::default();
     let read = readable_text(bytes, origin).and_then(|text| {
+        let types = Types { schema: OnceCell::new(), text };
         if manifest.take_json(&types, text)? { Ok(()) } else { manifest.take_yaml(&types, text) }
     });
     if let Err(message) = read {
@@ -149,7 +153,7 @@ fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
 }
 
 impl Manifest {
-    fn take_yaml(&mut self, types: &Types, text: &str) -> Result<(), String> {
+    fn take_yaml(&mut self, types: &Types<'_>, text: &str) -> Result<(), String> {
         let mut documents = yaml_documents(text).peekable();
         let Some(first) = documents.next() else {
             let message =
@@ -172,7 +176,7 @@ impl Manifest {
 
     /// False when the text does not look like JSON. Flow style YAML begins with a brace, too: what only looks like JSON is
     /// read as YAML after all.
-    fn take_json(&mut self, types: &Types, text: &str) -> Result<bool, String> {
+    fn take_json(&mut self, types: &Types<'_>, text: &str) -> Result<bool, String> {
         if !text.trim_start().starts_with(['{', '[']) {
             return Ok(false);
         }
@@ -219,7 +223,7 @@ impl Manifest {
     }
 
     /// Dispatches one document by its kind.
-    fn take(&mut self, types: &Types, raw: Raw) {
+    fn take(&mut self, types: &Types<'_>, raw: Raw) {
         let kind = match object_kind(&raw.value) {
             Ok(kind) => kind,
             Err(message) => return self.problem(raw.place, object_name(&raw.value), message),
@@ -230,7 +234,7 @@ impl Manifest {
         }
     }
 
-    fn take_list(&mut self, types: &Types, mut raw: Raw) {
+    fn take_list(&mut self, types: &Types<'_>, mut raw: Raw) {
         let of_pods = raw.value.get("kind").and_then(Value::as_str) == Some("PodList");
         let items = match raw.value.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => items,
@@ -259,7 +263,7 @@ impl Manifest {
         }
     }
 
-    fn take_object(&mut self, types: &Types, raw: Raw, kind: Kind) {
+    fn take_object(&mut self, types: &Types<'_>, raw: Raw, kind: Kind) {
         let name = object_name(&raw.value);
         if self.pods.len() + self.objects.len() >= MAX_OBJECTS {
             let message = format!("more than {MAX_OBJECTS} objects in one manifest; split it into several");
@@ -275,12 +279,14 @@ impl Manifest {
             Kind::Local(kind) => kind.as_str(),
             Kind::Pod | Kind::List => "Pod",
         };
-        let schema = types.0.get_or_init(Schema::load);
+        let schema = types.schema.get_or_init(Schema::load);
         let mut unknown = Vec::new();
         if let Some(of) = schema.of_kind("v1", name_of_kind) {
             let findings = check(schema, of, &mut value);
             if let Some(misfit) = findings.misfits.first() {
-                return self.problem(place, name, wrong(misfit.to_string()));
+                let line = hint::line_of(types.text, &misfit.path);
+                let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+                return self.problem(place, name, format!("{line}{}", wrong(misfit.to_string())));
             }
             unknown = findings.unknown;
         }

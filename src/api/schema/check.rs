@@ -221,7 +221,8 @@ impl<'s> Walk<'s> {
 
     fn scalar_fits(&mut self, holder: Type<'s>, of: Type<'s>, value: &Value) -> bool {
         let (wanted, go, words) = match (of.name, value) {
-            ("IntOrString", Value::String(_)) => return true,
+            ("IntOrString" | "Duration", Value::String(_))
+            | ("FieldsV1" | "RawExtension", Value::Object(_)) => return true,
             ("IntOrString", Value::Number(number))
                 if number.as_i64().is_some_and(|number| i32::try_from(number).is_ok()) =>
             {
@@ -241,7 +242,6 @@ impl<'s> Walk<'s> {
                 let words = format!("parsing time {text} as {LAYOUT:?}: cannot parse {text} as \"2006\"");
                 ("a time such as 2006-01-02T15:04:05Z", "", Some(words))
             }
-            ("FieldsV1" | "RawExtension", Value::Object(_)) | ("Duration", Value::String(_)) => return true,
             ("FieldsV1", _) => ("a map", "v1.FieldsV1", None),
             ("RawExtension", _) => ("a map", "runtime.RawExtension", None),
             _ => ("a string", "string", None),

@@ -124,6 +124,24 @@ pub(super) fn wrong_type(message: &str) -> String {
     message.to_owned()
 }
 
+/// The line of a field, counted from 1, where its name is on one line of the text only.
+pub(super) fn line_of(text: &str, path: &str) -> Option<usize> {
+    let name = path.rsplit('.').next()?.split('[').next().filter(|name| !name.is_empty())?;
+    let mut lines = text.lines().enumerate().filter(|(_, line)| has_key(line, name));
+    let (index, _) = lines.next()?;
+    lines.next().is_none().then_some(index + 1)
+}
+
+fn has_key(line: &str, name: &str) -> bool {
+    let is_comment = line.trim_start().starts_with('#');
+    !is_comment
+        && line.match_indices(name).any(|(at, _)| {
+            let begins = line[..at].ends_with([' ', '\t', '-', '{', ',', '"', '\'']) || at == 0;
+            let rest = &line[at + name.len()..];
+            begins && rest.strip_prefix(['"', '\'']).unwrap_or(rest).trim_start().starts_with(':')
+        })
+}
+
 /// A message about a Secret: what serde quotes of the value goes, the place and the types stay.
 pub(super) fn without_values(message: &str) -> String {
     let (place, words) = message.split_once(": ").unwrap_or(("", message));
@@ -172,6 +190,21 @@ fn distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_has_a_line_where_its_name_is_on_one_only() {
+        let text = "# podAffinity: no\nspec:\n  affinity:\n    podAffinity: 5\n  containers: [{name: a}, {\"tty\": 1}]\n- name: b\n";
+        for (path, line) in [
+            ("spec.affinity.podAffinity", Some(4)),
+            ("spec.containers[1].tty", Some(5)),
+            ("spec.containers[0]", Some(5)),
+            ("spec.containers[0].name", None),
+            ("spec.nodeName", None),
+            (".", None),
+        ] {
+            assert_eq!(line_of(text, path), line, "{path}");
+        }
+    }
 
     #[test]
     fn a_message_about_a_secret_quotes_no_value() {

@@ -138,15 +138,15 @@ fn wrong_types_and_unknown_fields_are_found_at_every_depth() {
     for (spec, words) in [
         (
             "affinity: {podAffinity: 5}",
-            "spec.affinity.podAffinity: invalid type: integer `5`, expected a map",
+            "line 7: spec.affinity.podAffinity: invalid type: integer `5`, expected a map",
         ),
         (
             "topologySpreadConstraints: [{maxSkew: many}]",
-            "spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"many\", expected an integer of 32 bits",
+            "line 7: spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"many\", expected an integer of 32 bits",
         ),
         (
             "volumes: [{name: v, csi: {driver: [d]}}]",
-            "spec.volumes[0].csi.driver: invalid type: sequence, expected a string",
+            "line 7: spec.volumes[0].csi.driver: invalid type: sequence, expected a string",
         ),
         (
             "schedulingGates: [{name: 7}]",
@@ -196,10 +196,10 @@ fn a_broken_secret_is_told_without_its_value() {
     for (rest, expected) in [
         (
             "stringData: {pin: 4711}",
-            "stringData.pin: invalid type: integer, expected a string; write the value in quotes, YAML takes it for \
+            "line 4: stringData.pin: invalid type: integer, expected a string; write the value in quotes, YAML takes it for \
              something else without them",
         ),
-        ("data: aHVudGVyMg==", "data: invalid type: string, expected a map"),
+        ("data: aHVudGVyMg==", "line 4: data: invalid type: string, expected a map"),
     ] {
         let problem = problem(format!("{secret}{rest}\n"));
         assert_eq!(problem, expected);
