@@ -137,12 +137,6 @@ impl Resolved {
         self.flags.seccomp_default || self.kubelet.seccomp_default
     }
 
-    /// No kubeconfig: this node belongs to no cluster.
-    #[must_use]
-    pub fn is_standalone(&self) -> bool {
-        self.flags.kubeconfig.is_empty()
-    }
-
     /// The resolved `KubeletConfiguration` as YAML that `--config` would read, header values masked.
     #[must_use]
     pub fn to_yaml(&self) -> String {

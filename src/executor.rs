@@ -13,6 +13,7 @@ mod image_volumes;
 mod mounts;
 mod resize;
 mod stop;
+mod taken_ports;
 #[cfg(test)]
 mod testing;
 mod users;
@@ -342,6 +343,7 @@ impl<R: Runtime> Executor<R> {
             self.runtime.sandbox_status(&id).await.map_err(|error| {
                 failed("FailedPodSandBoxStatus", "Unable to get pod sandbox status", &error)
             })?;
+        self.report_taken_ports(pod, &run.sandbox_config.port_mappings).await;
         run.sandbox = Some(status);
         Ok(())
     }

@@ -31,7 +31,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-pub use serving::serving_names;
+pub use serving::{server_url, serving_names};
 
 use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec};
 use crate::clock::Clock;

@@ -28,6 +28,7 @@ pub mod status;
 pub mod versions;
 mod watch;
 pub mod write;
+pub mod written;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -52,6 +53,7 @@ use shape::{Rows, View};
 use status::Failure;
 use versions::{Change, Keep, Versions};
 use watch::Watchers;
+use written::Retained;
 
 /// See the module.
 pub struct LocalApi {
@@ -72,14 +74,16 @@ impl LocalApi {
     #[must_use]
     pub fn new(node: SharedNode, cluster: SharedCluster, editor: Editor, clock: Clock) -> Rc<Self> {
         let base = u64::try_from(clock.now().as_nanos() / 1_000_000).unwrap_or_default();
-        let versions = RefCell::new(Versions::new(base));
-        Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::default() })
+        let retained = Retained::default();
+        let versions = RefCell::new(Versions::new(base, retained.clone()));
+        Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::new(retained) })
     }
 
     /// All objects of a store as they are now, with their versions. Whoever watches hears of what has changed.
     pub(crate) fn look(&self, store: Store) -> Vec<Value> {
         let mut objects = objects::all(self, store);
         let changes = self.versions.borrow_mut().look(store, &mut objects, self.keep(store));
+        self.watchers.has_looked(store, || self.cluster.changes(store));
         self.tell(store, changes);
         objects
     }
@@ -113,8 +117,12 @@ impl LocalApi {
         (versions.base(), versions.current(), versions.changed(store))
     }
 
-    fn since(&self, store: Store, version: u64, objects: &[Value]) -> Result<Vec<Change>, Failure> {
-        self.versions.borrow().since(store, version, objects)
+    fn all(&self, store: Store) -> Vec<Change> {
+        self.versions.borrow().all(store)
+    }
+
+    fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
+        self.versions.borrow().since(store, version)
     }
 
     fn forget_states(&self, store: Store) {
@@ -190,7 +198,7 @@ impl LocalApi {
         };
         match wanted.verb {
             Verb::List => read::list(&self, &wanted, view).await,
-            Verb::Watch => watch::watch(&self, wanted, view),
+            Verb::Watch => watch::watch(&self, wanted, view, &visit.user.name),
             _ => read::get(&self, &wanted, view).await,
         }
     }

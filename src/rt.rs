@@ -6,6 +6,7 @@ pub mod child;
 pub mod connections;
 pub mod notify;
 pub mod shutdown;
+pub mod turns;
 
 use std::cell::Cell;
 use std::future::Future;

@@ -18,6 +18,7 @@ pub mod inotify;
 pub mod kernel_log;
 pub mod kill;
 pub mod layer;
+pub mod listeners;
 pub mod lock;
 pub mod memory;
 pub mod mount;

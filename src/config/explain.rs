@@ -12,7 +12,7 @@ use super::fields::FIELDS;
 use super::flags::{FLAGS, Family};
 use super::resolve::{Origin, baseline};
 use super::value::Kind;
-use super::{Resolved, tree};
+use super::{Resolved, gates, tree};
 
 use crate::ordered::Ordered as _;
 
@@ -81,6 +81,15 @@ pub(super) fn table(resolved: &Resolved) -> String {
     for field in FIELDS {
         let value = tree::get(&document, field.path).map_or_else(|| "(unset)".to_owned(), Value::to_string);
         line(field.path, &value, origin(field.path), field.acted_on());
+        let gates = document.get(field.path).filter(|_| field.path == "featureGates");
+        for (name, on) in gates.and_then(Value::as_object).into_iter().flatten() {
+            line(
+                &format!("featureGates.{name}"),
+                &on.to_string(),
+                origin(field.path),
+                gates::is_acted_on(name),
+            );
+        }
     }
     let values = flag_values(resolved);
     for flag in FLAGS.iter().filter(|flag| flag.family != Family::Cadvisor) {

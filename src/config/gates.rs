@@ -92,6 +92,26 @@ pub(super) fn warnings(given: &BTreeMap<String, bool>) -> Vec<String> {
     lines
 }
 
+/// The gates that switch something here. All others are accepted: what such a gate stands for is there whatever the gate says, or
+/// is not part of this version.
+const ACTED_ON: [&str; 3] =
+    ["GracefulNodeShutdown", "GracefulNodeShutdownBasedOnPodPriority", "NodeLogQuery"];
+
+/// A gate, or a group of them, switches something here.
+pub(super) fn is_acted_on(name: &str) -> bool {
+    ACTED_ON.contains(&name) || name == "AllBeta"
+}
+
+/// The gates that are named, set otherwise than by default, and switch nothing here.
+pub(super) fn without_effect(given: &BTreeMap<String, bool>) -> impl Iterator<Item = (&str, bool)> {
+    let is_default = |name: &str, on: bool| {
+        let gate = GATES.iter().find(|gate| gate.name == name);
+        gate.map_or(!on, |gate| gate.on == on)
+    };
+    let named = given.iter().map(|(name, on)| (name.as_str(), *on));
+    named.filter(move |(name, on)| !is_acted_on(name) && !is_default(name, *on))
+}
+
 const GROUPS: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stage::Beta)];
 
 const fn alpha(name: &'static str) -> Gate {
@@ -231,6 +251,21 @@ mod tests {
         assert!(text.contains("feature is locked to true"), "{text}");
         assert!(FeatureGates::resolve(&given(&[("SidecarContainers", true)])).is_ok());
         assert_eq!(warnings(&given(&[("SidecarContainers", true), ("MemoryQoS", true)])).len(), 1);
+    }
+
+    #[test]
+    fn gates_that_switch_nothing_are_named_when_they_are_set() {
+        let given = given(&[
+            ("EnvFiles", false),
+            ("MemoryQoS", true),
+            ("ImageVolume", true),
+            ("GracefulNodeShutdown", false),
+            ("AllAlpha", true),
+            ("AllBeta", false),
+        ]);
+        let named: Vec<_> = without_effect(&given).collect();
+        assert_eq!(named, [("AllAlpha", true), ("EnvFiles", false), ("MemoryQoS", true)]);
+        assert!(ACTED_ON.iter().all(|name| GATES.iter().any(|gate| gate.name == *name)));
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub(super) fn layer(args: &Args) -> Result<Layered, ConfigError> {
         apply_defaults(&mut layered.document);
     }
     apply_flags(&mut layered, args);
-    apply_agent_defaults(&mut layered, args);
+    apply_agent_defaults(&mut layered);
     Ok(layered)
 }
 
@@ -194,11 +194,9 @@ fn apply_flags(layered: &mut Layered, args: &Args) {
 /// The endpoint that means no separate runtime.
 pub(super) const EMBEDDED: &str = "embedded";
 
-/// Settings where we differ from the kubelet, each only where the user is silent.
-fn apply_agent_defaults(layered: &mut Layered, args: &Args) {
-    let said = |name: &str| args.value(name).and_then(Value::as_str).is_some_and(|text| !text.is_empty());
-    let standalone = !said("kubeconfig");
-    let configured = said("config") || said("config-dir");
+/// Settings where we differ from the kubelet, each only where the user is silent. Neither a file nor `--kubeconfig`, which joins
+/// no cluster yet, opens anything that it does not name.
+fn apply_agent_defaults(layered: &mut Layered) {
     let mut settle = |path: &str, value: Value, why: &'static str| {
         let silent = layered.provenance.get(path).is_none_or(|origin| !origin.is_explicit());
         if silent && tree::get(&layered.document, path) != Some(&value) {
@@ -209,21 +207,11 @@ fn apply_agent_defaults(layered: &mut Layered, args: &Args) {
     settle("failCgroupV1", json!(false), "hosts with cgroup v1 are accepted");
     settle("failSwapOn", json!(false), "hosts with swap are accepted");
     settle("containerRuntimeEndpoint", json!(EMBEDDED), "containers run without a separate runtime");
-    if !configured {
-        settle("authentication.anonymous.enabled", json!(false), "requests need a client certificate");
-        settle("readOnlyPort", json!(0), "there is no unauthenticated port");
-        if standalone {
-            settle("address", json!("127.0.0.1"), "an unconfigured node serves itself only");
-        }
-    }
-    if standalone {
-        settle("authentication.webhook.enabled", json!(false), "standalone there is no API server to ask");
-        settle(
-            "authorization.mode",
-            json!("Local"),
-            "standalone the groups of certificates and tokens decide",
-        );
-    }
+    settle("authentication.anonymous.enabled", json!(false), "requests need a client certificate");
+    settle("readOnlyPort", json!(0), "there is no unauthenticated port");
+    settle("address", json!("127.0.0.1"), "a node serves other machines only when an address is set");
+    settle("authentication.webhook.enabled", json!(false), "this version asks no API server");
+    settle("authorization.mode", json!("Local"), "the groups of certificates and tokens decide");
     let parallel = tree::get(&layered.document, "maxParallelImagePulls").and_then(Value::as_i64).unwrap_or(0);
     if parallel >= 2 && layered.provenance.get("serializeImagePulls") == Some(&Origin::Default) {
         // The kubelet's own default depends on the other field, which a later layer may have set.

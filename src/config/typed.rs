@@ -150,7 +150,28 @@ impl Values<'_> {
     }
 }
 
+/// What earlier releases took for `--cert-dir`, wherever the root directory was.
+const EARLIER_CERT_DIR: &str = "/var/lib/kubelet/pki";
+
+/// `--cert-dir`, or the one below the root directory. A node that an earlier release set up keeps its authority: with another
+/// one nobody's kubeconfig would hold.
+fn cert_dir(given: &str, root_dir: &Path, earlier: &Path) -> PathBuf {
+    let own = root_dir.join("pki");
+    let has_authority = |directory: &Path| directory.join("agent-ca.crt").exists();
+    if !given.is_empty() {
+        PathBuf::from(given)
+    } else if root_dir.join(crate::store::FILE_NAME).exists()
+        && !has_authority(&own)
+        && has_authority(earlier)
+    {
+        earlier.to_owned()
+    } else {
+        own
+    }
+}
+
 fn kubelet_flags(values: &Values<'_>) -> KubeletFlags {
+    let root_dir = PathBuf::from(clean(Path::new(&values.text("root-dir"))));
     KubeletFlags {
         config: values.text("config"),
         config_dir: values.text("config-dir"),
@@ -158,9 +179,9 @@ fn kubelet_flags(values: &Values<'_>) -> KubeletFlags {
         bootstrap_kubeconfig: values.text("bootstrap-kubeconfig"),
         hostname_override: values.text("hostname-override"),
         node_ip: values.text("node-ip"),
-        cert_dir: PathBuf::from(values.text("cert-dir")),
+        cert_dir: cert_dir(&values.text("cert-dir"), &root_dir, Path::new(EARLIER_CERT_DIR)),
         cloud_provider: values.text("cloud-provider"),
-        root_dir: PathBuf::from(clean(Path::new(&values.text("root-dir")))),
+        root_dir,
         seccomp_default: values.switch("seccomp-default"),
         node_labels: values.map("node-labels"),
         lock_file: values.text("lock-file"),
@@ -280,6 +301,7 @@ pub(super) fn resolve(args: &Args, environment: &Environment) -> Result<Resolved
     let mut layered = layer(args)?;
     let run_once = tree::get(&layered.document, "runOnce") == Some(&Value::Bool(true));
     check_run_once(args, &flags, run_once)?;
+    validate::kubeconfig(&flags).map_err(ConfigError::Flags)?;
     if run_once {
         stop_server(&mut layered);
     }
@@ -358,6 +380,10 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
         }
         lines.push(format!("{} ({origin}) is accepted but this version does not act on it yet", field.path));
     }
+    let gates = gates_of(tree::get(&layered.document, "featureGates"));
+    for (name, on) in gates::without_effect(&gates) {
+        lines.push(format!("featureGates.{name}={on} is accepted but this version does not act on it"));
+    }
     for (name, given) in &args.given {
         let Some(target @ super::flags::Target::Flag(_)) = find(name) else { continue };
         if without_effect(target) {
@@ -371,4 +397,29 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
 /// Several directories in one text, as in `PATH`.
 fn paths(text: &str) -> Vec<PathBuf> {
     std::env::split_paths(text).filter(|path| !path.as_os_str().is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::testing::TempDir;
+
+    #[test]
+    fn certificates_go_with_the_root_but_an_authority_stays() {
+        let directory = TempDir::new();
+        let (root, earlier) = (directory.join("root"), directory.join("earlier"));
+        let found = |given: &str| cert_dir(given, &root, &earlier);
+        std::fs::create_dir_all(&earlier).unwrap();
+        std::fs::write(earlier.join("agent-ca.crt"), "").unwrap();
+        assert_eq!((found(""), found("/c")), (root.join("pki"), PathBuf::from("/c")));
+        std::fs::create_dir_all(root.join("pki")).unwrap();
+        std::fs::write(root.join(crate::store::FILE_NAME), "").unwrap();
+        assert_eq!(
+            (found(""), found("/c")),
+            (earlier.clone(), PathBuf::from("/c")),
+            "an earlier release ran here"
+        );
+        std::fs::write(root.join("pki/agent-ca.crt"), "").unwrap();
+        assert_eq!(found(""), root.join("pki"));
+    }
 }

@@ -8,4 +8,4 @@ mod resources;
 mod tls;
 
 pub(super) use configuration::{configuration, soft_warnings};
-pub(super) use node::flags;
+pub(super) use node::{flags, kubeconfig};

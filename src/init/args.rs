@@ -81,7 +81,7 @@ Usage: agent init [options] [-- FLAGS OF THE AGENT]
 Flags after -- are written to /etc/default/agent, for the service.
 
 Options:
-      --cert-dir DIR                     Where certificates are (default /var/lib/kubelet/pki)
+      --cert-dir DIR                     Where certificates are (default ROOT-DIR/pki)
       --config FILE                      KubeletConfiguration to install, instead of one with commented defaults
       --container-runtime-endpoint URL   Runtime to use, written into the configuration (default embedded); also --cri-socket
       --dry-run                          Print what would be done and written; change nothing
@@ -105,7 +105,7 @@ Usage: agent reset [options] [-- FLAGS OF THE AGENT]
        agent reset phase NAME [options]
 
 Options:
-      --cert-dir DIR                     Where certificates are (default /var/lib/kubelet/pki)
+      --cert-dir DIR                     Where certificates are (default ROOT-DIR/pki)
       --dry-run                          Print what would be done; change nothing
   -f, --force                            Do not ask
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings

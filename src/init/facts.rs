@@ -6,19 +6,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use crate::ordered::Ordered as _;
 use crate::runtime::embedded::images::compression::Decompress;
+use crate::sys::listeners::{self, Listener, address};
 use crate::sys::node::{self, FileSystemFacts};
 use crate::types::Timestamp;
 
 mod mounts;
-mod sockets;
 
 pub use mounts::{Mount, mounted_at};
-pub use sockets::Listener;
 
 /// The largest file that is read: a kernel's configuration, unpacked.
 const MAX_FILE: u64 = 1 << 20;
@@ -244,7 +243,7 @@ impl Machine {
                 .filter_map(|path| Some((path.clone(), names(&self.at(path)).ok()?)))
                 .into_map(),
             files: interest.files.iter().filter(|file| self.at(file).exists()).cloned().collect(),
-            listeners: sockets::listeners(&self.root, &interest.ports),
+            listeners: listeners::listeners(&self.root, listeners::TCP, &interest.ports),
             services: self.services(&processes),
             processes,
             routes: routes(&self.text("proc/net/route")),
@@ -359,7 +358,7 @@ impl Machine {
 
     fn processes(&self) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
-        for pid in sockets::process_ids(&self.root) {
+        for pid in listeners::process_ids(&self.root) {
             found.entry(self.line(&format!("proc/{pid}/comm"))).or_insert(pid);
         }
         found
@@ -458,21 +457,4 @@ fn swaps(text: &str) -> Vec<Swap> {
         Some(Swap { name: (*fields.first()?).to_owned(), bytes: kilobytes * 1024 })
     });
     lines.collect()
-}
-
-/// An address as `/proc/net/tcp` and `tcp6` write it: hexadecimal words in the machine's byte order.
-fn address(text: &str) -> Option<IpAddr> {
-    let words: Option<Vec<[u8; 4]>> = (0..text.len() / 8)
-        .map(|at| Some(u32::from_str_radix(text.get(at * 8..at * 8 + 8)?, 16).ok()?.to_ne_bytes()))
-        .collect();
-    match words?.as_slice() {
-        [word] => Some(Ipv4Addr::from(*word).into()),
-        words @ [_, _, _, _] => {
-            let mut bytes = [0; 16];
-            bytes.iter_mut().zip(words.concat()).for_each(|(to, from)| *to = from);
-            let address = Ipv6Addr::from(bytes);
-            Some(address.to_ipv4_mapped().map_or(address.into(), IpAddr::from))
-        }
-        _ => None,
-    }
 }

@@ -24,7 +24,7 @@ use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, Session, machine_of, resolve,
 use crate::api::base64;
 use crate::cli::kubeconfig;
 use crate::config::Resolved;
-use crate::kubelet::serving_names;
+use crate::kubelet::{server_url, serving_names};
 use crate::rt;
 use crate::server::access::MASTERS;
 use crate::server::pki::{self, Authority};
@@ -234,7 +234,7 @@ impl Run<'_, '_> {
             Err(source) => return Err(InitError::File { action: "read", path, source }),
         }
         let pair = authority.client(ADMIN, MASTERS, YEAR, now)?;
-        let server = server(&self.resolved);
+        let server = server_url(&self.resolved.kubelet);
         let text = kubeconfig::file(&self.resolved.node_name, &server, &authority, ADMIN, &pair);
         write(&File::new(path, 0o600, text))?;
         self.say(&format!("[kubeconfig] Writing {shown:?} kubeconfig file\n"))
@@ -459,14 +459,6 @@ fn write(file: &File) -> Result<(), InitError> {
     let failed = |source| InitError::File { action: "write", path: file.path.clone(), source };
     dir::make_dir(file.path.parent().unwrap_or(Path::new("/")), 0o755).map_err(failed)?;
     durable::write_durably(&file.path, file.content.as_bytes(), file.mode).map_err(failed)
-}
-
-/// Where people on this machine reach it.
-fn server(resolved: &Resolved) -> String {
-    let address: IpAddr = resolved.kubelet.address.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    let address = if address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { address };
-    let port = u16::try_from(resolved.kubelet.port).unwrap_or(10250);
-    format!("https://{}", SocketAddr::new(address, port))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

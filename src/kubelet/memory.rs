@@ -49,13 +49,23 @@ pub(super) fn store_key(key_file: Option<&Path>, credentials: Option<&Path>) -> 
 fn read_key(path: &Path) -> Result<SealingKey, KeyError> {
     let failed = |source| KeyError::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.mode();
-    if mode & 0o077 != 0 {
-        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777); "The store key can be read by others: chmod 600");
+    let metadata = file.metadata().map_err(failed)?;
+    let (mode, owner) = (metadata.mode(), metadata.uid());
+    if let Some(fix) = exposed(mode, owner) {
+        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "The store key can be read by others: {fix}");
     }
     let mut content = Vec::new();
     file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut content).map_err(failed)?;
     SealingKey::parse(&content).map_err(|source| KeyError::Content { path: path.to_owned(), source })
+}
+
+/// What keeps a key file from others who can read it. It is root's, as the agent is.
+fn exposed(mode: u32, owner: u32) -> Option<&'static str> {
+    match (owner, mode & 0o077) {
+        (0, 0) => None,
+        (0, _) => Some("chmod 600"),
+        _ => Some("chown root and chmod 600"),
+    }
 }
 
 /// What is wrong with the store's objects, for `agent status`: why the key cannot be used, or the first that was lost.
@@ -130,6 +140,14 @@ pub(super) fn tell_upgrade(root_dir: &Path, events: &EventRecorder) {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn a_key_file_is_roots_alone() {
+        assert_eq!(exposed(0o100_600, 0), None);
+        assert_eq!(exposed(0o100_400, 0), None);
+        assert_eq!(exposed(0o100_640, 0), Some("chmod 600"));
+        assert_eq!(exposed(0o100_600, 1000), Some("chown root and chmod 600"));
+    }
 
     #[test]
     fn the_flag_wins_over_the_credential_and_a_bad_file_is_named_without_its_content() {

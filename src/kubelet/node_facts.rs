@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::config::Resolved;
+use crate::config::{KubeletConfiguration, Resolved};
 use crate::executor::ExecutorConfig;
-use crate::reconcile::admission::{NodeFacts, go_arch, node_labels};
+use crate::reconcile::admission::{NodeFacts, OwnPort, go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
 use crate::sys::node;
 
@@ -34,7 +34,20 @@ pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
         supplemental_groups_policy: None,
         pressure: BTreeSet::new(),
         is_shutting_down: false,
+        own_ports: own_ports(kubelet),
     }
+}
+
+/// The TCP ports that [`super::serving`] listens on.
+fn own_ports(kubelet: &KubeletConfiguration) -> Vec<OwnPort> {
+    let own = |address: &str, port: i32, setting| OwnPort { address: address.to_owned(), port, setting };
+    let mut ports = vec![own(&kubelet.healthz_bind_address, kubelet.healthz_port, "healthzPort")];
+    if kubelet.enable_server {
+        ports.push(own(&kubelet.address, kubelet.port, "port"));
+        ports.push(own(&kubelet.address, kubelet.read_only_port, "readOnlyPort"));
+    }
+    ports.retain(|own| own.port > 0);
+    ports
 }
 
 /// `--node-ip`, else the addresses of the default routes, else whatever the interfaces have.

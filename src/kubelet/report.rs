@@ -18,8 +18,8 @@ use crate::pod_config::edit::API_ORIGIN;
 use crate::reconcile::eviction::Pressure;
 use crate::runtime::{RuntimeError, RuntimeVersion};
 use crate::server::report::{
-    AgentMode, AgentReport, EventReport, ObjectCounts, ObjectDetail, PressureReport, RuntimeReport,
-    SourceReport, SourceState, StoreReport,
+    AgentMode, AgentReport, ApiReport, EventReport, ObjectCounts, ObjectDetail, PressureReport,
+    RuntimeReport, SourceReport, SourceState, StoreReport,
 };
 use crate::status::StatusManager;
 use crate::types::{PodSource, Timestamp};
@@ -43,6 +43,8 @@ pub struct Identity {
     pub volumes_dir: PathBuf,
     /// Trouble with the objects in the store.
     pub object_trouble: ObjectTrouble,
+    /// Where the API is.
+    pub api: ApiReport,
 }
 
 #[derive(Default)]
@@ -296,6 +298,7 @@ impl View {
             objects: detail.reports(&state.objects, &identity.volumes_dir),
             pressure: self.pressure(),
             serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
+            api: identity.api.clone(),
             events: events.recent().into_iter().map(EventReport::from).collect(),
             store: StoreReport {
                 path: identity.store_path.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
-use crate::config::Resolved;
+use crate::config::{KubeletConfiguration, Resolved};
 use crate::kubelet::report::View;
 use crate::kubelet::resources;
 use crate::logging::chain;
@@ -23,6 +23,7 @@ use crate::server::https::{self, Api, ListenError, Plain};
 use crate::server::identity::{Believed, Identities, IdentityError};
 use crate::server::node::SharedNode;
 use crate::server::pki::{Authority, PkiError, authority_file};
+use crate::server::report::ApiReport;
 use crate::server::tls::{Source, Tls, TlsError, TlsSettings};
 use crate::stats::{Stats, StatsConfig};
 use crate::sys::node;
@@ -47,9 +48,14 @@ pub enum ServingError {
         /// What is wrong with it.
         source: IdentityError,
     },
-    /// Webhooks without a cluster.
-    #[error("{0} asks an API server: give --kubeconfig, or leave it out")]
-    NoApiServer(&'static str),
+    /// Webhooks, which this version does not have.
+    #[error("{setting} asks an API server, which this version does not do: set {instead}")]
+    NoApiServer {
+        /// What asks.
+        setting: &'static str,
+        /// What to write.
+        instead: &'static str,
+    },
 }
 
 /// How often what cannot be served is tried again.
@@ -138,6 +144,25 @@ async fn persist<T>(
     }
 }
 
+/// Where clients on this machine reach the API, and whom it trusts.
+pub(super) fn api_report(resolved: &Resolved) -> ApiReport {
+    let directory = &resolved.flags.cert_dir;
+    // Without a working directory a relative name stays as it is.
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
+    let server = if resolved.kubelet.enable_server { server_url(&resolved.kubelet) } else { String::new() };
+    ApiReport { server, cert_dir: directory.display().to_string() }
+}
+
+/// The URL of the API for clients on this machine.
+#[must_use]
+pub fn server_url(kubelet: &KubeletConfiguration) -> String {
+    let mut at = address(&kubelet.address, kubelet.port);
+    if at.ip().is_unspecified() {
+        at.set_ip(IpAddr::from([127, 0, 0, 1]));
+    }
+    format!("https://{at}")
+}
+
 /// Validated before: an address and a port.
 fn address(address: &str, port: i32) -> SocketAddr {
     let address = address.parse().unwrap_or(IpAddr::from([127, 0, 0, 1]));
@@ -162,11 +187,15 @@ impl WantedApi {
     fn of(resolved: &Resolved) -> Result<Self, ServingError> {
         let kubelet = &resolved.kubelet;
         if kubelet.authentication.webhook.enabled {
-            return Err(ServingError::NoApiServer("authentication.webhook.enabled"));
+            let (setting, instead) = ("authentication.webhook.enabled: true", "it to false");
+            return Err(ServingError::NoApiServer { setting, instead });
         }
         let policy = match kubelet.authorization.mode.as_str() {
             "AlwaysAllow" => Policy::AlwaysAllow,
-            "Webhook" => return Err(ServingError::NoApiServer("authorization.mode: Webhook")),
+            "Webhook" => {
+                let (setting, instead) = ("authorization.mode: Webhook", "Local");
+                return Err(ServingError::NoApiServer { setting, instead });
+            }
             _ => Policy::Local,
         };
         let settings = TlsSettings {

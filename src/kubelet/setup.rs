@@ -379,6 +379,7 @@ impl<R: Runtime> House<R> {
             origins: origins(resolved),
             volumes_dir: root.join(VOLUMES_DIR),
             object_trouble: object_trouble(&key, &loaded),
+            api: serving::api_report(resolved),
         };
         // What came through the API stays whatever is served now.
         let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();

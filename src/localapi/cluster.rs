@@ -16,6 +16,12 @@ use crate::store::StoredEvent;
 pub struct Changes(pub Vec<watch::Receiver<u64>>);
 
 impl Changes {
+    /// Something may have changed since the last call of [`next`](Self::next), or since these were made.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        self.0.iter().any(|source| source.has_changed().unwrap_or(false))
+    }
+
     /// Waits for the next change since the last call. A source that has ended says nothing more.
     pub async fn next(&mut self) {
         let mut waits: Vec<_> = self.0.iter_mut().map(|source| Box::pin(source.changed())).collect();

@@ -79,7 +79,7 @@ pub(super) fn is_chosen(object: &Value, wanted: &Wanted, selector: &Selector) ->
 }
 
 /// Whether an object is in the namespace that is asked about.
-pub(super) fn is_here(object: &Value, wanted: &Wanted) -> bool {
+fn is_here(object: &Value, wanted: &Wanted) -> bool {
     wanted.namespace.as_deref().is_none_or(|namespace| text(object, "/metadata/namespace") == namespace)
 }
 

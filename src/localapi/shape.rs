@@ -113,14 +113,15 @@ pub fn aggregated(accept: &str) -> Option<(&'static str, &'static str)> {
     None
 }
 
+/// Objects of this resource are kept in another group and version.
+fn is_translated(resource: &Resource) -> bool {
+    resource.store == Store::Events && !resource.group.is_empty()
+}
+
 /// An object in the resource's own group and version.
 #[must_use]
 pub fn own(resource: &Resource, object: &Value) -> Value {
-    if resource.store == Store::Events && !resource.group.is_empty() {
-        new_event(object)
-    } else {
-        object.clone()
-    }
+    if is_translated(resource) { new_event(object) } else { object.clone() }
 }
 
 fn metadata(object: &Value, version: &str) -> Value {
@@ -166,6 +167,12 @@ impl View {
             "columnDefinitions": definitions,
             "rows": objects.iter().map(row).collect::<Vec<_>>(),
         })
+    }
+
+    /// [`one`](Self::one) gives an object back as it is.
+    #[must_use]
+    pub fn shows_as_kept(&self) -> bool {
+        self.form == Form::Whole && !is_translated(self.resource)
     }
 
     /// One object. `headed`: a table says what its columns are.

@@ -2,6 +2,7 @@
 //!
 //! Owns the shape of `Status`. Must not know what failed.
 
+use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
@@ -84,7 +85,11 @@ impl Failure {
     #[must_use]
     pub fn response(&self) -> Response<Body> {
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        object(code, &self.to_value())
+        let mut response = object(code, &self.to_value());
+        if code == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
     }
 }
 
@@ -171,6 +176,14 @@ pub fn unauthorized() -> Failure {
 #[must_use]
 pub fn forbidden(group: &str, plural: &str, name: &str, message: String) -> Failure {
     Failure::new(403, "Forbidden", message).about(group, plural, name)
+}
+
+/// Later perhaps.
+#[must_use]
+pub fn too_many_requests(message: impl Into<String>) -> Failure {
+    let mut failure = Failure::new(429, "TooManyRequests", message);
+    failure.details["retryAfterSeconds"] = json!(1);
+    failure
 }
 
 /// Versions from before what is remembered.

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::resource::Store;
 use super::status::{self, Failure};
+use super::written::{Retained, Written};
 
 use crate::ordered::Ordered as _;
 
@@ -45,14 +46,16 @@ impl Step {
 }
 
 /// One step of one object.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Change {
     /// What became of it.
     pub step: Step,
-    /// The object; of one that is gone its last state, as far as it is known.
-    pub object: Rc<Value>,
+    /// Namespace and name of the object.
+    pub name: Name,
+    /// The object, with its version; of one that is gone its last state, as far as it is known.
+    pub state: Rc<Written>,
     /// What it was before, as far as it is known.
-    pub before: Option<Value>,
+    pub before: Option<Rc<Written>>,
     /// With which version.
     pub version: u64,
 }
@@ -66,7 +69,8 @@ pub enum Keep {
     Shadow,
 }
 
-type Name = (String, String);
+/// Namespace and name.
+pub type Name = (String, String);
 
 struct Entry {
     hash: u64,
@@ -74,14 +78,16 @@ struct Entry {
     /// When it was seen for the first time.
     added: u64,
     version: u64,
-    /// JSON.
-    state: Box<[u8]>,
+    /// With its version if it is whole.
+    state: Rc<Written>,
     whole: bool,
 }
 
 struct Gone {
     added: u64,
     version: u64,
+    name: Name,
+    /// A shadow.
     state: Box<[u8]>,
 }
 
@@ -99,14 +105,15 @@ pub struct Versions {
     base: u64,
     current: u64,
     stores: BTreeMap<Store, Seen>,
+    retained: Retained,
 }
 
 impl Versions {
-    /// `base` is the time of the start in milliseconds.
+    /// `base` is the time of the start in milliseconds; what is kept for slow clients alone is counted in `retained`.
     #[must_use]
-    pub fn new(base: u64) -> Self {
+    pub fn new(base: u64, retained: Retained) -> Self {
         let base = base.max(1);
-        Self { base, current: base, stores: BTreeMap::new() }
+        Self { base, current: base, stores: BTreeMap::new(), retained }
     }
 
     /// Where they begin.
@@ -153,7 +160,7 @@ impl Versions {
         keep: Keep,
         only: Option<&Name>,
     ) -> Vec<Change> {
-        let base = self.base;
+        let (base, retained) = (self.base, &self.retained);
         let seen = self.stores.entry(store).or_insert_with(|| Seen {
             entries: BTreeMap::new(),
             gone: VecDeque::new(),
@@ -175,58 +182,67 @@ impl Versions {
         for name in over {
             let Some(entry) = seen.entries.remove(&name) else { continue };
             current += 1;
+            entry.state.supersede();
+            let shadow =
+                if entry.whole { written(&shadow(&entry.state.parse())) } else { entry.state.json().into() };
+            seen.gone.push_back(Gone {
+                added: entry.added,
+                version: current,
+                name: name.clone(),
+                state: shadow,
+            });
             if keep == Keep::Whole {
-                let mut object = parse(&entry.state);
+                let mut object = entry.state.parse();
                 stamp(&mut object, current);
                 changes.push(Change {
                     step: Step::Deleted,
-                    before: Some(parse(&entry.state)),
-                    object: Rc::new(object),
+                    name,
+                    state: Written::unsent(written(&object), retained),
+                    before: Some(entry.state),
                     version: current,
                 });
             }
-            let state = if entry.whole { written(&shadow(&parse(&entry.state))) } else { entry.state };
-            seen.gone.push_back(Gone { added: entry.added, version: current, state });
             if seen.gone.len() > MAX_GONE
                 && let Some(forgotten) = seen.gone.pop_front()
             {
                 seen.since = forgotten.version;
             }
         }
+        let whole = keep == Keep::Whole;
         for object in objects.iter_mut() {
             let (name, hash) = (name_of(object), hash_of(object));
-            let state = |object: &Value| match keep {
-                Keep::Whole => written(object),
-                Keep::Shadow => written(&shadow(object)),
+            let state = |object: &Value| {
+                let json = if whole { written(object) } else { written(&shadow(object)) };
+                Written::current(json, retained)
             };
-            let whole = keep == Keep::Whole;
             let Some(entry) = seen.entries.get_mut(&name) else {
                 current += 1;
-                let uid = uid_of(object).to_owned();
-                let entry =
-                    Entry { hash, uid, added: current, version: current, state: state(object), whole };
-                seen.entries.insert(name, entry);
                 stamp(object, current);
+                let (uid, state) = (uid_of(object).to_owned(), state(object));
                 if whole {
-                    let object = Rc::new(object.clone());
-                    changes.push(Change { step: Step::Added, object, before: None, version: current });
+                    let (name, state) = (name.clone(), Rc::clone(&state));
+                    changes.push(Change { step: Step::Added, name, state, before: None, version: current });
                 }
+                let entry = Entry { hash, uid, added: current, version: current, state, whole };
+                seen.entries.insert(name, entry);
                 continue;
             };
             if entry.hash == hash {
+                stamp(object, entry.version);
                 if entry.whole != whole {
+                    entry.state.supersede();
                     (entry.state, entry.whole) = (state(object), whole);
                 }
-                stamp(object, entry.version);
                 continue;
             }
             current += 1;
-            let before = std::mem::replace(&mut entry.state, state(object));
-            (entry.hash, entry.version, entry.whole) = (hash, current, whole);
             stamp(object, current);
+            let before = std::mem::replace(&mut entry.state, state(object));
+            before.supersede();
+            (entry.hash, entry.version, entry.whole) = (hash, current, whole);
             if whole {
-                let (object, before) = (Rc::new(object.clone()), Some(parse(&before)));
-                changes.push(Change { step: Step::Modified, object, before, version: current });
+                let (state, before) = (Rc::clone(&entry.state), Some(before));
+                changes.push(Change { step: Step::Modified, name, state, before, version: current });
             }
         }
         if current != self.current {
@@ -236,21 +252,36 @@ impl Versions {
         changes
     }
 
-    /// Nobody watches a store any more.
+    /// The last watch of a store has ended.
     pub fn forget_states(&mut self, store: Store) {
         for entry in self.stores.get_mut(&store).into_iter().flat_map(|seen| seen.entries.values_mut()) {
             if entry.whole {
-                entry.state = written(&shadow(&parse(&entry.state)));
-                entry.whole = false;
+                entry.state.supersede();
+                let shadow = written(&shadow(&entry.state.parse()));
+                (entry.state, entry.whole) = (Written::current(shadow, &self.retained), false);
             }
         }
     }
 
-    /// What happened since a version. `objects` are those of the last look.
+    /// All objects as the last look found them, as additions.
+    #[must_use]
+    pub fn all(&self, store: Store) -> Vec<Change> {
+        let entries = self.stores.get(&store).into_iter().flat_map(|seen| &seen.entries);
+        let added = |(name, entry): (&Name, &Entry)| Change {
+            step: Step::Added,
+            name: name.clone(),
+            state: Rc::clone(&entry.state),
+            before: None,
+            version: entry.version,
+        };
+        entries.map(added).collect()
+    }
+
+    /// What happened between a version and the last look.
     ///
     /// # Errors
     /// 410 when that is not known any more, 504 when it is still to come.
-    pub fn since(&self, store: Store, version: u64, objects: &[Value]) -> Result<Vec<Change>, Failure> {
+    pub fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
         let Some(seen) = self.stores.get(&store) else { return Ok(Vec::new()) };
         if version > self.current {
             return Err(status::too_large_version(version, self.current));
@@ -259,15 +290,11 @@ impl Versions {
             return Err(status::expired(format!("too old resource version: {version} ({})", seen.since)));
         }
         let mut changes: Vec<Change> = Vec::new();
-        for object in objects {
-            let Some(entry) = seen.entries.get(&name_of(object)).filter(|entry| entry.version > version)
-            else {
-                continue;
-            };
-            let step = if entry.added > version { Step::Added } else { Step::Modified };
+        for (name, entry) in seen.entries.iter().filter(|(_, entry)| entry.version > version) {
             changes.push(Change {
-                step,
-                object: Rc::new(object.clone()),
+                step: if entry.added > version { Step::Added } else { Step::Modified },
+                name: name.clone(),
+                state: Rc::clone(&entry.state),
                 before: None,
                 version: entry.version,
             });
@@ -278,7 +305,8 @@ impl Versions {
             stamp(&mut object, gone.version);
             changes.push(Change {
                 step: Step::Deleted,
-                object: Rc::new(object),
+                name: gone.name.clone(),
+                state: Written::unsent(written(&object), &self.retained),
                 before: None,
                 version: gone.version,
             });
@@ -305,7 +333,6 @@ pub fn parse_version(text: &str) -> Result<Option<u64>, Failure> {
     text.parse().map(Some).map_err(failure)
 }
 
-/// Namespace and name.
 fn name_of(object: &Value) -> Name {
     (super::text(object, "/metadata/namespace").to_owned(), super::text(object, "/metadata/name").to_owned())
 }
@@ -387,20 +414,17 @@ mod tests {
     }
 
     fn shown(changes: &[Change]) -> Vec<String> {
-        let show = |change: &Change| {
-            let name = super::super::text(&change.object, "/metadata/name");
-            format!("{} {name} {}", change.step.as_str(), change.version)
-        };
+        let show = |change: &Change| format!("{} {} {}", change.step.as_str(), change.name.1, change.version);
         changes.iter().map(show).collect()
     }
 
-    fn since(versions: &Versions, version: u64, pods: &[Value]) -> Vec<String> {
-        shown(&versions.since(Store::Pods, version, pods).unwrap())
+    fn since(versions: &Versions, version: u64) -> Vec<String> {
+        shown(&versions.since(Store::Pods, version).unwrap())
     }
 
     #[test]
     fn a_version_moves_with_its_object_and_only_then() {
-        let mut versions = Versions::new(1000);
+        let mut versions = Versions::new(1000, Retained::default());
         let (a, b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
         let both = [a.clone(), b.clone()];
         assert_eq!(look(&mut versions, &both, Keep::Shadow), (vec![1001, 1002], vec![]));
@@ -409,14 +433,14 @@ mod tests {
         let now = [pod("a", "1", "Running"), b];
         let (seen, changes) = look(&mut versions, &now, Keep::Whole);
         assert_eq!((seen, changes), (vec![1003, 1002], vec!["MODIFIED a 1003".to_owned()]));
-        assert_eq!(since(&versions, 1002, &now), ["MODIFIED a 1003"]);
-        assert_eq!(since(&versions, 1001, &now), ["ADDED b 1002", "MODIFIED a 1003"]);
-        assert_eq!(since(&versions, 1003, &now), [""; 0]);
+        assert_eq!(since(&versions, 1002), ["MODIFIED a 1003"]);
+        assert_eq!(since(&versions, 1001), ["ADDED b 1002", "MODIFIED a 1003"]);
+        assert_eq!(since(&versions, 1003), [""; 0]);
     }
 
     #[test]
     fn one_object_is_looked_at_without_the_others() {
-        let mut versions = Versions::new(1000);
+        let mut versions = Versions::new(1000, Retained::default());
         let (mut a, mut b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
         look(&mut versions, &[a.clone(), b.clone()], Keep::Whole);
         let mut at = |name: &str, object: Option<&mut Value>| {
@@ -428,45 +452,45 @@ mod tests {
         assert_eq!(at("b", Some(&mut b)), ["MODIFIED b 1003"]);
         assert_eq!(at("a", None), ["DELETED a 1004"]);
         assert_eq!(at("a", None), [""; 0]);
-        assert_eq!(since(&versions, 1002, &[b]), ["MODIFIED b 1003", "DELETED a 1004"]);
+        assert_eq!(since(&versions, 1002), ["MODIFIED b 1003", "DELETED a 1004"]);
     }
 
     #[test]
     fn what_is_gone_is_told_with_what_is_known_of_it() {
-        let mut versions = Versions::new(1000);
+        let mut versions = Versions::new(1000, Retained::default());
         let pods = [pod("a", "1", "Running"), pod("b", "2", "Running")];
         look(&mut versions, &pods, Keep::Shadow);
         let left = [pods[1].clone()];
         look(&mut versions, &left, Keep::Shadow);
-        let gone = versions.since(Store::Pods, 1002, &left).unwrap();
+        let gone = versions.since(Store::Pods, 1002).unwrap();
         assert_eq!(shown(&gone), ["DELETED a 1003"]);
-        assert_eq!(gone[0].object["spec"], json!({"nodeName": "box"}), "a shadow");
-        assert_eq!(gone[0].object["metadata"]["uid"], "1");
+        assert_eq!(gone[0].state.parse()["spec"], json!({"nodeName": "box"}), "a shadow");
+        assert_eq!(gone[0].state.parse()["metadata"]["uid"], "1");
         // While somebody watches it is the whole object.
         look(&mut versions, &left, Keep::Whole);
         let mut none: Vec<Value> = Vec::new();
         let changes = versions.look(Store::Pods, &mut none, Keep::Whole);
-        assert_eq!(changes[0].object["spec"], json!({"nodeName": "box", "containers": []}));
-        assert_eq!(since(&versions, 1002, &[]), ["DELETED a 1003", "DELETED b 1004"]);
-        assert_eq!(since(&versions, 1000, &[]), [""; 0], "nobody had seen them");
+        assert_eq!(changes[0].state.parse()["spec"], json!({"nodeName": "box", "containers": []}));
+        assert_eq!(since(&versions, 1002), ["DELETED a 1003", "DELETED b 1004"]);
+        assert_eq!(since(&versions, 1000), [""; 0], "nobody had seen them");
     }
 
     #[test]
     fn the_same_name_with_another_uid_is_another_object() {
-        let mut versions = Versions::new(1000);
+        let mut versions = Versions::new(1000, Retained::default());
         look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
         let now = [pod("a", "2", "Running")];
         let (_, changes) = look(&mut versions, &now, Keep::Whole);
         assert_eq!(changes, ["DELETED a 1002", "ADDED a 1003"]);
-        assert_eq!(since(&versions, 1001, &now), ["DELETED a 1002", "ADDED a 1003"]);
+        assert_eq!(since(&versions, 1001), ["DELETED a 1002", "ADDED a 1003"]);
     }
 
     #[test]
     fn what_is_forgotten_or_still_to_come_is_said() {
-        let mut versions = Versions::new(1000);
+        let mut versions = Versions::new(1000, Retained::default());
         look(&mut versions, &[], Keep::Shadow);
-        assert_eq!(versions.since(Store::Pods, 999, &[]).unwrap_err().code, 410);
-        let early = versions.since(Store::Pods, 1001, &[]).unwrap_err();
+        assert_eq!(versions.since(Store::Pods, 999).unwrap_err().code, 410);
+        let early = versions.since(Store::Pods, 1001).unwrap_err();
         assert_eq!(
             (early.code, &early.details["causes"][0]["reason"]),
             (504, &json!("ResourceVersionTooLarge"))
@@ -475,22 +499,44 @@ mod tests {
         look(&mut versions, &pods, Keep::Shadow);
         let known = versions.current();
         look(&mut versions, &[], Keep::Shadow);
-        let expired = versions.since(Store::Pods, known, &[]).unwrap_err();
+        let expired = versions.since(Store::Pods, known).unwrap_err();
         assert_eq!((expired.code, expired.reason), (410, "Expired"));
-        assert!(versions.since(Store::Pods, known + 2, &[]).is_ok());
-        assert!(versions.since(Store::Nodes, known, &[]).is_ok(), "another store, nobody has looked at it");
+        assert!(versions.since(Store::Pods, known + 2).is_ok());
+        assert!(versions.since(Store::Nodes, known).is_ok(), "another store, nobody has looked at it");
     }
 
     #[test]
     fn states_shrink_when_nobody_watches() {
-        let mut versions = Versions::new(1000);
+        let mut versions = Versions::new(1000, Retained::default());
         look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
         let size = |versions: &Versions| {
-            versions.stores[&Store::Pods].entries.values().map(|entry| entry.state.len()).sum::<usize>()
+            versions.stores[&Store::Pods]
+                .entries
+                .values()
+                .map(|entry| entry.state.json().len())
+                .sum::<usize>()
         };
         let before = size(&versions);
         versions.forget_states(Store::Pods);
         assert!(size(&versions) < before);
         assert_eq!(look(&mut versions, &[pod("a", "1", "Running")], Keep::Shadow).0, [1001]);
+    }
+    #[test]
+    fn states_are_shared_and_count_when_only_changes_hold_them() {
+        let retained = Retained::default();
+        let mut versions = Versions::new(1000, retained.clone());
+        look(&mut versions, &[pod("a", "1", "Pending")], Keep::Whole);
+        let (first, second) = (versions.all(Store::Pods), versions.all(Store::Pods));
+        assert!(Rc::ptr_eq(&first[0].state, &second[0].state), "one text for all watches");
+        assert_eq!(first[0].state.parse()["metadata"]["resourceVersion"], "1001");
+        assert_eq!(retained.bytes(), 0);
+        let mut now = [pod("a", "1", "Running")];
+        let changes = versions.look(Store::Pods, &mut now, Keep::Whole);
+        let old = first[0].state.json().len();
+        assert_eq!(retained.bytes(), old, "two lists and the change share it");
+        drop((first, second));
+        assert_eq!(retained.bytes(), old);
+        drop(changes);
+        assert_eq!(retained.bytes(), 0);
     }
 }

@@ -2,51 +2,55 @@
 //!
 //! Owns who watches, and what each of them is sent. While nobody watches there is no task and nothing is looked at; a change of
 //! the node wakes one task per store, which looks once for all who watch. Must not know where objects come from.
+//!
+//! # Guarantees
+//! What a client has yet to take costs references to texts that all watches share. A slow client is the only one that keeps a
+//! superseded text, or a line of its own form, in memory: those are counted together, and the slowest watches end when they
+//! are too many. The client begins again at the version it has.
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::cluster::Changes;
 use super::path::{Options, Wanted};
-use super::read::is_chosen;
 use super::resource::Store;
 use super::selector::Selector;
-use super::shape::{Form, View};
+use super::shape::{View, own};
 use super::status::{self, Failure};
 use super::versions::{Change, Step, parse_version};
+use super::written::{Retained, Written};
 use super::{LocalApi, read};
 use crate::clock::Clock;
+use crate::rt::turns::Turns;
 use crate::server::body::{self, Body, Pieces};
 
 /// Changes that wait for a client that reads slowly. Then its watch ends, and it begins again where it was.
 const MAX_WAITING: usize = 512;
 /// Changes come in crowds; one look takes them all.
 const CROWD: Duration = Duration::from_millis(50);
-
-/// A change, and the line that most of those who watch get.
-pub(super) struct News {
-    change: Change,
-    line: OnceCell<Bytes>,
-}
-
-impl News {
-    fn new(change: Change) -> Self {
-        Self { change, line: OnceCell::new() }
-    }
-}
+/// What the last look found is shown to watches that begin, as long as the node has told of no change, and no longer than this.
+const FRESH: Duration = Duration::from_secs(1);
+/// Watches of one user. A client library has one for each kind that it follows; half of all streams stay for others.
+const MAX_OF_A_USER: usize = 1000;
+/// Bytes that slow clients may keep in memory, all of them together.
+const MAX_RETAINED: usize = 8 * 1024 * 1024;
+/// What of a line goes out at a time. A client that takes nothing holds three of them.
+const PIECE: usize = 4096;
 
 /// Who watches which store.
-#[derive(Default)]
 pub(super) struct Watchers {
     state: RefCell<State>,
+    retained: Retained,
+    turns: Turns,
 }
 
 #[derive(Default)]
@@ -57,23 +61,151 @@ struct State {
 
 #[derive(Default)]
 struct Watched {
-    clients: BTreeMap<u64, mpsc::Sender<Rc<News>>>,
+    clients: BTreeMap<u64, Rc<Client>>,
     /// Looks when something has changed.
     task: Option<JoinHandle<()>>,
+    /// Changes since the last look at all objects, and when that was.
+    looked: Option<(Changes, Instant)>,
+}
+
+/// One watch, as those see it who have something for it.
+struct Client {
+    user: String,
+    queue: RefCell<VecDeque<Rc<Change>>>,
+    /// How many may be in the queue.
+    most: Cell<usize>,
+    /// The line that is being sent. It is here and not with the task, so that it goes when the watch ends.
+    line: RefCell<Option<Line>>,
+    /// When the client last took something.
+    took: Cell<Instant>,
+    has_ended: Cell<bool>,
+    /// There is a change, or it has ended.
+    wakes: Notify,
+}
+
+impl Client {
+    fn new(user: &str) -> Self {
+        Self {
+            user: user.to_owned(),
+            queue: RefCell::default(),
+            most: Cell::new(MAX_WAITING),
+            line: RefCell::default(),
+            took: Cell::new(Instant::now()),
+            has_ended: Cell::new(false),
+            wakes: Notify::new(),
+        }
+    }
+
+    /// It is sent these first, however many they are.
+    fn begin(&self, first: Vec<Change>) {
+        self.most.set(first.len() + MAX_WAITING);
+        self.queue.replace(first.into_iter().map(Rc::new).collect());
+    }
+
+    fn tell(&self, change: &Rc<Change>) {
+        if self.queue.borrow().len() >= self.most.get() {
+            return self.end();
+        }
+        if !self.has_ended.get() {
+            self.queue.borrow_mut().push_back(Rc::clone(change));
+            self.wakes.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<Rc<Change>> {
+        self.queue.borrow_mut().pop_front()
+    }
+
+    fn holds_something(&self) -> bool {
+        self.line.borrow().is_some() || !self.queue.borrow().is_empty()
+    }
+
+    /// Ends the watch and gives back what waits for its client.
+    fn end(&self) {
+        self.has_ended.set(true);
+        self.queue.take();
+        self.line.take();
+        self.wakes.notify_one();
+    }
+
+    /// Waits for [`end`](Self::end). It may take the place of one wake-up for a change; that is still in the queue.
+    async fn ended(&self) {
+        while !self.has_ended.get() {
+            self.wakes.notified().await;
+        }
+    }
+
+    /// The piece of the line that begins here; `None` behind its end, and when the watch has ended.
+    fn piece(&self, from: usize) -> Option<Bytes> {
+        self.line.borrow().as_ref().and_then(|line| line.piece(from))
+    }
+}
+
+/// A line of a watch.
+struct Line {
+    head: String,
+    text: Rc<Written>,
+    tail: &'static str,
+}
+
+impl Line {
+    /// The next [`PIECE`] bytes, copied: what a client does not take keeps no whole line.
+    fn piece(&self, mut from: usize) -> Option<Bytes> {
+        let mut piece = Vec::new();
+        for part in [self.head.as_bytes(), self.text.json(), self.tail.as_bytes()] {
+            let rest = part.get(from..).unwrap_or_default();
+            piece.extend_from_slice(rest.get(..PIECE - piece.len()).unwrap_or(rest));
+            from = from.saturating_sub(part.len());
+        }
+        (!piece.is_empty()).then(|| Bytes::from(piece))
+    }
 }
 
 impl Watchers {
+    /// Nobody watches.
+    pub(super) fn new(retained: Retained) -> Self {
+        Self { state: RefCell::default(), retained, turns: Turns::default() }
+    }
+
     /// Somebody watches.
     pub(super) fn has(&self, store: Store) -> bool {
         self.state.borrow().stores.contains_key(&store)
     }
 
-    /// Tells everybody. Who does not keep up is let go.
+    /// Tells all watches of the store. Those that do not keep up end.
     pub(super) fn tell(&self, store: Store, change: Change) {
-        let mut state = self.state.borrow_mut();
-        let Some(watched) = state.stores.get_mut(&store) else { return };
-        let news = Rc::new(News::new(change));
-        watched.clients.retain(|_, client| client.try_send(Rc::clone(&news)).is_ok());
+        if let Some(watched) = self.state.borrow().stores.get(&store) {
+            let change = Rc::new(change);
+            watched.clients.values().for_each(|client| client.tell(&change));
+        }
+        self.relieve();
+    }
+
+    /// All objects of the store were looked at just now; `changes` tells of what happens from here on.
+    pub(super) fn has_looked(&self, store: Store, changes: impl FnOnce() -> Changes) {
+        if let Some(watched) = self.state.borrow_mut().stores.get_mut(&store) {
+            watched.looked = Some((changes(), Instant::now()));
+        }
+    }
+
+    /// Nothing has happened since the last look.
+    fn is_fresh(&self, store: Store) -> bool {
+        let state = self.state.borrow();
+        let looked = state.stores.get(&store).and_then(|watched| watched.looked.as_ref());
+        looked.is_some_and(|(changes, at)| at.elapsed() < FRESH && !changes.has_changed())
+    }
+
+    /// Ends the slowest watches until what clients have yet to take is no more than it may be.
+    fn relieve(&self) {
+        while self.retained.bytes() > MAX_RETAINED {
+            let state = self.state.borrow();
+            let clients = state.stores.values().flat_map(|watched| watched.clients.values());
+            let slowest =
+                clients.filter(|client| client.holds_something()).min_by_key(|client| client.took.get());
+            let Some(slowest) = slowest else { return };
+            log::debug!(user = slowest.user.as_str(); "Ending the slowest watch, too much waits for clients");
+            slowest.end();
+        }
     }
 }
 
@@ -82,23 +214,29 @@ struct Membership {
     api: Rc<LocalApi>,
     store: Store,
     number: u64,
-    changes: mpsc::Receiver<Rc<News>>,
+    client: Rc<Client>,
 }
 
 impl Membership {
-    fn join(api: &Rc<LocalApi>, store: Store) -> Self {
-        let (sender, changes) = mpsc::channel(MAX_WAITING);
+    fn join(api: &Rc<LocalApi>, store: Store, user: &str) -> Result<Self, Failure> {
+        let client = Rc::new(Client::new(user));
         let mut state = api.watchers.state.borrow_mut();
+        let all = state.stores.values().flat_map(|watched| watched.clients.values());
+        if all.filter(|client| client.user == user).count() >= MAX_OF_A_USER {
+            let message =
+                format!("user {user:?} has {MAX_OF_A_USER} watches open, the most that one user may have");
+            return Err(status::too_many_requests(message));
+        }
         let number = state.next;
         state.next += 1;
         let watched = state.stores.entry(store).or_default();
-        watched.clients.insert(number, sender);
+        watched.clients.insert(number, Rc::clone(&client));
         // From now on, and not from when the task has its first turn.
         watched.task.get_or_insert_with(|| {
             crate::rt::spawn("watch", keep_looking(Rc::clone(api), store, api.cluster.changes(store)))
         });
         drop(state);
-        Self { api: Rc::clone(api), store, number, changes }
+        Ok(Self { api: Rc::clone(api), store, number, client })
     }
 }
 
@@ -161,42 +299,56 @@ fn beginning(options: &Options) -> Result<Beginning, Failure> {
 }
 
 /// Answers `watch`.
-pub(super) fn watch(api: &Rc<LocalApi>, wanted: Wanted, view: View) -> Result<Response<Body>, Failure> {
+pub(super) fn watch(
+    api: &Rc<LocalApi>,
+    wanted: Wanted,
+    view: View,
+    user: &str,
+) -> Result<Response<Body>, Failure> {
     let selector = read::selector(&wanted)?;
     let beginning = beginning(&wanted.options)?;
     let store = wanted.resource.store;
     // Nothing is awaited between them: no change is missed and none is told twice.
-    let mut membership = Membership::join(api, store);
-    let objects = api.look(store);
-    while membership.changes.try_recv().is_ok() {}
-    let current = api.current();
+    let membership = Membership::join(api, store, user)?;
+    if !api.watchers.is_fresh(store) {
+        api.look(store);
+    }
     let first = match beginning {
-        Beginning::Everything(_) => {
-            let all = objects.into_iter().map(|object| Change {
-                step: Step::Added,
-                object: Rc::new(object),
-                before: None,
-                version: current,
-            });
-            Ok(all.collect())
-        }
+        Beginning::Everything(_) => Ok(api.all(store)),
         Beginning::Since(u64::MAX) => Ok(Vec::new()),
-        Beginning::Since(version) => api.since(store, version, &objects),
+        Beginning::Since(version) => api.since(store, version),
+    };
+    let (first, failure) = match first {
+        Ok(changes) => {
+            let count = changes.len();
+            membership.client.begin(changes);
+            (count, None)
+        }
+        Err(failure) => (0, Some(failure)),
     };
     let (pieces, body) = Body::in_pieces();
-    let bookmarks = wanted.options.bookmarks;
-    let replays = matches!(beginning, Beginning::Since(_));
-    let watch = Watch { wanted, selector, view, clock: api.clock.clone(), headed: true, replays };
-    let initial = matches!(beginning, Beginning::Everything(true)).then_some(current);
+    let watch = Watch {
+        bookmarks: wanted.options.bookmarks,
+        replays: matches!(beginning, Beginning::Since(_)),
+        initial: matches!(beginning, Beginning::Everything(true)).then(|| api.current()),
+        clock: api.clock.clone(),
+        headed: true,
+        wanted,
+        selector,
+        view,
+        first,
+        pieces,
+        membership,
+    };
     crate::rt::spawn("watch of a client", async move {
         // A client that has gone ends it.
-        let _ = watch.send(pieces, membership, first, initial, bookmarks).await;
+        let _ = watch.send(failure).await;
     });
     Ok(body::response(StatusCode::OK, "application/json", body))
 }
 
-/// The client has gone.
-struct HasGone;
+/// The client has gone, or is too slow.
+struct IsOver;
 
 struct Watch {
     wanted: Wanted,
@@ -207,33 +359,40 @@ struct Watch {
     headed: bool,
     /// It begins with what has happened since a version.
     replays: bool,
+    /// How many of the first events are still in the queue.
+    first: usize,
+    /// The version of the bookmark behind them.
+    initial: Option<u64>,
+    bookmarks: bool,
+    pieces: Pieces,
+    membership: Membership,
 }
 
 impl Watch {
-    async fn send(
-        mut self,
-        pieces: Pieces,
-        mut membership: Membership,
-        first: Result<Vec<Change>, Failure>,
-        initial: Option<u64>,
-        bookmarks: bool,
-    ) -> Result<(), HasGone> {
-        let first = match first {
-            Ok(first) => first,
+    async fn send(mut self, failure: Option<Failure>) -> Result<(), IsOver> {
+        if let Some(failure) = failure {
             // As an event: the watch itself has begun.
-            Err(failure) => return put(&pieces, "ERROR", &failure.to_value()).await,
-        };
+            return self.put("ERROR", &failure.to_value()).await;
+        }
         let seconds = self.wanted.options.timeout_seconds.filter(|seconds| *seconds > 0);
-        let end =
-            seconds.and_then(|seconds| tokio::time::Instant::now().checked_add(Duration::from_secs(seconds)));
-        let replays = self.replays;
-        for change in first {
-            self.tell(&pieces, &News::new(change), replays).await?;
-        }
-        if let Some(version) = initial {
-            put(&pieces, "BOOKMARK", &self.view.bookmark(version, true)).await?;
-        }
+        let end = seconds.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
+        let client = Rc::clone(&self.membership.client);
         loop {
+            if self.first == 0
+                && let Some(version) = self.initial.take()
+            {
+                self.put("BOOKMARK", &self.view.bookmark(version, true)).await?;
+            }
+            if let Some(change) = client.next() {
+                let replayed = self.replays && self.first > 0;
+                self.first = self.first.saturating_sub(1);
+                self.tell(&client, &change, replayed).await?;
+                continue;
+            }
+            if client.has_ended.get() {
+                return Err(IsOver);
+            }
+            client.most.set(MAX_WAITING);
             let ended = async {
                 match end {
                     Some(end) => tokio::time::sleep_until(end).await,
@@ -242,16 +401,13 @@ impl Watch {
             };
             tokio::select! {
                 biased;
-                () = pieces.closed() => return Err(HasGone),
-                change = membership.changes.recv() => match change {
-                    Some(change) => self.tell(&pieces, &change, false).await?,
-                    // It did not keep up.
-                    None => return Ok(()),
-                },
+                () = self.pieces.closed() => return Err(IsOver),
+                // What it was for is seen in the next round.
+                () = client.wakes.notified() => {}
                 () = ended => {
-                    if bookmarks {
-                        let version = membership.api.current();
-                        put(&pieces, "BOOKMARK", &self.view.bookmark(version, false)).await?;
+                    if self.bookmarks {
+                        let version = self.membership.api.current();
+                        self.put("BOOKMARK", &self.view.bookmark(version, false)).await?;
                     }
                     return Ok(());
                 }
@@ -259,43 +415,73 @@ impl Watch {
         }
     }
 
-    async fn tell(&mut self, pieces: &Pieces, news: &News, replayed: bool) -> Result<(), HasGone> {
-        let change = &news.change;
-        let is_chosen = |object: &Value| is_chosen(object, &self.wanted, &self.selector);
-        let is_here = || read::is_here(&change.object, &self.wanted);
-        let step = match change.step {
-            Step::Added => is_chosen(&change.object).then_some(Step::Added),
-            Step::Deleted => {
-                is_chosen(change.before.as_ref().unwrap_or(&change.object)).then_some(Step::Deleted)
+    async fn tell(&mut self, client: &Client, change: &Change, replayed: bool) -> Result<(), IsOver> {
+        if self.wanted.namespace.as_ref().is_some_and(|namespace| *namespace != change.name.0) {
+            return Ok(());
+        }
+        let as_kept = self.view.shows_as_kept();
+        if !(as_kept && self.selector.is_empty()) {
+            self.membership.api.watchers.turns.next().await;
+        }
+        let Some(step) = self.step(change, replayed) else { return Ok(()) };
+        let line = if as_kept {
+            let head = format!("{{\"type\":\"{}\",\"object\":", step.as_str());
+            Line { head, text: Rc::clone(&change.state), tail: "}\n" }
+        } else {
+            self.view.now = self.clock.now();
+            let object = self.view.one(&change.state.parse(), self.headed);
+            let retained = &self.membership.api.watchers.retained;
+            let text = Written::unsent(line(step.as_str(), &object).into(), retained);
+            Line { head: String::new(), text, tail: "" }
+        };
+        self.headed = false;
+        client.line.replace(Some(line));
+        self.membership.api.watchers.relieve();
+        let mut sent = 0;
+        while let Some(piece) = client.piece(sent) {
+            sent += piece.len();
+            // Losing an arm is safe: a piece that was not sent is of a watch that is over.
+            tokio::select! {
+                biased;
+                () = client.ended() => return Err(IsOver),
+                taken = self.pieces.send(Ok(piece)) => taken.map_err(|_| IsOver)?,
             }
-            Step::Modified => match (change.before.as_ref().map(is_chosen), is_chosen(&change.object)) {
+            client.took.set(Instant::now());
+        }
+        client.line.take();
+        Ok(())
+    }
+
+    /// What the change is to this client; `None`: nothing.
+    fn step(&self, change: &Change, replayed: bool) -> Option<Step> {
+        let is_chosen = |state: &Rc<Written>| {
+            self.selector.is_empty() || self.selector.matches(&own(self.wanted.resource, &state.parse()))
+        };
+        match change.step {
+            Step::Added => is_chosen(&change.state).then_some(Step::Added),
+            Step::Deleted => {
+                is_chosen(change.before.as_ref().unwrap_or(&change.state)).then_some(Step::Deleted)
+            }
+            Step::Modified => match (change.before.as_ref().map(is_chosen), is_chosen(&change.state)) {
                 (Some(false), true) => Some(Step::Added),
                 (Some(true), false) => Some(Step::Deleted),
                 (_, true) => Some(Step::Modified),
                 // What it was then is not known: who did not know it does not mind hearing that it is gone.
-                (None, false) if replayed && is_here() => Some(Step::Deleted),
+                (None, false) if replayed => Some(Step::Deleted),
                 (_, false) => None,
             },
-        };
-        let Some(step) = step else { return Ok(()) };
-        self.view.now = self.clock.now();
-        let written = || line(step.as_str(), &self.view.one(&change.object, self.headed));
-        let is_common =
-            self.view.form == Form::Whole && self.view.resource.group.is_empty() && step == change.step;
-        let line = if is_common { news.line.get_or_init(written).clone() } else { written() };
-        self.headed = false;
-        pieces.send(Ok(line)).await.map_err(|_| HasGone)
+        }
+    }
+
+    async fn put(&self, kind: &str, object: &Value) -> Result<(), IsOver> {
+        self.pieces.send(Ok(line(kind, object).into())).await.map_err(|_| IsOver)
     }
 }
 
-fn line(kind: &str, object: &Value) -> Bytes {
+fn line(kind: &str, object: &Value) -> Vec<u8> {
     let mut line = json!({"type": kind, "object": object}).to_string().into_bytes();
     line.push(b'\n');
-    Bytes::from(line)
-}
-
-async fn put(pieces: &Pieces, kind: &str, object: &Value) -> Result<(), HasGone> {
-    pieces.send(Ok(line(kind, object))).await.map_err(|_| HasGone)
+    line
 }
 
 #[cfg(test)]
@@ -304,7 +490,7 @@ mod tests {
     use crate::desired::SourceObject;
     use crate::localapi::cluster::Cluster;
     use crate::localapi::node::NodeState;
-    use crate::localapi::{objects, text};
+    use crate::localapi::objects;
     use crate::server::AgentReport;
     use crate::server::node::testing::Shown;
     use crate::store::StoredEvent;
@@ -343,30 +529,117 @@ mod tests {
         }
     }
 
+    fn api_of(cluster: &Rc<Spaces>) -> Rc<LocalApi> {
+        let (node, editor) = (Rc::new(Shown(AgentReport::default())), crate::localapi::Editor::channel().0);
+        LocalApi::new(node, Rc::<Spaces>::clone(cluster), editor, Clock::System)
+    }
+
+    fn spaces() -> Rc<Spaces> {
+        Rc::new(Spaces { names: RefCell::default(), version: version::Sender::new(0) })
+    }
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, test)
+    }
+
+    fn change(api: &LocalApi, bytes: usize) -> Change {
+        let state = Written::unsent(vec![b'x'; bytes].into(), &api.watchers.retained);
+        Change { step: Step::Modified, name: Default::default(), state, before: None, version: 1 }
+    }
+
+    #[test]
+    fn watches_of_a_user_are_counted_and_others_are_served() {
+        run(async {
+            let api = api_of(&spaces());
+            let join =
+                |user: &str| Membership::join(&api, Store::Namespaces, user).map_err(|failure| failure.code);
+            let mut members: Vec<_> = (0..MAX_OF_A_USER).map(|_| join("jane").unwrap()).collect();
+            assert_eq!(join("jane").err(), Some(429));
+            assert!(join("joe").is_ok());
+            members.pop();
+            assert!(join("jane").is_ok());
+        });
+    }
+
+    #[test]
+    fn the_slowest_watch_ends_when_too_much_waits() {
+        run(async {
+            let api = api_of(&spaces());
+            let [slow, quick] = [(); 2].map(|()| Membership::join(&api, Store::Namespaces, "jane").unwrap());
+            for _ in 0..20 {
+                api.watchers.tell(Store::Namespaces, change(&api, 1024 * 1024));
+                // The quick one takes what there is.
+                quick.client.took.set(Instant::now());
+                while quick.client.next().is_some() {}
+            }
+            assert!(slow.client.has_ended.get() && !quick.client.has_ended.get());
+            assert_eq!(api.watchers.retained.bytes(), 0);
+            // Waiting changes share their text.
+            let many: Vec<_> =
+                (0..100).map(|_| Membership::join(&api, Store::Namespaces, "joe").unwrap()).collect();
+            api.watchers.tell(Store::Namespaces, change(&api, 1024 * 1024));
+            assert_eq!(api.watchers.retained.bytes(), 1024 * 1024);
+            assert!(many.iter().all(|member| !member.client.has_ended.get()));
+        });
+    }
+
+    #[test]
+    fn a_line_goes_out_in_pieces_that_keep_nothing_of_it() {
+        let retained = Retained::default();
+        for length in [0, 1, PIECE - 10, PIECE, 3 * PIECE + 7] {
+            let text = Written::unsent(vec![b'x'; length].into(), &retained);
+            let line = Line { head: "{head:".to_owned(), text, tail: "}\n" };
+            let whole = format!("{{head:{}}}\n", "x".repeat(length));
+            let (mut sent, mut pieces) = (Vec::new(), Vec::new());
+            while let Some(piece) = line.piece(sent.len()) {
+                sent.extend_from_slice(&piece);
+                pieces.push(piece.len());
+            }
+            assert_eq!(String::from_utf8(sent).unwrap(), whole);
+            assert!(pieces.iter().all(|piece| *piece <= PIECE), "{pieces:?}");
+        }
+        assert_eq!(retained.bytes(), 0);
+    }
+
+    #[test]
+    fn watches_that_begin_together_share_one_look() {
+        run(async {
+            let cluster = spaces();
+            let api = api_of(&cluster);
+            let _watch = Membership::join(&api, Store::Namespaces, "jane").unwrap();
+            assert!(!api.watchers.is_fresh(Store::Namespaces), "nothing was looked at");
+            api.look(Store::Namespaces);
+            assert!(api.watchers.is_fresh(Store::Namespaces));
+            assert!(Rc::ptr_eq(&api.all(Store::Namespaces)[0].state, &api.all(Store::Namespaces)[0].state));
+            cluster.version.send_modify(|version| *version += 1);
+            assert!(!api.watchers.is_fresh(Store::Namespaces), "something has changed");
+        });
+    }
+
     /// The task that looks has not had a turn yet.
     #[test]
     fn what_changes_right_after_a_watch_has_begun_is_told_to_all_and_nothing_goes_on_without_them() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        tokio::task::LocalSet::new().block_on(&runtime, async {
-            let cluster = Rc::new(Spaces { names: RefCell::default(), version: version::Sender::new(0) });
-            let node = Rc::new(Shown(AgentReport::default()));
-            let api = LocalApi::new(
-                node,
-                Rc::<Spaces>::clone(&cluster),
-                crate::localapi::Editor::channel().0,
-                Clock::System,
-            );
-            let mut members = [(); 2].map(|()| Membership::join(&api, Store::Namespaces));
+        run(async {
+            let cluster = spaces();
+            let api = api_of(&cluster);
+            let mut members = [(); 2].map(|()| Membership::join(&api, Store::Namespaces, "jane").unwrap());
             api.look(Store::Namespaces);
             cluster.names.borrow_mut().push("new".to_owned());
             cluster.version.send_modify(|version| *version += 1);
             for member in &mut members {
                 let mut told = Vec::new();
                 while !told.contains(&"ADDED new".to_owned()) {
-                    let next = tokio::time::timeout(Duration::from_secs(60), member.changes.recv());
-                    let change = next.await.expect("in time").expect("it is a member");
-                    let name = text(&change.change.object, "/metadata/name").to_owned();
-                    told.push(format!("{} {name}", change.change.step.as_str()));
+                    let next = async {
+                        loop {
+                            match member.client.next() {
+                                Some(change) => return change,
+                                None => member.client.wakes.notified().await,
+                            }
+                        }
+                    };
+                    let change = tokio::time::timeout(Duration::from_secs(60), next).await.expect("in time");
+                    told.push(format!("{} {}", change.step.as_str(), change.name.1));
                 }
                 assert_eq!(told, ["ADDED default", "ADDED kube-system", "ADDED new"]);
             }

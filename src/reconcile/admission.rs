@@ -74,6 +74,19 @@ pub struct NodeFacts {
     pub pressure: BTreeSet<Pressure>,
     /// The machine goes down.
     pub is_shutting_down: bool,
+    /// TCP ports that the agent itself serves.
+    pub own_ports: Vec<OwnPort>,
+}
+
+/// A TCP port of the agent's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnPort {
+    /// Where it listens.
+    pub address: String,
+    /// Its number.
+    pub port: i32,
+    /// The setting that it comes from.
+    pub setting: &'static str,
 }
 
 /// Labels every node has, and those the configuration adds. `arch` is Go's word for it.
@@ -115,6 +128,7 @@ pub fn admit(pod: &Pod, others: &[&Pod], node: &NodeFacts) -> Result<(), Rejecti
     check_supplemental_groups(pod, node)?;
     fit::check(pod, others, node)?;
     affinity::check(pod, node)?;
+    check_own_ports(pod, &node.own_ports)?;
     check_ports(pod, others)?;
     check_apparmor(pod, node)?;
     check_user_namespace(pod, node)?;
@@ -186,6 +200,27 @@ type HostPort<'a> = (&'a str, &'a str, i32);
 
 const ANY_ADDRESS: &str = "0.0.0.0";
 
+/// What comes in at one of the addresses may come in at the other.
+#[must_use]
+pub fn addresses_meet(one: &str, other: &str) -> bool {
+    let is_any = |address: &str| matches!(address, "" | ANY_ADDRESS | "::");
+    is_any(one) || is_any(other) || one == other
+}
+
+/// A pod that takes a port of the agent's would answer in its place, and be shown the certificates and tokens of its clients.
+fn check_own_ports(pod: &Pod, own: &[OwnPort]) -> Result<(), Rejection> {
+    let taken = |own: &&OwnPort| {
+        host_ports(pod).any(|(address, protocol, number)| {
+            protocol == "TCP" && number == own.port && addresses_meet(address, &own.address)
+        })
+    };
+    let Some(OwnPort { port, setting, .. }) = own.iter().find(taken) else { return Ok(()) };
+    let why = format!(
+        "host port {port}/TCP is the agent's own ({setting}); use another hostPort, or set {setting} to another port"
+    );
+    Err(failed_predicate("NodePorts", &why))
+}
+
 fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
     let sidecars = pod.spec.init_containers.iter().filter(|container| is_sidecar(container));
     sidecars.chain(&pod.spec.containers).flat_map(|container| &container.ports).filter_map(|port| {
@@ -199,9 +234,7 @@ fn check_ports(pod: &Pod, others: &[&Pod]) -> Result<(), Rejection> {
     let used: BTreeSet<HostPort<'_>> = others.iter().flat_map(|other| host_ports(other)).into_set();
     let clashes = |(address, protocol, number): HostPort<'_>| {
         used.iter().any(|(other_address, other_protocol, other_number)| {
-            let same_address =
-                address == ANY_ADDRESS || *other_address == ANY_ADDRESS || address == *other_address;
-            same_address && protocol == *other_protocol && number == *other_number
+            addresses_meet(address, other_address) && protocol == *other_protocol && number == *other_number
         })
     };
     if host_ports(pod).any(clashes) {

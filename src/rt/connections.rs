@@ -14,8 +14,21 @@ use tokio::task::JoinSet;
 /// `accept` fails when descriptors run out; it would fail again at once.
 const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 
+pub mod doors;
+
 /// The right to be one of the connections that are open. Whoever keeps it counts as one.
-pub type Place = OwnedSemaphorePermit;
+pub struct Place {
+    _permit: Option<OwnedSemaphorePermit>,
+    seat: Option<doors::Seat>,
+}
+
+impl Place {
+    /// The client has shown who it is. `false`: no more of those have a place now.
+    #[must_use]
+    pub fn admit(&self) -> bool {
+        self.seat.as_ref().is_none_or(doors::Seat::admit)
+    }
+}
 
 /// Serves what `accept` brings, each in a task of its own, and at most `most` of them: more wait in the kernel's queue. Ends
 /// when the future is dropped, and ends all connections then. Needs a `LocalSet`.
@@ -31,15 +44,24 @@ pub async fn serve<S, F>(
 {
     let places = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
-    let mut failing = false;
     loop {
         // Never closed, so this only waits.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        match while_reaping(&mut connections, accept()).await {
-            Ok(stream) => {
-                failing = false;
-                connections.spawn_local(serve_one(stream, place));
-            }
+        let stream = accepted(name, &mut connections, &mut accept).await;
+        connections.spawn_local(serve_one(stream, Place { _permit: Some(place), seat: None }));
+    }
+}
+
+/// The next connection. Those that have ended are taken out meanwhile.
+async fn accepted<S>(
+    name: &'static str,
+    connections: &mut JoinSet<()>,
+    accept: &mut impl AsyncFnMut() -> io::Result<S>,
+) -> S {
+    let mut failing = false;
+    loop {
+        match while_reaping(connections, accept()).await {
+            Ok(stream) => return stream,
             Err(error) => {
                 if !failing {
                     log::warn!(socket = name, err:% = error; "Failed to accept a connection");

@@ -10,7 +10,7 @@ use http_body_util::Full;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// How many pieces wait for a client that reads slowly; then the one who writes waits, with the next.
 const PIECES: usize = 1;
@@ -19,6 +19,8 @@ const PIECES: usize = 1;
 pub enum Body {
     /// All of it.
     Whole(Full<Bytes>),
+    /// All of it, and the room that it takes until it has been sent.
+    Held(Full<Bytes>, OwnedSemaphorePermit),
     /// As it comes. An error cuts the connection, so that nobody takes a part for the whole.
     Pieces(mpsc::Receiver<io::Result<Bytes>>),
 }
@@ -32,6 +34,15 @@ impl Body {
     pub fn in_pieces() -> (Pieces, Self) {
         let (sender, receiver) = mpsc::channel(PIECES);
         (sender, Self::Pieces(receiver))
+    }
+
+    /// The same, with the room that it takes until it has been sent.
+    #[must_use]
+    pub(super) fn holding(self, room: OwnedSemaphorePermit) -> Self {
+        match self {
+            Self::Whole(full) => Self::Held(full, room),
+            other => other,
+        }
     }
 
     /// It comes while it is sent.
@@ -50,7 +61,7 @@ impl HttpBody for Body {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            Self::Whole(full) => {
+            Self::Whole(full) | Self::Held(full, _) => {
                 Pin::new(full).poll_frame(context).map_err(|never: std::convert::Infallible| match never {})
             }
             Self::Pieces(receiver) => {
@@ -60,12 +71,12 @@ impl HttpBody for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Whole(full) if full.is_end_stream())
+        matches!(self, Self::Whole(full) | Self::Held(full, _) if full.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(full) => full.size_hint(),
+            Self::Whole(full) | Self::Held(full, _) => full.size_hint(),
             Self::Pieces(_) => SizeHint::default(),
         }
     }

@@ -40,6 +40,8 @@ const STREAMS: u32 = 250;
 const MAX_STREAMS: usize = 2000;
 /// What of whole answers may wait for their clients, all of them together.
 const MAX_UNSENT_KB: usize = 16 * 1024;
+/// An answer that needs no room, so that those about health are given whatever others leave unread.
+const SMALL: usize = 4096;
 /// What a client may send before we have read any of it: the protocol's own default.
 const WINDOW: u32 = 65_535;
 /// What goes out at a time, and the most that the protocol's buffers keep of an answer.
@@ -82,16 +84,26 @@ impl Streams {
 
     /// Room for a whole answer, if there is any. One that is larger than all of it has it alone.
     fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let kilobytes = u32::try_from(bytes.div_ceil(1024).min(MAX_UNSENT_KB)).unwrap_or(u32::MAX);
+        let counted = if bytes <= SMALL { 0 } else { bytes.div_ceil(1024).min(MAX_UNSENT_KB) };
+        let kilobytes = u32::try_from(counted).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.unsent).try_acquire_many_owned(kilobytes).ok();
         self.tell(room.is_none());
         room
     }
 
+    /// An answer of HTTP/1.1, if there is room for it.
+    pub(super) fn counted(&self, response: Response<Body>) -> Response<Body> {
+        let Some(length) = response.body().size_hint().exact() else { return response };
+        match self.room(usize::try_from(length).unwrap_or(usize::MAX)) {
+            Some(room) => response.map(|body| body.holding(room)),
+            None => too_many(),
+        }
+    }
+
     /// Once, until there is place again.
     fn tell(&self, refused: bool) {
         if refused && !self.told.replace(true) {
-            log::warn!("Too many requests over HTTP/2 at a time, refusing more");
+            log::warn!("Too many requests at a time, refusing more");
         }
         if !refused && self.places.available_permits() > 0 {
             self.told.set(false);
@@ -319,7 +331,7 @@ async fn answer(
 }
 
 /// Upstream's words and time.
-fn too_many() -> Response<Body> {
+pub(super) fn too_many() -> Response<Body> {
     let message = "Too many requests, please try again later.\n";
     let mut response = text(StatusCode::TOO_MANY_REQUESTS, message);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

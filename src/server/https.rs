@@ -9,26 +9,28 @@ use std::time::Duration;
 
 use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, Response, StatusCode};
-use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::access::{Policy, User, forbidden};
+use super::access::{ANONYMOUS, Policy, User, forbidden};
 use super::answer::{Served, SystemLogs, answer};
 use super::body::{Body, failure, text};
 use super::guest::{SharedGuest, Visit};
 use super::http2::{self, Streams};
-use super::identity::Identities;
+use super::identity::{Identities, Shown};
 use super::node::SharedNode;
 use super::received::Received;
 use super::route::{self, Refused, Route};
 use super::tls::{HTTP_2, Tls};
 use super::{Bounds, Respond, serve_requests};
 use crate::clock::Clock;
+use crate::rt::connections::doors::{self, Limits};
 use crate::rt::connections::{self, Place};
+use crate::rt::turns::Turns;
 
-/// Of the API; each costs some 40 kB with TLS. Two hundred followers of logs and as many streams fit.
-const MAX_CONNECTIONS: usize = 512;
+/// Of the API; each costs some 40 kB with TLS. Two hundred followers of logs and as many streams fit, from one address, too.
+/// Clients that have not shown who they are get as many places as a handshake over a bad line needs.
+const LIMITS: Limits = Limits { strangers: 128, strangers_of_a_peer: 32, known: 512, known_of_a_peer: 400 };
 /// Of health and reading: a few probes and scrapers.
 const MAX_PLAIN_CONNECTIONS: usize = 32;
 /// A handshake takes less on the slowest box and over the worst line.
@@ -85,15 +87,23 @@ pub struct Api {
 
 /// Serves the API until the future is dropped, and ends all connections then; streams end by themselves. Needs a `LocalSet`.
 pub async fn serve(listener: TcpListener, api: Rc<Api>) {
-    let accept = async || listener.accept().await.map(|(stream, _)| stream);
-    let streams = Rc::new(Streams::default());
-    connections::serve("the API's address", MAX_CONNECTIONS, accept, |stream, place| {
-        serve_tls(stream, Rc::clone(&api), Rc::clone(&streams), place)
+    let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
+    let shared = Rc::new(Shared { api, streams: Rc::default(), turns: Turns::default() });
+    doors::serve("the API's address", LIMITS, accept, |stream, place| {
+        serve_tls(stream, Rc::clone(&shared), place)
     })
     .await;
 }
 
-async fn serve_tls(stream: TcpStream, api: Rc<Api>, streams: Rc<Streams>, place: Place) {
+/// What all connections of the API share.
+struct Shared {
+    api: Rc<Api>,
+    streams: Rc<Streams>,
+    turns: Turns,
+}
+
+async fn serve_tls(stream: TcpStream, shared: Rc<Shared>, place: Place) {
+    let api = &shared.api;
     // A terminal's letters go out one by one; without it they are a bit late.
     let _ = stream.set_nodelay(true);
     let acceptor = TlsAcceptor::from(api.tls.current());
@@ -103,15 +113,20 @@ async fn serve_tls(stream: TcpStream, api: Rc<Api>, streams: Rc<Streams>, place:
         Ok(Err(error)) => return log::debug!(err:% = error; "TLS handshake failed"),
         Err(_) => return log::debug!("TLS handshake took too long"),
     };
-    let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    let certificates: Rc<[CertificateDer<'static>]> =
-        shown.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let place = Rc::new(place);
-    let node = Rc::clone(&api.node);
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let shown = Shown::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
+    let client = Rc::new(Client { shown, place: Rc::new(place) });
+    // A certificate shows who it is before the first request; for a token that has to come.
+    let _ = client.recognise(api, None);
+    let (node, streams) = (Rc::clone(&api.node), Rc::clone(&shared.streams));
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
     let respond: Respond = Rc::new(move |request| {
-        let (api, certificates, place) = (Rc::clone(&api), Rc::clone(&certificates), Rc::clone(&place));
-        Box::pin(async move { respond(request, &api, &certificates, place).await })
+        let (shared, client) = (Rc::clone(&shared), Rc::clone(&client));
+        Box::pin(async move {
+            let response = respond(request, &shared, &client).await;
+            // Over HTTP/2 the stream counts what it holds.
+            if is_http2 { response } else { shared.streams.counted(response) }
+        })
     });
     if is_http2 {
         http2::serve(Box::new(stream), streams, node, respond).await;
@@ -120,23 +135,53 @@ async fn serve_tls(stream: TcpStream, api: Rc<Api>, streams: Rc<Streams>, place:
     }
 }
 
-async fn respond(
-    request: Request<Received>,
-    api: &Api,
-    certificates: &[CertificateDer<'_>],
+/// The client of a connection.
+struct Client {
+    shown: Shown,
     place: Rc<Place>,
-) -> Response<Body> {
+}
+
+/// Why a request is not answered.
+enum Turned {
+    Unknown,
+    TooMany,
+}
+
+impl Client {
+    /// Who asks. Whoever is known takes a place among the known.
+    fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
+        let user = self.shown.recognise(&api.believed.current(), authorization, api.clock.now());
+        let user = user.ok_or(Turned::Unknown)?;
+        if user.name == ANONYMOUS || self.place.admit() { Ok(user) } else { Err(Turned::TooMany) }
+    }
+}
+
+/// Health is answered without waiting for those who ask for more.
+fn is_health(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    matches!(first, "healthz" | "livez" | "readyz")
+}
+
+async fn respond(request: Request<Received>, shared: &Shared, client: &Client) -> Response<Body> {
+    let (api, place) = (&shared.api, Rc::clone(&client.place));
+    if !is_health(request.uri().path()) {
+        shared.turns.next().await;
+    }
     let (method, path) = (request.method().as_str(), request.uri().path());
     let authorization = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
     let guest = api.guest.clone().filter(|guest| guest.serves(path));
-    let Some(user) = api.believed.current().recognise(certificates, authorization, api.clock.now()) else {
-        let mut response = match guest {
-            Some(_) => failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized"),
-            None => text(StatusCode::UNAUTHORIZED, "Unauthorized\n"),
-        };
-        let how = HeaderValue::from_static("Bearer realm=\"agent\"");
-        response.headers_mut().insert(WWW_AUTHENTICATE, how);
-        return response;
+    let user = match client.recognise(api, authorization) {
+        Ok(user) => user,
+        Err(Turned::TooMany) => return http2::too_many(),
+        Err(Turned::Unknown) => {
+            let mut response = match guest {
+                Some(_) => failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized"),
+                None => text(StatusCode::UNAUTHORIZED, "Unauthorized\n"),
+            };
+            let how = HeaderValue::from_static("Bearer realm=\"agent\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, how);
+            return response;
+        }
     };
     let served = Served {
         debugging: api.debugging,

@@ -103,6 +103,8 @@ pub struct Believed {
     /// Sign client certificates.
     authorities: Vec<CertificateDer<'static>>,
     tokens: Vec<(String, User)>,
+    /// There is a file of tokens, which may be empty.
+    reads_tokens: bool,
     anonymous: bool,
 }
 
@@ -152,6 +154,7 @@ impl Believed {
     pub fn read_tokens(&mut self, path: &Path) -> Result<(), IdentityError> {
         let error = |message: String| IdentityError { path: path.to_owned(), message };
         let text = fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
+        self.reads_tokens = true;
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -177,8 +180,9 @@ impl Believed {
         Ok(())
     }
 
-    /// Who this is, from what the connection and the request show; `None`: nobody we know. As upstream, the certificate counts
-    /// before the token, and what is wrong counts like what is missing, except that it never makes anybody anonymous.
+    /// Who this is, from what the connection and the request show; `None`: an unknown client. As upstream: the certificate counts
+    /// before the token, and a certificate or a token that does not hold never makes a client anonymous. Where no file of tokens
+    /// is configured, tokens mean nothing, and the request counts as one without.
     #[must_use]
     pub fn recognise(
         &self,
@@ -186,11 +190,15 @@ impl Believed {
         authorization: Option<&str>,
         now: Timestamp,
     ) -> Option<User> {
-        let token = authorization.and_then(bearer);
-        if let Some(user) = self.of_certificate(certificates, now).or_else(|| self.of_token(token?)) {
+        self.judge(self.of_certificate(certificates, now), !certificates.is_empty(), authorization)
+    }
+
+    fn judge(&self, user: Option<User>, has_certificate: bool, authorization: Option<&str>) -> Option<User> {
+        let token = authorization.and_then(bearer).filter(|_| self.reads_tokens);
+        if let Some(user) = user.or_else(|| self.of_token(token?)) {
             return Some(user);
         }
-        (self.anonymous && certificates.is_empty() && token.is_none()).then(User::anonymous)
+        (self.anonymous && !has_certificate && token.is_none()).then(User::anonymous)
     }
 
     fn of_certificate(&self, certificates: &[CertificateDer<'_>], now: Timestamp) -> Option<User> {
@@ -231,6 +239,46 @@ impl Believed {
             }
         }
         found.cloned()
+    }
+}
+
+/// What a connection shows for all of its requests.
+pub(super) struct Shown {
+    certificates: Vec<CertificateDer<'static>>,
+    judged: RefCell<Option<Judged>>,
+}
+
+/// What a certificate was worth, by whose trust, and when.
+struct Judged {
+    user: Option<User>,
+    by: Rc<Believed>,
+    at: Instant,
+}
+
+impl Shown {
+    pub(super) fn new(certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self { certificates, judged: RefCell::default() }
+    }
+
+    /// [`Believed::recognise`]. Verifying signatures takes as long as a small answer, so a certificate is not verified again for
+    /// ten seconds while the same authorities are trusted.
+    pub(super) fn recognise(
+        &self,
+        by: &Rc<Believed>,
+        authorization: Option<&str>,
+        now: Timestamp,
+    ) -> Option<User> {
+        let mut judged = self.judged.borrow_mut();
+        let holds = |judged: &Judged| Rc::ptr_eq(&judged.by, by) && judged.at.elapsed() < LOOK_EVERY;
+        let user = match judged.as_ref().filter(|judged| holds(judged)) {
+            Some(judged) => judged.user.clone(),
+            None => {
+                let user = by.of_certificate(&self.certificates, now);
+                *judged = Some(Judged { user: user.clone(), by: Rc::clone(by), at: Instant::now() });
+                user
+            }
+        };
+        by.judge(user, !self.certificates.is_empty(), authorization)
     }
 }
 
@@ -365,6 +413,41 @@ mod tests {
         let pair = crate::server::pki::serving_pair(directory.path(), &authority, "box", &[], NOW).unwrap();
         let served = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
         assert_eq!(believed.recognise(&[served], None, NOW), None);
+    }
+
+    #[test]
+    fn a_token_means_nothing_where_no_file_of_tokens_is() {
+        let recognised = |believed: &Believed| believed.recognise(&[], Some("Bearer guessed"), NOW);
+        let mut believed = Believed::new(true);
+        assert_eq!(recognised(&believed), Some(User::anonymous()), "as a kubelet without a token webhook");
+        assert_eq!(recognised(&Believed::new(false)), None);
+        let directory = TempDir::new();
+        fs::write(directory.join("tokens"), "# none yet\n").unwrap();
+        believed.read_tokens(&directory.join("tokens")).unwrap();
+        assert_eq!(recognised(&believed), None, "a wrong token never makes anybody anonymous");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connections_certificate_is_judged_again_after_a_while() {
+        let directory = TempDir::new();
+        let authority = Authority::open(directory.path(), "box").unwrap();
+        let trusting = |authority: &Authority| {
+            let mut believed = Believed::new(false);
+            believed.trust(authority.certificate(), Path::new("ca")).unwrap();
+            Rc::new(believed)
+        };
+        let believed = trusting(&authority);
+        let shown = Shown::new(certificates(&authority, "jane"));
+        let name = |by: &Rc<Believed>, now| shown.recognise(by, None, now).map(|user| user.name);
+        assert_eq!(name(&believed, NOW).as_deref(), Some("jane"));
+        let late = NOW.saturating_add(2 * DAY);
+        assert_eq!(name(&believed, late).as_deref(), Some("jane"), "within ten seconds");
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!(name(&believed, late), None, "it has ended");
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!(name(&believed, NOW).as_deref(), Some("jane"));
+        let other = Authority::open(&directory.join("other"), "box").unwrap();
+        assert_eq!(name(&trusting(&other), NOW), None, "other authorities count at once");
     }
 
     #[test]

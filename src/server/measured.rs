@@ -20,6 +20,7 @@ use crate::metrics::{self, Family, Seconds, Text};
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::ordered::Ordered as _;
 use crate::reconcile::admission::go_arch;
+use crate::reconcile::static_pod::CONFIG_SOURCE_ANNOTATION;
 use crate::stats::machine::Process;
 use crate::stats::pages::{MachineNames, cadvisor, resource};
 use crate::stats::{Ask, FileSystem, Measured, Summary, wire};
@@ -197,18 +198,10 @@ async fn agent(node: &SharedNode) -> String {
     text.sample(&[("node", node.name())], &1);
     text.family(Gauge, "kubelet_cgroup_version", "Version of the cgroup hierarchy, 1 or 2");
     text.sample(&[], &(if cgroup_v2() { 2 } else { 1 }));
-    let wanted = node.pods();
-    let is_over = |pod: &&Pod| matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
-    let over = wanted.iter().filter(is_over).count();
-    for (name, help, number) in [
-        ("kubelet_desired_pods", "Pods that are wanted", wanted.len()),
-        ("kubelet_active_pods", "Pods that are wanted and have not ended", wanted.len() - over),
-    ] {
-        text.family(Gauge, name, help);
-        text.sample(&[("static", "true")], &number);
-    }
-    if let Ok(containers) = node.containers(None).await {
-        running(&mut text, &containers);
+    let containers = node.containers(None).await.ok();
+    pods(&mut text, &node.pods(), containers.as_deref().unwrap_or_default());
+    if let Some(containers) = &containers {
+        running(&mut text, containers);
     }
     // Walks through the directories of claims, and of nothing else.
     let ask = Ask { disks: Measured::Claims, ..Ask::default() };
@@ -218,6 +211,74 @@ async fn agent(node: &SharedNode) -> String {
     metrics::write_recorded(&mut text, &["kubelet_", super::tls::SHOWN]);
     process(&mut text);
     text.finish()
+}
+
+/// Upstream's word for where a pod is in its life.
+fn lifecycle(pod: &Pod) -> &'static str {
+    match pod.status.phase.as_str() {
+        "Succeeded" | "Failed" => "terminated",
+        _ if pod.metadata.deletion_timestamp.is_some() => "terminating",
+        _ => "sync",
+    }
+}
+
+/// Pods by where they come from and where they are in their lives, with upstream's labels: `static` is `true` for all but those of
+/// the API, and each combination is there, if only with zero.
+fn pods(text: &mut Text, known: &[Pod], containers: &[ObservedContainer]) {
+    // A pod of a file or URL that is going was taken out there: an orphan. One of the API is wanted until it is gone.
+    let config = |pod: &Pod| match (is_static(pod), pod.metadata.deletion_timestamp.is_some()) {
+        (true, true) => "orphan",
+        _ => "desired",
+    };
+    let label = |is_static: bool| if is_static { "true" } else { "" };
+    let count = |of: bool, is_it: &dyn Fn(&Pod) -> bool| {
+        known.iter().filter(|pod| is_static(pod) == of && is_it(pod)).count()
+    };
+    type Is<'a> = &'a dyn Fn(&Pod) -> bool;
+    let wanted = |pod: &Pod| config(pod) == "desired";
+    let active = |pod: &Pod| wanted(pod) && lifecycle(pod) != "terminated";
+    let families: [(&'static str, &str, Is<'_>); 2] = [
+        ("kubelet_desired_pods", "Pods that are wanted", &wanted),
+        ("kubelet_active_pods", "Pods that are wanted and have not ended", &active),
+    ];
+    for (name, help, is_it) in families {
+        text.family(Gauge, name, help);
+        for of in [false, true] {
+            text.sample(&[("static", label(of))], &count(of, is_it));
+        }
+    }
+    text.family(
+        Gauge,
+        "kubelet_mirror_pods",
+        "Static pods that have not ended, each of which the API shows a mirror of",
+    );
+    text.sample(&[], &count(true, &active));
+    text.family(
+        Gauge,
+        "kubelet_working_pods",
+        "Pods by where they are in their lives, and whether they are wanted",
+    );
+    for phase in ["sync", "terminating", "terminated"] {
+        for place in ["desired", "orphan"] {
+            for of in [false, true] {
+                let number = count(of, &|pod| lifecycle(pod) == phase && config(pod) == place);
+                text.sample(&[("lifecycle", phase), ("config", place), ("static", label(of))], &number);
+            }
+        }
+        let labels = [("lifecycle", phase), ("config", "runtime_only"), ("static", "unknown")];
+        text.sample(&labels, &if phase == "terminating" { runtime_only(known, containers) } else { 0 });
+    }
+}
+
+/// Pods that only the runtime knows, and that still run.
+fn runtime_only(known: &[Pod], containers: &[ObservedContainer]) -> usize {
+    let uids: BTreeSet<_> = known.iter().map(|pod| &pod.metadata.uid).into_set();
+    let running = containers.iter().filter(|found| found.state == ContainerStateKind::Running);
+    running.map(|found| &found.pod.uid).filter(|uid| !uids.contains(uid)).into_set().len()
+}
+
+fn is_static(pod: &Pod) -> bool {
+    pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION).is_some_and(|source| source != "api")
 }
 
 fn running(text: &mut Text, containers: &[ObservedContainer]) {
@@ -308,6 +369,47 @@ fn process(text: &mut Text) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::Timestamp;
+
+    #[test]
+    fn pods_are_counted_by_source_and_place_in_life() {
+        let pod = |name: &str, source: &str, phase: &str, goes: bool| {
+            let mut pod = Pod::default();
+            pod.metadata.uid = name.into();
+            pod.metadata.annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), source.to_owned());
+            pod.metadata.deletion_timestamp = goes.then(Timestamp::default);
+            pod.status.phase = phase.to_owned();
+            pod
+        };
+        let known = [
+            pod("a", "file", "Running", false),
+            pod("b", "http", "Succeeded", false),
+            pod("c", "file", "Running", true),
+            pod("d", "api", "Running", false),
+            pod("e", "api", "Running", true),
+        ];
+        let mut text = Text::default();
+        pods(&mut text, &known, &[]);
+        let text = text.finish();
+        let shown: Vec<&str> =
+            text.lines().filter(|line| !line.starts_with('#') && !line.ends_with(" 0")).collect();
+        assert_eq!(
+            shown,
+            [
+                "kubelet_desired_pods{static=\"\"} 2",
+                "kubelet_desired_pods{static=\"true\"} 2",
+                "kubelet_active_pods{static=\"\"} 2",
+                "kubelet_active_pods{static=\"true\"} 1",
+                "kubelet_mirror_pods 1",
+                "kubelet_working_pods{lifecycle=\"sync\",config=\"desired\",static=\"\"} 1",
+                "kubelet_working_pods{lifecycle=\"sync\",config=\"desired\",static=\"true\"} 1",
+                "kubelet_working_pods{lifecycle=\"terminating\",config=\"desired\",static=\"\"} 1",
+                "kubelet_working_pods{lifecycle=\"terminating\",config=\"orphan\",static=\"true\"} 1",
+                "kubelet_working_pods{lifecycle=\"terminated\",config=\"desired\",static=\"true\"} 1",
+            ]
+        );
+        assert_eq!(text.lines().filter(|line| line.starts_with("kubelet_working_pods")).count(), 15);
+    }
 
     #[test]
     fn requests_are_in_flight_until_they_are_answered_or_given_up() {

@@ -106,6 +106,22 @@ fn authority_key_file(directory: &Path) -> PathBuf {
 }
 
 impl Authority {
+    /// Reads the node's authority where there is one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and when there is none: nothing is made.
+    pub fn existing(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
+        let file = authority_file(directory);
+        // Beside it there may be the key of an authority whose making was cut short.
+        if read(&file)?.is_none() {
+            let message = "not there: the agent makes it at its first start, below its root directory; \
+                 name the directory of the agent's certificates with --cert-dir, or its root directory with --root-dir"
+                .to_owned();
+            return Err(PkiError::Content { path: file, message });
+        }
+        Self::open(directory, node_name)
+    }
+
     /// Reads the node's authority, or makes it: once in the life of a node.
     ///
     /// # Errors

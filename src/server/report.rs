@@ -43,6 +43,8 @@ pub struct AgentReport {
     pub pressure: Vec<PressureReport>,
     /// Servers that cannot serve now, and why.
     pub serving: Vec<String>,
+    /// Where its API is.
+    pub api: ApiReport,
     /// The last events, oldest first.
     pub events: Vec<EventReport>,
     /// The agent's memory.
@@ -98,6 +100,16 @@ impl ObjectDetail {
         };
         objects.iter().map(report).collect()
     }
+}
+
+/// The API over TLS, as clients on this machine find it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiReport {
+    /// `https://127.0.0.1:10250`; empty when it is not served.
+    pub server: String,
+    /// Where the node's authority is.
+    pub cert_dir: String,
 }
 
 /// How many objects there are.

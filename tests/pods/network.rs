@@ -1,11 +1,14 @@
 //! Pods with a network of their own.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
+
+use serde_json::json;
 
 use super::Node;
 use crate::support::agent::PATIENCE;
+use crate::support::api::free_port;
 use crate::support::wait::wait_for;
 
 fn a_pod_on_the_bridge_has_an_address_and_serves_pages() {
@@ -31,6 +34,36 @@ fn a_pod_on_the_bridge_has_an_address_and_serves_pages() {
     assert_eq!(node.runtime.exec(&container, &["hostname"]), "page-edge\n");
 }
 
+/// The port of a process is taken over with a warning that names it, the agent's own is not given away.
+fn a_host_port_that_is_in_use_is_said_or_refused() {
+    let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let (taken, own) = (socket.local_addr().expect("an address").port(), free_port());
+    let mut node = Node::new();
+    node.agent.argument(format!("--healthz-port={own}"));
+    for (name, port) in [("taker", taken), ("thief", own)] {
+        let mut pod = node.pod(name, "sleep 1000");
+        pod["spec"].as_object_mut().expect("an object").remove("hostNetwork");
+        pod["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 80, "hostPort": port }]);
+        node.apply(&pod);
+    }
+    node.agent.start();
+    let message = node.agent.wait_for_pod("thief", "rejected", |pod| {
+        let status = &pod["status"];
+        (status["reason"] == "NodePorts").then(|| status["message"].as_str().unwrap_or_default().to_owned())
+    });
+    assert!(message.contains(&format!("host port {own}/TCP is the agent's own (healthzPort)")), "{message}");
+    node.running("taker");
+    let said = wait_for("a warning", PATIENCE, || {
+        let said = node.agent.status_json()?["events"].to_string();
+        if said.contains("HostPortConflict") { Ok(said) } else { Err(said) }
+    });
+    let expected = format!("host port {taken}/TCP leads to this pod now");
+    assert!(
+        said.contains(&expected) && said.contains(&format!("(process {})", std::process::id())),
+        "{said}"
+    );
+}
+
 /// One page over plain HTTP.
 fn get(ip: &str) -> std::io::Result<String> {
     let limit = Duration::from_secs(10);
@@ -45,4 +78,5 @@ fn get(ip: &str) -> std::io::Result<String> {
 
 super::on_both_runtimes! {
     a_pod_on_the_bridge_has_an_address_and_serves_pages,
+    a_host_port_that_is_in_use_is_said_or_refused,
 }

@@ -51,6 +51,8 @@ fn nobody_gets_in_without_a_certificate_and_each_group_may_what_it_may() {
     // Another node's authority.
     let mut other = Node::new();
     let elsewhere = Api::of(&mut other.agent, other.scratch.path());
+    let directory = elsewhere.authority().parent().expect("a directory").to_owned();
+    edge_agent::server::pki::Authority::open(&directory, "other").expect("an authority");
     let stranger = elsewhere.person(&other.agent, "stranger", &[]);
     assert_eq!(api.curl(Some(&stranger), "/pods", &[]).0, 401);
     assert_eq!(api.curl(Some(&admin), "/agent/v1/status", &[]).0, 404, "that is the local socket's");
@@ -279,4 +281,45 @@ fn the_certificate_stays_over_a_restart_and_the_users_own_is_read_again() {
         fs::read(&pki).map_err(|error| error.to_string())
     });
     assert_ne!(fresh, first);
+}
+
+/// Nothing takes the place of an administrator who shows a certificate, and each crowd is told what it may not have.
+#[test]
+fn a_crowd_of_silent_connections_leaves_room_for_a_certificate() {
+    let (mut node, api) = served(&[]);
+    let admin = api.person(&node.agent, "admin", &[]);
+    let crowd: Vec<TcpStream> =
+        (0..700).map(|_| TcpStream::connect(("127.0.0.1", api.port)).expect("connect")).collect();
+    for _ in 0..6 {
+        assert_eq!(api.curl(Some(&admin), "/healthz", &[]), (200, "ok".to_owned()));
+    }
+    let open = |mut stream: &TcpStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        stream.read(&mut [0]).is_err()
+    };
+    assert!(!open(&crowd[0]), "the oldest is closed");
+    assert!(open(&crowd[699]), "the newest is not");
+    assert!(crowd.iter().filter(|stream| open(stream)).count() <= 32, "as many as one address may have");
+    node.agent.assert_alive();
+}
+
+#[test]
+fn kubeconfigs_are_those_of_the_agent_that_runs() {
+    let (mut node, api) = served(&[]);
+    let made = |node: &Node, options: &[&str]| {
+        node.agent.command_of("kubeconfig").args(options).output().expect("run it")
+    };
+    let socket = format!("--socket={}", node.agent.socket().display());
+    let output = made(&node, &[&socket]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains(&format!("https://127.0.0.1:{}", api.port)), "{text}");
+    let authority = fs::read(api.authority()).expect("read");
+    assert!(text.contains(&edge_agent::api::base64::encode(&authority)), "{text}");
+    let empty = node.scratch.path().join("empty");
+    let output = made(&node, &[&socket, &format!("--cert-dir={}", empty.display())]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("agent-ca.crt: not there"), "{said}");
+    assert!(!empty.exists(), "nothing was made");
+    node.agent.assert_alive();
 }

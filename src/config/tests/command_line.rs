@@ -265,7 +265,7 @@ fn a_manifest_url_has_one_authorization_and_a_key_belongs_to_a_certificate() {
 #[test]
 fn run_once_contradictions_are_bad_usage() {
     for words in [
-        &["--runonce", "--kubeconfig=/k"][..],
+        &["--runonce", "--kubeconfig=/no/k"][..],
         &["--runonce", "--enable-server"],
         &["--runonce", "--runonce-wait=forever"],
         &["--runonce", "--runonce-timeout=0"],

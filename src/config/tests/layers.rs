@@ -41,21 +41,53 @@ fn the_two_default_sets_differ_as_upstream_says() {
     ] {
         assert_eq!(tree::get(&baseline, path).unwrap().to_string(), value, "{path}");
     }
-    // In a cluster the file defaults stand as they are.
     let scratch = Scratch::new();
-    let file = scratch.config("config.yaml", "port: 10250\n");
-    let given = resolved(&["--config", &file, "--kubeconfig=/k"]);
-    for (path, value) in [
-        ("authentication.anonymous.enabled", "false"),
-        ("authentication.webhook.enabled", "true"),
-        ("authorization.mode", r#""Webhook""#),
-        ("readOnlyPort", "0"),
-        ("address", r#""0.0.0.0""#),
-    ] {
-        assert_eq!(field(&given, path), value, "{path}");
-    }
+    let given = resolved(&["--config", &scratch.config("config.yaml", "port: 10250\n")]);
     assert_eq!(given.kubelet.eviction_hard.len(), 5);
     assert_eq!(given.kubelet.eviction_hard["imagefs.available"], "15%");
+}
+
+#[test]
+fn neither_files_nor_a_kubeconfig_open_what_they_do_not_name() {
+    let scratch = Scratch::new();
+    let file = scratch.config("config.yaml", "maxPods: 20\n");
+    scratch.config("d/1.conf", "maxPods: 30\n");
+    let directory = scratch.path().join("d").to_str().unwrap().to_owned();
+    let kubeconfig = scratch.write("kubeconfig", "x");
+    for words in [
+        &[][..],
+        &["--config", &file],
+        &["--config-dir", &directory],
+        &["--kubeconfig", &kubeconfig],
+        &["--config", &file, "--config-dir", &directory, "--kubeconfig", &kubeconfig],
+    ] {
+        let given = resolved(words);
+        for (path, value) in [
+            ("authentication.anonymous.enabled", "false"),
+            ("authentication.webhook.enabled", "false"),
+            ("authorization.mode", r#""Local""#),
+            ("readOnlyPort", "0"),
+            ("address", r#""127.0.0.1""#),
+        ] {
+            assert_eq!(field(&given, path), value, "{words:?}: {path}");
+        }
+    }
+    let opened = scratch.config("open.yaml", "address: 0.0.0.0\nreadOnlyPort: 10255\n");
+    let given = resolved(&["--config", &opened, "--kubeconfig", &kubeconfig]);
+    assert_eq!((given.kubelet.address.as_str(), given.kubelet.read_only_port), ("0.0.0.0", 10255));
+    assert!(given.not_acted_on.iter().any(|line| line.contains("--kubeconfig")), "{:?}", given.not_acted_on);
+}
+
+#[test]
+fn a_kubeconfig_that_is_missing_is_an_error() {
+    let scratch = Scratch::new();
+    let there = scratch.write("bootstrap", "x");
+    let directory = scratch.path().to_str().unwrap().to_owned();
+    assert!(refusal(&["--kubeconfig=/no/k"]).contains("--kubeconfig: /no/k is not there"));
+    assert!(refusal(&["--kubeconfig", &directory]).contains("is no file"));
+    let text = refusal(&["--kubeconfig=/no/k", "--bootstrap-kubeconfig=/no/b"]);
+    assert!(text.contains("--bootstrap-kubeconfig: /no/b is not there"), "{text}");
+    resolved(&["--kubeconfig=/no/k", "--bootstrap-kubeconfig", &there]);
 }
 
 #[test]
@@ -74,7 +106,7 @@ fn an_unconfigured_node_is_closed_and_each_difference_to_the_kubelet_is_named() 
         assert!(origin.starts_with("agent default (differs from the kubelet): "), "{path}: {origin}");
     }
     assert_eq!(given.kubelet.authorization.mode, "Local");
-    assert_eq!((given.node_name.as_str(), given.is_standalone()), ("edge-1", true));
+    assert_eq!(given.node_name, "edge-1");
     assert_eq!(given.agent.images_dir, Path::new("/var/lib/kubelet/images"));
     assert_eq!(given.agent.agent_socket, Path::new("/run/agent/agent.sock"));
 }
@@ -101,15 +133,6 @@ fn what_the_user_says_beats_our_defaults() {
     let given = resolved(&["--config", &file]);
     assert!(given.kubelet.fail_swap_on && given.kubelet.authentication.webhook.enabled);
     assert_eq!(given.kubelet.authorization.mode, "Webhook");
-}
-
-#[test]
-fn standalone_with_a_file_needs_no_words_about_webhooks() {
-    let scratch = Scratch::new();
-    let given = resolved(&["--config", &scratch.config("c", "")]);
-    assert!(!given.kubelet.authentication.webhook.enabled);
-    assert_eq!(given.kubelet.authorization.mode, "Local");
-    assert_eq!(given.kubelet.address, "0.0.0.0", "the user took over the server's settings");
 }
 
 #[test]

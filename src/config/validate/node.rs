@@ -207,6 +207,20 @@ fn parse_sloppy(text: &str) -> Option<IpAddr> {
     <[u8; 4]>::try_from(octets).ok().map(IpAddr::from)
 }
 
+/// As upstream, a kubeconfig may be missing as long as there is another one to make it with.
+pub(in crate::config) fn kubeconfig(flags: &KubeletFlags) -> Result<(), Findings> {
+    let mut findings = Findings::default();
+    let is_there = |path: &str| !path.is_empty() && Path::new(path).is_file();
+    let (own, first) = (&flags.kubeconfig, &flags.bootstrap_kubeconfig);
+    if !own.is_empty() && !is_there(own) && !is_there(first) {
+        let (flag, path) =
+            if first.is_empty() { ("--kubeconfig", own) } else { ("--bootstrap-kubeconfig", first) };
+        findings
+            .add(flag, format!("{path} is not there or is no file; name one that is, or leave the flag out"));
+    }
+    if findings.0.is_empty() { Ok(()) } else { Err(findings) }
+}
+
 fn credential_providers(flags: &KubeletFlags, findings: &mut Findings) {
     let (config, directory) =
         (&flags.image_credential_provider_config, &flags.image_credential_provider_bin_dir);

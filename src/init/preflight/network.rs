@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::super::facts::Listener;
 use super::{Facts, Finding, Wanted};
 use crate::runtime::embedded::network::subnet::Subnet;
+use crate::sys::listeners::Listener;
 
 /// The longest name of a node that a label can carry.
 const LONGEST_NAME: usize = 63;

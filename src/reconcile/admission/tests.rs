@@ -128,6 +128,35 @@ fn only_safe_and_allowed_sysctls_pass_and_never_those_of_the_host() {
 }
 
 #[test]
+fn host_ports_of_the_agent_are_not_given_away() {
+    let own =
+        |address: &str, port: i32, setting: &'static str| OwnPort { address: address.into(), port, setting };
+    let node = NodeFacts {
+        own_ports: vec![own("127.0.0.1", 10250, "port"), own("0.0.0.0", 10255, "readOnlyPort")],
+        ..NodeFacts::default()
+    };
+    let asked = |address: &str, protocol: &str, number: i32| {
+        let pod = pod(&json!({"containers": [{"name": "c", "ports": [
+            {"containerPort": 80, "hostPort": number, "protocol": protocol, "hostIP": address}]}]}));
+        check_own_ports(&pod, &node.own_ports).map_err(|rejection| (rejection.reason, rejection.message))
+    };
+    let refused = |port: i32, setting: &str| {
+        let message = format!(
+            "Predicate NodePorts failed: host port {port}/TCP is the agent's own ({setting}); \
+             use another hostPort, or set {setting} to another port"
+        );
+        Err(("NodePorts".to_owned(), message))
+    };
+    assert_eq!(asked("", "TCP", 10250), refused(10250, "port"));
+    assert_eq!(asked("127.0.0.1", "", 10250), refused(10250, "port"));
+    assert_eq!(asked("::", "", 10250), refused(10250, "port"));
+    assert_eq!(asked("10.0.0.1", "TCP", 10250), Ok(()));
+    assert_eq!(asked("10.0.0.1", "TCP", 10255), refused(10255, "readOnlyPort"));
+    assert_eq!(asked("", "UDP", 10250), Ok(()));
+    assert_eq!(asked("", "TCP", 10248), Ok(()));
+}
+
+#[test]
 fn host_ports_clash_by_number_protocol_and_address() {
     let port = |address: &str, protocol: &str, number: i32| {
         pod(&json!({"containers": [{"name": "c", "ports": [

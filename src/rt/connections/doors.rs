@@ -1,0 +1,233 @@
+//! Takes in connections of clients that have yet to show who they are.
+//!
+//! Owns who has a place and which connection ends for another one. Must not know how a client shows who it is.
+//!
+//! A connection is a stranger's until [`Place::admit`]. Strangers have a small pool of their own, and in it each peer a part; when
+//! either is full the oldest stranger in it is disconnected for the newest. So a crowd that opens connections and says nothing
+//! takes neither the places of those who are known nor keeps a client from getting as far as to show its certificate.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::rc::Rc;
+
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::{Place, accepted};
+
+/// How many connections there may be at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of clients that have not shown who they are.
+    pub strangers: usize,
+    /// Of these from one peer.
+    pub strangers_of_a_peer: usize,
+    /// Of all others.
+    pub known: usize,
+    /// Of these from one peer.
+    pub known_of_a_peer: usize,
+}
+
+struct Visitor {
+    peer: IpAddr,
+    is_known: bool,
+    task: Option<AbortHandle>,
+}
+
+/// Who is connected, in order of arrival.
+#[derive(Default)]
+struct Pool {
+    next: u64,
+    visitors: BTreeMap<u64, Visitor>,
+}
+
+impl Pool {
+    fn count(&self, is_it: impl Fn(&Visitor) -> bool) -> usize {
+        self.visitors.values().filter(|visitor| is_it(visitor)).count()
+    }
+
+    /// Which stranger leaves for one more from this peer.
+    fn leaves_for(&self, peer: IpAddr, limits: &Limits) -> Option<u64> {
+        let of_peer = |visitor: &Visitor| !visitor.is_known && visitor.peer == peer;
+        let is_stranger = |visitor: &Visitor| !visitor.is_known;
+        let oldest = |is_it: &dyn Fn(&Visitor) -> bool| {
+            self.visitors.iter().find(|(_, visitor)| is_it(visitor)).map(|(number, _)| *number)
+        };
+        if self.count(of_peer) >= limits.strangers_of_a_peer {
+            return oldest(&of_peer);
+        }
+        (self.count(is_stranger) >= limits.strangers).then(|| oldest(&is_stranger)).flatten()
+    }
+
+    /// Gives a stranger a place, and says whose connection ends for it.
+    fn enter(&mut self, peer: IpAddr, limits: &Limits) -> (u64, Option<AbortHandle>) {
+        let leaving = self.leaves_for(peer, limits).and_then(|number| self.visitors.remove(&number));
+        let number = self.next;
+        self.next += 1;
+        self.visitors.insert(number, Visitor { peer, is_known: false, task: None });
+        (number, leaving.and_then(|visitor| visitor.task))
+    }
+
+    fn admit(&mut self, number: u64, limits: &Limits) -> bool {
+        let Some(peer) =
+            self.visitors.get(&number).filter(|visitor| !visitor.is_known).map(|found| found.peer)
+        else {
+            // Known already, or told to leave a moment ago.
+            return self.visitors.contains_key(&number);
+        };
+        let may = self.count(|visitor| visitor.is_known) < limits.known
+            && self.count(|visitor| visitor.is_known && visitor.peer == peer) < limits.known_of_a_peer;
+        if let Some(visitor) = self.visitors.get_mut(&number) {
+            visitor.is_known = may;
+        }
+        may
+    }
+}
+
+/// A connection's place in the pool, given back when dropped.
+pub(super) struct Seat {
+    number: u64,
+    limits: Limits,
+    pool: Rc<RefCell<Pool>>,
+}
+
+impl Seat {
+    pub(super) fn admit(&self) -> bool {
+        self.pool.borrow_mut().admit(self.number, &self.limits)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.pool.borrow_mut().visitors.remove(&self.number);
+    }
+}
+
+/// Serves what `accept` brings, each connection in a task of its own. Ends when the future is dropped, and ends all connections
+/// then. Needs a `LocalSet`.
+pub async fn serve<S, F>(
+    name: &'static str,
+    limits: Limits,
+    mut accept: impl AsyncFnMut() -> io::Result<(S, IpAddr)>,
+    mut serve_one: impl FnMut(S, Place) -> F,
+) where
+    F: Future<Output = ()> + 'static,
+{
+    let pool = Rc::new(RefCell::new(Pool::default()));
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, address) = accepted(name, &mut connections, &mut accept).await;
+        let (number, leaving) = pool.borrow_mut().enter(peer(address), &limits);
+        if let Some(leaving) = leaving {
+            log::debug!(socket = name, peer:% = address; "Too many connections of unknown clients, closing the oldest");
+            leaving.abort();
+        }
+        let seat = Seat { number, limits, pool: Rc::clone(&pool) };
+        let task = connections.spawn_local(serve_one(stream, Place { _permit: None, seat: Some(seat) }));
+        if let Some(visitor) = pool.borrow_mut().visitors.get_mut(&number) {
+            visitor.task = Some(task);
+        }
+    }
+}
+
+/// Whose connection it is: with IPv6 a peer has as many addresses as it likes, all in one /64.
+fn peer(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::time::Duration;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { strangers: 4, strangers_of_a_peer: 3, known: 5, known_of_a_peer: 2 };
+
+    fn at(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    fn entered(pool: &mut Pool, peer: IpAddr) -> (u64, Option<u64>) {
+        let leaves = pool.leaves_for(peer, &LIMITS);
+        (pool.enter(peer, &LIMITS).0, leaves)
+    }
+
+    #[test]
+    fn the_oldest_stranger_of_a_full_peer_or_pool_leaves() {
+        let mut pool = Pool::default();
+        let mut leavers = Vec::new();
+        for last in [1, 1, 1, 1, 1, 2, 3, 1] {
+            leavers.push(entered(&mut pool, at(last)).1);
+        }
+        // Three of the first peer fit; then the second and the third peer push out the oldest of all.
+        assert_eq!(leavers, [None, None, None, Some(0), Some(1), None, Some(2), Some(3)]);
+        assert_eq!(pool.visitors.keys().copied().collect::<Vec<_>>(), [4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn known_clients_never_leave_and_have_their_own_limits() {
+        let mut pool = Pool::default();
+        let admitted = |pool: &mut Pool, last: u8| {
+            let (number, _) = pool.enter(at(last), &LIMITS);
+            (number, pool.admit(number, &LIMITS))
+        };
+        let first = admitted(&mut pool, 1);
+        assert!(first.1 && pool.admit(first.0, &LIMITS), "twice is once");
+        assert!(admitted(&mut pool, 1).1);
+        let (third, may) = admitted(&mut pool, 1);
+        assert!(!may, "two of a peer");
+        for last in 0..100 {
+            entered(&mut pool, at(last));
+        }
+        assert!(!pool.visitors.contains_key(&third) && !pool.admit(third, &LIMITS), "it stayed a stranger");
+        assert!(pool.visitors.contains_key(&first.0));
+        assert_eq!(pool.count(|visitor| !visitor.is_known), LIMITS.strangers);
+        let more = [2, 2, 3, 3].map(|last| admitted(&mut pool, last).1);
+        assert_eq!(more, [true, true, true, false], "five at all");
+    }
+
+    #[test]
+    fn a_peer_is_an_address_or_a_64_of_ipv6() {
+        let peer = |text: &str| peer(text.parse().unwrap()).to_string();
+        assert_eq!(peer("192.0.2.1"), "192.0.2.1");
+        assert_eq!(peer("::ffff:192.0.2.1"), "192.0.2.1");
+        assert_eq!(peer("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+    }
+
+    #[test]
+    fn a_crowd_that_says_nothing_keeps_no_known_client_out() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, async {
+            let served = Rc::new(RefCell::new((0, 0)));
+            let mut offered: VecDeque<_> = (0..700).map(|number| (number, at(1))).collect();
+            let accept = async || match offered.pop_front() {
+                Some(next) => Ok(next),
+                None => std::future::pending().await,
+            };
+            let serving = serve("a test's socket", LIMITS, accept, |number: u32, place: Place| {
+                let served = Rc::clone(&served);
+                async move {
+                    served.borrow_mut().0 += 1;
+                    // The last one shows who it is; all others wait.
+                    if number == 699 {
+                        assert!(place.admit());
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        served.borrow_mut().1 += 1;
+                    } else {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            });
+            let _ = tokio::time::timeout(Duration::from_secs(2), serving).await;
+            let (began, answered) = *served.borrow();
+            assert_eq!(answered, 1);
+            assert!(began >= LIMITS.strangers_of_a_peer, "{began}");
+        });
+    }
+}
