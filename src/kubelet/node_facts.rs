@@ -8,6 +8,7 @@ use crate::config::Resolved;
 use crate::executor::ExecutorConfig;
 use crate::reconcile::admission::{NodeFacts, go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
+use crate::reconcile::node_changes::Taint;
 use crate::sys::node;
 
 /// The facts at start. What the runtime can do is learned from it.
@@ -34,7 +35,22 @@ pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
         supplemental_groups_policy: None,
         pressure: BTreeSet::new(),
         is_shutting_down: false,
+        unschedulable: false,
+        taints: configured_taints(resolved),
     }
+}
+
+/// `registerWithTaints`.
+pub(super) fn configured_taints(resolved: &Resolved) -> Vec<Taint> {
+    let taints = resolved.kubelet.register_with_taints.iter();
+    taints
+        .map(|taint| Taint {
+            key: taint.key.clone(),
+            value: taint.value.clone(),
+            effect: taint.effect.clone(),
+            time_added: taint.time_added.clone(),
+        })
+        .collect()
 }
 
 /// `--node-ip`, else the addresses of the default routes, else whatever the interfaces have.

@@ -11,13 +11,14 @@ mod tests;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::api::pod::{Container, Pod, PodStatus, ResourceList, StringMap};
+use crate::api::pod::{Container, Pod, PodCondition, PodStatus, ResourceList, StringMap};
 use crate::ordered::Ordered as _;
 use crate::reconcile::containers::is_sidecar;
 use crate::reconcile::devices::{NOT_ALLOWED, check_allowed};
 use crate::reconcile::eviction::rank::must_stay;
 use crate::reconcile::eviction::{EVICTED, Pressure};
 use crate::reconcile::merge::first_seen;
+use crate::reconcile::node_changes::{Taint, keeps_away};
 use crate::reconcile::resources::{QosClass, priority, qos_class};
 use crate::types::{PodUid, Timestamp};
 
@@ -32,6 +33,12 @@ const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.i
 /// How the status of a rejected pod begins; run-once and people tell by it.
 pub const REJECTED_PREFIX: &str = "Pod was rejected: ";
 
+/// Reason of a pod that no node takes.
+const UNSCHEDULABLE: &str = "Unschedulable";
+const POD_SCHEDULED: &str = "PodScheduled";
+/// Reason of its event.
+const FAILED_SCHEDULING: &str = "FailedScheduling";
+
 /// Why a pod may not run now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
@@ -44,6 +51,12 @@ pub struct Rejection {
 impl Rejection {
     fn new(reason: &str, message: impl Into<String>) -> Self {
         Self { reason: reason.to_owned(), message: message.into() }
+    }
+
+    /// The reason of the event that tells of it.
+    #[must_use]
+    pub fn event_reason(&self) -> &str {
+        if self.reason == UNSCHEDULABLE { FAILED_SCHEDULING } else { &self.reason }
     }
 }
 
@@ -73,6 +86,10 @@ pub struct NodeFacts {
     pub pressure: BTreeSet<Pressure>,
     /// The machine goes down.
     pub is_shutting_down: bool,
+    /// It takes no more pods of the API (`kubectl cordon`).
+    pub unschedulable: bool,
+    /// Pods of the API that do not tolerate these get no place.
+    pub taints: Vec<Taint>,
 }
 
 /// Labels every node has, and those the configuration adds. `arch` is Go's word for it.
@@ -101,6 +118,15 @@ pub fn go_arch(arch: &str) -> &str {
         "powerpc64" => "ppc64le",
         other => other,
     }
+}
+
+/// Whether a pod that has no place yet may get one: what a scheduler would look at.
+///
+/// # Errors
+/// What keeps it away.
+pub fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    let away = keeps_away(pod, node.unschedulable, &node.taints);
+    away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
 }
 
 /// Whether `pod` may run beside `others`, the admitted pods without itself.
@@ -268,11 +294,28 @@ pub fn rejected_status(mut status: PodStatus, holds_containers: bool, rejection:
     "Pending".clone_into(&mut status.phase);
     status.reason.clone_from(&rejection.reason);
     status.message = format!("{REJECTED_PREFIX}{}", rejection.message);
+    if rejection.reason == UNSCHEDULABLE {
+        for condition in status.conditions.iter_mut().filter(|condition| condition.type_ == POD_SCHEDULED) {
+            "False".clone_into(&mut condition.status);
+            condition.reason.clone_from(&rejection.reason);
+            condition.message.clone_from(&rejection.message);
+        }
+    }
     if !holds_containers {
         status.container_statuses.clear();
         status.init_container_statuses.clear();
     }
     status
+}
+
+/// A pod that goes on being kept away has been so since the status before.
+pub fn keep_transition(status: &mut PodStatus, last: Option<&PodStatus>) {
+    let away = |condition: &&PodCondition| condition.type_ == POD_SCHEDULED && condition.status == "False";
+    let since = last.and_then(|last| last.conditions.iter().find(away)?.last_transition_time);
+    let now = status.conditions.iter_mut().find(|condition| away(&&**condition));
+    if let (Some(now), Some(since)) = (now, since) {
+        now.last_transition_time = Some(since);
+    }
 }
 
 /// The pod waits for room, by its status.

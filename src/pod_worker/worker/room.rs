@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::{Next, Worker};
 use crate::api::pod::{Pod, PodStatus};
 use crate::observed::ObservedPod;
-use crate::reconcile::admission::{needs_runtime_features, rejected_status};
+use crate::reconcile::admission::{keep_transition, needs_runtime_features, rejected_status};
 use crate::reconcile::plan::PodPlan;
 use crate::reconcile::plan::resize;
 use crate::runtime::Runtime;
@@ -35,7 +35,8 @@ impl<R: Runtime> Worker<R> {
         let status = self.status(observed, &PodPlan::default());
         let mut status = rejected_status(status, !observed.containers.is_empty(), &rejection);
         let last = shared.deps.statuses.last(&self.uid);
-        status.start_time = last.and_then(|last| last.start_time).or(status.start_time);
+        status.start_time = last.as_ref().and_then(|last| last.start_time).or(status.start_time);
+        keep_transition(&mut status, last.as_ref());
         shared.deps.statuses.set(&self.pod, status);
         Some(Next::OnLetter)
     }
