@@ -11,9 +11,10 @@ use crate::api::pod::{Pod, ResourceList};
 use crate::events::{EventRecorder, EventType};
 use crate::metrics::{self, Family};
 use crate::ordered::Ordered as _;
-use crate::reconcile::admission::{NodeFacts, Rejection, admit, beyond_node, waiting_order};
+use crate::reconcile::admission::{NodeFacts, Rejection, admit, beyond_node, schedule, waiting_order};
 use crate::reconcile::device_allocation::is_extended;
 use crate::reconcile::eviction::Pressure;
+use crate::reconcile::node_changes::{NodeBase, NodeChanges};
 use crate::reconcile::plan::resize::{PendingResize, infeasible};
 use crate::runtime::RuntimeStatus;
 use crate::types::PodUid;
@@ -32,6 +33,8 @@ pub struct Admission {
 
 struct Shared {
     events: EventRecorder,
+    /// What the configuration says.
+    base: NodeBase,
     state: RefCell<State>,
 }
 
@@ -54,8 +57,9 @@ impl Admission {
     /// An empty node. Rejections are told as events.
     #[must_use]
     pub fn new(node: NodeFacts, events: EventRecorder) -> Self {
+        let base = NodeBase { labels: node.labels.clone(), taints: node.taints.clone() };
         let state = State { node, ..State::default() };
-        Self { shared: Rc::new(Shared { events, state: RefCell::new(state) }) }
+        Self { shared: Rc::new(Shared { events, base, state: RefCell::new(state) }) }
     }
 
     /// Lets the pod in if it fits, or finds out why not: then it is tried again when room appears. Fine on one that is in.
@@ -67,7 +71,7 @@ impl Admission {
             return (Ok(()), BTreeSet::new());
         }
         let had_place = state.admitted.remove(uid).is_some();
-        let verdict = state.judge(pod);
+        let verdict = if had_place { state.judge(pod) } else { state.judge_newcomer(pod) };
         match &verdict {
             Ok(()) => state.let_in(pod),
             Err(rejection) => {
@@ -150,6 +154,19 @@ impl Admission {
         self.change_node(&mut state, node)
     }
 
+    /// What clients have changed of the node. Returns those that waited and should look again.
+    pub fn set_node_changes(&self, changes: &NodeChanges) -> BTreeSet<PodUid> {
+        let base = &self.shared.base;
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts {
+            labels: changes.labels(base),
+            unschedulable: changes.unschedulable,
+            taints: changes.taints(base).to_vec(),
+            ..state.node.clone()
+        };
+        self.change_node(&mut state, node)
+    }
+
     /// How many healthy devices of each kind there are. Returns those that waited and should look again.
     pub fn set_devices(&self, healthy: ResourceList) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
@@ -187,7 +204,8 @@ impl Admission {
         let mut news = BTreeSet::new();
         for pod in pods {
             let uid = &pod.metadata.uid;
-            match state.judge(&pod) {
+            let runs = state.waiting.get(uid).is_some_and(|waiting| waiting.runs);
+            match if runs { state.judge(&pod) } else { state.judge_newcomer(&pod) } {
                 Ok(()) => state.let_in(&pod),
                 Err(rejection) if state.waiting.get(uid).is_some_and(|last| last.rejection == rejection) => {
                     continue;
@@ -207,14 +225,20 @@ impl Admission {
         let told = before
             .is_some_and(|before| before.rejection.reason == rejection.reason && before.pod.spec == pod.spec);
         if !told && !runs {
-            let (reason, message) = (&rejection.reason, &rejection.message);
-            metrics::count(&REJECTIONS, &[reason]);
+            metrics::count(&REJECTIONS, &[&rejection.reason]);
+            let (reason, message) = (rejection.event_reason(), &rejection.message);
             self.shared.events.event(&pod.pod_ref(), None, EventType::Warning, reason, message);
         }
     }
 }
 
 impl State {
+    /// A pod that has no place yet.
+    fn judge_newcomer(&self, pod: &Pod) -> Result<(), Rejection> {
+        schedule(pod, &self.node)?;
+        self.judge(pod)
+    }
+
     fn judge(&self, pod: &Pod) -> Result<(), Rejection> {
         let others = self.admitted.iter().filter(|(uid, _)| **uid != pod.metadata.uid);
         let others: Vec<&Pod> = others.map(|(_, other)| &**other).collect();
@@ -337,6 +361,35 @@ mod tests {
         assert_eq!(events.recent().len(), 1);
         assert_eq!(admission.set_pressure(BTreeSet::new()), uids(&["p"]));
         assert!(admission.holds(&"p".into()));
+    }
+
+    #[test]
+    fn a_cordoned_node_keeps_what_has_a_place_and_takes_no_more() {
+        let (admission, events) = admission();
+        let seen = "2026-01-01T00:00:00Z";
+        let of_api = |name: &str, cpu: &str| {
+            let mut pod = pod(name, cpu, seen);
+            let annotations = &mut Rc::make_mut(&mut pod).metadata.annotations;
+            annotations.insert("kubernetes.io/config.source".to_owned(), "api".to_owned());
+            pod
+        };
+        let cordon = |unschedulable| NodeChanges { unschedulable, ..NodeChanges::default() };
+        admission.admit(&of_api("early", "100m")).0.unwrap();
+        assert!(admission.set_node_changes(&cordon(true)).is_empty());
+        let why = admission.admit(&of_api("late", "100m")).0.unwrap_err();
+        assert_eq!(why.reason, "Unschedulable");
+        assert_eq!(events.recent()[0].key.reason, "FailedScheduling");
+        admission.admit(&pod("static", "100m", seen)).0.unwrap();
+        admission.admit(&of_api("early", "200m")).0.unwrap();
+        assert_eq!(admission.set_node_changes(&cordon(false)), uids(&["late"]));
+        assert!(admission.holds(&"late".into()));
+
+        let labels = [("disk".to_owned(), "ssd".to_owned())];
+        let mut choosy = of_api("choosy", "100m");
+        Rc::make_mut(&mut choosy).spec.node_selector = labels.clone().into();
+        assert_eq!(admission.admit(&choosy).0.unwrap_err().reason, "NodeAffinity");
+        let labelled = NodeChanges { labels: labels.into(), ..NodeChanges::default() };
+        assert_eq!(admission.set_node_changes(&labelled), uids(&["choosy"]));
     }
 
     #[test]

@@ -201,6 +201,7 @@ impl<R: Runtime> Kubelet<R> {
             log::info!(pods = wanted.len(); "Starting from the remembered pods");
         }
         self.view.heard(PodSource::Api);
+        self.take_notes();
         self.workers.keep_places(&wanted);
         for pod in wanted {
             self.want(pod);
@@ -238,6 +239,12 @@ impl<R: Runtime> Kubelet<R> {
                 if let Some((pod, containers)) = edited.restart {
                     self.workers.restart(&pod, containers);
                 }
+                for pod in edited.going {
+                    self.workers.describe_going(pod);
+                }
+                if edited.notes {
+                    self.take_notes();
+                }
                 self.workers.look_if_objects_changed();
                 self.publish_sources();
                 Ok(())
@@ -246,6 +253,13 @@ impl<R: Runtime> Kubelet<R> {
         };
         // Nobody waits any more: the change stands.
         let _ = edit.done.send(result);
+    }
+
+    /// What clients have changed of the node, and which mirrors they have deleted, counts from now on.
+    fn take_notes(&self) {
+        let notes = self.pod_config.notes();
+        self.workers.set_node_changes(&notes.node);
+        self.view.set_notes(notes.clone());
     }
 
     async fn on_trial(&mut self) {
@@ -285,6 +299,8 @@ impl<R: Runtime> Kubelet<R> {
             self.view.set_runtime_up(&version, self.clock.now());
             self.workers.begin_cgroups();
             self.workers.look_all();
+            let view = Rc::clone(&self.view);
+            self.workers.ask_features(move |status| view.set_features(status));
         }
         self.workers.look(changed);
     }

@@ -63,6 +63,12 @@ impl Mailbox {
         self.tell(PodWorkerEvent::Desired);
     }
 
+    /// Another version of a pod that is being taken down: its labels, say. What is to happen to it stays as it is.
+    pub fn describe(&self, pod: Rc<Pod>) {
+        self.letters.borrow_mut().pod = Some(pod);
+        self.arrived.notify_waiters();
+    }
+
     /// A lifecycle event.
     pub fn tell(&self, event: PodWorkerEvent) {
         {

@@ -4,6 +4,7 @@
 //! Owns the desired set, the objects and what is wrong with the sources. Must not know workers, nor how a source reads.
 
 pub mod edit;
+pub mod notes;
 mod staging;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge
 use crate::reconcile::rollback::{Fallback, Progress, Stage, Verdict, answer_digest, progress};
 use crate::store::{StoreHandle, StoredSource};
 use crate::types::{PodSource, PodUid, Timestamp};
+use notes::Notes;
 pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
 use staging::{Staging, shown};
 
@@ -68,6 +70,7 @@ pub struct PodConfig {
     staging: Option<Staging>,
     /// What the store remembers of trials; taken at the begin.
     stages: BTreeMap<PodSource, Stage>,
+    notes: Notes,
 }
 
 impl PodConfig {
@@ -112,6 +115,7 @@ impl PodConfig {
             store_trouble: None,
             staging: None,
             stages: BTreeMap::new(),
+            notes: Notes::default(),
         };
         for source in config.registered.clone() {
             config.count(source);
@@ -133,6 +137,19 @@ impl PodConfig {
         });
         self.stages = stages;
         self
+    }
+
+    /// Goes on from what the API remembered besides pods and objects.
+    #[must_use]
+    pub fn with_notes(self, facts: &BTreeMap<String, String>) -> Self {
+        let wanted: BTreeSet<PodUid> = self.pods().map(|pod| pod.pod.metadata.uid.clone()).into_set();
+        Self { notes: Notes::remembered(facts, &wanted), ..self }
+    }
+
+    /// What the API remembers besides pods and objects.
+    #[must_use]
+    pub fn notes(&self) -> &Notes {
+        &self.notes
     }
 
     /// To be called once, before anything else: a start uses up a part of a trial, and that is on disk before the pods

@@ -25,9 +25,11 @@ use crate::executor::Executor;
 use crate::ordered::Ordered as _;
 use crate::reconcile::admission::held_a_place;
 use crate::reconcile::lifecycle::{MIN_GRACE_SECONDS, NameQueue, PodWorkerEvent, remembered_grace};
+use crate::reconcile::node_changes::NodeChanges;
 use crate::reconcile::restart::BackOffLimits;
+use crate::reconcile::status::take_foreign_conditions;
 use crate::rt;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, RuntimeStatus};
 use crate::status::StatusManager;
 use crate::store::{StoreHandle, StoredContainerState};
 use crate::types::{ContainerName, PodFullName, PodUid};
@@ -157,6 +159,14 @@ impl<R: Runtime> PodWorkers<R> {
         mailbox.tell(PodWorkerEvent::Finalizing { grace_override });
     }
 
+    /// Another version of a pod that is being taken down and has no finalizers: what is shown of it changes, its end does not.
+    pub fn describe_going(&self, pod: Rc<Pod>) {
+        if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
+            self.shared.deps.statuses.describe_going(&pod);
+            worker.mailbox.describe(pod);
+        }
+    }
+
     /// A pod that goes is seen to go from this moment on, before its worker has had a turn: run-once waits for what it sees.
     fn show_going(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
         let deps = &self.shared.deps;
@@ -165,7 +175,8 @@ impl<R: Runtime> PodWorkers<R> {
         let metadata = &mut Rc::make_mut(&mut pod).metadata;
         metadata.deletion_timestamp.get_or_insert(deps.clock.now());
         metadata.deletion_grace_period_seconds.get_or_insert(grace.max(MIN_GRACE_SECONDS));
-        let status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
+        let mut status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
+        take_foreign_conditions(&mut status, &pod);
         deps.statuses.set(&pod, status);
     }
 
@@ -199,6 +210,23 @@ impl<R: Runtime> PodWorkers<R> {
         if let Some(worker) = self.shared.workers.borrow().get(uid) {
             worker.mailbox.restart(containers);
         }
+    }
+
+    /// What clients have changed of the node: pods that were kept away may come.
+    pub fn set_node_changes(&self, changes: &NodeChanges) {
+        self.shared.wake(self.shared.deps.admission.set_node_changes(changes));
+    }
+
+    /// Asks the runtime what it can do, and hands it to `hear`; pods that waited to know are judged again. A runtime that does not
+    /// answer is asked by the pods that need to know.
+    pub fn ask_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
+        let shared = Rc::clone(&self.shared);
+        rt::spawn("runtime features", async move {
+            if let Ok(status) = shared.deps.runtime.status().await {
+                shared.wake(shared.deps.admission.learn(&status));
+                hear(status);
+            }
+        });
     }
 
     /// Everybody looks again, for example when the runtime is back.

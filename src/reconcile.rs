@@ -22,6 +22,7 @@ pub mod log_rotation;
 pub mod merge;
 pub mod mounts;
 pub mod network;
+pub mod node_changes;
 pub mod node_shutdown;
 pub mod plan;
 pub mod pleg;

@@ -16,7 +16,7 @@ use crate::metrics::{self, Family};
 use crate::pod_start;
 use crate::reconcile::admission::is_judged_again;
 use crate::reconcile::node_shutdown::is_of_shutdown;
-use crate::reconcile::status::same_meaning;
+use crate::reconcile::status::{same_meaning, take_foreign_conditions};
 use crate::store::StoreHandle;
 use crate::types::PodUid;
 
@@ -37,6 +37,12 @@ static START_DURATION: Family = Family::seconds(
 impl Entry {
     fn is_going(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Takes another version of the pod. What clients say of its status is shown before its worker has had a turn.
+    fn describe(&mut self, pod: &Rc<Pod>) {
+        take_foreign_conditions(&mut self.status, pod);
+        self.pod = Rc::clone(pod);
     }
 }
 
@@ -79,18 +85,27 @@ impl StatusManager {
                 self.remembered
                     .borrow_mut()
                     .retain(|known, status| known != uid || !is_judged_again(pod, status));
-                if !self.remembered.borrow().contains_key(uid) {
-                    pod_start::expect(uid);
+                match self.remembered.borrow_mut().get_mut(uid) {
+                    Some(status) => take_foreign_conditions(status, pod),
+                    None => pod_start::expect(uid),
                 }
                 let mut expected = self.expected.borrow_mut();
                 let since = expected.get(uid).map_or_else(Instant::now, |(_, since)| *since);
                 expected.insert(uid.clone(), (Rc::clone(pod), since));
             }
             // Another version of it: whoever changed it reads what he wrote.
-            Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.pod = Rc::clone(pod),
+            Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.describe(pod),
             Some(_) => return,
         }
         drop(entries);
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Another version of a pod that is being taken down.
+    pub fn describe_going(&self, pod: &Rc<Pod>) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
+            entry.describe(pod);
+        }
         self.version.send_modify(|version| *version += 1);
     }
 

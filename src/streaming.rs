@@ -7,6 +7,7 @@
 pub mod client;
 pub mod command;
 pub mod forward;
+mod output;
 pub mod pipe;
 pub mod server;
 pub mod session;
@@ -14,6 +15,7 @@ pub mod spdy;
 pub mod tokens;
 pub mod websocket;
 
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,6 +25,7 @@ use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc;
 
 use command::Dialect;
 use pipe::Activity;
@@ -53,6 +56,7 @@ const COMMAND_WEBSOCKETS: [&str; 5] = [
     "channel.k8s.io",
     "base64.channel.k8s.io",
 ];
+const OUTPUT_WEBSOCKETS: [&str; 2] = ["binary.k8s.io", "base64.binary.k8s.io"];
 const FORWARD_WEBSOCKETS: [&str; 3] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
 /// What a request is for.
@@ -71,6 +75,27 @@ pub enum Action {
         /// Connects.
         dial: Dialer,
     },
+    /// A log, over WebSocket alone: all bytes are one stream, and what the client sends is dropped.
+    Output(mpsc::Receiver<io::Result<Bytes>>),
+}
+
+impl Action {
+    /// What may be spoken for it over SPDY, and over WebSocket.
+    fn protocols(&self) -> Protocols {
+        match self {
+            Self::Command { .. } => (Some(&COMMAND_PROTOCOLS), &COMMAND_WEBSOCKETS),
+            Self::Forward { .. } => (Some(&[FORWARD]), &FORWARD_WEBSOCKETS),
+            Self::Output(_) => (None, &OUTPUT_WEBSOCKETS),
+        }
+    }
+}
+
+type Protocols = (Option<&'static [&'static str]>, &'static [&'static str]);
+
+/// The client asks for WebSocket.
+#[must_use]
+pub fn wants_websocket(headers: &HeaderMap) -> bool {
+    has(headers, &CONNECTION, "upgrade") && has(headers, &UPGRADE, "websocket")
 }
 
 /// How a client and we will talk.
@@ -96,7 +121,7 @@ pub fn respond(
     idle_timeout: Duration,
     held: impl Sized + 'static,
 ) -> Response<Full<Bytes>> {
-    let protocol = match negotiate(request.headers(), matches!(action, Action::Forward { .. })) {
+    let protocol = match negotiate(request.headers(), action.protocols()) {
         Ok(protocol) => protocol,
         Err(refusal) => return refused(&refusal),
     };
@@ -153,6 +178,12 @@ async fn serve(
         (Protocol::WebSocket { name: Some(TUNNEL), .. }, Action::Forward { dial, .. }) => {
             forward::through_tunnel(io, dial, activity).await;
         }
+        (Protocol::WebSocket { name, .. }, Action::Output(pieces)) => {
+            let base64 = name.is_some_and(|name| name.contains("base64"));
+            output::over_websocket(io, base64, pieces, activity).await;
+        }
+        // Not offered.
+        (Protocol::Spdy { .. }, Action::Output(_)) => {}
         (Protocol::WebSocket { name, .. }, Action::Forward { ports, dial }) => {
             let messages = messages(name.unwrap_or_default());
             forward::over_websocket(io, messages, ports, dial, activity).await;
@@ -170,24 +201,26 @@ fn words(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     values.flat_map(|value| value.split(',')).map(|word| word.trim().to_owned()).collect()
 }
 
-fn negotiate(headers: &HeaderMap, forward: bool) -> Result<Protocol, Refusal> {
+fn has(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
+    words(headers, name).iter().any(|word| word.eq_ignore_ascii_case(wanted))
+}
+
+fn negotiate(headers: &HeaderMap, (spdy, websocket): Protocols) -> Result<Protocol, Refusal> {
     let refusal = |code, message: &str, accepted: &[&'static str]| Refusal {
         code,
         message: message.to_owned(),
         accepted: accepted.to_vec(),
     };
-    let has = |name: &HeaderName, wanted: &str| {
-        words(headers, name).iter().any(|word| word.eq_ignore_ascii_case(wanted))
-    };
-    if !has(&CONNECTION, "upgrade") || !(has(&UPGRADE, SPDY) || has(&UPGRADE, "websocket")) {
+    let has = |name: &HeaderName, wanted: &str| has(headers, name, wanted);
+    let spdy = spdy.filter(|_| has(&UPGRADE, SPDY));
+    if !has(&CONNECTION, "upgrade") || !(spdy.is_some() || has(&UPGRADE, "websocket")) {
         return Err(refusal(
             StatusCode::BAD_REQUEST,
             "you must specify the upgrade to SPDY/3.1 or websocket",
             &[],
         ));
     }
-    if has(&UPGRADE, SPDY) {
-        let known: &[&'static str] = if forward { &[FORWARD] } else { &COMMAND_PROTOCOLS };
+    if let Some(known) = spdy {
         let offered = words(headers, &STREAM_PROTOCOL);
         let name = known.iter().copied().find(|known| offered.iter().any(|word| word == known));
         if name.is_none() && !offered.is_empty() {
@@ -196,7 +229,7 @@ fn negotiate(headers: &HeaderMap, forward: bool) -> Result<Protocol, Refusal> {
         }
         return Ok(Protocol::Spdy { name });
     }
-    let known: &[&'static str] = if forward { &FORWARD_WEBSOCKETS } else { &COMMAND_WEBSOCKETS };
+    let known = websocket;
     let offered = words(headers, &WEBSOCKET_PROTOCOL);
     let name = known.iter().copied().find(|known| offered.iter().any(|word| word == known));
     if name.is_none() && !offered.is_empty() {

@@ -18,6 +18,7 @@ use super::table::printable;
 use super::tabs::Tabbed;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, get, objects, offline, print};
 use crate::api::pod::{Pod, PodStatus, Toleration};
+use crate::reconcile::merge::is_from_api;
 use crate::reconcile::resources::qos_class;
 use crate::server::ObjectDetail;
 use crate::server::report::EventReport;
@@ -132,8 +133,10 @@ fn page(pod: &Pod, events: &[EventReport], now: Timestamp) -> String {
     let metadata = &pod.metadata;
     let own = events.iter().filter(|event| {
         let object = &event.involved_object;
-        // Also those of an earlier version: a static pod that was changed has another uid.
-        object.kind == "Pod" && object.namespace == metadata.namespace && object.name == metadata.name
+        let is_named =
+            object.kind == "Pod" && object.namespace == metadata.namespace && object.name == metadata.name;
+        // A static pod that was changed has another uid; a pod of the API with another uid was another pod.
+        is_named && (object.uid == metadata.uid.as_str() || !is_from_api(pod))
     });
     event_table(&mut out, own.collect(), now);
     out.finish()

@@ -3,9 +3,10 @@
 //! Owns where each fact comes from. Must not know requests, nor what is shown of it.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::clock::Clock;
 use crate::config::Resolved;
@@ -14,6 +15,7 @@ use crate::devices::DeviceManager;
 use crate::events::EventRecorder;
 use crate::executor::ExecutorConfig;
 use crate::kubelet::embedded;
+use crate::kubelet::node_facts::configured_taints;
 use crate::kubelet::report::View;
 use crate::localapi::LocalApi;
 use crate::localapi::cluster::{Changes, Cluster};
@@ -22,9 +24,11 @@ use crate::localapi::node::{Condition, Image, NodeState};
 use crate::localapi::resource::Store;
 use crate::objects::{ObjectKind, wire};
 use crate::pod_config::edit::Editor;
+use crate::pod_config::notes::Mirror;
 use crate::reconcile::admission::{go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
 use crate::reconcile::eviction::Pressure;
+use crate::reconcile::node_changes::NodeBase;
 use crate::reconcile::node_shutdown::NODE_MESSAGE;
 use crate::runtime::RuntimeImage;
 use crate::server::guest::SharedGuest;
@@ -33,7 +37,7 @@ use crate::server::report::RuntimeReport;
 use crate::status::StatusManager;
 use crate::store::StoredEvent;
 use crate::sys::node;
-use crate::types::Timestamp;
+use crate::types::{PodUid, Timestamp};
 
 struct LocalCluster {
     view: Rc<View>,
@@ -79,7 +83,8 @@ fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp)
         created: now,
         hostname: node::hostname().unwrap_or_default(),
         port: u16::try_from(kubelet.port).unwrap_or_default(),
-        taints: taints(resolved),
+        lease_seconds: kubelet.node_lease_duration_seconds,
+        taints: configured_taints(resolved),
         pod_cidrs: pod_cidrs(resolved),
         info: info(arch),
         ..NodeState::default()
@@ -108,11 +113,6 @@ fn info(arch: &str) -> Vec<(&'static str, String)> {
         ("osImage", node::os_image()),
         ("systemUUID", node::system_uuid()),
     ]
-}
-
-fn taints(resolved: &Resolved) -> Vec<Value> {
-    let taints = resolved.kubelet.register_with_taints.iter();
-    taints.map(|taint| json!({"key": taint.key, "value": taint.value, "effect": taint.effect})).collect()
 }
 
 /// Of the embedded runtime; another one keeps its networks to itself.
@@ -202,6 +202,12 @@ impl Cluster for LocalCluster {
             now: self.clock.now(),
             ..self.node.clone()
         };
+        let (base, changes) = (self.node_base(), self.view.notes().node);
+        node.labels = changes.labels(&base);
+        node.taints = changes.taints(&base).to_vec();
+        node.annotations = changes.annotations;
+        node.unschedulable = changes.unschedulable;
+        node.features = self.view.features();
         // Clients count on the field, whether the runtime has answered or not.
         let version = match runtime.name.as_str() {
             "" => String::new(),
@@ -216,11 +222,22 @@ impl Cluster for LocalCluster {
         node
     }
 
+    fn node_base(&self) -> NodeBase {
+        NodeBase { labels: self.node.labels.clone(), taints: self.node.taints.clone() }
+    }
+
+    fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
+        self.view.mirror(uid)
+    }
+
+    fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp> {
+        self.view.notes().namespaces
+    }
+
     fn changes(&self, store: Store) -> Changes {
         Changes(match store {
             Store::Events => vec![self.events.watch()],
-            Store::Pods => vec![self.statuses.watch()],
-            Store::Namespaces => vec![self.statuses.watch(), self.view.watch()],
+            Store::Pods | Store::Namespaces => vec![self.statuses.watch(), self.view.watch()],
             Store::Nodes => vec![self.view.watch(), self.view.health().watch()],
             _ => vec![self.view.watch()],
         })

@@ -8,6 +8,7 @@ use crate::config::{KubeletConfiguration, Resolved};
 use crate::executor::ExecutorConfig;
 use crate::reconcile::admission::{NodeFacts, OwnPort, go_arch, node_labels};
 use crate::reconcile::allocatable::capacity;
+use crate::reconcile::node_changes::Taint;
 use crate::sys::node;
 
 /// The facts at start. What the runtime can do is learned from it.
@@ -35,6 +36,8 @@ pub fn node_facts(resolved: &Resolved, executor: &ExecutorConfig) -> NodeFacts {
         pressure: BTreeSet::new(),
         is_shutting_down: false,
         own_ports: own_ports(kubelet),
+        unschedulable: false,
+        taints: configured_taints(resolved),
     }
 }
 
@@ -48,6 +51,19 @@ fn own_ports(kubelet: &KubeletConfiguration) -> Vec<OwnPort> {
     }
     ports.retain(|own| own.port > 0);
     ports
+}
+
+/// `registerWithTaints`.
+pub(super) fn configured_taints(resolved: &Resolved) -> Vec<Taint> {
+    let taints = resolved.kubelet.register_with_taints.iter();
+    taints
+        .map(|taint| Taint {
+            key: taint.key.clone(),
+            value: taint.value.clone(),
+            effect: taint.effect.clone(),
+            time_added: taint.time_added.clone(),
+        })
+        .collect()
 }
 
 /// `--node-ip`, else the addresses of the default routes, else whatever the interfaces have.

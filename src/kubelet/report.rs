@@ -15,14 +15,15 @@ use crate::kubelet::memory::ObjectTrouble;
 use crate::node::health::Health;
 use crate::pod_config::SourceView;
 use crate::pod_config::edit::API_ORIGIN;
+use crate::pod_config::notes::{Mirror, Notes};
 use crate::reconcile::eviction::Pressure;
-use crate::runtime::{RuntimeError, RuntimeVersion};
+use crate::runtime::{RuntimeError, RuntimeStatus, RuntimeVersion};
 use crate::server::report::{
     AgentMode, AgentReport, ApiReport, EventReport, ObjectCounts, ObjectDetail, PressureReport,
     RuntimeReport, SourceReport, SourceState, StoreReport,
 };
 use crate::status::StatusManager;
-use crate::types::{PodSource, Timestamp};
+use crate::types::{PodSource, PodUid, Timestamp};
 
 /// Facts that do not change while the process lives.
 #[derive(Clone, Debug, Default)]
@@ -55,6 +56,9 @@ struct State {
     sources: BTreeMap<PodSource, SourceView>,
     /// Those that count.
     objects: Vec<SourceObject>,
+    notes: Notes,
+    /// What the runtime can do, when it has told.
+    features: Option<RuntimeStatus>,
     /// Of the sources, which are known once the loop has begun.
     begun: bool,
     heard: BTreeSet<PodSource>,
@@ -210,6 +214,34 @@ impl View {
 
     pub(super) fn set_objects(&self, objects: Vec<SourceObject>) {
         self.state.borrow_mut().objects = objects;
+    }
+
+    pub(super) fn set_notes(&self, notes: Notes) {
+        self.state.borrow_mut().notes = notes;
+        self.changed();
+    }
+
+    /// What clients have changed of the node and of mirrors.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        self.state.borrow().notes.clone()
+    }
+
+    /// The mirror that came after one that was deleted.
+    #[must_use]
+    pub fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
+        self.state.borrow().notes.mirrors.get(uid).cloned()
+    }
+
+    pub(super) fn set_features(&self, status: RuntimeStatus) {
+        self.state.borrow_mut().features = Some(status);
+        self.changed();
+    }
+
+    /// What the runtime can do, when it has told.
+    #[must_use]
+    pub fn features(&self) -> Option<RuntimeStatus> {
+        self.state.borrow().features.clone()
     }
 
     /// The runtime, as it was seen last.

@@ -542,6 +542,7 @@ impl<R: Runtime> House<R> {
                 self.events.clone(),
                 self.clock.clone(),
             )
+            .with_notes(&loaded.meta)
             .with_rollback(self.rollback.take(), loaded.stages),
             workers: PodWorkers::new(deps, loaded.container_state),
             terminating: loaded.terminating,

@@ -2,6 +2,7 @@
 //!
 //! Owns the questions. Must not know who answers: the kubelet does, and tests.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::Value;
@@ -10,7 +11,10 @@ use tokio::sync::watch;
 use super::node::NodeState;
 use super::resource::Store;
 use crate::desired::SourceObject;
+use crate::pod_config::notes::Mirror;
+use crate::reconcile::node_changes::NodeBase;
 use crate::store::StoredEvent;
+use crate::types::{PodUid, Timestamp};
 
 /// Wakes when something may have changed. Several sources, each a counter.
 pub struct Changes(pub Vec<watch::Receiver<u64>>);
@@ -47,6 +51,12 @@ pub trait Cluster {
     fn claim_directory(&self, namespace: &str, name: &str) -> String;
     /// The node itself.
     fn node(&self) -> NodeState;
+    /// What the configuration says of the node, before clients change it.
+    fn node_base(&self) -> NodeBase;
+    /// The mirror of a pod of a manifest, when an earlier one was deleted.
+    fn mirror(&self, uid: &PodUid) -> Option<Mirror>;
+    /// Namespaces in use that were deleted, and when.
+    fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp>;
     /// Wakes when objects of this store may have changed.
     fn changes(&self, store: Store) -> Changes;
 }

@@ -78,6 +78,8 @@ const NODES: &[Column] = &[
     ("Kernel-Version", "Its kernel.", true),
     ("Container-Runtime", "What runs containers.", true),
 ];
+const LEASES: &[Column] = &[NAME, ("Holder", "Who holds it.", false), AGE];
+const DEFINITIONS: &[Column] = &[NAME, ("Created At", "When it was created.", false)];
 const METRICS: &[Column] = &[
     NAME,
     ("cpu", "In use.", false),
@@ -95,6 +97,8 @@ fn columns(store: Store) -> &'static [Column] {
         Store::Events => EVENTS,
         Store::Namespaces => NAMESPACES,
         Store::Nodes => NODES,
+        Store::Leases => LEASES,
+        Store::Definitions => DEFINITIONS,
         Store::PodMetrics | Store::NodeMetrics => METRICS,
         Store::Review => &[NAME],
     }
@@ -169,6 +173,8 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> 
             json!(or_none("/status/nodeInfo/kernelVersion")),
             json!(or_none("/status/nodeInfo/containerRuntimeVersion")),
         ],
+        Store::Leases => vec![name, json!(at("/spec/holderIdentity")), old],
+        Store::Definitions => vec![name, json!(at("/metadata/creationTimestamp"))],
         Store::PodMetrics | Store::NodeMetrics => {
             let [cpu, memory] = ["cpu", "memory"].map(|what| json!(usage(object, what)));
             vec![name, cpu, memory, json!(at("/window"))]

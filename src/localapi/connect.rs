@@ -137,15 +137,30 @@ fn failed(code: StatusCode, message: &str, wanted: &Wanted) -> Failure {
     Failure::new(code.as_u16(), reason, message).about("", wanted.resource.plural, name)
 }
 
+/// `NAME`, `NAME:PORT`, `SCHEME:NAME:PORT`: the name, and the port if one is named.
+fn addressed(name: &str) -> (&str, &str) {
+    match name.split(':').collect::<Vec<_>>().as_slice() {
+        [name, port] | [_, name, port] => (*name, *port),
+        _ => (name, ""),
+    }
+}
+
 /// Answers `/api/v1/nodes/NODE/proxy/...`: the kubelet's own API, by its own rules.
 pub(super) async fn node_proxy(
     api: &LocalApi,
     wanted: &Wanted,
     visit: Visit,
 ) -> Result<Response<Body>, Failure> {
-    let name = wanted.name.as_deref().unwrap_or_default();
+    let (name, port) = addressed(wanted.name.as_deref().unwrap_or_default());
     if name != api.node.name() {
         return Err(status::not_found(wanted.resource, name));
+    }
+    let own = api.cluster.node().port.to_string();
+    if !port.is_empty() && port != own {
+        let message = format!(
+            "error trying to reach service: the proxy of node \"{name}\" leads to port {own}, where its kubelet listens; port {port:?} is reached over its address"
+        );
+        return Err(Failure::new(503, "ServiceUnavailable", message));
     }
     let Visit { request, user, policy, served, place } = visit;
     let path = if wanted.rest.is_empty() { "/" } else { &wanted.rest };
@@ -176,6 +191,18 @@ mod tests {
         let read = in_kubelets_words(route::parameters(query));
         let words: Vec<&str> = read.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(words, ["true", "true", "false", "false", "true", "false", "true", "True"]);
+    }
+
+    #[test]
+    fn the_node_behind_a_proxy_may_be_named_with_its_port() {
+        for (name, meant) in [
+            ("edge", ("edge", "")),
+            ("edge:10250", ("edge", "10250")),
+            ("https:edge:10250", ("edge", "10250")),
+            ("https:edge:", ("edge", "")),
+        ] {
+            assert_eq!(addressed(name), meant, "{name}");
+        }
     }
 
     #[test]

@@ -14,22 +14,23 @@ use crate::api::pod::Pod;
 use crate::objects::wire::{self, Values};
 use crate::objects::{ObjectContent, ObjectKind};
 use crate::ordered::Ordered as _;
+use crate::pod_config::notes::Mirror;
 use crate::reconcile::lifecycle::show_end;
 use crate::reconcile::static_pod::{
     CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION,
 };
 use crate::reconcile::status::hold_back_end;
 use crate::store::{EventKey, StoredEvent};
-use crate::types::Timestamp;
+use crate::types::{PodUid, Timestamp};
 
-/// Namespaces that are there without anybody using them.
-const ALWAYS: [&str; 2] = ["default", "kube-system"];
+/// Namespaces that are there without anybody using them, and stay.
+pub(super) const ALWAYS: [&str; 3] = ["default", node::LEASES, "kube-system"];
 
 /// All objects of a store, by namespace and name, without versions. Nothing is measured: what is, has no versions.
 pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     let node_name = api.node.name();
     let mut objects: Vec<Value> = match store {
-        Store::Pods => api.node.pods().into_iter().map(|pod| self::pod(pod, node_name)).collect(),
+        Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
         Store::ConfigMaps => local(api, ObjectKind::ConfigMap),
         Store::Secrets => local(api, ObjectKind::Secret),
         Store::Claims => local(api, ObjectKind::PersistentVolumeClaim),
@@ -37,6 +38,8 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
         Store::Events => api.cluster.events().iter().map(|found| event(found, node_name)).collect(),
         Store::Namespaces => namespaces(api),
         Store::Nodes => vec![node::object(&api.cluster.node())],
+        Store::Leases => vec![node::lease(&api.cluster.node())],
+        Store::Definitions => Vec::new(),
         Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
     };
     let place =
@@ -48,7 +51,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
 /// The object at this place (namespace and name), as [`all`] has it; of pods no other is looked at.
 pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
     if store == Store::Pods {
-        return api.node.pod(namespace, name, None).map(|found| pod(found, api.node.name()));
+        return api.node.pod(namespace, name, None).map(|found| shown_pod(api, found));
     }
     let is_it = |object: &Value| {
         text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
@@ -56,9 +59,14 @@ pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str))
     all(api, store).into_iter().find(is_it)
 }
 
+fn shown_pod(api: &LocalApi, found: Pod) -> Value {
+    let mirror = api.cluster.mirror(&found.metadata.uid);
+    pod(found, api.node.name(), mirror)
+}
+
 /// A pod; one from a manifest as the mirror that an API server would hold of it.
 #[must_use]
-pub fn pod(mut pod: Pod, node_name: &str) -> Value {
+pub fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
     show_end(&mut pod);
     hold_back_end(&mut pod.status);
     "v1".clone_into(&mut pod.api_version);
@@ -75,6 +83,12 @@ pub fn pod(mut pod: Pod, node_name: &str) -> Value {
     if pod.metadata.creation_timestamp.is_none() {
         pod.metadata.creation_timestamp = pod.status.start_time;
     }
+    if let Some(mirror) = mirror {
+        pod.metadata.uid = PodUid::from(mirror.uid);
+        pod.metadata.creation_timestamp = Some(mirror.created);
+    }
+    // Stored by a release that did not count.
+    pod.metadata.generation = pod.metadata.generation.max(1);
     json!(pod)
 }
 
@@ -127,7 +141,15 @@ fn namespaces(api: &LocalApi) -> Vec<Value> {
     used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
     used.extend(api.cluster.objects().iter().map(|found| found.object.key.namespace.clone()));
     let since = api.cluster.node().created;
-    made.extend(used.difference(&known).map(|name| namespace(name, since)));
+    let mut again = api.cluster.deleted_namespaces();
+    made.extend(used.difference(&known).map(|name| match again.remove(name) {
+        Some(since) => {
+            let mut shown = namespace(name, since);
+            shown["metadata"]["uid"] = json!(uid(&format!("Namespace\0{name}\0{}", since.as_nanos())));
+            shown
+        }
+        None => namespace(name, since),
+    }));
     made
 }
 
@@ -227,11 +249,19 @@ mod tests {
         let mut one = Pod::default();
         one.metadata.annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), "file".to_owned());
         one.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), "abc".to_owned());
-        let shown = pod(one.clone(), "box");
+        let shown = pod(one.clone(), "box", None);
+        assert_eq!(shown["metadata"]["generation"], 1);
         assert_eq!(shown["metadata"]["annotations"][CONFIG_MIRROR_ANNOTATION], "abc");
+        let mirror = Mirror { uid: "later".to_owned(), created: Timestamp::from_secs(7) };
+        let later = pod(one.clone(), "box", Some(mirror));
+        assert_eq!(later["metadata"]["annotations"], shown["metadata"]["annotations"]);
+        assert_eq!(
+            (&later["metadata"]["uid"], &later["metadata"]["creationTimestamp"]),
+            (&json!("later"), &json!("1970-01-01T00:00:07Z"))
+        );
         assert_eq!(shown["metadata"]["ownerReferences"][0]["kind"], "Node");
         one.metadata.annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), "api".to_owned());
-        let shown = pod(one, "box");
+        let shown = pod(one, "box", None);
         assert_eq!(shown["metadata"]["annotations"].get(CONFIG_MIRROR_ANNOTATION), None);
         assert_eq!(shown["metadata"].get("ownerReferences"), None);
     }

@@ -3,7 +3,7 @@
 //! Owns paths and the parameters of reading. Pure: a method, a path and a query in, what is wanted or a failure out. Must not
 //! know who asks, nor what is answered.
 
-use super::resource::{self, Resource, Store, Subresource, Verb};
+use super::resource::{self, Resource, Subresource, Verb};
 use super::status::{self, Failure};
 use crate::server::route;
 
@@ -171,9 +171,6 @@ fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str)
     let named = verb == Verb::Create && name.is_some() && subresource.is_none();
     let nowhere = verb == Verb::Create && resource.namespaced && namespace.is_none();
     if named || nowhere || !verbs.contains(&verb) {
-        if resource.store == Store::Nodes && verb == Verb::Patch {
-            return Err(status::no_cordon());
-        }
         return Err(status::method_not_allowed());
     }
     let options = options(&parameters)?;
@@ -306,13 +303,6 @@ mod tests {
         for path in paths.iter().filter(|path| !["/healthz", "/metrics"].contains(path)) {
             assert!(read("GET", path, "").is_ok() && is_ours(path), "{path}");
         }
-    }
-
-    #[test]
-    fn a_cordon_is_refused_with_the_reason() {
-        let refused = read("PATCH", "/api/v1/nodes/box", "").unwrap_err();
-        assert_eq!(refused.code, 405);
-        assert!(refused.message.contains("nothing schedules pods to it"), "{}", refused.message);
     }
 
     #[test]

@@ -1,14 +1,17 @@
 //! Kubernetes' binary form of the few kinds that kubectl sends in it whatever a server offers: `kubectl create configmap`, `secret` and
-//! `namespace`, evictions, options of deletions, and reviews.
+//! `namespace`, the pods of `kubectl debug`, evictions, options of deletions, and reviews.
 //!
 //! Owns the fields of these messages (upstream: `generated.proto` of core/v1, policy/v1, meta/v1, authorization/v1). Pure, and
 //! bounded by the body. Must not know what is asked.
+
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
 use super::path::Wanted;
 use super::resource::{Store, Verb};
 use crate::api::base64;
+use crate::ordered::Ordered as _;
 use crate::types::Timestamp;
 
 /// The content type.
@@ -17,96 +20,31 @@ pub(super) const CONTENT_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// What every object begins with.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Number and JSON's name of each field, and what it holds.
-type Fields = &'static [(u64, &'static str, Kind)];
+/// A type a line: its name, and number, JSON's name and shape of each field. A shape is `text`, `bytes`, `number`, `flag`, `time`,
+/// `quantity`, `port` (a number or a name) or a type; with `[]` each occurrence is an item, with `{}` an entry of a map. The fields
+/// of one whose name begins with `&` are the message's own. A type that has no line has no field that counts.
+const TYPES: &str = include_str!("protobuf/types.txt");
 
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    Number,
-    Flag,
-    Time,
-    /// Each occurrence is an item.
-    Texts,
-    /// Each occurrence is an entry.
-    TextMap,
-    BytesMap,
-    Message(Fields),
-    Messages(Fields),
+struct Field {
+    number: u64,
+    name: &'static str,
+    shape: &'static str,
 }
 
-use Kind::{BytesMap, Flag, Message, Messages, Number, Text, TextMap, Texts, Time};
-
-const OWNER: Fields = &[
-    (1, "kind", Text),
-    (3, "name", Text),
-    (4, "uid", Text),
-    (5, "apiVersion", Text),
-    (6, "controller", Flag),
-    (7, "blockOwnerDeletion", Flag),
-];
-const METADATA: Fields = &[
-    (1, "name", Text),
-    (2, "generateName", Text),
-    (3, "namespace", Text),
-    (5, "uid", Text),
-    (6, "resourceVersion", Text),
-    (8, "creationTimestamp", Time),
-    (11, "labels", TextMap),
-    (12, "annotations", TextMap),
-    (13, "ownerReferences", Messages(OWNER)),
-    (14, "finalizers", Texts),
-];
-const CONFIG_MAP: Fields = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "data", TextMap),
-    (3, "binaryData", BytesMap),
-    (4, "immutable", Flag),
-];
-const SECRET: Fields = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "data", BytesMap),
-    (3, "type", Text),
-    (4, "stringData", TextMap),
-    (5, "immutable", Flag),
-];
-const NAMESPACE: Fields =
-    &[(1, "metadata", Message(METADATA)), (2, "spec", Message(&[(1, "finalizers", Texts)]))];
-const DELETE_OPTIONS: Fields = &[
-    (1, "gracePeriodSeconds", Number),
-    (2, "preconditions", Message(&[(1, "uid", Text), (2, "resourceVersion", Text)])),
-    (3, "orphanDependents", Flag),
-    (4, "propagationPolicy", Text),
-    (5, "dryRun", Texts),
-];
-const EVICTION: Fields = &[(1, "metadata", Message(METADATA)), (2, "deleteOptions", Message(DELETE_OPTIONS))];
-
-const RESOURCE_ATTRIBUTES: Fields = &[
-    (1, "namespace", Text),
-    (2, "verb", Text),
-    (3, "group", Text),
-    (4, "version", Text),
-    (5, "resource", Text),
-    (6, "subresource", Text),
-    (7, "name", Text),
-];
-const ACCESS_REVIEW: Fields = &[(
-    2,
-    "spec",
-    Message(&[
-        (1, "resourceAttributes", Message(RESOURCE_ATTRIBUTES)),
-        (2, "nonResourceAttributes", Message(&[(1, "path", Text), (2, "verb", Text)])),
-    ]),
-)];
-const RULES_REVIEW: Fields = &[(2, "spec", Message(&[(1, "namespace", Text)]))];
+struct Types(BTreeMap<&'static str, Vec<Field>>);
 
 /// Whether a request may come in this form.
 pub(super) fn reads(wanted: &Wanted) -> bool {
-    let is_plain = matches!(wanted.resource.store, Store::ConfigMaps | Store::Secrets | Store::Namespaces);
+    let part = wanted.subresource.map_or("", |part| part.name);
+    let is_known = match wanted.resource.store {
+        Store::ConfigMaps | Store::Secrets | Store::Namespaces => part.is_empty(),
+        // The fields of its status are not read.
+        Store::Pods => part != "status",
+        _ => false,
+    };
     match wanted.verb {
         Verb::Delete | Verb::DeleteCollection => true,
-        Verb::Create => is_plain || wanted.subresource.is_some_and(|part| part.name == "eviction"),
-        Verb::Update => is_plain,
+        Verb::Create | Verb::Update => is_known,
         _ => false,
     }
 }
@@ -114,28 +52,19 @@ pub(super) fn reads(wanted: &Wanted) -> bool {
 /// Reads an object. `None` when it is none of these kinds.
 pub(super) fn read(bytes: &[u8]) -> Option<Value> {
     let (what, content) = unwrapped(bytes)?;
-    let mut object = message(what?, &[(1, "apiVersion", Text), (2, "kind", Text)])?;
-    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
-    let known = match kind {
-        "ConfigMap" => CONFIG_MAP,
-        "Secret" => SECRET,
-        "Namespace" => NAMESPACE,
-        "DeleteOptions" => DELETE_OPTIONS,
-        "Eviction" => EVICTION,
-        _ => return None,
-    };
-    object.extend(message(content, known)?);
+    let types = Types::load();
+    let mut object = types.message(what?, "TypeMeta")?;
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if !matches!(kind.as_str(), "ConfigMap" | "Secret" | "Namespace" | "Pod" | "DeleteOptions" | "Eviction") {
+        return None;
+    }
+    object.extend(types.message(content, &kind)?);
     Some(Value::Object(object))
 }
 
 /// Reads a review of this kind. `None` when it is none.
 pub(super) fn review(kind: &str, bytes: &[u8]) -> Option<Value> {
-    let known = match kind {
-        "SelfSubjectAccessReview" => ACCESS_REVIEW,
-        "SelfSubjectRulesReview" => RULES_REVIEW,
-        _ => &[],
-    };
-    message(unwrapped(bytes)?.1, known).map(Value::Object)
+    Types::load().message(unwrapped(bytes)?.1, kind).map(Value::Object)
 }
 
 /// `runtime.Unknown`: 1 says what it is, 2 is the object.
@@ -150,41 +79,83 @@ fn unwrapped(bytes: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     Some((part(1), part(2).unwrap_or_default()))
 }
 
-fn message(bytes: &[u8], known: Fields) -> Option<Map<String, Value>> {
-    let mut object = Map::new();
-    for (number, content) in fields(bytes)? {
-        let Some((_, name, kind)) = known.iter().find(|(field, ..)| *field == number) else { continue };
-        let name = (*name).to_owned();
-        match (kind, content) {
-            // An empty text is what is not there.
-            (Text, Content::Bytes([])) => {}
-            (Text, Content::Bytes(bytes)) => drop(object.insert(name, text(bytes)?)),
-            (Number, Content::Number(number)) => {
-                object.insert(name, json!(i64::from_le_bytes(number.to_le_bytes())));
-            }
-            (Flag, Content::Number(number)) => drop(object.insert(name, json!(number != 0))),
-            (Time, Content::Bytes(bytes)) => {
-                let seconds = message(bytes, &[(1, "seconds", Number)])?;
-                if let Some(seconds) = seconds.get("seconds").and_then(Value::as_i64) {
-                    object.insert(name, json!(Timestamp::from_secs(seconds).to_rfc3339()));
-                }
-            }
-            (Message(inner), Content::Bytes(bytes)) => {
-                object.insert(name, Value::Object(message(bytes, inner)?));
-            }
-            (Texts, Content::Bytes(bytes)) => push(&mut object, name, text(bytes)?)?,
-            (Messages(inner), Content::Bytes(bytes)) => {
-                push(&mut object, name, Value::Object(message(bytes, inner)?))?;
-            }
-            (TextMap | BytesMap, Content::Bytes(bytes)) => {
-                let (key, value) = entry(bytes, matches!(kind, BytesMap))?;
+impl Types {
+    fn load() -> Self {
+        let field = |line: &'static str| {
+            let mut words = line.trim().split(' ');
+            let number = words.next()?.parse().ok()?;
+            Some(Field { number, name: words.next()?, shape: words.next()? })
+        };
+        let line = |line: &'static str| {
+            let (name, fields) = line.split_once(':')?;
+            Some((name, fields.split(',').filter_map(field).collect()))
+        };
+        Self(TYPES.lines().filter_map(line).into_map())
+    }
+
+    fn message(&self, bytes: &[u8], of: &str) -> Option<Map<String, Value>> {
+        let known = self.0.get(of).map(Vec::as_slice).unwrap_or_default();
+        let mut object = Map::new();
+        for (number, content) in fields(bytes)? {
+            let Some(field) = known.iter().find(|field| field.number == number) else { continue };
+            let name = field.name.to_owned();
+            if let Some(item) = field.shape.strip_prefix("[]") {
+                push(&mut object, name, self.value(&content, item)?)?;
+            } else if let Some(shape) = field.shape.strip_prefix("{}") {
+                let Content::Bytes(bytes) = content else { return None };
+                let (key, value) = self.entry(bytes, shape)?;
                 let map = object.entry(name).or_insert_with(|| json!({}));
                 map.as_object_mut()?.insert(key, value);
+            } else {
+                match (self.value(&content, field.shape)?, field.name.starts_with('&')) {
+                    (Value::Object(inner), true) => object.extend(inner),
+                    // What says nothing is what is not there.
+                    (Value::Null, _) => {}
+                    (Value::String(text), _) if text.is_empty() => {}
+                    (value, _) => drop(object.insert(name, value)),
+                }
             }
-            _ => return None,
+        }
+        Some(object)
+    }
+
+    fn value(&self, content: &Content<'_>, shape: &str) -> Option<Value> {
+        let part = |bytes: &[u8], of: &str, name: &str| {
+            Some(self.message(bytes, of)?.remove(name).unwrap_or_default())
+        };
+        match (shape, content) {
+            ("text", Content::Bytes(bytes)) => text(bytes),
+            ("bytes", Content::Bytes(bytes)) => Some(json!(base64::encode(bytes))),
+            ("number", Content::Number(number)) => Some(json!(i64::from_le_bytes(number.to_le_bytes()))),
+            ("flag", Content::Number(number)) => Some(json!(*number != 0)),
+            ("time", Content::Bytes(bytes)) => {
+                let seconds = part(bytes, "Time", "seconds")?.as_i64();
+                Some(seconds.map_or(Value::Null, |seconds| json!(Timestamp::from_secs(seconds).to_rfc3339())))
+            }
+            ("quantity", Content::Bytes(bytes)) => part(bytes, "Quantity", "string"),
+            ("port", Content::Bytes(bytes)) => {
+                let mut port = self.message(bytes, "IntOrString")?;
+                let is_name = port.get("type") == Some(&json!(1));
+                Some(port.remove(if is_name { "strVal" } else { "intVal" }).unwrap_or_default())
+            }
+            ("text" | "bytes" | "number" | "flag" | "time" | "quantity" | "port", _) => None,
+            (of, Content::Bytes(bytes)) => self.message(bytes, of).map(Value::Object),
+            (_, Content::Number(_)) => None,
         }
     }
-    Some(object)
+
+    /// A map's entry: 1 is the key, 2 the value.
+    fn entry(&self, bytes: &[u8], shape: &str) -> Option<(String, Value)> {
+        let (mut key, mut value) = (String::new(), Content::Bytes(&[]));
+        for (number, content) in fields(bytes)? {
+            match (number, content) {
+                (1, Content::Bytes(bytes)) => std::str::from_utf8(bytes).ok()?.clone_into(&mut key),
+                (2, content) => value = content,
+                _ => {}
+            }
+        }
+        Some((key, self.value(&value, shape)?))
+    }
 }
 
 fn push(object: &mut Map<String, Value>, name: String, item: Value) -> Option<()> {
@@ -194,19 +165,6 @@ fn push(object: &mut Map<String, Value>, name: String, item: Value) -> Option<()
 
 fn text(bytes: &[u8]) -> Option<Value> {
     std::str::from_utf8(bytes).ok().map(Value::from)
-}
-
-/// A map's entry: 1 is the key, 2 the value.
-fn entry(bytes: &[u8], is_binary: bool) -> Option<(String, Value)> {
-    let (mut key, mut value) = (String::new(), &[][..]);
-    for (number, content) in fields(bytes)? {
-        match (number, content) {
-            (1, Content::Bytes(bytes)) => std::str::from_utf8(bytes).ok()?.clone_into(&mut key),
-            (2, Content::Bytes(bytes)) => value = bytes,
-            _ => {}
-        }
-    }
-    Some((key, if is_binary { json!(base64::encode(value)) } else { text(value)? }))
 }
 
 enum Content<'a> {
@@ -307,10 +265,64 @@ mod tests {
             let _ = read(&whole[..length]);
         }
         assert_eq!(read(b"{}"), None);
-        assert_eq!(read(&object("Pod", b"")), None);
+        assert_eq!(read(&object("Node", b"")), None);
         assert_eq!(read(&object("ConfigMap", &[2 << 3, 1])), None, "a number where an entry should be");
         assert_eq!(read(&object("ConfigMap", &field(2, &pair("k", &[0xff])))), None);
         assert_eq!(read(&[MAGIC, &[0xff; 12]].concat()), None);
+    }
+
+    #[test]
+    fn the_pod_of_a_debugger_is_read() {
+        let flag = |number: u8, value: u8| vec![number << 3, value];
+        let port = [vec![1 << 3, 1], field(3, b"web")].concat();
+        let probe = field(1, &field(2, &field(2, &port)));
+        let container = [
+            field(1, b"debugger"),
+            field(2, b"busybox"),
+            field(3, b"sh"),
+            field(3, b""),
+            field(8, &field(1, &pair("cpu", &field(1, b"100m")))),
+            field(9, &[field(1, b"host-root"), flag(2, 0), field(3, b"/host")].concat()),
+            field(10, &probe),
+        ];
+        let volume = [field(1, b"host-root"), field(2, &field(1, &field(1, b"/")))].concat();
+        let spec = [field(1, &volume), field(2, &container.concat()), flag(4, 0), flag(11, 1)];
+        let pod = [field(1, &field(1, b"p")), field(2, &spec.concat())].concat();
+        assert_eq!(
+            read(&object("Pod", &pod)),
+            Some(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+                "volumes": [{"name": "host-root", "hostPath": {"path": "/"}}],
+                "containers": [{
+                    "name": "debugger", "image": "busybox", "command": ["sh", ""],
+                    "resources": {"limits": {"cpu": "100m"}},
+                    "volumeMounts": [{"name": "host-root", "readOnly": false, "mountPath": "/host"}],
+                    "livenessProbe": {"httpGet": {"port": "web"}},
+                }],
+                "terminationGracePeriodSeconds": 0,
+                "hostNetwork": true,
+            }}))
+        );
+    }
+
+    #[test]
+    fn every_shape_is_known() {
+        let types = Types::load();
+        let plain = ["text", "bytes", "number", "flag", "time", "quantity", "port"];
+        // Refused whatever is in them, or of Windows alone.
+        let empty =
+            ["AzureFileVolumeSource", "CSIVolumeSource", "EphemeralVolumeSource", "GlusterfsVolumeSource"];
+        assert_eq!(TYPES.lines().count(), types.0.len());
+        for (name, fields) in &types.0 {
+            assert_eq!(
+                fields.len(),
+                TYPES.lines().find(|line| line.starts_with(&format!("{name}:"))).unwrap().split(',').count()
+            );
+            for field in fields {
+                let shape = field.shape.trim_start_matches("[]").trim_start_matches("{}");
+                let known = plain.contains(&shape) || empty.contains(&shape) || types.0.contains_key(shape);
+                assert!(known, "{name}.{}: {shape}", field.name);
+            }
+        }
     }
 
     fn wrapped(object: &[u8]) -> Vec<u8> {

@@ -65,6 +65,10 @@ pub enum Store {
     Namespaces,
     /// `Node`.
     Nodes,
+    /// `Lease`: the node's own.
+    Leases,
+    /// `CustomResourceDefinition`: there are none.
+    Definitions,
     /// Measured when asked for, without versions.
     PodMetrics,
     /// As [`Self::PodMetrics`].
@@ -217,7 +221,7 @@ pub const RESOURCES: &[Resource] = &[
         kind: "Node",
         short_names: &["no"],
         namespaced: false,
-        verbs: READ,
+        verbs: &[Verb::Get, Verb::List, Verb::Patch, Verb::Update, Verb::Watch],
         subresources: &[part("proxy", "NodeProxyOptions", CONNECT), part("status", "Node", &[Verb::Get])],
         store: Store::Nodes,
         ..NONE
@@ -262,6 +266,19 @@ pub const RESOURCES: &[Resource] = &[
         ..NONE
     },
     Resource { plural: "secrets", singular: "secret", kind: "Secret", store: Store::Secrets, ..NONE },
+    // kubectl looks here before it says that it does not know a kind.
+    Resource {
+        group: "apiextensions.k8s.io",
+        plural: "customresourcedefinitions",
+        singular: "customresourcedefinition",
+        kind: "CustomResourceDefinition",
+        short_names: &["crd", "crds"],
+        categories: &["api-extensions"],
+        namespaced: false,
+        verbs: READ,
+        store: Store::Definitions,
+        ..NONE
+    },
     Resource {
         group: "authentication.k8s.io",
         plural: "selfsubjectreviews",
@@ -287,6 +304,15 @@ pub const RESOURCES: &[Resource] = &[
         kind: "SelfSubjectRulesReview",
         namespaced: false,
         verbs: CREATE,
+        ..NONE
+    },
+    Resource {
+        group: "coordination.k8s.io",
+        plural: "leases",
+        singular: "lease",
+        kind: "Lease",
+        verbs: READ,
+        store: Store::Leases,
         ..NONE
     },
     Resource { group: "events.k8s.io", ..EVENTS },
@@ -350,7 +376,14 @@ mod tests {
         let groups: Vec<_> = groups().into_iter().map(|(group, _)| group).collect();
         assert_eq!(
             groups,
-            ["authentication.k8s.io", "authorization.k8s.io", "events.k8s.io", "metrics.k8s.io"]
+            [
+                "apiextensions.k8s.io",
+                "authentication.k8s.io",
+                "authorization.k8s.io",
+                "coordination.k8s.io",
+                "events.k8s.io",
+                "metrics.k8s.io"
+            ]
         );
     }
 }

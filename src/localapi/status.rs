@@ -106,13 +106,6 @@ pub fn method_not_allowed() -> Failure {
     Failure::new(405, "MethodNotAllowed", message)
 }
 
-/// `kubectl cordon`, `kubectl taint`.
-#[must_use]
-pub fn no_cordon() -> Failure {
-    let message = "this node cannot be cordoned or changed: nothing schedules pods to it, it runs those of its manifests and of this API";
-    Failure::new(405, "MethodNotAllowed", message)
-}
-
 /// A verb that this resource does not have.
 #[must_use]
 pub fn not_supported(resource: &Resource, action: &str) -> Failure {

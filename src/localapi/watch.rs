@@ -491,10 +491,12 @@ mod tests {
     use crate::localapi::cluster::Cluster;
     use crate::localapi::node::NodeState;
     use crate::localapi::objects;
+    use crate::pod_config::notes::Mirror;
+    use crate::reconcile::node_changes::NodeBase;
     use crate::server::AgentReport;
     use crate::server::node::testing::Shown;
     use crate::store::StoredEvent;
-    use crate::types::Timestamp;
+    use crate::types::{PodUid, Timestamp};
     use tokio::sync::watch as version;
 
     /// A node of which only the namespaces change.
@@ -522,6 +524,18 @@ mod tests {
 
         fn node(&self) -> NodeState {
             NodeState::default()
+        }
+
+        fn node_base(&self) -> NodeBase {
+            NodeBase::default()
+        }
+
+        fn mirror(&self, _: &PodUid) -> Option<Mirror> {
+            None
+        }
+
+        fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp> {
+            BTreeMap::new()
         }
 
         fn changes(&self, _: Store) -> Changes {

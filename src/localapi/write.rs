@@ -9,6 +9,7 @@ mod delete;
 mod finalize;
 mod kept;
 mod new;
+mod node;
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -31,7 +32,7 @@ use crate::reconcile::validation::{FieldError, FieldErrorKind};
 use crate::server::access::User;
 use crate::server::body::{Body, object};
 use crate::server::received::Received;
-use crate::sys::node;
+use crate::sys::node::random_uid;
 use crate::types::Timestamp;
 use body::Content;
 
@@ -85,7 +86,7 @@ pub async fn change(
     };
     check_options(wanted)?;
     let (content, duplicates) = body::read(wanted, request).await?;
-    let uid = node::random_uid().map_err(|error| status::internal(&error.to_string()))?;
+    let uid = random_uid().map_err(|error| status::internal(&error.to_string()))?;
     let (verb, resource) = (wanted.verb, wanted.resource);
     let part = wanted.subresource.map_or("", |part| part.name);
     let asked = Task {
@@ -100,7 +101,8 @@ pub async fn change(
         schema: OnceCell::new(),
     };
     let decide: fn(&Task, &PodConfig) -> Decision = match (verb, part) {
-        (_, "status") => return Err(asked.status_is_ours()),
+        (Verb::Update | Verb::Patch, "status") => change::change_status,
+        (Verb::Update | Verb::Patch, "") if resource.store == Store::Nodes => node::change,
         (Verb::Create, "eviction") | (Verb::Delete, "") => delete::one,
         (Verb::DeleteCollection, "") => delete::many,
         (Verb::Create, "") => new::create,
@@ -263,10 +265,6 @@ impl Task {
     fn read_only(&self, name: &str, origin: &str) -> Failure {
         let why = format!("it is defined by the manifest {origin} of this node; change it there");
         self.refused(name, &why)
-    }
-
-    fn status_is_ours(&self) -> Failure {
-        self.refused(self.name(), "its status is what this node observes, nobody else writes it")
     }
 
     fn invalid(&self, name: &str, errors: &[FieldError]) -> Failure {

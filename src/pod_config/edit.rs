@@ -7,12 +7,14 @@ use std::rc::Rc;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::notes::{NOTES_KEY, Notes};
 use super::{PodConfig, log_changes};
 use crate::api::pod::Pod;
 use crate::desired::{SourceObject, SourcePod};
 use crate::logging::chain;
 use crate::objects::{LocalObject, ObjectKey};
 use crate::reconcile::merge::{PodChange, merge};
+use crate::store::StoreError;
 use crate::types::{ContainerName, PodSource, PodUid};
 
 /// Edits that wait for the loop; whoever asks waits for his answer.
@@ -34,16 +36,25 @@ pub struct ApiChange {
     pub remove_objects: Vec<ObjectKey>,
     /// Containers to restart, of a pod of any source. Nothing is written down for it.
     pub restart: Option<(PodUid, Vec<ContainerName>)>,
+    /// New versions of pods that no source wants any more and that are still being taken down.
+    pub describe_going: Vec<Rc<Pod>>,
+    /// What the API remembers besides, when it changes.
+    pub notes: Option<Notes>,
 }
 
 impl ApiChange {
     /// True when nothing is to be written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.put_pods.is_empty()
+        !self.is_of_set() && self.describe_going.is_empty() && self.notes.is_none()
+    }
+
+    /// It changes what pods or objects are wanted.
+    fn is_of_set(&self) -> bool {
+        !(self.put_pods.is_empty()
             && self.remove_pods.is_empty()
             && self.put_objects.is_empty()
-            && self.remove_objects.is_empty()
+            && self.remove_objects.is_empty())
     }
 }
 
@@ -67,6 +78,10 @@ pub struct Edited {
     pub graces: Vec<(Rc<Pod>, Option<i64>)>,
     /// Containers to restart.
     pub restart: Option<(PodUid, Vec<ContainerName>)>,
+    /// New versions of pods that are being taken down.
+    pub going: Vec<Rc<Pod>>,
+    /// The notes have changed.
+    pub notes: bool,
 }
 
 impl Edited {
@@ -139,8 +154,20 @@ impl PodConfig {
     /// The disk refuses: nothing has changed.
     pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
         let change = decide(self);
-        if change.is_empty() {
-            return Ok(Edited { restart: change.restart, ..Edited::default() });
+        let mut edited = Edited { restart: change.restart, ..Edited::default() };
+        for pod in &change.describe_going {
+            self.store.put_terminating(pod).await.map_err(|error| refused_by_disk(&error))?;
+        }
+        edited.going.clone_from(&change.describe_going);
+        if let Some(notes) = &change.notes {
+            let text = notes.to_text();
+            let written = self.store.put_meta(NOTES_KEY, text.as_deref()).await;
+            written.map_err(|error| refused_by_disk(&error))?;
+            self.notes = notes.clone();
+            edited.notes = true;
+        }
+        if !change.is_of_set() {
+            return Ok(edited);
         }
         let now = self.clock.now();
         let source = PodSource::Api;
@@ -161,11 +188,7 @@ impl PodConfig {
             .flat_map(|objects| objects.values().cloned())
             .collect();
         let written = self.store.commit_source(source, &pods, &objects, None).await;
-        if let Err(error) = written {
-            let error = chain(&error);
-            log::warn!(source = source.as_str(), err = error; "Failed to write down a change, refusing it");
-            return Err(error);
-        }
+        written.map_err(|error| refused_by_disk(&error))?;
         self.desired = merged.desired;
         self.object_sets = object_sets;
         self.objects.replace(self.object_sets.effective());
@@ -175,7 +198,7 @@ impl PodConfig {
         self.publish_problems(source, problems).await;
         self.count(source);
         log_changes(source, &merged.changes);
-        Ok(Edited { changes: merged.changes, graces: change.remove_pods, restart: change.restart })
+        Ok(Edited { changes: merged.changes, graces: change.remove_pods, ..edited })
     }
 
     /// The whole set of the API after a change.
@@ -198,6 +221,12 @@ impl PodConfig {
         }
         (pods, objects.into_values().collect())
     }
+}
+
+fn refused_by_disk(error: &StoreError) -> String {
+    let error = chain(error);
+    log::warn!(source = PodSource::Api.as_str(), err = error; "Failed to write down a change, refusing it");
+    error
 }
 
 #[cfg(test)]

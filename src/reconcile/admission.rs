@@ -17,6 +17,7 @@ use crate::reconcile::containers::is_sidecar;
 use crate::reconcile::devices::{NOT_ALLOWED, check_allowed};
 use crate::reconcile::eviction::{EVICTED, Pressure};
 use crate::reconcile::merge::first_seen;
+use crate::reconcile::node_changes::{Taint, keeps_away};
 use crate::reconcile::resources::{QosClass, is_critical, is_static, priority, qos_class};
 use crate::types::{PodUid, Timestamp};
 
@@ -33,6 +34,12 @@ const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.i
 /// How the status of a rejected pod begins; run-once and people tell by it.
 pub const REJECTED_PREFIX: &str = "Pod was rejected: ";
 
+/// Reason of a pod that no node takes.
+const UNSCHEDULABLE: &str = "Unschedulable";
+const POD_SCHEDULED: &str = "PodScheduled";
+/// Reason of its event.
+const FAILED_SCHEDULING: &str = "FailedScheduling";
+
 /// Why a pod may not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
@@ -45,6 +52,12 @@ pub struct Rejection {
 impl Rejection {
     fn new(reason: &str, message: impl Into<String>) -> Self {
         Self { reason: reason.to_owned(), message: message.into() }
+    }
+
+    /// The reason of the event that tells of it.
+    #[must_use]
+    pub fn event_reason(&self) -> &str {
+        if self.reason == UNSCHEDULABLE { FAILED_SCHEDULING } else { &self.reason }
     }
 }
 
@@ -76,6 +89,10 @@ pub struct NodeFacts {
     pub is_shutting_down: bool,
     /// TCP ports that the agent itself serves.
     pub own_ports: Vec<OwnPort>,
+    /// It takes no more pods of the API (`kubectl cordon`).
+    pub unschedulable: bool,
+    /// Pods of the API that do not tolerate these get no place.
+    pub taints: Vec<Taint>,
 }
 
 /// A TCP port of the agent's.
@@ -115,6 +132,15 @@ pub fn go_arch(arch: &str) -> &str {
         "powerpc64" => "ppc64le",
         other => other,
     }
+}
+
+/// Whether a pod that has no place yet may get one: what a scheduler would look at.
+///
+/// # Errors
+/// What keeps it away.
+pub fn schedule(pod: &Pod, node: &NodeFacts) -> Result<(), Rejection> {
+    let away = keeps_away(pod, node.unschedulable, &node.taints);
+    away.map_or(Ok(()), |message| Err(Rejection::new(UNSCHEDULABLE, message)))
 }
 
 /// Whether `pod` may run beside `others`, the admitted pods without itself.
@@ -297,7 +323,7 @@ pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
 
 /// Reasons that pass when another pod goes or the node recovers, each as the beginning of one. On a cluster a scheduler keeps
 /// pods away meanwhile, so that no kubelet rejects them.
-const PASSING: [&str; 4] = ["OutOf", "NodePorts", EVICTED, NODE_SHUTDOWN];
+const PASSING: [&str; 5] = ["OutOf", "NodePorts", EVICTED, NODE_SHUTDOWN, UNSCHEDULABLE];
 /// Reasons that pass when the runtime tells of other abilities. No scheduler waits for that.
 const PASSING_WITH_RUNTIME: [&str; 2] = ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported"];
 
@@ -320,6 +346,13 @@ pub fn rejected_status(
     (if waits { "Pending" } else { "Failed" }).clone_into(&mut status.phase);
     status.reason.clone_from(&rejection.reason);
     status.message = format!("{REJECTED_PREFIX}{}", rejection.message);
+    if rejection.reason == UNSCHEDULABLE {
+        for condition in status.conditions.iter_mut().filter(|condition| condition.type_ == POD_SCHEDULED) {
+            "False".clone_into(&mut condition.status);
+            condition.reason.clone_from(&rejection.reason);
+            condition.message.clone_from(&rejection.message);
+        }
+    }
     if !holds_containers {
         status.container_statuses.clear();
         status.init_container_statuses.clear();
@@ -331,6 +364,16 @@ pub fn rejected_status(
         condition.message.clear();
     }
     status
+}
+
+/// A pod that goes on being kept away has been so since the status before.
+pub fn keep_transition(status: &mut PodStatus, last: Option<&PodStatus>) {
+    let away = |condition: &&PodCondition| condition.type_ == POD_SCHEDULED && condition.status == "False";
+    let since = last.and_then(|last| last.conditions.iter().find(away)?.last_transition_time);
+    let now = status.conditions.iter_mut().find(|condition| away(&&**condition));
+    if let (Some(now), Some(since)) = (now, since) {
+        now.last_transition_time = Some(since);
+    }
 }
 
 /// The pod was rejected, by its status: it waits, or has failed.

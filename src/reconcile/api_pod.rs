@@ -6,12 +6,16 @@
 
 use serde_json::{Map, Value};
 
-use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements, Toleration};
+use crate::api::pod::{
+    Container, ObjectMeta, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements, Toleration, Volume,
+};
 use crate::reconcile::defaults::default_pod;
 use crate::reconcile::merge::{LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::reconcile::plan::resize::infeasible;
 use crate::reconcile::scheduling::{gated_status, is_gated, place};
 use crate::reconcile::static_pod::{CONFIG_HASH_ANNOTATION, refused_reference};
+use crate::reconcile::status::{is_foreign, take_foreign_conditions};
+use crate::reconcile::validation::names::qualified_name;
 use crate::reconcile::validation::{
     FieldError, FieldErrorKind, validate_ephemeral, validate_placement, validate_pod,
 };
@@ -40,6 +44,43 @@ fn forbidden(path: &str, detail: impl Into<String>) -> FieldError {
 
 fn invalid(path: &str, value: impl std::fmt::Display, detail: &str) -> FieldError {
     error(FieldErrorKind::Invalid, path, value.to_string(), detail)
+}
+
+/// Why a pod is not admitted because of its service account (upstream: the admission plugin `ServiceAccount`). The account
+/// `default` is there in every namespace and may do nothing; no account has a token.
+#[must_use]
+pub fn refused_account(pod: &Pod) -> Option<String> {
+    let spec = &pod.spec;
+    let name = match spec.service_account_name.as_str() {
+        "" => &spec.deprecated_service_account,
+        name => name,
+    };
+    if !matches!(name, "" | "default") {
+        let namespace = &pod.metadata.namespace;
+        return Some(format!(
+            "error looking up service account {namespace}/{name}: serviceaccount {name:?} not found"
+        ));
+    }
+    let of_volume = |(index, volume): (usize, &Volume)| {
+        let sources =
+            volume.projected.as_ref().map(|projected| projected.sources.as_slice()).unwrap_or_default();
+        let source = sources.iter().position(|source| source.service_account_token.is_some())?;
+        Some(format!(
+            "spec.volumes[{index}].projected.sources[{source}].serviceAccountToken: this node issues no service account tokens; leave the source out"
+        ))
+    };
+    spec.volumes.iter().enumerate().find_map(of_volume)
+}
+
+/// Why a pod is not admitted because of its runtime class (upstream: the admission plugin `RuntimeClass`). A class is a handler of
+/// the runtime; a runtime that does not tell its handlers is asked when the pod starts.
+#[must_use]
+pub fn refused_class<'a>(pod: &Pod, handlers: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    let class = pod.spec.runtime_class_name.as_deref().filter(|class| !class.is_empty())?;
+    let mut handlers = handlers.into_iter().peekable();
+    handlers.peek()?;
+    (!handlers.any(|handler| handler == class))
+        .then(|| format!("pod rejected: RuntimeClass {class:?} not found"))
 }
 
 /// Makes a decoded pod, with name and namespace, ready to run on `node_name`.
@@ -130,6 +171,46 @@ pub fn update(old: &Pod, new: Pod, part: Part) -> Result<Pod, Vec<FieldError>> {
         new.metadata.generation = old.metadata.generation + 1;
     }
     Ok(new)
+}
+
+/// What is kept of a pod's status: what clients say of it. The rest is observed.
+#[must_use]
+pub fn kept_status(pod: &Pod) -> PodStatus {
+    let mut status = PodStatus::pending();
+    take_foreign_conditions(&mut status, pod);
+    status
+}
+
+/// The pod with the conditions of `said` that are its clients': those of readiness gates, say. What the node observes stays the
+/// node's, whatever is said of it.
+///
+/// # Errors
+/// Every broken rule.
+pub fn update_status(old: &Pod, said: &PodStatus) -> Result<Pod, Vec<FieldError>> {
+    let mut errors = Vec::new();
+    let mut conditions: Vec<PodCondition> = Vec::new();
+    for (index, condition) in said.conditions.iter().enumerate() {
+        let at = |field: &str| format!("status.conditions[{index}].{field}");
+        if !is_foreign(&condition.type_) {
+            continue;
+        }
+        for why in qualified_name(&condition.type_) {
+            errors.push(invalid(&at("type"), format!("{:?}", condition.type_), &why));
+        }
+        if !matches!(condition.status.as_str(), "True" | "False" | "Unknown") {
+            let supported = "supported values: \"False\", \"True\", \"Unknown\"";
+            let value = format!("{:?}", condition.status);
+            errors.push(error(FieldErrorKind::NotSupported, &at("status"), value, supported));
+        }
+        // Of two of a type the later counts, as in a list by type.
+        conditions.retain(|earlier| earlier.type_ != condition.type_);
+        conditions.push(condition.clone());
+    }
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let status = PodStatus { conditions, ..kept_status(&Pod::default()) };
+    Ok(Pod { status, ..old.clone() })
 }
 
 fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
@@ -319,17 +400,83 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_another_node_or_of_a_service_account_is_refused() {
+    fn a_status_keeps_what_clients_say_and_the_node_the_rest() {
+        let old = made(&plain());
+        let said = |conditions: Value| {
+            let said: PodStatus =
+                decode(json!({"phase": "Failed", "conditions": conditions})).unwrap().object;
+            update_status(&old, &said)
+        };
+        let gate = json!({"type": "example.com/gate", "status": "True", "reason": "Open"});
+        let new = said(json!([{"type": "Ready", "status": "True"}, gate])).unwrap();
+        let kept: Vec<&str> =
+            new.status.conditions.iter().map(|condition| condition.type_.as_str()).collect();
+        assert_eq!((new.status.phase.as_str(), kept), ("Pending", vec!["example.com/gate"]));
+        assert_eq!(kept_status(&new), new.status);
+        assert_eq!(update_status(&new, &PodStatus::default()).unwrap().status, old.status);
+        let labelled = update(&new, new.clone(), Part::Itself).unwrap();
+        assert_eq!(labelled.status, new.status, "other changes leave it");
+        let words: Vec<String> = said(json!([{"type": "a b", "status": "Yes"}]))
+            .unwrap_err()
+            .iter()
+            .map(|error| error.path.clone())
+            .collect();
+        assert_eq!(words, ["status.conditions[0].type", "status.conditions[0].status"]);
+    }
+
+    #[test]
+    fn a_service_account_is_refused_unless_it_is_the_default_without_token() {
+        let refused = |change: Value| {
+            let mut spec = plain();
+            spec.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            let pod = pod(&spec);
+            refused_account(&pod).or_else(|| {
+                let made = create(pod, "node", PodUid::from("u"), Timestamp::default());
+                made.err().map(|errors| errors[0].to_string())
+            })
+        };
+        let volume = |source: Value| json!({"volumes": [{"name": "v", "projected": {"sources": [source]}}]});
+        for harmless in [
+            json!({"serviceAccountName": "default", "automountServiceAccountToken": true}),
+            json!({"serviceAccount": "default"}),
+            volume(json!({"clusterTrustBundle": {"name": "b", "path": "p", "optional": true}})),
+        ] {
+            assert_eq!(refused(harmless.clone()), None, "{harmless}");
+        }
+        let said = |change: Value| refused(change).unwrap_or_default();
+        assert_eq!(
+            said(json!({"serviceAccountName": "robot"})),
+            "error looking up service account default/robot: serviceaccount \"robot\" not found"
+        );
+        let token = said(volume(json!({"serviceAccountToken": {"path": "token"}})));
+        assert!(token.starts_with("spec.volumes[0].projected.sources[0].serviceAccountToken: "), "{token}");
+        let bundle = said(volume(json!({"clusterTrustBundle": {"name": "b", "path": "p"}})));
+        assert_eq!(bundle, "spec: Forbidden: pods of this node may not reference clustertrustbundles");
+    }
+
+    #[test]
+    fn a_runtime_class_is_refused_when_the_runtime_has_no_such_handler() {
+        let mut spec = plain();
+        assert_eq!(refused_class(&pod(&spec), ["", "kata"]), None);
+        spec["runtimeClassName"] = json!("gvisor");
+        let said = refused_class(&pod(&spec), ["", "kata"]);
+        assert_eq!(said.as_deref(), Some("pod rejected: RuntimeClass \"gvisor\" not found"));
+        assert_eq!(refused_class(&pod(&spec), ["", "gvisor"]), None);
+        assert_eq!(refused_class(&pod(&spec), []), None, "it has not told");
+    }
+
+    #[test]
+    fn a_pod_of_another_node_is_refused() {
         let mut spec = plain();
         spec["nodeName"] = json!("other");
-        spec["serviceAccountName"] = json!("robot");
+        spec["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": "gpu"}]);
         let errors = create(pod(&spec), "node", PodUid::from("u"), Timestamp::default()).unwrap_err();
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
                 "spec.nodeName: Invalid value: \"other\": this API has one node, \"node\"; leave the field out",
-                "spec: Forbidden: pods of this node may not reference serviceaccounts",
+                "spec: Forbidden: pods of this node may not reference resourceclaims",
             ]
         );
     }

@@ -133,7 +133,7 @@ pub fn merge(
     for (uid, new) in wanted {
         let (op, pod) = match old.get(&uid) {
             None => (Some(PodOp::Add), mark(new, source, now)),
-            Some(known) => update(known, new),
+            Some(known) => update(known, new, source),
         };
         if let Some(op) = op {
             merged.changes.push(PodChange { op, pod: pod.clone() });
@@ -230,6 +230,7 @@ pub fn mark_first_seen(pod: &mut Pod, source: PodSource, now: Timestamp) {
     let annotations = &mut pod.metadata.annotations;
     annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), source.as_str().to_owned());
     annotations.insert(CONFIG_SEEN_ANNOTATION.to_owned(), now.to_rfc3339_nano());
+    pod.metadata.generation = pod.metadata.generation.max(1);
 }
 
 /// When a source wanted the pod for the first time.
@@ -238,8 +239,18 @@ pub fn first_seen(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.annotations.get(CONFIG_SEEN_ANNOTATION).and_then(|seen| Timestamp::parse_rfc3339(seen))
 }
 
-/// What becomes of a known pod, and what is remembered of it.
-fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
+/// The pod came through the node's own API.
+#[must_use]
+pub fn is_from_api(pod: &Pod) -> bool {
+    pod.metadata
+        .annotations
+        .get(CONFIG_SOURCE_ANNOTATION)
+        .is_some_and(|source| source == PodSource::Api.as_str())
+}
+
+/// What becomes of a known pod, and what is remembered of it. Generations of pods of the API are the API's; those of others are
+/// counted here.
+fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp>, SourcePod) {
     let SourcePod { pod: new, origin } = new;
     let op = if is_semantically_different(&known.pod, &new) {
         if new.metadata.deletion_timestamp.is_some() { Some(PodOp::Delete) } else { Some(PodOp::Update) }
@@ -256,7 +267,10 @@ fn update(known: &SourcePod, new: SourcePod) -> (Option<PodOp>, SourcePod) {
         pod.metadata.labels = new.metadata.labels;
         pod.metadata.deletion_timestamp = new.metadata.deletion_timestamp;
         pod.metadata.deletion_grace_period_seconds = new.metadata.deletion_grace_period_seconds;
-        pod.metadata.generation = new.metadata.generation;
+        pod.metadata.generation = match source {
+            PodSource::Api => new.metadata.generation,
+            _ => pod.metadata.generation.max(1) + i64::from(pod.spec != new.spec),
+        };
         pod.metadata.managed_fields = new.metadata.managed_fields;
         pod.metadata.owner_references = new.metadata.owner_references;
         pod.metadata.finalizers = new.metadata.finalizers;

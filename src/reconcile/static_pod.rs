@@ -96,6 +96,8 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
     }
     let misplaced = validate_placement(&pod);
     node_name.clone_into(&mut pod.spec.node_name);
+    // Counted by whoever takes the pod in, as an API server does.
+    pod.metadata.generation = 0;
     let hash = pod.metadata.uid.to_string();
     pod.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), hash);
     if matches!(origin, StaticOrigin::File { .. }) {
@@ -111,10 +113,10 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
     Ok(pod)
 }
 
-/// The kind of object that only an apiserver has and this pod refers to, in upstream's words.
+/// The kind of object that only a cluster's apiserver has and this pod of the node's own API refers to, in upstream's words.
 #[must_use]
 pub fn refused_reference(pod: &Pod) -> Option<&'static str> {
-    references::check(&pod.spec).err()
+    references::check_of_api(&pod.spec).err()
 }
 
 /// 128 bits over the defaulted pod, the node and the place it is written at, as 32 hex digits. The pod is hashed as

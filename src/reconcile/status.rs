@@ -19,6 +19,7 @@ use crate::reconcile::plan::Blocked;
 use crate::reconcile::probe::ProbeResults;
 use crate::reconcile::resources::qos_class;
 use crate::types::{ContainerName, Timestamp};
+pub use conditions::{is_foreign, take_foreign_conditions};
 
 /// Reason of a pod that was active for too long.
 pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";

@@ -21,7 +21,7 @@ use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::clock::Clock;
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::reconcile::lifecycle::show_end;
-use crate::streaming;
+use crate::streaming::{self, Action};
 use crate::types::{ContainerId, ContainerName};
 
 /// What is served beside the plain resources.
@@ -115,7 +115,20 @@ pub async fn outcome(
             system_logs::query(&query).await
         }
         Route::SystemLogs { path, .. } => Ok(system_logs::file(Path::new(system_logs::ROOT), &path).await),
-        Route::ContainerLogs(container, options) => container_log(node, clock, &container, &options).await,
+        Route::ContainerLogs(container, options) => {
+            let log = container_log(node, clock, &container, &options).await?;
+            if !streaming::wants_websocket(request.headers()) {
+                return Ok(log);
+            }
+            match log.into_body() {
+                Body::Pieces(pieces) => {
+                    let (action, idle_timeout) = (Action::Output(pieces), node.stream_idle_timeout());
+                    let answer = streaming::respond(request.map(drop), action, idle_timeout, held);
+                    Ok(answer.map(Body::Whole))
+                }
+                whole @ Body::Whole(_) => Ok(Response::new(whole)),
+            }
+        }
         Route::Exec(container, command, streams) => {
             let wanted = |id| Wanted::Exec(id, command, streams);
             stream(request, node, running(node, &container).await.map(wanted), held).await

@@ -200,6 +200,8 @@ pub enum Framing {
     },
     /// Messages of bytes: a tunnel.
     Raw,
+    /// Messages of text in base64.
+    Base64,
 }
 
 /// What a client is sent on a stream.
@@ -227,7 +229,7 @@ impl Outlet {
             match &self.framing {
                 Framing::Spdy { window, .. } if !window.cut.get() => window.was_cut.notified().await,
                 Framing::Spdy { .. } => {}
-                Framing::WebSocket { .. } | Framing::Raw => std::future::pending().await,
+                Framing::WebSocket { .. } | Framing::Raw | Framing::Base64 => std::future::pending().await,
             }
         };
         tokio::select! {
@@ -266,6 +268,7 @@ impl Outlet {
             Framing::Spdy { stream, .. } => frame::data(*stream, bytes, false),
             Framing::WebSocket { channel, base64 } => websocket::frame::message(*channel, *base64, bytes),
             Framing::Raw => websocket::frame::binary(&[], bytes),
+            Framing::Base64 => websocket::frame::base64_text(bytes),
         };
         self.frames.send(Outgoing::Frame(frame)).await.map_err(|_| Gone)
     }

@@ -206,6 +206,42 @@ async fn a_program_talks_in_base64_and_its_end_is_told() {
     .await;
 }
 
+fn announce_log(announcer: &Announcer, pieces: Vec<io::Result<Bytes>>) -> String {
+    let open = move || {
+        let (sender, receiver) = mpsc::channel(pieces.len().max(1));
+        for piece in pieces {
+            sender.try_send(piece).expect("there is room");
+        }
+        Action::Output(receiver)
+    };
+    announcer.announce(Kind::Attach, open).expect("there is room")
+}
+
+#[tokio::test]
+async fn a_log_goes_over_websocket_as_bytes_or_base64() {
+    with_server(|announcer| async move {
+        let lines = || vec![Ok(Bytes::from_static(b"one\n")), Ok(Bytes::from_static(b"two\n"))];
+        for (offered, expected) in [
+            ("binary.k8s.io", [&b""[..], b"one\n", b"two\n"]),
+            ("v4.channel.k8s.io, base64.binary.k8s.io", [&b""[..], b"b25lCg==", b"dHdvCg=="]),
+        ] {
+            let url = announce_log(&announcer, lines());
+            let mut client = WebSocket::connect(&url, offered).await.expect("accepted");
+            client.until(|client| client.closed).await;
+            assert_eq!(client.messages, expected, "{offered}");
+        }
+        let url = announce_log(&announcer, lines());
+        assert_eq!(
+            WebSocket::connect(&url, "v4.channel.k8s.io").await.err().map(|refusal| refusal.0),
+            Some(403)
+        );
+        let url = announce_log(&announcer, lines());
+        let spdy = Spdy::connect(&url, &["v4.channel.k8s.io"], &dictionary()).await;
+        assert_eq!(spdy.err().map(|refusal| refusal.0), Some(400));
+    })
+    .await;
+}
+
 /// Whether something of a client's is still there.
 struct Guard(Rc<Cell<bool>>);
 

@@ -74,8 +74,10 @@ fn logs_are_read_followed_and_cut() {
 fn programs_and_ports_are_reached_over_spdy_and_websocket() {
     let mut node = Node::new();
     let api = Api::of(&mut node.agent, node.runtime.scratch().path());
-    let mut pod =
-        node.pod("inside", "mkdir /www; echo welcome > /www/index.html; exec httpd -f -p 80 -h /www");
+    let mut pod = node.pod(
+        "inside",
+        "mkdir /www; echo welcome > /www/index.html; echo it serves; exec httpd -f -p 80 -h /www",
+    );
     pod["spec"]["hostNetwork"] = json!(false);
     node.apply(&pod);
     node.agent.start();
@@ -119,6 +121,11 @@ fn programs_and_ports_are_reached_over_spdy_and_websocket() {
         let url = format!("http://127.0.0.1:{plain}/exec/{path}?output=1&command=echo&command=hi");
         let mut client = WebSocket::connect(&url, "v4.channel.k8s.io").await.expect("it is accepted");
         client.until(|client| client.channel(1) == b"hi\n").await;
+
+        let log =
+            format!("http://127.0.0.1:{plain}/api/v1/namespaces/default/pods/inside-edge/log?follow=true");
+        let mut client = WebSocket::connect(&log, "binary.k8s.io").await.expect("it is accepted");
+        client.until(|client| client.messages.concat().ends_with(b"it serves\n")).await;
 
         let url = format!("http://127.0.0.1:{plain}/portForward/default/inside-edge");
         let mut client =

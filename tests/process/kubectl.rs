@@ -243,6 +243,134 @@ fn every_kubectl_explains_fields_and_finds_misspelled_ones() {
     node.agent.assert_alive();
 }
 
+const NEW: &str = "\
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, labels: {app: NAME}}
+spec: {containers: [{name: main, image: 'localhost/test:1'}]}
+";
+
+#[test]
+fn every_kubectl_cordons_labels_taints_and_drains_the_node() {
+    let (mut node, api) = served();
+    let write = |name: &str| {
+        let file = node.scratch.path().join(format!("{name}.yaml"));
+        fs::write(&file, NEW.replace("NAME", name)).expect("write");
+        file.display().to_string()
+    };
+    let (early, late) = (write("early"), write("late"));
+    for kubectl in kubectl(&node, &api, "admin", &[]).with_each() {
+        let column =
+            |kind: &str, path: &str| kubectl.out(&["get", kind, "-o", &format!("jsonpath={{{path}}}")]);
+        kubectl.out(&["create", "-f", &early]);
+        kubectl.out(&["wait", "--for=condition=Ready", "pod/early", "--timeout=60s"]);
+        assert_eq!(kubectl.out(&["cordon", "edge"]), "node/edge cordoned\n");
+        assert_eq!(row(&kubectl.out(&["get", "nodes"]), "edge")[1], "Ready,SchedulingDisabled");
+        kubectl.out(&["create", "-f", &late]);
+        let scheduled = "--for=condition=PodScheduled=False";
+        kubectl.out(&["wait", scheduled, "pod/late", "--timeout=60s"]);
+        let why = column("pod/late", ".status.conditions[?(@.type=='PodScheduled')].message");
+        assert_eq!(why, "0/1 nodes are available: 1 node(s) were unschedulable.");
+        assert_eq!(column("pod/early", ".status.phase"), "Running");
+
+        let refused = kubectl.run(&["drain", "edge"]);
+        assert!(!refused.ok && refused.err.contains("--force"), "{refused:?}");
+        kubectl.out(&["drain", "edge", "--force", "--timeout=60s"]);
+        assert_eq!(kubectl.run(&["get", "pod", "early"]).code, Some(1));
+        assert_eq!(column("pod/neighbour-edge", ".status.phase"), "Running", "mirrors stay");
+        kubectl.out(&["create", "-f", &late]);
+        kubectl.out(&["wait", scheduled, "pod/late", "--timeout=60s"]);
+        assert_eq!(kubectl.out(&["uncordon", "edge"]), "node/edge uncordoned\n");
+        kubectl.out(&["wait", "--for=condition=Ready", "pod/late", "--timeout=60s"]);
+        kubectl.out(&["delete", "pod", "late", "--grace-period=1"]);
+
+        kubectl.out(&["label", "node", "edge", "disk=ssd"]);
+        kubectl.out(&["annotate", "node", "edge", "who=me"]);
+        assert_eq!(column("node/edge", ".metadata.labels.disk"), "ssd");
+        assert_eq!(column("node/edge", ".metadata.annotations.who"), "me");
+        kubectl.out(&["label", "node", "edge", "disk-"]);
+        kubectl.out(&["annotate", "node", "edge", "who-"]);
+        assert_eq!(column("node/edge", ".metadata.labels.disk"), "");
+        let refused = kubectl.run(&["label", "node", "edge", "kubernetes.io/os-"]);
+        assert!(!refused.ok && refused.err.contains("--node-labels"), "{refused:?}");
+        kubectl.out(&["taint", "node", "edge", "only=gpu:NoSchedule"]);
+        assert_eq!(column("node/edge", ".spec.taints[0].key"), "only");
+        kubectl.out(&["create", "-f", &late]);
+        kubectl.out(&["wait", scheduled, "pod/late", "--timeout=60s"]);
+        kubectl.out(&["taint", "node", "edge", "only-"]);
+        kubectl.out(&["wait", "--for=condition=Ready", "pod/late", "--timeout=60s"]);
+        kubectl.out(&["delete", "pod", "late", "--grace-period=1"]);
+        let refused = kubectl.run(&["taint", "node", "edge", "only=gpu:NoExecute"]);
+        assert!(!refused.ok && refused.err.contains("kubectl drain"), "{refused:?}");
+        kubectl.out(&["annotate", "node", "edge", "kept=yes", "--overwrite"]);
+        kubectl.out(&["cordon", "edge"]);
+        node.agent.kill9();
+        node.agent.start();
+        api.wait(&mut node.agent);
+        assert_eq!(column("node/edge", ".metadata.annotations.kept"), "yes");
+        assert_eq!(column("node/edge", ".spec.unschedulable"), "true", "over a crash, too");
+        kubectl.out(&["uncordon", "edge"]);
+    }
+    node.agent.assert_alive();
+}
+
+/// Newer ones send these pods in Kubernetes' binary form.
+#[test]
+fn every_kubectl_debugs_nodes_and_copies_and_shows_small_differences() {
+    let (mut node, api) = served();
+    let file = node.scratch.path().join("web.yaml");
+    let text = NEW.replace("NAME", "web");
+    let path = file.display().to_string();
+    for kubectl in kubectl(&node, &api, "admin", &[]).with_each() {
+        fs::write(&file, &text).expect("write");
+        kubectl.out(&["apply", "-f", &path]);
+        kubectl.out(&["wait", "--for=condition=Ready", "pod/web", "--timeout=60s"]);
+        assert_eq!(kubectl.run(&["diff", "-f", &path]).code, Some(0));
+        fs::write(&file, text.replace("app: web", "app: web, tier: front")).expect("write");
+        let diff = kubectl.run(&["diff", "-f", &path]);
+        let is_change = |line: &&str| {
+            line.starts_with(['+', '-']) && !line.starts_with("+++") && !line.starts_with("---")
+        };
+        let changes: Vec<&str> = diff.out.lines().filter(is_change).collect();
+        assert!(diff.code == Some(1) && changes.contains(&"+    tier: front"), "{diff:?}");
+        // Debian's shows the owners of fields, too.
+        assert!(changes.len() < 10 && !changes.concat().contains("resourceVersion"), "{diff:?}");
+
+        let image = "--image=localhost/test:1";
+        kubectl.out(&["debug", "web", "--copy-to=copy", "--attach=false", image, "--container=extra"]);
+        let names = "jsonpath={.spec.containers[*].name}";
+        assert_eq!(kubectl.out(&["get", "pod", "copy", "-o", names]), "main extra");
+        kubectl.out(&["debug", "node/edge", "--attach=false", image]);
+        assert!(kubectl.out(&["get", "pods", "-o", "name"]).contains("pod/node-debugger-edge-"));
+        kubectl.out(&["delete", "pods", "--all", "--grace-period=1"]);
+    }
+    node.agent.assert_alive();
+}
+
+#[test]
+fn every_kubectl_says_what_is_not_served_and_goes_on() {
+    let (mut node, api) = served();
+    let file = node.scratch.path().join("mixed.yaml");
+    let unknown = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
+    fs::write(&file, format!("{unknown}---\n{MAP}")).expect("write");
+    let file = file.display().to_string();
+    for kubectl in kubectl(&node, &api, "admin", &[]).with_each() {
+        let applied = kubectl.run(&["apply", "-f", &file]);
+        assert!(!applied.ok && applied.err.contains("no matches for kind \"Deployment\""), "{applied:?}");
+        assert_eq!(applied.out, "configmap/checked created\n", "{applied:?}");
+        kubectl.out(&["delete", "cm", "checked"]);
+        assert_eq!(kubectl.out(&["get", "crd"]), "");
+        let lease = kubectl.out(&["get", "lease", "-n", "kube-node-lease"]);
+        assert_eq!(row(&lease, "edge")[1], "edge");
+        let port = api.port;
+        let health = format!("/api/v1/nodes/edge:{port}/proxy/healthz");
+        assert_eq!(kubectl.out(&["get", "--raw", &health]), "ok");
+        let elsewhere = kubectl.run(&["get", "--raw", "/api/v1/nodes/https:edge:1/proxy/healthz"]);
+        assert!(!elsewhere.ok && elsewhere.err.contains("where its kubelet listens"), "{elsewhere:?}");
+    }
+    node.agent.assert_alive();
+}
+
 /// A watch from a version, as lines, for a second.
 fn watch(api: &Api, who: &Person, query: &str) -> Vec<(String, Value)> {
     let path = format!("/api/v1/namespaces/default/pods?watch=1&timeoutSeconds=1&{query}");
@@ -343,7 +471,7 @@ fn lists_come_in_pages_and_in_the_forms_that_are_asked_for() {
             None => break,
         }
     }
-    assert_eq!(names, ["default", "kube-system", "vault"]);
+    assert_eq!(names, ["default", "kube-node-lease", "kube-system", "vault"]);
     let (_, table) = get("/api/v1/pods", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json");
     assert_eq!((&table["kind"], &table["columnDefinitions"][1]["name"]), (&json!("Table"), &json!("Ready")));
     assert_eq!(table["rows"][0]["cells"][0], "neighbour-edge");

@@ -10,6 +10,7 @@ use crate::api::pod::Pod;
 use crate::localapi::node::{Condition, Image, NodeState};
 use crate::localapi::objects;
 use crate::localapi::resource::{RESOURCES, group_version};
+use crate::reconcile::node_changes::Taint;
 use crate::store::{EventKey, StoredEvent};
 use crate::types::Timestamp;
 
@@ -195,7 +196,7 @@ fn what_is_decoded_has_no_field_that_the_table_has_not() {
 fn what_is_shown_has_no_field_that_the_table_has_not() {
     let state = NodeState {
         name: "box".into(),
-        taints: vec![json!({"key": "a", "effect": "NoSchedule"})],
+        taints: vec![Taint { key: "a".to_owned(), effect: "NoSchedule".to_owned(), ..Taint::default() }],
         pod_cidrs: vec!["10.0.0.0/24".into()],
         addresses: vec!["10.0.0.1".into()],
         conditions: vec![Condition { kind: "Ready", holds: true, ..Condition::default() }],

@@ -74,6 +74,22 @@ fn its_events() -> Value {
     ])
 }
 
+#[test]
+fn events_of_a_deleted_pod_of_the_api_are_not_its_successors() {
+    let event = |uid: &str| {
+        json!({"involvedObject": {"kind": "Pod", "namespace": "default", "name": "p", "uid": uid},
+            "type": "Normal", "reason": format!("Of{uid}"), "count": 1})
+    };
+    let events = || json!([event("Old"), event("New")]);
+    let pod = |source: &str| {
+        json!({"metadata": {"name": "p", "namespace": "default", "uid": "New",
+            "annotations": {"kubernetes.io/config.source": source}}})
+    };
+    let told = |page: &str| [page.contains("OfOld"), page.contains("OfNew")];
+    assert_eq!(told(&shown(pod("api"), events())), [false, true]);
+    assert_eq!(told(&shown(pod("file"), events())), [true, true], "an earlier version of its manifest");
+}
+
 const WEB_PAGE: &str = "\
 Name:                 web-n1
 Namespace:            default

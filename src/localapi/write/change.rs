@@ -2,36 +2,126 @@
 //!
 //! Owns preconditions and which kind of patch is carried out how. Must not know how an object is kept.
 
+use std::rc::Rc;
+
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
-use super::kept::{self, Kept, strip_notes};
+use super::kept::{self, Found, Kept, strip_notes};
 use super::{Decision, Task, finalize, new, options_failure};
+use crate::api::decode::decode;
+use crate::api::pod::{Pod, PodStatus};
 use crate::api::schema::check::Misfit;
 use crate::localapi::patch::managed::{self, Entry, after_update};
 use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
+use crate::localapi::resource::Store;
 use crate::localapi::status::{self, Cause, Failure, MODIFIED};
 use crate::localapi::text;
 use crate::pod_config::PodConfig;
+use crate::pod_config::edit::ApiChange;
+use crate::reconcile::api_pod;
+use crate::reconcile::merge::is_from_api;
+use crate::reconcile::status::take_foreign_conditions;
 
-/// Decides about a new version of an object, or about a patch.
-pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
-    check_patch_options(task)?;
+/// An object that may be changed, and as it is shown.
+struct Changeable {
+    kept: Kept,
+    version: String,
+    /// As a patch finds it.
+    base: Value,
+    /// Nothing wants it any more: it is a pod that is still being taken down.
+    goes: bool,
+}
+
+/// The object of this request; `None` when there is none.
+fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
     let found = kept::find(config, task.store(), task.namespace(), task.name());
-    let Some(found) = found else { return absent(task, config) };
-    if let Some(origin) = &found.manifest {
-        return Err(task.read_only(task.name(), origin));
-    }
-    let old = found.kept;
-    let shown = task.shown(&old);
+    let (kept, goes) = match found {
+        Some(Found { manifest: Some(origin), .. }) => return Err(task.read_only(task.name(), &origin)),
+        Some(found) => (found.kept, false),
+        None => match going(task)? {
+            Some(kept) => (kept, true),
+            None => return Ok(None),
+        },
+    };
+    let shown = task.shown(&kept);
     let version = shown.get("metadata").map(|metadata| text(metadata, "/resourceVersion").to_owned());
     let version = version.unwrap_or_default();
-    let mut base = old.to_value();
+    let mut base = kept.to_value();
     base["metadata"]["resourceVersion"] = json!(version);
     if let Some(status) = shown.get("status") {
         base["status"] = status.clone();
     }
+    Ok(Some(Changeable { kept, version, base, goes }))
+}
+
+/// A pod of the API that is being taken down and that nothing wants any more, as it was kept.
+fn going(task: &Task) -> Result<Option<Kept>, Failure> {
+    if task.store() != Store::Pods {
+        return Ok(None);
+    }
+    let Some(pod) = task.api.node.pod(task.namespace(), task.name(), None) else { return Ok(None) };
+    if !is_from_api(&pod) {
+        let why =
+            "it comes from a manifest of this node that is gone or has changed, and is being taken down";
+        return Err(task.refused(task.name(), why));
+    }
+    let status = api_pod::kept_status(&pod);
+    Ok(Some(Kept::Pod(Rc::new(Pod { status, ..pod }))))
+}
+
+/// The object as it is to be, by an update or a patch of `base`. Who owns which field is not asked.
+pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
+    check_patch_options(task)?;
+    match &task.content {
+        Content::Object(object) => Ok(object.clone()),
+        Content::Patch(PatchKind::Apply, wanted) => {
+            check_applied(task, wanted)?;
+            let applied = apply::apply(base, Vec::new(), wanted.clone(), task.shape(), &task.writer(), true);
+            let applied = applied.map_err(|conflicts| status::internal(&conflicts.message()))?;
+            bounded(applied.object).map_err(failure)
+        }
+        Content::Patch(kind, patch) => patched(task, *kind, base.clone(), patch.clone()),
+    }
+}
+
+/// Decides about the status of a pod: conditions that this node does not set are the client's, everything else is observed.
+pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
+    let Changeable { kept, version, base, goes } = changeable(task, config)?.ok_or_else(|| task.missing())?;
+    let Kept::Pod(old) = &kept else { return Err(task.missing()) };
+    let mut value = accept(task, &base)?;
+    check_identity(task, &value)?;
+    check_preconditions(task, &kept.uid(), &value, &version)?;
+    let said = value.get_mut("status").map(Value::take).unwrap_or_default();
+    let said = if said.is_null() { json!({}) } else { said };
+    let said: PodStatus = decode(said).map_err(|error| cannot_handle(&error.to_string()))?.object;
+    let new = api_pod::update_status(old, &said).map_err(|errors| task.invalid(task.name(), &errors))?;
+    let mut done = task.done(StatusCode::OK, &Kept::Pod(Rc::new(new.clone())), Vec::new());
+    if task.dry_run {
+        let mut status = task.api.node.pod(task.namespace(), task.name(), None).unwrap_or_default().status;
+        take_foreign_conditions(&mut status, &new);
+        done.object["status"] = json!(status);
+    }
+    let change = if new == **old {
+        ApiChange::default()
+    } else if goes {
+        ApiChange { describe_going: vec![Rc::new(new)], ..ApiChange::default() }
+    } else {
+        Kept::Pod(Rc::new(new)).put()
+    };
+    Ok((change, done))
+}
+
+fn cannot_handle(why: &str) -> Failure {
+    status::bad_request(format!("Pod in version \"v1\" cannot be handled as a Pod: status.{why}"))
+}
+
+/// Decides about a new version of an object, or about a patch.
+pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
+    check_patch_options(task)?;
+    let Some(found) = changeable(task, config)? else { return absent(task, config) };
+    let Changeable { kept: old, version, base, goes } = found;
     let (mut value, applied) = match &task.content {
         Content::Object(object) => (object.clone(), None),
         Content::Patch(PatchKind::Apply, config) => {
@@ -42,7 +132,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     };
     let lax = task.fit(&mut value)?;
     check_identity(task, &value)?;
-    check_preconditions(task, &old, &value, &version)?;
+    check_preconditions(task, &old.uid(), &value, &version)?;
     let entries_said = entries_said(&value);
     let draft = task.draft(value)?;
     let warnings = task.judge(lax)?;
@@ -59,7 +149,15 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     };
     let new = new.with_entries(entries);
     let done = task.done(StatusCode::OK, &new, warnings);
-    let change = finalize::change(task, config, &old, &new)?;
+    let change = match &new {
+        Kept::Pod(pod) if goes => {
+            finalize::check_no_more(task, &old, &new)?;
+            let is_new = new != old;
+            let describe_going = is_new.then(|| Rc::clone(pod)).into_iter().collect();
+            ApiChange { describe_going, ..ApiChange::default() }
+        }
+        _ => finalize::change(task, config, &old, &new)?,
+    };
     Ok((change, done))
 }
 
@@ -74,10 +172,10 @@ fn entries_said(value: &Value) -> Option<Vec<Entry>> {
 
 /// Nothing is there: what is applied is created.
 fn absent(task: &Task, config: &PodConfig) -> Decision {
-    // One that goes is not changed any more.
-    let goes = task.api.find(task.store(), task.namespace(), task.name()).is_some();
     let Content::Patch(PatchKind::Apply, wanted) = &task.content else {
-        return if goes { Err(going(task)) } else { Err(task.missing()) };
+        // A namespace that is there because something is in it has nothing that could change.
+        let is_there = task.api.find(task.store(), task.namespace(), task.name()).is_some();
+        return Err(if is_there { not_kept(task) } else { task.missing() });
     };
     if task.wanted.subresource.is_some() {
         return Err(task.missing());
@@ -92,11 +190,10 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
     new::put(task, config, &kept, warnings)
 }
 
-fn going(task: &Task) -> Failure {
-    status::conflict(
-        task.wanted.resource,
+fn not_kept(task: &Task) -> Failure {
+    task.refused(
         task.name(),
-        "the object is being deleted, or is not kept by this API",
+        "it is there because something is in it, and is not kept by this API; create it first",
     )
 }
 
@@ -207,7 +304,7 @@ fn applied(task: &Task, old: &Kept, wanted: &Value) -> Result<(Value, Vec<Entry>
 }
 
 /// The object is the one that the path names.
-fn check_identity(task: &Task, value: &Value) -> Result<(), Failure> {
+pub(super) fn check_identity(task: &Task, value: &Value) -> Result<(), Failure> {
     let name = text(value, "/metadata/name");
     if name != task.name() && !(name.is_empty() && task.wanted.subresource.is_some()) {
         return Err(status::bad_request(format!(
@@ -225,13 +322,18 @@ fn check_identity(task: &Task, value: &Value) -> Result<(), Failure> {
 }
 
 /// `resourceVersion` and `uid`, where they are given.
-fn check_preconditions(task: &Task, old: &Kept, value: &Value, version: &str) -> Result<(), Failure> {
+pub(super) fn check_preconditions(
+    task: &Task,
+    uid: &str,
+    value: &Value,
+    version: &str,
+) -> Result<(), Failure> {
     let resource = task.wanted.resource;
     let given = text(value, "/metadata/resourceVersion");
     if !given.is_empty() && given != version {
         return Err(status::conflict(resource, task.name(), MODIFIED));
     }
-    let (given, uid) = (text(value, "/metadata/uid"), old.uid());
+    let given = text(value, "/metadata/uid");
     if !given.is_empty() && given != uid {
         let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
         return Err(status::conflict(resource, task.name(), &why));

@@ -14,17 +14,16 @@ use super::new::success;
 use super::{Decision, Done, Task, is_of};
 use crate::api::decode::decode;
 use crate::api::pod::Pod;
+use crate::localapi::objects::ALWAYS;
 use crate::localapi::resource::Store;
 use crate::localapi::selector::Selector;
 use crate::localapi::status::{self, Failure};
 use crate::localapi::text;
 use crate::pod_config::PodConfig;
 use crate::pod_config::edit::ApiChange;
+use crate::pod_config::notes::Mirror;
 use crate::reconcile::lifecycle::{asked_to_go, keep_beginning, show_end};
-use crate::types::Timestamp;
-
-/// Namespaces that are always there.
-const ALWAYS: [&str; 2] = ["default", "kube-system"];
+use crate::types::{PodSource, PodUid, Timestamp};
 
 /// Options from the body, and from the query where the body says nothing.
 struct Options {
@@ -69,12 +68,18 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     let Some(found) = kept::find(config, store, task.namespace(), task.name()) else {
         return match shown {
             Some(shown) if store == Store::Pods => hurry(task, &options, shown),
-            Some(_) if store == Store::Namespaces => Err(namespace_in_use(task)),
+            Some(shown) if store == Store::Namespaces => {
+                check(task, &options, &shown)?;
+                namespace(task, config, &shown)
+            }
             _ => Err(task.missing()),
         };
     };
     if let Some(origin) = &found.manifest {
-        return Err(task.read_only(task.name(), origin));
+        return match (&found.kept, shown) {
+            (Kept::Pod(pod), Some(shown)) => mirror(task, config, &options, &pod.metadata.uid, shown),
+            _ => Err(task.read_only(task.name(), origin)),
+        };
     }
     let shown = shown.unwrap_or_else(|| found.kept.to_value());
     check(task, &options, &shown)?;
@@ -150,6 +155,22 @@ fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value 
     shown
 }
 
+/// The mirror of a pod from a manifest: another takes its place at once, as a kubelet makes one. The pod runs on.
+fn mirror(task: &Task, config: &PodConfig, options: &Options, uid: &PodUid, mut shown: Value) -> Decision {
+    check(task, options, &shown)?;
+    let mut notes = config.notes().clone();
+    notes.mirrors.insert(uid.clone(), Mirror { uid: task.uid.clone(), created: task.now });
+    shown["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());
+    shown["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    let (code, object) = if task.is_eviction() {
+        (StatusCode::CREATED, success(Value::Null, StatusCode::CREATED))
+    } else {
+        (StatusCode::OK, shown)
+    };
+    let change = ApiChange { notes: Some(notes), ..ApiChange::default() };
+    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+}
+
 /// A pod that goes already: it may have to go sooner.
 fn hurry(task: &Task, options: &Options, shown: Value) -> Decision {
     check(task, options, &shown)?;
@@ -174,29 +195,30 @@ fn deleted(task: &Task, shown: &Value) -> Value {
     success(details, StatusCode::OK)
 }
 
-fn namespace_in_use(task: &Task) -> Failure {
-    let why = if ALWAYS.contains(&task.name()) {
-        "this namespace may not be deleted"
-    } else {
-        "manifests of this node have objects in it; it goes with them"
-    };
-    task.refused(task.name(), why)
-}
-
-/// A namespace takes along what came through the API.
-fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
-    let name = task.name();
-    let in_manifests = config
+fn is_in_manifests(config: &PodConfig, name: &str) -> bool {
+    config
         .pods_by_source()
         .map(|(source, pod)| (source, pod.pod.metadata.namespace.as_str()))
         .chain(
             config.objects_by_source().map(|(source, object)| (source, object.object.key.namespace.as_str())),
         )
-        .any(|(source, namespace)| namespace == name && source != crate::types::PodSource::Api);
-    if in_manifests || ALWAYS.contains(&name) {
-        return Err(namespace_in_use(task));
+        .any(|(source, namespace)| namespace == name && source != PodSource::Api)
+}
+
+/// A namespace takes along what came through the API.
+fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
+    let name = task.name();
+    if ALWAYS.contains(&name) {
+        return Err(task.refused(name, "this namespace may not be deleted"));
     }
     let mut change = ApiChange::default();
+    if is_in_manifests(config, name) {
+        // As with mirrors: what manifests define stays, and what stands for it is another one.
+        let mut notes = config.notes().clone();
+        notes.namespaces.retain(|name, _| is_in_manifests(config, name));
+        notes.namespaces.insert(name.to_owned(), task.now);
+        change.notes = Some(notes);
+    }
     let mut waits = false;
     for store in NAMESPACED {
         for kept in kept::ours(config, store, Some(name)) {

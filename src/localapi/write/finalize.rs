@@ -60,20 +60,7 @@ pub(super) fn change(task: &Task, config: &PodConfig, old: &Kept, new: &Kept) ->
     if !old.is_going() {
         return Ok(if new == old { ApiChange::default() } else { new.put() });
     }
-    let added: Vec<&String> = new.finalizers().iter().filter(|one| !old.finalizers().contains(one)).collect();
-    if !added.is_empty() {
-        let words: Vec<String> = added.iter().map(|one| format!("{one:?}")).collect();
-        let error = FieldError {
-            path: "metadata.finalizers".to_owned(),
-            kind: FieldErrorKind::Forbidden,
-            value: String::new(),
-            detail: format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-                words.join(", ")
-            ),
-        };
-        return Err(task.invalid(task.name(), &[error]));
-    }
+    check_no_more(task, old, new)?;
     let is_namespace = task.store() == Store::Namespaces;
     if !new.finalizers().is_empty() || (is_namespace && has_more(config, task.name(), None)) {
         return Ok(if new == old { ApiChange::default() } else { new.put() });
@@ -89,6 +76,28 @@ pub(super) fn change(task: &Task, config: &PodConfig, old: &Kept, new: &Kept) ->
         change.remove_objects.push(namespace.key.clone());
     }
     Ok(change)
+}
+
+/// What is deleted gets no further finalizers.
+///
+/// # Errors
+/// It would.
+pub(super) fn check_no_more(task: &Task, old: &Kept, new: &Kept) -> Result<(), Failure> {
+    let added: Vec<&String> = new.finalizers().iter().filter(|one| !old.finalizers().contains(one)).collect();
+    if !added.is_empty() {
+        let words: Vec<String> = added.iter().map(|one| format!("{one:?}")).collect();
+        let error = FieldError {
+            path: "metadata.finalizers".to_owned(),
+            kind: FieldErrorKind::Forbidden,
+            value: String::new(),
+            detail: format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                words.join(", ")
+            ),
+        };
+        return Err(task.invalid(task.name(), &[error]));
+    }
+    Ok(())
 }
 
 /// Something that came through the API is in the namespace, beside this one.

@@ -15,6 +15,7 @@ use crate::api::pod::Pod;
 use crate::localapi::patch::managed::{self, Entry};
 use crate::localapi::resource::Store;
 use crate::localapi::status::{self, Cause, Failure};
+use crate::localapi::text;
 use crate::objects::wire::{self, Values};
 use crate::objects::{LocalObject, ObjectKey, ObjectKind};
 use crate::pod_config::PodConfig;
@@ -294,6 +295,13 @@ impl Task {
             Draft::Pod(mut pod) => {
                 name.clone_into(&mut pod.metadata.name);
                 self.namespace().clone_into(&mut pod.metadata.namespace);
+                let features = self.api.cluster.node().features;
+                let handlers = features.iter().flat_map(|features| &features.handlers);
+                let refused = api_pod::refused_account(&pod)
+                    .or_else(|| api_pod::refused_class(&pod, handlers.map(|handler| handler.name.as_str())));
+                if let Some(why) = refused {
+                    return Err(self.refused(name, &why));
+                }
                 let uid = PodUid::from(self.uid.as_str());
                 let pod = api_pod::create(*pod, self.api.node.name(), uid, self.now);
                 pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
@@ -364,6 +372,26 @@ impl Task {
     /// The answer with an object that is kept.
     pub(super) fn done(&self, code: hyper::StatusCode, kept: &Kept, mut warnings: Vec<String>) -> Done {
         warnings.extend(kept.doubts());
-        Done { code, object: kept.to_value(), is_kept: !self.dry_run, warnings }
+        let mut object = kept.to_value();
+        if self.dry_run {
+            self.complete(&mut object);
+        }
+        Done { code, object, is_kept: !self.dry_run, warnings }
+    }
+
+    /// What is only tried is answered with what the object has besides: clients compare it with what they read.
+    fn complete(&self, object: &mut Value) {
+        let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+        let found = self.api.find(self.store(), namespace, name);
+        let same = found.filter(|found| text(found, "/metadata/uid") == text(object, "/metadata/uid"));
+        let Some(mut shown) = same else { return };
+        for field in ["resourceVersion", "creationTimestamp", "deletionTimestamp"] {
+            if let Some(value) = shown["metadata"].get_mut(field) {
+                object["metadata"][field] = value.take();
+            }
+        }
+        if let Some(status) = shown.get_mut("status") {
+            object["status"] = status.take();
+        }
     }
 }

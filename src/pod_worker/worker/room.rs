@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::{Next, Worker};
 use crate::api::pod::{Pod, PodStatus};
 use crate::observed::ObservedPod;
-use crate::reconcile::admission::{may_wait, needs_runtime_features, rejected_status};
+use crate::reconcile::admission::{keep_transition, may_wait, needs_runtime_features, rejected_status};
 use crate::reconcile::lifecycle::PodWorkerEvent;
 use crate::reconcile::plan::PodPlan;
 use crate::reconcile::plan::resize;
@@ -45,7 +45,8 @@ impl<R: Runtime> Worker<R> {
         let waits = may_wait(&self.pod, &rejection);
         let mut status = rejected_status(status, !observed.containers.is_empty(), &rejection, waits);
         let last = shared.deps.statuses.last(&self.uid);
-        status.start_time = last.and_then(|last| last.start_time).or(status.start_time);
+        status.start_time = last.as_ref().and_then(|last| last.start_time).or(status.start_time);
+        keep_transition(&mut status, last.as_ref());
         shared.deps.statuses.set(&self.pod, status);
         if waits {
             return Some(Next::OnLetter);

@@ -24,6 +24,28 @@ fn file(desired: &DesiredSet, pods: Vec<SourcePod>) -> Merged {
 }
 
 #[test]
+fn the_generation_of_a_manifests_pod_counts_changes_of_its_spec() {
+    let generation = |merged: &Merged| merged.desired.pods().next().unwrap().1.pod.metadata.generation;
+    let first = file(&DesiredSet::default(), vec![pod("a", "1", "x", "o")]);
+    assert_eq!(generation(&first), 1);
+    let mut labelled = pod("a", "1", "x", "o");
+    Rc::make_mut(&mut labelled.pod).metadata.labels.insert("a".to_owned(), "b".to_owned());
+    let second = file(&first.desired, vec![labelled]);
+    assert_eq!((ops(&second), generation(&second)), (vec![(PodOp::Update, "a")], 1));
+    let third = file(&second.desired, vec![pod("a", "1", "y", "o")]);
+    assert_eq!(generation(&third), 2);
+    assert_eq!(generation(&file(&third.desired, vec![pod("a", "1", "y", "o")])), 2);
+    // The API counts for itself.
+    let api = |desired: &DesiredSet, counted: i64| {
+        let mut pod = pod("a", "1", "x", "o");
+        Rc::make_mut(&mut pod.pod).metadata.generation = counted;
+        Rc::make_mut(&mut pod.pod).metadata.labels.insert("n".to_owned(), counted.to_string());
+        merge(desired, PodSource::Api, Some(vec![pod]), at(100))
+    };
+    assert_eq!(generation(&api(&api(&DesiredSet::default(), 4).desired, 9)), 9);
+}
+
+#[test]
 fn changes_come_in_upstreams_order_and_are_classified_as_there() {
     let old = file(
         &DesiredSet::default(),

@@ -5,16 +5,36 @@
 
 use crate::api::pod::{PodSpec, Volume, VolumeProjection};
 
+/// Of a pod from a manifest.
+///
 /// # Errors
 /// The first refused kind of object, in upstream's order.
 pub(super) fn check(spec: &PodSpec) -> Result<(), &'static str> {
     if !spec.service_account_name.is_empty() || !spec.deprecated_service_account.is_empty() {
         return Err("serviceaccounts");
     }
+    check_all(spec, |_| false)
+}
+
+/// Of a pod of the API, whose service account is looked at elsewhere: what may be missing is, and does no harm.
+///
+/// # Errors
+/// As of [`check`].
+pub(super) fn check_of_api(spec: &PodSpec) -> Result<(), &'static str> {
+    check_all(spec, |projection| {
+        let bundle = projection.cluster_trust_bundle.as_ref();
+        bundle.is_some_and(|bundle| bundle["optional"] == true)
+    })
+}
+
+fn check_all(spec: &PodSpec, is_harmless: fn(&VolumeProjection) -> bool) -> Result<(), &'static str> {
     if !spec.resource_claims.is_empty() {
         return Err("resourceclaims");
     }
-    spec.volumes.iter().try_for_each(check_volume)
+    spec.volumes.iter().try_for_each(check_volume)?;
+    let projected = spec.volumes.iter().flat_map(|volume| &volume.projected);
+    let mut sources = projected.flat_map(|projected| &projected.sources);
+    sources.try_for_each(|source| if is_harmless(source) { Ok(()) } else { check_projection(source) })
 }
 
 fn check_volume(volume: &Volume) -> Result<(), &'static str> {
@@ -30,8 +50,7 @@ fn check_volume(volume: &Volume) -> Result<(), &'static str> {
     if volume.azure_file.is_some() {
         return Err("secrets (via azureFile volumes)");
     }
-    let mut projections = volume.projected.iter().flat_map(|projected| &projected.sources);
-    projections.try_for_each(check_projection)
+    Ok(())
 }
 
 fn check_projection(projection: &VolumeProjection) -> Result<(), &'static str> {

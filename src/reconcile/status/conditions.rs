@@ -12,6 +12,24 @@ const RESTARTING_ALL: &str = "AllContainersRestarting";
 const OWNED: [&str; 6] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled", RESTARTING_ALL];
 
+/// Set by the node elsewhere, and carried over from one status to the next.
+const CARRIED: [&str; 3] = ["DisruptionTarget", "PodResizePending", "PodResizeInProgress"];
+
+/// A condition that clients of the API own: this node neither sets nor changes it.
+#[must_use]
+pub fn is_foreign(type_: &str) -> bool {
+    !OWNED.contains(&type_) && !CARRIED.contains(&type_)
+}
+
+/// Has a status show the conditions that clients have set, which are those of the wanted pod.
+pub fn take_foreign_conditions(status: &mut PodStatus, pod: &Pod) {
+    let foreign = pod.status.conditions.iter().filter(|condition| is_foreign(&condition.type_));
+    let mut conditions: Vec<PodCondition> = foreign.cloned().collect();
+    conditions
+        .extend(std::mem::take(&mut status.conditions).into_iter().filter(|own| !is_foreign(&own.type_)));
+    status.conditions = conditions;
+}
+
 /// Status, reason, message.
 type Verdict = (bool, &'static str, String);
 
@@ -23,8 +41,10 @@ pub(super) fn set_conditions(
     now: Timestamp,
 ) {
     let before = context.previous.map(|previous| previous.conditions.as_slice()).unwrap_or_default();
-    let foreign: Vec<PodCondition> =
-        before.iter().filter(|condition| !OWNED.contains(&condition.type_.as_str())).cloned().collect();
+    let carried = before.iter().filter(|condition| CARRIED.contains(&condition.type_.as_str()));
+    status.conditions = carried.cloned().collect();
+    take_foreign_conditions(status, pod);
+    let foreign = std::mem::take(&mut status.conditions);
     let containers_ready = containers_ready(pod, status);
     let ready = ready(pod, &containers_ready, &foreign);
     let mut verdicts: Vec<Verdict> = vec![

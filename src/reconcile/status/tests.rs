@@ -121,6 +121,40 @@ fn conditions(status: &PodStatus) -> Vec<String> {
 }
 
 #[test]
+fn conditions_of_clients_are_those_of_the_wanted_pod_and_open_gates() {
+    let condition = |type_: &str, status: &str| json!({"type": type_, "status": status});
+    let status = |said: Value, previous: Value| {
+        let mut wanted = pod(json!({"readinessGates": [{"conditionType": "gate"}]}));
+        wanted.status.conditions = decode(said).unwrap().object;
+        let previous = PodStatus { conditions: decode(previous).unwrap().object, ..PodStatus::default() };
+        let context = StatusContext {
+            now: Timestamp::from_secs(NOW),
+            up: Duration::MAX,
+            previous: Some(&previous),
+            waiting: &BTreeMap::new(),
+            blocked: &[],
+            node_ips: &[],
+            terminal: false,
+            runtime_name: "containerd",
+            is_static: true,
+            probes: &ProbeResults::new(),
+        };
+        let status = compute_pod_status(&wanted, &seen("a:running b:running"), &context);
+        let of = |wanted: &str| {
+            let found = status.conditions.iter().find(|condition| condition.type_ == wanted);
+            found.map(|condition| condition.status.clone()).unwrap_or_default()
+        };
+        ["gate", "DisruptionTarget", "Ready"].map(of)
+    };
+    let carried = || json!([condition("gate", "True"), condition("DisruptionTarget", "True")]);
+    assert_eq!(status(json!([condition("gate", "True")]), json!([])), ["True", "", "True"]);
+    assert_eq!(status(json!([condition("gate", "False")]), carried()), ["False", "True", "False"]);
+    assert_eq!(status(json!([]), carried()), ["", "True", "False"], "taken away");
+    let lies = json!([condition("Ready", "True"), condition("DisruptionTarget", "True")]);
+    assert_eq!(status(lies, json!([])), ["", "", "False"]);
+}
+
+#[test]
 fn the_phase_follows_from_the_containers() {
     let case = Case::default();
     let phase = |policy: &str, words: &str| case.status(json!({"restartPolicy": policy}), words).phase;

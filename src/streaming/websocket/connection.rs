@@ -62,8 +62,11 @@ impl Connection {
     /// Where a channel's bytes go out.
     #[must_use]
     pub fn outlet(&self, channel: u8) -> Outlet {
-        let Messages { base64, raw, .. } = self.messages;
-        let framing = if raw { Framing::Raw } else { Framing::WebSocket { channel, base64 } };
+        let framing = match self.messages {
+            Messages { raw: true, base64: true, .. } => Framing::Base64,
+            Messages { raw: true, .. } => Framing::Raw,
+            Messages { base64, .. } => Framing::WebSocket { channel, base64 },
+        };
         Outlet::new(self.frames.clone(), framing)
     }
 

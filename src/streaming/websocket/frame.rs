@@ -160,6 +160,12 @@ pub fn binary(head: &[u8], bytes: &[u8]) -> Vec<u8> {
     encode(BINARY, head, bytes)
 }
 
+/// A text message of bytes in base64.
+#[must_use]
+pub fn base64_text(bytes: &[u8]) -> Vec<u8> {
+    encode(TEXT, &[], base64::encode(bytes).as_bytes())
+}
+
 /// A message for a channel: its number and the bytes, or, in base64, its digit and text.
 #[must_use]
 pub fn message(channel: u8, as_base64: bool, bytes: &[u8]) -> Vec<u8> {
