@@ -271,9 +271,9 @@ mod tests {
         let raw = json!({"status": {"phase": "Failed", "reason": "DeadlineExceeded",
             "containerStatuses": [{"name": "c", "state": {"running": {}}}]}});
         let mut one: Pod = crate::api::decode::decode(raw).unwrap().object;
-        assert_eq!(pod(one.clone(), "box")["status"]["phase"], "Running");
+        assert_eq!(pod(one.clone(), "box", None)["status"]["phase"], "Running");
         one.status.container_statuses[0].state.running = None;
-        assert_eq!(pod(one, "box")["status"]["phase"], "Failed");
+        assert_eq!(pod(one, "box", None)["status"]["phase"], "Failed");
     }
 
     #[test]

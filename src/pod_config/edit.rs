@@ -154,7 +154,7 @@ impl PodConfig {
     /// The disk refuses: nothing has changed.
     pub async fn edit(&mut self, decide: Decide) -> Result<Edited, String> {
         let change = decide(self);
-        let mut edited = Edited { restart: change.restart, ..Edited::default() };
+        let mut edited = Edited { restart: change.restart.clone(), ..Edited::default() };
         for pod in &change.describe_going {
             self.store.put_terminating(pod).await.map_err(|error| refused_by_disk(&error))?;
         }
