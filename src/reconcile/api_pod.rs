@@ -6,11 +6,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements, Toleration};
+use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, ResourceRequirements, Toleration};
 use crate::reconcile::defaults::default_pod;
 use crate::reconcile::merge::{LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::reconcile::plan::resize::infeasible;
-use crate::reconcile::scheduling::{gated_status, is_gated, place};
+use crate::reconcile::scheduling::{first_status, is_gated, place};
 use crate::reconcile::static_pod::{CONFIG_HASH_ANNOTATION, refused_reference};
 use crate::reconcile::validation::{
     FieldError, FieldErrorKind, validate_ephemeral, validate_placement, validate_pod,
@@ -78,8 +78,8 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
         return Err(errors);
     }
     place(&mut pod.spec, node_name);
-    pod.status = if is_gated(&pod.spec) { gated_status(&pod, None, now) } else { PodStatus::pending() };
     mark_first_seen(&mut pod, PodSource::Api, now);
+    pod.status = first_status(&pod);
     Ok(pod)
 }
 
