@@ -16,6 +16,7 @@ use crate::metrics::{self, Family};
 use crate::pod_start;
 use crate::reconcile::admission::is_judged_again;
 use crate::reconcile::node_shutdown::is_of_shutdown;
+use crate::reconcile::scheduling::first_status;
 use crate::reconcile::status::{same_meaning, take_foreign_conditions};
 use crate::store::StoreHandle;
 use crate::types::PodUid;
@@ -157,7 +158,7 @@ impl StatusManager {
     pub fn everybody(&self) -> Vec<Pod> {
         let mut pods = self.published();
         for (uid, (pod, _)) in &*self.expected.borrow() {
-            let status = self.last(uid).unwrap_or_else(PodStatus::pending);
+            let status = self.last(uid).unwrap_or_else(|| first_status(pod));
             pods.push(Pod { status, ..Pod::clone(pod) });
         }
         pods.sort_by(by_name);
@@ -175,7 +176,7 @@ impl StatusManager {
         }
         let expected = self.expected.borrow();
         let (uid, (pod, _)) = expected.iter().find(|(_, (pod, _))| is_named(pod, namespace, name, uid))?;
-        let status = self.remembered.borrow().get(uid).cloned().unwrap_or_else(PodStatus::pending);
+        let status = self.remembered.borrow().get(uid).cloned().unwrap_or_else(|| first_status(pod));
         Some(Pod { status, ..Pod::clone(pod) })
     }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 use edge_agent::api::decode::decode;
 use edge_agent::api::pod::Pod;
 use edge_agent::api::quantity::Quantity;
+use edge_agent::api::schema::Schema;
+use edge_agent::api::schema::check::{Findings, check};
 use edge_agent::config::{self, Environment, GoDuration, Invocation};
 use edge_agent::reconcile::images::apply_default_tag;
 use edge_agent::reconcile::network::dns::parse_resolv_conf;
@@ -79,6 +81,8 @@ fn manifests_never_panic_stay_bounded_and_accepted_pods_survive_the_store() {
         "500m",
     ];
     let origin = StaticOrigin::File { path: "/etc/pods/x.yaml".to_owned() };
+    let schema = Schema::load();
+    let of_pod = schema.of_kind("v1", "Pod").expect("the type of pods");
     Target { name: "manifest", seeds, words: &words, longest: 32 << 10, too_long: TOO_LONG }.run(|bytes| {
         let read = read_static_pods(bytes, &origin, "node");
         let told: usize = read.problems.iter().chain(&read.warnings).map(String::len).sum();
@@ -89,7 +93,8 @@ fn manifests_never_panic_stay_bounded_and_accepted_pods_survive_the_store() {
             "no word about it"
         );
         for pod in &read.pods {
-            let stored = serde_json::to_value(pod).expect("a pod can be written down");
+            let mut stored = serde_json::to_value(pod).expect("a pod can be written down");
+            assert_eq!(check(&schema, of_pod, &mut stored), Findings::default(), "clients can decode it");
             let loaded = decode::<Pod>(stored).expect("what was written down is read again");
             assert_eq!(loaded.unknown_fields, Vec::<String>::new());
             assert_eq!(&loaded.object, pod);

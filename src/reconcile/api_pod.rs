@@ -12,7 +12,7 @@ use crate::api::pod::{
 use crate::reconcile::defaults::default_pod;
 use crate::reconcile::merge::{LOCAL_ANNOTATIONS, mark_first_seen};
 use crate::reconcile::plan::resize::infeasible;
-use crate::reconcile::scheduling::{gated_status, is_gated, place};
+use crate::reconcile::scheduling::{first_status, is_gated, place};
 use crate::reconcile::static_pod::{CONFIG_HASH_ANNOTATION, refused_reference};
 use crate::reconcile::status::{is_foreign, take_foreign_conditions};
 use crate::reconcile::validation::names::qualified_name;
@@ -119,8 +119,8 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
         return Err(errors);
     }
     place(&mut pod.spec, node_name);
-    pod.status = if is_gated(&pod.spec) { gated_status(&pod, None, now) } else { PodStatus::pending() };
     mark_first_seen(&mut pod, PodSource::Api, now);
+    pod.status = first_status(&pod);
     Ok(pod)
 }
 

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use crate::api::pod::{Pod, PodCondition, PodSpec, PodStatus};
+use crate::reconcile::merge::first_seen;
 use crate::reconcile::resources::qos_class;
 use crate::types::Timestamp;
 
@@ -49,11 +50,21 @@ pub fn gated_status(pod: &Pod, previous: Option<&PodStatus>, now: Timestamp) -> 
     }
 }
 
+/// The status of a pod before its worker has had a turn.
+#[must_use]
+pub fn first_status(pod: &Pod) -> PodStatus {
+    if is_gated(&pod.spec) {
+        gated_status(pod, None, first_seen(pod).unwrap_or_default())
+    } else {
+        PodStatus::pending()
+    }
+}
+
 /// The reason in the status of a pod that waits for its gates.
 #[must_use]
 pub fn gated_reason(status: &PodStatus) -> Option<&str> {
-    let is_gated = |condition: &&PodCondition| condition.type_ == SCHEDULED && condition.reason == REASON;
-    status.conditions.iter().find(is_gated).map(|condition| condition.reason.as_str())
+    let is_this = |condition: &&PodCondition| condition.type_ == SCHEDULED && condition.reason == REASON;
+    status.conditions.iter().find(is_this).map(|condition| condition.reason.as_str())
 }
 
 /// What a pod asks of a scheduler and does not get here.
@@ -112,6 +123,7 @@ mod tests {
         assert_eq!(json!(first), expected);
         assert_eq!(gated_reason(&first), Some("SchedulingGated"));
         assert_eq!(gated_reason(&PodStatus::pending()), None);
+        assert_eq!(gated_reason(&first_status(&gated)), Some("SchedulingGated"));
         assert_eq!(
             gated_status(&gated, Some(&first), Timestamp::from_secs(9)),
             first,

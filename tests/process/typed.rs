@@ -170,7 +170,8 @@ fn kubectl_explains_every_field_with_words() {
     let served = Served::new();
     let kubectl = kubectl(&served);
     for (path, words) in [
-        ("pod.spec.affinity.podAntiAffinity", "Rules to place a pod away from other pods"),
+        ("pod.spec.affinity.podAntiAffinity", "Away from pods that match"),
+        ("pod.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution", "no effect"),
         ("pod.spec.topologySpreadConstraints.maxSkew", "By how many pods places may differ"),
         ("pod.spec.ephemeralContainers.image", "Name of the image"),
     ] {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::*;
-use crate::api::decode::{DecodeError, decode};
+use crate::api::decode::decode;
 use crate::store::open::with_suffix;
 use crate::store::{FILE_NAME, Loaded, Mode, OpenOptions, ReadOnlyStore, SealingKey, StoreHandle};
 
@@ -56,6 +56,10 @@ fn key(byte: u8) -> StoreKey {
     StoreKey::Sealed(Box::new(SealingKey::parse(&[byte; 32]).unwrap()))
 }
 
+fn read(pod: Value) -> Result<Pod, String> {
+    decode(pod).map(|decoded| decoded.object).map_err(|error| error.to_string())
+}
+
 fn trial(parts_left: u8) -> Stage {
     let pod = json!({
         "metadata": {"name": "web", "namespace": "default", "uid": "u1"},
@@ -64,7 +68,7 @@ fn trial(parts_left: u8) -> Stage {
     let secret = json!({"metadata": {"name": "db"}, "stringData": {"password": VALUE}});
     let secret = wire::from_value(ObjectKind::Secret, secret).unwrap();
     let fallback = Fallback {
-        pods: vec![super::pod(Item { origin: "http://a".to_owned(), pod }).unwrap()],
+        pods: vec![super::pod(Item { origin: "http://a".to_owned(), pod }, &mut read).unwrap()],
         objects: vec![SourceObject { object: Rc::new(secret), origin: "http://a".to_owned() }],
     };
     Stage::Trial { fallback, digest: "d".to_owned(), parts_left }
@@ -138,8 +142,6 @@ fn a_good_set_is_sealed_like_the_one_that_runs() {
 fn a_row_that_makes_no_sense_is_told_and_skipped() {
     let row =
         |record: &[u8]| RawTrial { source: "http".to_owned(), parts_left: 1, record: Ok(record.to_vec()) };
-    let read =
-        |pod| decode(pod).map(|decoded| decoded.object).map_err(|error: DecodeError| error.to_string());
     for record in [
         &b"{}"[..],
         b"x",
