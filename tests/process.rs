@@ -4,6 +4,7 @@ mod api_states;
 mod api_writes;
 mod bad_files;
 mod bad_urls;
+mod by_hand;
 mod command_line;
 mod configuration;
 mod following;

@@ -181,7 +181,7 @@ impl Inside<'_> {
         match ended {
             Ended::Code(0) => Ok(()),
             Ended::Code(code) => {
-                let said = printable(said.trim());
+                let said = printable(&said.trim().replace('\n', "; "));
                 Err(CliError::Answer(format!("{} in the container ended with {code}: {said}", command[0])))
             }
             Ended::Failed(words) if words.contains("tar") => {

@@ -289,7 +289,13 @@ fn remove_after(wanted: &Wanted, name: &str, environment: &mut Environment<'_>) 
         if reply.code == 404 {
             return Ok(());
         }
-        reply.accepted()?;
+        let uid = reply.accepted()?.object["metadata"]["uid"].clone();
+        let is_gone = |object: Option<&Value>| object.is_none_or(|object| object["metadata"]["uid"] != uid);
+        let resource = api::resource("pods").map_err(CliError::Usage)?;
+        let (place, deadline) = ((wanted.common.one_namespace(), name), Instant::now() + wanted.timeout);
+        if !wait::until(&wanted.common.socket, resource, place, true, deadline, &is_gone).await? {
+            return Err(CliError::Answer(format!("pod {name:?} has not ended yet; it is Terminating")));
+        }
         let _ = writeln!(environment.err, "pod \"{}\" deleted", printable(name));
         Ok(())
     })

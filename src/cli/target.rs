@@ -94,8 +94,10 @@ impl Found {
     pub(super) fn how_to_end(&self) -> String {
         match &self.manifest {
             Some(Manifest::File(file)) => {
-                let file = file.display();
-                format!("  mv {file} /root/        ends it; moved back, it starts again")
+                // Out of the directory that the agent reads.
+                let elsewhere = file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+                let (file, elsewhere) = (file.display(), elsewhere.display());
+                format!("  mv {file} {elsewhere}        ends it; moved back, it starts again")
             }
             Some(Manifest::Directory(origin)) => format!("Move its file out of {origin}"),
             Some(Manifest::Url(url)) => format!("Take it out of what {url} serves"),

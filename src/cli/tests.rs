@@ -399,7 +399,10 @@ fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are(
     let (code, _, err) = directory.run("describe");
     assert_eq!(
         (code, err.lines().next()),
-        (EXIT_USAGE, Some("error: say what to describe: agent describe pod|configmap|secret|pvc NAME"))
+        (
+            EXIT_USAGE,
+            Some("error: say what to describe: agent describe pod|node|configmap|secret|pvc|namespace NAME")
+        )
     );
     assert!(directory.run("describe --help").1.contains("Usage: agent describe pod|node|configmap"));
     assert!(directory.run("describe pod -o json").2.contains("'-o'"));

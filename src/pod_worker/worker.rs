@@ -3,6 +3,7 @@
 
 mod eviction;
 mod execution;
+mod looks;
 mod room;
 
 use std::collections::BTreeMap;
@@ -28,8 +29,8 @@ use crate::reconcile::containers::all_with_ephemeral;
 use crate::reconcile::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::reconcile::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
 use crate::reconcile::status::{
-    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deadline_left, deleted_status, final_status,
-    is_terminal, newly_backing_off,
+    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deleted_status, final_status, is_terminal,
+    newly_backing_off,
 };
 use crate::reconcile::termination::compute_teardown;
 use crate::runtime::{Runtime, RuntimeError};
@@ -284,19 +285,6 @@ impl<R: Runtime> Worker<R> {
         let deps = &self.shared.deps;
         let remembered = deps.statuses.last(&self.uid);
         deps.prober.observe(&self.pod, observed, remembered.as_ref(), &self.mailbox);
-    }
-
-    /// Nothing to do now: by the plan's clock or the pod's own deadline, whichever is first.
-    fn next_look(&self, requeue_after: Option<Duration>) -> Next {
-        let deps = &self.shared.deps;
-        let started = deps.statuses.last(&self.uid).and_then(|status| status.start_time);
-        let deadline = started
-            .and_then(|started| deadline_left(&self.pod, started, deps.clock.now(), deps.clock.since_boot()));
-        match (requeue_after, deadline) {
-            (Some(after), Some(deadline)) => Next::After(after.min(deadline)),
-            (Some(after), None) | (None, Some(after)) => Next::After(after),
-            (None, None) => Next::OnLetter,
-        }
     }
 
     /// A fresh look, or when to try again. Without the runtime's name no status can be told, and a pod that has ended is

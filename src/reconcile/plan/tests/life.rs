@@ -42,6 +42,30 @@ fn a_failed_probe_kills_and_the_policy_decides_about_the_rest() {
 }
 
 #[test]
+fn requested_restart_ignores_policy_and_back_off() {
+    let asked =
+        |ids: &[&str]| PlanContext { restart: ids.iter().map(|id| (*id).into()).collect(), ..context() };
+    let stop = "stop within 30s: a (a-0: Container a will be restarted, as requested)";
+    let start = "start Regular container a, attempt 1";
+    for policy in ["Always", "OnFailure", "Never"] {
+        check_in(
+            &asked(&["a-0"]),
+            json!({"restartPolicy": policy}),
+            "s0 a:running b:running",
+            &[stop, start],
+        );
+        check_in(&asked(&["a-0"]), json!({"restartPolicy": policy}), "s0 a:exited b:running", &[start]);
+    }
+    // An earlier instance is none of its business.
+    check_in(&asked(&["a-0"]), json!({}), "s0 a#1:running b:running", &[]);
+    let mut waits = asked(&["a-4"]);
+    let entry = BackOff { delay: Duration::from_secs(80), updated: Timestamp::from_secs(NOW - 20) };
+    waits.back_off.insert("a".into(), entry);
+    let start = "start Regular container a, attempt 5, next back-off 80s";
+    check_in(&waits, json!({}), "s0 a#4:exited:1 b:running", &[start]);
+}
+
+#[test]
 fn the_grace_of_a_failed_probe_is_its_own() {
     let pod = pod(probed("Always", &["livenessProbe"]));
     let observed = seen(&pod, "s0 a:running b:running");
