@@ -163,18 +163,24 @@ pub fn become_supervisor() -> io::Result<OwnedFd> {
     }
 }
 
-/// Closes all descriptors above standard error. Only for a process that owns none of them through a value.
-pub fn close_all_above_stderr() {
-    let (first, last): (libc::c_long, libc::c_long) = (3, libc::c_long::from(i32::MAX));
-    // SAFETY: closing descriptors that no value of this process owns, by the contract above.
-    unsafe {
-        if libc::syscall(libc::SYS_close_range, first, last, 0 as libc::c_long) != 0 {
-            // Linux before 5.9.
-            for fd in 3..1024 {
+/// Closes the descriptors that a careless parent left open, those above standard error that an executed program would inherit.
+///
+/// # Errors
+/// When procfs does not say which there are.
+pub fn close_inherited() -> io::Result<()> {
+    let entries = std::fs::read_dir("/proc/self/fd")?;
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    for fd in numbers.filter(|fd| *fd > 2).collect::<Vec<_>>() {
+        // SAFETY: asks for a flag of a number. What this program opens is closed on exec, so that one without the flag came with
+        // the program, and no value owns it.
+        unsafe {
+            let flags = libc::fcntl(fd, libc::F_GETFD);
+            if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
                 libc::close(fd);
             }
         }
     }
+    Ok(())
 }
 
 /// Puts these descriptors in the place of standard input, output and error, for the program that is to come.

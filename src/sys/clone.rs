@@ -304,3 +304,36 @@ pub fn leak(fd: BorrowedFd<'_>) -> i32 {
     // SAFETY: makes a new descriptor of one that is open; the test's process ends with it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, 50) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn count_open(_kept: [Option<OwnedFd>; 2], expected: i32) -> i32 {
+        let open = std::fs::read_dir("/proc/self/fd")
+            .map_or(-1, |entries| i32::try_from(entries.count()).unwrap_or(-1));
+        // The directory itself is among them.
+        i32::from(open != expected + 1)
+    }
+
+    #[test]
+    fn only_the_streams_and_what_is_kept_stay_open() {
+        let files: Vec<File> = (0..5).map(|_| File::open("/dev/null").unwrap()).collect();
+        let code = match fork(Kind::default()).unwrap() {
+            Side::Parent(pid) => wait(pid).unwrap(),
+            Side::Child => go_on_with([files[2].try_clone().ok().map(Into::into), None], 4, count_open),
+        };
+        assert_eq!((code, files.len()), (0, 5));
+    }
+
+    #[test]
+    fn what_panics_after_descriptors_were_closed_does_not_come_back() {
+        let code = match fork(Kind::default()).unwrap() {
+            Side::Parent(pid) => wait(pid).unwrap(),
+            Side::Child => go_on_with([None], 0, |[_], number| 1 / number),
+        };
+        assert_eq!(code, 127);
+    }
+}

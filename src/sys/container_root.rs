@@ -464,3 +464,30 @@ pub fn is_refused(error: &io::Error) -> bool {
 pub fn is_missing_call(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOSYS)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_node_has_its_mode_and_a_links_target_keeps_its_own() {
+        let base = std::env::temp_dir().join(format!("edge-agent-node-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let target = base.join("target");
+        std::fs::write(&target, "").unwrap();
+        std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&target, base.join("node")).unwrap();
+        let node = Node { kind: NodeKind::Pipe, major: 0, minor: 0, mode: 0o666, uid: 7, gid: 8 };
+        let umask = nix::sys::stat::umask(Mode::from_bits_truncate(0o077));
+        let made = ContainerRoot::open(&base).unwrap().make_node(Path::new("/node"), node);
+        assert_eq!(nix::sys::stat::umask(umask).bits(), 0o077, "it is as it was");
+        made.unwrap();
+        let found = std::fs::symlink_metadata(base.join("node")).unwrap();
+        assert!(found.file_type().is_fifo());
+        assert_eq!(found.permissions().mode() & 0o7777, 0o666);
+        assert_eq!(std::fs::metadata(&target).unwrap().permissions().mode() & 0o7777, 0o600);
+        std::fs::remove_dir_all(&base).unwrap();
+    }
+}

@@ -176,9 +176,7 @@ impl NewFileSystem {
         let key = CString::new(key)?;
         let (fd, value) = (self.0.as_raw_fd(), value.as_raw_fd());
         // SAFETY: the string outlives the call, and this command takes no other value than the number.
-        done(unsafe {
-            libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FD, key.as_ptr(), 0_usize, value)
-        })
+        done(unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_SET_FD, key.as_ptr(), 0_usize, value) })
     }
 
     /// Makes it, and a detached mount of it.

@@ -83,6 +83,7 @@ pub fn permits_start(filter: &[u8]) -> bool {
         (libc::SYS_clone, fork),
         (libc::SYS_setsid, 0),
         (libc::SYS_read, 0),
+        (libc::SYS_write, 0),
         #[cfg(any(target_arch = "x86_64", target_arch = "arm"))]
         (libc::SYS_poll, 0),
         #[cfg(not(any(target_arch = "x86_64", target_arch = "arm")))]
@@ -107,8 +108,7 @@ pub fn permits_start(filter: &[u8]) -> bool {
 /// What the kernel would make of a call; `None` for a program that it would not take, or that has other instructions than those
 /// profiles are compiled to.
 fn verdict(filter: &[u8], interface: u32, number: u32, first: u64) -> Option<u32> {
-    let data =
-        [&number.to_ne_bytes()[..], &interface.to_ne_bytes(), &[0; 8], &first.to_ne_bytes()].concat();
+    let data = [&number.to_ne_bytes()[..], &interface.to_ne_bytes(), &[0; 8], &first.to_ne_bytes()].concat();
     let (mut at, mut value) = (0_usize, 0_u32);
     loop {
         let [a, b, yes, no, k @ ..] = *filter.get(at..)?.first_chunk::<8>()?;
@@ -222,6 +222,21 @@ pub mod testing {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn who_may_only_wait_can_call_nothing_else() {
+        use crate::sys::clone::{Kind, Side, exit, fork, wait};
+        let code = match fork(Kind::default()).unwrap() {
+            Side::Parent(pid) => wait(pid).unwrap(),
+            Side::Child => {
+                let loaded =
+                    nix::sys::prctl::set_no_new_privs().map_err(Into::into).and_then(|()| super::wait_only());
+                let refused = std::fs::File::open("/dev/null").err().and_then(|error| error.raw_os_error());
+                exit(i32::from(loaded.is_err() || refused != Some(nix::libc::EPERM)))
+            }
+        };
+        assert_eq!(code, 0);
+    }
+
     #[test]
     fn what_is_no_program_is_refused() {
         for broken in [&[][..], &[0; 7]] {

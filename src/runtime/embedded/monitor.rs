@@ -151,7 +151,7 @@ impl Monitor {
         fn said(doing: &str) -> impl Fn(io::Error) -> String + '_ {
             move |error| format!("{doing}: {error}")
         }
-        children::close_all_above_stderr();
+        children::close_inherited().map_err(said("close inherited descriptors"))?;
         let directory = SandboxDir(std::path::absolute(directory).map_err(said("find the directory"))?);
         let signals = children::become_supervisor().map_err(said("become a supervisor"))?;
         std::env::set_current_dir("/").map_err(said("go to /"))?;

@@ -4,7 +4,7 @@
 //! Owns the order. Must not know the monitor's side.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -70,11 +70,16 @@ pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> R
     let (passed, held) = clone::pipe().doing("make", "a pipe")?;
     let side = clone::fork(Kind { sibling: true, pid_namespace }).doing("start", what)?;
     match side {
-        Side::Parent(pid) => Report::Pid(pid).send(report),
+        Side::Parent(pid) => {
+            Report::Pid(pid).send(report);
+            File::from(held).write_all(&[0]).doing("let on", what)?;
+        }
         Side::Child => {
             drop(held);
-            // The first step leaves when it has told who this is; that closes the other end.
-            let _ = File::from(passed).read(&mut [0]);
+            // Of a process whose maker was killed before it told of it, the monitor does not know.
+            if !matches!(File::from(passed).read(&mut [0]), Ok(1)) {
+                return Err(InitError::Orphaned);
+            }
             clone::new_session().doing("make", "a session")?;
             clone::die_with_parent().doing("tie", "the process to its monitor")?;
             if !clone::is_connected(report) {
@@ -159,9 +164,11 @@ fn procfs_of(path: &str, pids: BorrowedFd<'_>) -> Result<Mount, InitError> {
         new.set_descriptor("pidns", pids)?;
         new.mount(NO_SUID | NO_DEV | NO_EXEC)
     });
-    if let Ok(made) = made {
-        return Ok(made);
-    }
+    made.or_else(|_| copy_of_procfs(path))
+}
+
+/// A copy of what the process with this `/proc/<pid>/ns/pid` has at `/proc`.
+pub(super) fn copy_of_procfs(path: &str) -> Result<Mount, InitError> {
     let mounts = path.strip_suffix("pid").map(|process| format!("{process}mnt")).unwrap_or_default();
     let mounts = namespace::open(Path::new(&mounts)).doing("open namespace", mounts)?;
     inside(mounts.as_fd(), || {
@@ -169,7 +176,10 @@ fn procfs_of(path: &str, pids: BorrowedFd<'_>) -> Result<Mount, InitError> {
         let found = root.point(Path::new("/proc"))?;
         let is_whole = file_system(found.as_fd())? == FileSystem::Proc && facts(found.as_fd())?.inode == 1;
         if !is_whole {
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "the target has no procfs there"));
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidData,
+                "the target has no procfs there",
+            ));
         }
         Mount::copy_of_descriptor(found.as_fd(), false)
     })

@@ -14,9 +14,9 @@ const MAX_TEXT: usize = 3072;
 /// One thing to tell.
 #[derive(Debug)]
 pub enum Report {
-    /// The container's (or exec's) first process, as the node sees it. Comes first.
+    /// The container's (or exec's) first process, as the node sees it. Once.
     Pid(i32),
-    /// The master of the terminal that was asked for.
+    /// The master of the terminal that was asked for. Once, before or after the process.
     Terminal(OwnedFd),
     /// It cannot be, and why.
     Failed(String),

@@ -160,7 +160,9 @@ impl Rootfs {
         };
         procfs.attach(target.as_fd()).doing("mount", &shown)?;
         let attributes = (options.attributes.set | options.recursive.set) & !READ_ONLY;
-        procfs.set_attributes(Attributes { set: attributes, clear: 0 }, false).doing("set options of", &shown)?;
+        procfs
+            .set_attributes(Attributes { set: attributes, clear: 0 }, false)
+            .doing("set options of", &shown)?;
         // For another one, if there is.
         self.procfs = Some(Mount::copy_of_descriptor(procfs.as_fd(), false).doing("copy", &shown)?);
         self.settle(procfs, &options, &shown)

@@ -294,7 +294,9 @@ impl Monitor {
         let container = &mut self.containers[at];
         container.started = Started { pid: container.pid, at: Clock::System.now() };
         container.phase = Phase::Running;
-        if let Err(error) = replace_private(&container.directory.started(), container.started.to_line().as_bytes()) {
+        if let Err(error) =
+            replace_private(&container.directory.started(), container.started.to_line().as_bytes())
+        {
             complain(&format_args!("write how {} started: {error}", container.id));
         }
         let outputs = [(&container.stdout, Kind::Stdout), (&container.stderr, Kind::Stderr)];

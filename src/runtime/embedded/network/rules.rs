@@ -35,8 +35,13 @@ pub fn ipv6_guard(bridge: &str, subnets: &[Subnet]) -> Option<Table> {
         return None;
     }
     let rule = vec![Expression::InputInterface, Expression::Equal(padded_name(bridge)), Expression::Drop];
-    let guard =
-        Chain { name: "guard", kind: ChainKind::Filter, hook: Hook::Prerouting, priority: RAW, rules: vec![rule] };
+    let guard = Chain {
+        name: "guard",
+        kind: ChainKind::Filter,
+        hook: Hook::Prerouting,
+        priority: RAW,
+        rules: vec![rule],
+    };
     Some(Table { family: Family::Ipv6, name: bridge.to_owned(), maps: Vec::new(), chains: vec![guard] })
 }
 

@@ -95,8 +95,7 @@ pub fn default_profile(capabilities: &[String], arch: Arch) -> Profile {
     // One rule each, since conditions of one rule are all to be met. What `socketcall` of 32-bit x86 asks for is in
     // memory, where no filter can see it, and refusing it breaks programs (Docker tried): it stays, there as here.
     rules.extend(
-        FAMILIES
-            .map(|(first, length)| allow_if("socket", Operator::MaskedEqual, !(length - 1), first)),
+        FAMILIES.map(|(first, length)| allow_if("socket", Operator::MaskedEqual, !(length - 1), first)),
     );
     rules.extend(PERSONALITIES.map(|value| allow_if("personality", Operator::Equal, value, 0)));
     rules.push(allow(match arch {

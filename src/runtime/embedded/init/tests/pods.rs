@@ -1,8 +1,10 @@
 //! Pods: namespaces that the monitor holds, a shared PID namespace, users of their own.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
+use super::super::container::copy_of_procfs;
 use super::super::make_pod;
 use super::*;
 use crate::runtime::embedded::spec::{IdMapping, PodSpec};
@@ -116,6 +118,34 @@ fn a_shared_pid_namespace_has_a_reaper_that_gives_nothing_away() {
         assert_eq!((second.failed, second.code), (None, 0));
         kill_process(init).unwrap();
         clone::wait(init).unwrap();
+    });
+}
+
+#[test]
+fn a_container_joins_another_ones_process_ids_without_its_mounts() {
+    in_monitor(|| {
+        let target = Sample::new("target", "sleep 100").start();
+        let path = format!("/proc/{}/ns/pid", target.pid);
+        let mut guest = Sample::new("guest", "ps; stat -c %t:%T /proc/keys; touch /proc/sys/kernel/hostname");
+        for namespace in
+            guest.bundle.oci.linux.namespaces.iter_mut().filter(|namespace| namespace.kind == "pid")
+        {
+            namespace.path.clone_from(&path);
+        }
+        let outcome = guest.run();
+        // As on a kernel before 6.17, where nothing makes it from outside.
+        let copy = copy_of_procfs(&path).unwrap();
+        let masked = std::fs::metadata(format!("/proc/self/fd/{}/keys", copy.as_fd().as_raw_fd())).unwrap();
+        kill_process(target.pid).unwrap();
+        target.end();
+        assert_eq!(outcome.failed, None);
+        assert!(
+            outcome.output.contains("sleep 100") && outcome.output.contains("\n1:3\n"),
+            "{}",
+            outcome.output
+        );
+        assert!(outcome.output.contains("Read-only file system"), "{}", outcome.output);
+        assert!(masked.is_file(), "masks are the target's own");
     });
 }
 
