@@ -523,7 +523,7 @@ impl Whole {
                 .collect(),
             put_pods: self.pods.into_iter().map(|pod| pod.pod).collect(),
             put_objects: self.objects.into_iter().map(|object| object.object).collect(),
-            restart: None,
+            ..ApiChange::default()
         }
     }
 }
