@@ -254,9 +254,9 @@ impl ContainerRoot {
         let make = || {
             // The umask must not decide, and no mode is changed afterwards: by name that would follow a link.
             let umask = nix::sys::stat::umask(Mode::empty());
-            let made = mknodat(&parent, name, kind, mode, device);
+            let outcome = mknodat(&parent, name, kind, mode, device);
             nix::sys::stat::umask(umask);
-            made
+            outcome
         };
         match make() {
             Err(Errno::EEXIST) => {
@@ -267,14 +267,14 @@ impl ContainerRoot {
         }
         // In a volume others may replace it meanwhile: what the name stands for is opened, and looked at before it is changed.
         let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let made = nix::fcntl::openat(&parent, name, flags, Mode::empty())?;
-        let stat = fstat(&made)?;
+        let found = nix::fcntl::openat(&parent, name, flags, Mode::empty())?;
+        let stat = fstat(&found)?;
         let is_ours = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == kind
             && (kind == SFlag::S_IFIFO || stat.st_rdev == device);
         if !is_ours {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it was replaced while it was made"));
         }
-        set_owner(made.as_fd(), node.uid, node.gid)
+        set_owner(found.as_fd(), node.uid, node.gid)
     }
 
     /// A symbolic link at `path`, unless something is there.

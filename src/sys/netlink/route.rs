@@ -167,8 +167,7 @@ impl Network {
         self.0.request(&format!("make bridge {name}"), message)
     }
 
-    /// Makes a pair: this side is switched on and a port of its bridge, the other one is off and in its namespace from the
-    /// first moment on.
+    /// Makes a pair: this side is a port of its bridge, the other one is in its namespace from the first moment on. Both are off.
     ///
     /// # Errors
     /// The kernel's answer.
@@ -421,8 +420,10 @@ mod tests {
             network.add_veth(&veth).unwrap();
             assert!(network.add_veth(&veth).unwrap_err().is_exists());
             let port = network.link("veth0").unwrap().unwrap();
-            assert_eq!((port.kind.as_str(), port.master, port.up), ("veth", Some(bridge.index), true));
+            assert_eq!((port.kind.as_str(), port.master, port.up), ("veth", Some(bridge.index), false));
             network.set_hairpin(port.index).unwrap();
+            network.set_up(port.index).unwrap();
+            assert!(network.link("veth0").unwrap().unwrap().up);
             namespace::inside(&pod, || {
                 let mut network = Network::open().unwrap();
                 let link = network.link("eth0").unwrap().unwrap();

@@ -33,7 +33,9 @@ pub fn start(spec: File, target: i32, users: Option<OwnedFd>, report: &OwnedFd) 
     if !spec.external_runtime.is_empty() {
         return external::exec(&spec, report);
     }
-    let ready = enter(&spec, target, users, report)?;
+    let ready = enter(&spec, target, users.as_ref(), report)?;
+    // Nothing of the node's may be open in what is made next.
+    drop(users);
     match second_step(false, "the program", report)? {
         Side::Parent(_) => Ok(()),
         Side::Child => Err(ready.run(report)),
@@ -44,7 +46,7 @@ pub fn start(spec: File, target: i32, users: Option<OwnedFd>, report: &OwnedFd) 
 fn enter(
     spec: &ExecSpec,
     target: i32,
-    users: Option<OwnedFd>,
+    users: Option<&OwnedFd>,
     report: BorrowedFd<'_>,
 ) -> Result<Ready, InitError> {
     let process = &spec.process;
@@ -53,7 +55,7 @@ fn enter(
     let procfs = Procfs::open().doing("open", "/proc")?;
     // The monitor has not reaped it, so the number means the container's first process.
     let pidfd = children::pidfd_open(target).doing("find process", target)?;
-    let root_uid = pods_root(target, users.as_ref())?;
+    let root_uid = pods_root(target, users)?;
     let filter =
         spec.seccomp_filter.as_ref().map(File::open).transpose().doing("open", "the seccomp filter")?;
     let prepared = prepare(process, filter, procfs)?;
@@ -67,7 +69,7 @@ fn enter(
         use_terminal(&console, process, root_uid.unwrap_or(0).saturating_add(process.user.uid))?;
         Report::Terminal(console.master).send(report);
     }
-    let own = users.as_ref().filter(|_| root_uid.is_some()).map(AsFd::as_fd);
+    let own = users.filter(|_| root_uid.is_some()).map(AsFd::as_fd);
     confine(process, prepared, Destination { users: own, own_mounts: false, is_alone: false })
 }
 
