@@ -114,8 +114,8 @@ pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<Found> {
     let mut all: Vec<Found> = Vec::new();
     // All of them together say the order; each alone, whose a login is.
     for login in keyring_of(secrets).lookup(image) {
-        let owners = keyrings.iter().zip(secrets);
-        let owner = owners.into_iter().find(|(keyring, _)| keyring.lookup(image).contains(&login));
+        let mut owners = keyrings.iter().zip(secrets);
+        let owner = owners.find(|(keyring, _)| keyring.lookup(image).contains(&login));
         let Some((_, secret)) = owner else { continue };
         let opens = Opened::BySecret(secret.with_login(&login));
         let auth = auth_of(login);

@@ -118,7 +118,12 @@ fn file_name(text: &str) -> String {
 
 /// SHA-256 in hex.
 pub(super) fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    use std::fmt::Write;
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The records of pulls. Without a root directory nothing is remembered, and every image counts as preloaded.

@@ -35,7 +35,9 @@ impl Verification {
     pub fn from_words(policy: &str, allowlist: &[String]) -> Self {
         match policy {
             "NeverVerify" => Self::Never,
-            "NeverVerifyAllowlistedImages" => Self::NotListed(allowlist.to_vec()),
+            "NeverVerifyAllowlistedImages" => {
+                Self::NotListed(allowlist.iter().map(|name| in_full(name)).collect())
+            }
             "AlwaysVerify" => Self::Always,
             _ => Self::NotPreloaded,
         }
@@ -53,6 +55,11 @@ impl Verification {
             Self::Always => true,
         }
     }
+}
+
+/// `busybox` is `docker.io/library/busybox`; what ends in `/*` is a beginning, which counts as it is.
+fn in_full(pattern: &str) -> String {
+    if pattern.ends_with("/*") { pattern.to_owned() } else { repository_of(pattern) }
 }
 
 /// A Secret with a login in it, as a record names it.
@@ -232,7 +239,7 @@ mod tests {
     fn policies_decide_which_images_are_verified() {
         let listed = Verification::from_words(
             "NeverVerifyAllowlistedImages",
-            &["r.example/team/app".to_owned(), "docker.io/library/*".to_owned()],
+            &["r.example/team/app".to_owned(), "busybox".to_owned(), "docker.io/team/*".to_owned()],
         );
         let words = |text: &str| Verification::from_words(text, &[]);
         let empty = Known::Recorded(PulledRecord::new("sha256:1", NOW));
@@ -242,7 +249,9 @@ mod tests {
             (words("NeverVerifyPreloadedImages"), IMAGE, &Known::Pulled, Access::Pull),
             (words(""), IMAGE, &empty, Access::Pull),
             (listed.clone(), IMAGE, &Known::Pulled, Access::Free),
-            (listed.clone(), "busybox", &Known::Pulled, Access::Free),
+            (listed.clone(), "busybox:1.36", &Known::Pulled, Access::Free),
+            (listed.clone(), "team/any", &Known::Pulled, Access::Free),
+            (listed.clone(), "teams/any", &Known::Pulled, Access::Pull),
             (listed.clone(), "r.example/team/app2", &Known::Preloaded, Access::Pull),
             (words("AlwaysVerify"), IMAGE, &Known::Preloaded, Access::Pull),
         ] {

@@ -315,7 +315,7 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
             |detail| detail.pressure[2].stalled_ns,
         ),
     ];
-    let numbers: [(&'static str, Kind, &str, Of); 15] = [
+    let numbers: [(&'static str, Kind, &str, Of); 13] = [
         (
             "container_cpu_cfs_periods_total",
             Counter,
@@ -333,15 +333,6 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
         ("container_memory_max_usage_bytes", Gauge, "The most memory there ever was in use", |detail| {
             detail.memory_max_usage
         }),
-        ("container_memory_failcnt", Counter, "How often the memory limit was hit", |detail| {
-            detail.memory_failures
-        }),
-        (
-            "container_spec_memory_reservation_limit_bytes",
-            Gauge,
-            "Memory that is left to it when the node is short of memory, 0 for none",
-            |detail| Some(detail.memory_reservation.unwrap_or(0)),
-        ),
         ("container_oom_events_total", Counter, "Processes killed for want of memory", |detail| {
             detail.oom_kills
         }),
@@ -381,8 +372,28 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
     }
 }
 
-/// Of containers alone, with a label more.
+/// Limits, and how often they were hit.
 fn limits(text: &mut Text, groups: &[Group<'_>]) {
+    type Of = fn(&Detail) -> Option<u64>;
+    let numbers: [(&'static str, Kind, &str, Of); 2] = [
+        ("container_memory_failcnt", Counter, "How often the memory limit was hit", |detail| {
+            detail.memory_failures
+        }),
+        (
+            "container_spec_memory_reservation_limit_bytes",
+            Gauge,
+            "Memory that is left to it when the node is short of memory, 0 for none",
+            |detail| Some(detail.memory_reservation.unwrap_or(0)),
+        ),
+    ];
+    for (name, kind, help, of) in numbers {
+        text.family(kind, name, help);
+        for group in groups {
+            if let Some(number) = group.detail.and_then(of) {
+                text.sample_at(&group.labels, &number, group.usage.at);
+            }
+        }
+    }
     text.family(Gauge, "container_ulimits_soft", "What a process may have, by its soft limits");
     for group in groups {
         let processes = group.detail.and_then(|detail| detail.processes);

@@ -131,7 +131,7 @@ async fn odd_containers_are_as_with_containerd_or_refused_by_field() {
     let status = refused.expect_err("the sandbox shares none");
     assert!(status.message().contains("namespace_options.pid"), "{status}");
 
-    // What containerd makes is made: a path of the node, a working directory by a way back, a capability that is none.
+    // What containerd makes is made: a path of the node, a working directory by a way back.
     let missing = served.scratch.path().join("made/for/it");
     let writes = mount(&missing.display().to_string(), "/made");
     let readable = cri::Mount { readonly: true, ..of_image };
@@ -142,9 +142,6 @@ async fn odd_containers_are_as_with_containerd_or_refused_by_field() {
         config.working_dir = "/usr/../made".to_owned();
         shared(config, cri::NamespaceMode::Container);
         let linux = config.linux.as_mut().expect("set above");
-        let security = linux.security_context.as_mut().expect("set above");
-        let add_capabilities = vec!["NO_SUCH_THING".to_owned()];
-        security.capabilities = Some(cri::Capability { add_capabilities, ..Default::default() });
         let limits = cri::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() };
         linux.resources = Some(limits);
     });
@@ -166,6 +163,19 @@ async fn odd_containers_are_as_with_containerd_or_refused_by_field() {
     };
     let said = served.runtime.exec_sync(request).await.expect("it is answered").into_inner();
     assert_eq!((said.stdout.len(), said.exit_code), ((16 << 20) - 1024, 0));
+    remove(&mut served, id).await;
+
+    let unknown = create(&mut served, &sandbox, |config| {
+        let add_capabilities = vec!["NO_SUCH_THING".to_owned()];
+        let capabilities = Some(cri::Capability { add_capabilities, ..Default::default() });
+        let security = cri::LinuxContainerSecurityContext { capabilities, ..Default::default() };
+        let linux = cri::LinuxContainerConfig { security_context: Some(security), ..Default::default() };
+        config.linux = Some(linux);
+    });
+    let id = unknown.await.expect("it is made");
+    let request = cri::StartContainerRequest { container_id: id.clone() };
+    let status = served.runtime.start_container(request).await.expect_err("there is no such thing");
+    assert!(status.message().contains("process.capabilities: CAP_NO_SUCH_THING"), "{status}");
     remove(&mut served, id).await;
 
     let tiny = create(&mut served, &sandbox, |config| {

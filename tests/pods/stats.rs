@@ -133,6 +133,9 @@ fn pages_say_the_same(api: &Api, viewer: &Person) {
     assert_eq!(cadvisor.values("machine_memory_bytes", &[]).len(), 1);
     assert!(cadvisor.values("container_processes", &of_main)[0] >= 1.0);
     assert!(cadvisor.values("container_file_descriptors", &of_main)[0] >= 3.0);
+    assert!(cadvisor.values("container_ulimits_soft", &of_main)[0] >= 1.0);
+    assert_eq!(cadvisor.values("container_memory_failcnt", &of_main).len(), 1);
+    assert_eq!(cadvisor.values("container_spec_memory_reservation_limit_bytes", &of_main), [0.0]);
     // What enters for a probe may have one for a moment.
     wait_for("no socket", PATIENCE, || {
         match page(api, viewer, "/metrics/cadvisor").values("container_sockets", &of_main).as_slice() {

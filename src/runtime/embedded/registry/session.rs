@@ -143,9 +143,9 @@ impl Session {
         let servers = self.servers(|host| host.pulls);
         match self.ask_any(&servers, |session, index| session.ask(index, ask)) {
             Ok(_) => Ok(true),
+            Err(PullError::Cancelled) => Err(PullError::Cancelled),
             // Some know no HEAD; a GET says why not.
-            Err(error) if error.is_answer() => Ok(false),
-            Err(error) => Err(error),
+            Err(_) => Ok(false),
         }
     }
 
