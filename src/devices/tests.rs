@@ -87,7 +87,7 @@ fn a_plugin_that_registers_anew_has_its_time_anew() {
 }
 
 #[test]
-fn what_an_earlier_process_knew_is_zero_until_its_plugin_returns() {
+fn what_an_earlier_process_knew_is_zero_until_it_returns() {
     let directory = directory("earlier");
     run(async {
         with_two(&directory).await;
