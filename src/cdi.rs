@@ -107,7 +107,7 @@ pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<()
 }
 
 impl Registry {
-    /// What cannot have any of the `names` is let go at once.
+    /// Only what may have one of the `names` is kept.
     fn read(directories: &[PathBuf], names: &[String]) -> Self {
         let kinds: BTreeSet<&str> =
             names.iter().map(|name| name.split_once('=').map_or(name.as_str(), |(kind, _)| kind)).collect();

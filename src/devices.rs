@@ -140,11 +140,11 @@ impl DeviceManager {
         let client = PluginClient::new(socket.clone());
         let options = options_of(&client).await?;
         log::info!(resource = resource, socket:% = socket.display(); "Device plugin has registered");
-        self.take_in(resource, client, &options);
+        self.take_in(resource, client, options);
         Ok(())
     }
 
-    fn take_in(&self, resource: &str, client: PluginClient, options: &wire::DevicePluginOptions) {
+    fn take_in(&self, resource: &str, client: PluginClient, options: wire::DevicePluginOptions) {
         let registration = self.change(|state| {
             state.registrations += 1;
             let registration = state.registrations;

@@ -148,7 +148,7 @@ fn what_the_runtime_cannot_do_is_refused_with_its_field() {
 }
 
 #[test]
-fn hostile_specifications_harm_nobody_but_those_who_ask() {
+fn hostile_specifications_stop_no_other_device() {
     let dirs = Dirs::new("hostile");
     let of_kind = |kind: &str, edits: &str| {
         format!("cdiVersion: 0.6.0\nkind: {kind}\ndevices:\n- name: a\n  containerEdits: {edits}\n")

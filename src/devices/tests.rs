@@ -44,7 +44,7 @@ fn there(capacity: &str, allocatable: &str) -> [Option<String>; 2] {
 /// A plugin that was taken in and cannot be heard.
 fn silent_plugin(manager: &DeviceManager, directory: &Path) {
     let client = PluginClient::new(directory.join("nobody.sock"));
-    manager.take_in(RESOURCE, client, &wire::DevicePluginOptions::default());
+    manager.take_in(RESOURCE, client, wire::DevicePluginOptions::default());
 }
 
 /// Long enough for everything but the grace.
@@ -87,7 +87,7 @@ fn a_plugin_that_registers_anew_has_its_time_anew() {
 }
 
 #[test]
-fn what_an_earlier_process_knew_is_zero_until_its_plugin_returns() {
+fn what_an_earlier_process_knew_is_zero_until_it_returns() {
     let directory = directory("earlier");
     run(async {
         with_two(&directory).await;

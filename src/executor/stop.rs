@@ -115,8 +115,8 @@ impl<R: Runtime> Stopping<R> {
         stopped
     }
 
-    /// Waits for the hook until the grace is over. One that is not done then is returned: nobody waits for it any more, and it
-    /// goes on until its container is killed.
+    /// Waits for the hook until the grace is over. One that is not done then is returned: it is not waited for any
+    /// more, and goes on until its container is killed.
     async fn run_pre_stop(&mut self, hook: Hook) -> Option<JoinSet<Result<(), String>>> {
         let is_sleep = hook.handler.sleep.is_some();
         let (hooks, site) = (Rc::clone(&self.hooks), self.site.clone());
@@ -127,7 +127,7 @@ impl<R: Runtime> Stopping<R> {
             biased;
             Some(outcome) = running.join_next() => flat(outcome),
             () = sleep_until(end) => return (!is_sleep).then_some(running),
-            // Dropping the hook is safe: whoever shortens the grace wants the container gone.
+            // Dropping the hook is safe: a shorter grace is a wish to have the container gone.
             () = self.grace.shortened() => Err("the grace period was shortened".to_owned()),
         };
         // Time that passes cannot fail, it can only be cut short.

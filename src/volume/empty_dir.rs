@@ -127,7 +127,7 @@ mod tests {
         tear_down_dir(&pod_dir).unwrap();
         assert_eq!(mounted, 1, "one mount, however often it is ensured");
         assert!(overfull.is_err(), "the size limit holds");
-        assert_eq!(remounted, (1, 0o1777), "as the kernel makes it: nobody removes what is another's");
+        assert_eq!(remounted, (1, 0o1777), "as the kernel makes it, with the sticky bit");
         assert_eq!(count(), 0);
     }
 

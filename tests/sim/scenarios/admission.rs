@@ -111,7 +111,7 @@ fn a_pod_is_not_active_while_it_waits_for_room() {
     });
 }
 
-/// A pod that wants another node than this one is, for a reason that a process does not get over.
+/// A pod that this node does not fit, whatever leaves it.
 fn elsewhere(name: &str, source: PodSource) -> edge_agent::source::SourcePod {
     let mut pod = Manifest::new(name, "Always", Act::Forever).parse(source);
     Rc::make_mut(&mut pod.pod).spec.node_selector.insert("zone".to_owned(), "7".to_owned());
@@ -119,7 +119,7 @@ fn elsewhere(name: &str, source: PodSource) -> edge_agent::source::SourcePod {
 }
 
 #[test]
-fn a_rejection_that_cannot_pass_fails_the_pod_and_a_static_one_is_judged_again() {
+fn a_rejection_that_cannot_pass_fails_the_pod() {
     simulate(async {
         let mut node = Node::new(1, &[PodSource::File, PodSource::Api]);
         script_images(&node.fake);
@@ -142,6 +142,6 @@ fn a_rejection_that_cannot_pass_fails_the_pod_and_a_static_one_is_judged_again()
         node.wait(MINUTE).await;
         assert_eq!((running(&node, "file").len(), running(&node, "api").len()), (1, 0));
         assert_eq!(status(&node, &of_file).phase, "Running");
-        assert_eq!(status(&node, &of_api).phase, "Failed", "whoever made it knows, and makes another");
+        assert_eq!(status(&node, &of_api).phase, "Failed", "its client has seen the end of it");
     });
 }

@@ -147,7 +147,7 @@ fn readiness_is_shown_and_liveness_is_quiet_while_a_pod_ends() {
 }
 
 #[test]
-fn readiness_is_shown_while_another_container_takes_its_time_to_start() {
+fn readiness_is_shown_while_another_container_starts() {
     simulate(async {
         let mut node = node().await;
         let mut web = probed(&["readiness"]);
