@@ -424,7 +424,7 @@ mod tests {
         let directory = TempDir::new();
         fs::write(directory.join("tokens"), "# none yet\n").unwrap();
         believed.read_tokens(&directory.join("tokens")).unwrap();
-        assert_eq!(recognised(&believed), None, "a wrong token never makes anybody anonymous");
+        assert_eq!(recognised(&believed), None, "a wrong token never makes a client anonymous");
     }
 
     #[tokio::test(start_paused = true)]
