@@ -270,13 +270,12 @@ impl Shown {
     ) -> Option<User> {
         let mut judged = self.judged.borrow_mut();
         let holds = |judged: &Judged| Rc::ptr_eq(&judged.by, by) && judged.at.elapsed() < LOOK_EVERY;
-        let user = match judged.as_ref().filter(|judged| holds(judged)) {
-            Some(judged) => judged.user.clone(),
-            None => {
-                let user = by.of_certificate(&self.certificates, now);
-                *judged = Some(Judged { user: user.clone(), by: Rc::clone(by), at: Instant::now() });
-                user
-            }
+        let user = if let Some(judged) = judged.as_ref().filter(|judged| holds(judged)) {
+            judged.user.clone()
+        } else {
+            let user = by.of_certificate(&self.certificates, now);
+            *judged = Some(Judged { user: user.clone(), by: Rc::clone(by), at: Instant::now() });
+            user
         };
         by.judge(user, !self.certificates.is_empty(), authorization)
     }
