@@ -154,7 +154,7 @@ impl Values<'_> {
 const EARLIER_CERT_DIR: &str = "/var/lib/kubelet/pki";
 
 /// `--cert-dir`, or the one below the root directory. A node that an earlier release set up keeps its authority: with another
-/// one nobody's kubeconfig would hold.
+/// one no kubeconfig of before would hold.
 fn cert_dir(given: &str, root_dir: &Path, earlier: &Path) -> PathBuf {
     let own = root_dir.join("pki");
     let has_authority = |directory: &Path| directory.join("agent-ca.crt").exists();

@@ -91,7 +91,7 @@ mod tests {
         let who = format!("(process {}), which listens on 127.0.0.1: ", std::process::id());
         assert!(said.contains(&who) && !said.contains('\n'), "{said}");
         for free in [mapping("192.0.2.1", "TCP", port), mapping("", "UDP", port), mapping("", "SCTP", port)] {
-            assert!(taken(&[free.clone()]).is_empty(), "{free:?}");
+            assert!(taken(std::slice::from_ref(&free)).is_empty(), "{free:?}");
         }
     }
 }

@@ -51,21 +51,17 @@ fn read_key(path: &Path) -> Result<SealingKey, KeyError> {
     let file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     let (mode, owner) = (metadata.mode(), metadata.uid());
-    if let Some(fix) = exposed(mode, owner) {
-        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "The store key can be read by others: {fix}");
+    if is_exposed(mode, owner) {
+        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "The store key can be read by others: chmod 600, and chown root");
     }
     let mut content = Vec::new();
     file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut content).map_err(failed)?;
     SealingKey::parse(&content).map_err(|source| KeyError::Content { path: path.to_owned(), source })
 }
 
-/// What keeps a key file from others who can read it. It is root's, as the agent is.
-fn exposed(mode: u32, owner: u32) -> Option<&'static str> {
-    match (owner, mode & 0o077) {
-        (0, 0) => None,
-        (0, _) => Some("chmod 600"),
-        _ => Some("chown root and chmod 600"),
-    }
+/// Others than root, as whom the agent runs, can read a file.
+fn is_exposed(mode: u32, owner: u32) -> bool {
+    mode & 0o077 != 0 || owner != 0
 }
 
 /// What is wrong with the store's objects, for `agent status`: why the key cannot be used, or the first that was lost.
@@ -143,10 +139,8 @@ mod tests {
 
     #[test]
     fn a_key_file_is_roots_alone() {
-        assert_eq!(exposed(0o100_600, 0), None);
-        assert_eq!(exposed(0o100_400, 0), None);
-        assert_eq!(exposed(0o100_640, 0), Some("chmod 600"));
-        assert_eq!(exposed(0o100_600, 1000), Some("chown root and chmod 600"));
+        let exposed = [(0o100_600, 0), (0o100_400, 0), (0o100_640, 0), (0o100_600, 1000)];
+        assert_eq!(exposed.map(|(mode, owner)| is_exposed(mode, owner)), [false, false, true, true]);
     }
 
     #[test]

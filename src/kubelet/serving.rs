@@ -95,7 +95,11 @@ pub(super) fn start(
     let (at, view, clock) = (address(&kubelet.address, kubelet.port), Rc::clone(view), clock.clone());
     let (node, guest) = (Rc::clone(node), Rc::clone(guest));
     tasks.push(rt::spawn("API server", async move {
-        let open = || Ok((https::listen(at, "address, port")?, wanted.open(&node, &guest, &clock)?));
+        // Its certificates are there when it can be connected to, for those who ask for a kubeconfig then.
+        let open = || {
+            let api = wanted.open(&node, &guest, &clock)?;
+            Ok((https::listen(at, "address, port")?, api))
+        };
         let (listener, api) = persist("API server", at, &view, open).await;
         // Whoever asks earlier waits in the socket's queue: there would seem to be no pods.
         view.begun().await;

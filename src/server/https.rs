@@ -148,7 +148,7 @@ enum Turned {
 }
 
 impl Client {
-    /// Who asks. Whoever is known takes a place among the known.
+    /// Who asks. A client that is known takes a place among the known.
     fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
         let user = self.shown.recognise(&api.believed.current(), authorization, api.clock.now());
         let user = user.ok_or(Turned::Unknown)?;

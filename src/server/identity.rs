@@ -270,13 +270,12 @@ impl Shown {
     ) -> Option<User> {
         let mut judged = self.judged.borrow_mut();
         let holds = |judged: &Judged| Rc::ptr_eq(&judged.by, by) && judged.at.elapsed() < LOOK_EVERY;
-        let user = match judged.as_ref().filter(|judged| holds(judged)) {
-            Some(judged) => judged.user.clone(),
-            None => {
-                let user = by.of_certificate(&self.certificates, now);
-                *judged = Some(Judged { user: user.clone(), by: Rc::clone(by), at: Instant::now() });
-                user
-            }
+        let user = if let Some(judged) = judged.as_ref().filter(|judged| holds(judged)) {
+            judged.user.clone()
+        } else {
+            let user = by.of_certificate(&self.certificates, now);
+            *judged = Some(Judged { user: user.clone(), by: Rc::clone(by), at: Instant::now() });
+            user
         };
         by.judge(user, !self.certificates.is_empty(), authorization)
     }
@@ -424,7 +423,7 @@ mod tests {
         let directory = TempDir::new();
         fs::write(directory.join("tokens"), "# none yet\n").unwrap();
         believed.read_tokens(&directory.join("tokens")).unwrap();
-        assert_eq!(recognised(&believed), None, "a wrong token never makes anybody anonymous");
+        assert_eq!(recognised(&believed), None, "a wrong token never makes a client anonymous");
     }
 
     #[tokio::test(start_paused = true)]

@@ -225,6 +225,7 @@ fn lifecycle(pod: &Pod) -> &'static str {
 /// Pods by where they come from and where they are in their lives, with upstream's labels: `static` is `true` for all but those of
 /// the API, and each combination is there, if only with zero.
 fn pods(text: &mut Text, known: &[Pod], containers: &[ObservedContainer]) {
+    type Is<'a> = &'a dyn Fn(&Pod) -> bool;
     // A pod of a file or URL that is going was taken out there: an orphan. One of the API is wanted until it is gone.
     let config = |pod: &Pod| match (is_static(pod), pod.metadata.deletion_timestamp.is_some()) {
         (true, true) => "orphan",
@@ -234,7 +235,6 @@ fn pods(text: &mut Text, known: &[Pod], containers: &[ObservedContainer]) {
     let count = |of: bool, is_it: &dyn Fn(&Pod) -> bool| {
         known.iter().filter(|pod| is_static(pod) == of && is_it(pod)).count()
     };
-    type Is<'a> = &'a dyn Fn(&Pod) -> bool;
     let wanted = |pod: &Pod| config(pod) == "desired";
     let active = |pod: &Pod| wanted(pod) && lifecycle(pod) != "terminated";
     let families: [(&'static str, &str, Is<'_>); 2] = [

@@ -1,6 +1,6 @@
 //! Who listens on a port of TCP or UDP: sockets of procfs, and the process that holds one.
 //!
-//! Owns the reading. Looks into processes only when a port of interest is taken. Must not know why anybody asks.
+//! Owns the reading. Looks into processes only when a port of interest is taken. Must not know what the ports are for.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,7 +14,7 @@ pub const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
 /// UDP.
 pub const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
 
-/// Somebody who listens.
+/// A socket that listens, or takes datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Where.

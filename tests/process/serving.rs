@@ -201,7 +201,15 @@ fn what_can_never_be_served_ends_the_start_with_the_setting_and_the_reason() {
         node.log_lines(&["error: "]).join("\n")
     };
     let said = refused("--authorization-mode=Webhook");
-    assert!(said.contains("authorization.mode: Webhook asks an API server: give --kubeconfig"), "{said}");
+    assert!(
+        said.contains("authorization.mode: Webhook asks an API server, which this version does not do"),
+        "{said}"
+    );
+    let said = refused("--authentication-token-webhook=true");
+    assert!(
+        said.contains("authentication.webhook.enabled: true") && said.contains("set it to false"),
+        "{said}"
+    );
     let said = refused("--tls-cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA");
     assert!(said.contains("tlsCipherSuites: none of TLS_RSA_WITH_AES_128_CBC_SHA is offered"), "{said}");
 }
@@ -229,8 +237,6 @@ fn what_cannot_be_served_yet_keeps_no_pod_from_running_and_is_tried_again() {
             if said.contains(expected) { Ok(()) } else { Err(said) }
         });
     };
-    says(&node, &format!("API server: listen on 127.0.0.1:{port} (address, port)"));
-    drop(taken);
     says(&node, &format!("API server: tlsCertFile {}", late.display()));
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-batch"])
@@ -241,6 +247,8 @@ fn what_cannot_be_served_yet_keeps_no_pod_from_running_and_is_tried_again() {
     assert!(made.status.success(), "{made:?}");
     let pair = [fs::read(&late).expect("the key"), made.stdout].concat();
     fs::write(&late, pair).expect("write");
+    says(&node, &format!("API server: listen on 127.0.0.1:{port} (address, port)"));
+    drop(taken);
     api.wait(&mut node.agent);
     wait_until("the API to speak", PATIENCE, || handshake(port, &["-tls1_3"]));
     let said = status(&node);
@@ -283,7 +291,7 @@ fn the_certificate_stays_over_a_restart_and_the_users_own_is_read_again() {
     assert_ne!(fresh, first);
 }
 
-/// Nothing takes the place of an administrator who shows a certificate, and each crowd is told what it may not have.
+/// The oldest of a crowd that shows no certificate make room for the newest connection.
 #[test]
 fn a_crowd_of_silent_connections_leaves_room_for_a_certificate() {
     let (mut node, api) = served(&[]);
@@ -321,5 +329,45 @@ fn kubeconfigs_are_those_of_the_agent_that_runs() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && said.contains("agent-ca.crt: not there"), "{said}");
     assert!(!empty.exists(), "nothing was made");
+    node.agent.assert_alive();
+}
+
+fn resident_megabytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("read");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+}
+
+/// Each of its own would be 240 MB of texts alone, and as much again while they were read.
+#[test]
+fn watches_of_a_large_object_share_it_and_a_user_has_a_bound() {
+    let (mut node, api) = served(&[]);
+    let viewer = api.person(&node.agent, "jane", &["--view"]);
+    let data = "x".repeat(240_000);
+    let object = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: big}}\ndata: {{a: {data}}}\n");
+    node.agent.write_manifest("big.yaml", &object);
+    let maps = "/api/v1/namespaces/default/configmaps";
+    wait_until("the object", PATIENCE, || api.curl(Some(&viewer), &format!("{maps}/big"), &[]).0 == 200);
+    let before = resident_megabytes(node.agent.pid());
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    tokio.block_on(async {
+        let (mut clients, mut unread, mut refused) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..6 {
+            clients.push(api.http2(&viewer, 65_535).await);
+        }
+        for number in 0..1200 {
+            let request = hyper::Request::builder().uri(format!("https://localhost{maps}?watch=true"));
+            let request = request.body(http_body_util::Empty::new()).expect("a request");
+            let answer = clients[number % 6].send_request(request).await.expect("an answer");
+            match answer.status().as_u16() {
+                200 => unread.push(answer),
+                429 => refused += 1,
+                other => panic!("{other}"),
+            }
+        }
+        assert_eq!((unread.len(), refused), (1000, 200), "a user has a thousand");
+        let grown = resident_megabytes(node.agent.pid()).saturating_sub(before);
+        assert!(grown < 120, "{grown} MB more for a thousand watches of a quarter of a megabyte");
+    });
     node.agent.assert_alive();
 }

@@ -135,7 +135,7 @@ pub async fn serve<S, F>(
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-        address => address,
+        address @ IpAddr::V4(_) => address,
     }
 }
 
