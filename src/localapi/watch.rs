@@ -382,7 +382,10 @@ mod tests {
                     let name = text(&change.change.object, "/metadata/name").to_owned();
                     told.push(format!("{} {name}", change.change.step.as_str()));
                 }
-                assert_eq!(told, ["ADDED default", "ADDED kube-system", "ADDED new"]);
+                assert_eq!(
+                    told,
+                    ["ADDED default", "ADDED kube-node-lease", "ADDED kube-system", "ADDED new"]
+                );
             }
             let [first, second] = members;
             drop(first);
