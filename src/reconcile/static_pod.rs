@@ -95,7 +95,7 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
         "default".clone_into(&mut pod.metadata.namespace);
     }
     node_name.clone_into(&mut pod.spec.node_name);
-    // Counted by whoever takes the pod in, as an API server does.
+    // The desired set counts generations, as an API server does.
     pod.metadata.generation = 0;
     let hash = pod.metadata.uid.to_string();
     pod.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), hash);
