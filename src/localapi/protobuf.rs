@@ -138,9 +138,9 @@ impl Types {
                 let is_name = port.get("type") == Some(&json!(1));
                 Some(port.remove(if is_name { "strVal" } else { "intVal" }).unwrap_or_default())
             }
-            ("text" | "bytes" | "number" | "flag" | "time" | "quantity" | "port", _) => None,
+            ("text" | "bytes" | "number" | "flag" | "time" | "quantity" | "port", _)
+            | (_, Content::Number(_)) => None,
             (of, Content::Bytes(bytes)) => self.message(bytes, of).map(Value::Object),
-            (_, Content::Number(_)) => None,
         }
     }
 

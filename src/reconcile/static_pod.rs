@@ -96,7 +96,7 @@ pub fn prepare(pod: Pod, origin: &StaticOrigin, node_name: &str) -> Result<Pod, 
     }
     let misplaced = validate_placement(&pod);
     node_name.clone_into(&mut pod.spec.node_name);
-    // Counted by whoever takes the pod in, as an API server does.
+    // The desired set counts generations, as an API server does.
     pod.metadata.generation = 0;
     let hash = pod.metadata.uid.to_string();
     pod.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), hash);

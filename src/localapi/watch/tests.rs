@@ -169,7 +169,7 @@ fn what_changes_right_after_a_watch_has_begun_is_told_to_all_and_nothing_goes_on
                 let change = tokio::time::timeout(Duration::from_secs(60), next).await.expect("in time");
                 told.push(format!("{} {}", change.step.as_str(), change.name.1));
             }
-            assert_eq!(told, ["ADDED default", "ADDED kube-system", "ADDED new"]);
+            assert_eq!(told, ["ADDED default", "ADDED kube-node-lease", "ADDED kube-system", "ADDED new"]);
         }
         let [first, second] = members;
         drop(first);

@@ -16,7 +16,7 @@ pub(super) fn check(spec: &PodSpec) -> Result<(), &'static str> {
     check_all(spec, |_| false)
 }
 
-/// Of a pod of the API, whose service account is looked at elsewhere: what may be missing is, and does no harm.
+/// Of a pod of the API, whose service account is judged elsewhere. What may be missing does no harm.
 ///
 /// # Errors
 /// As of [`check`].
