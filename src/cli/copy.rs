@@ -312,7 +312,7 @@ fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String
         match entry.kind {
             EntryKind::Directory => match fs::create_dir(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-                made => made.map_err(failed)?,
+                result => result.map_err(failed)?,
             },
             EntryKind::File => {
                 let mut file = File::create(&path).map_err(failed)?;

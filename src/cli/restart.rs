@@ -134,14 +134,14 @@ async fn restart(
     environment: &mut Environment<'_>,
 ) -> Result<(), CliError> {
     let socket = &wanted.common.socket;
-    let named =
+    let is_meant =
         |name: &str| wanted.containers.is_empty() || wanted.containers.iter().any(|given| given == name);
     let before: Vec<(String, String)> = found
         .pod()
         .spec
         .containers
         .iter()
-        .filter(|container| named(&container.name))
+        .filter(|container| is_meant(&container.name))
         .map(|container| (container.name.clone(), instance(found.pod(), &container.name)))
         .collect();
     let containers: Vec<_> = wanted.containers.iter().map(|name| ("container", name.clone())).collect();
