@@ -45,6 +45,15 @@ pub(super) fn path(resource: &Resource, namespace: Option<&str>, name: Option<&s
     path
 }
 
+/// `?a=b&c=d`, or nothing.
+pub(super) fn query(parameters: &[(&'static str, String)]) -> String {
+    let mut text = String::new();
+    for (name, value) in parameters {
+        text.extend([if text.is_empty() { "?" } else { "&" }, name, "=", &client::escaped(value)]);
+    }
+    text
+}
+
 /// Asks once. What is refused is an error in the server's words.
 pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Result<Value, CliError> {
     let mut body = Vec::new();
@@ -100,8 +109,9 @@ pub(super) async fn selected(
     namespace: &str,
     selector: Option<&str>,
 ) -> Result<Vec<String>, CliError> {
-    let query: Vec<_> = selector.map(|selector| ("labelSelector", selector.to_owned())).into_iter().collect();
-    let path = path(resource, Some(namespace), None) + &super::listing::query(&query);
+    let labels: Vec<_> =
+        selector.map(|selector| ("labelSelector", selector.to_owned())).into_iter().collect();
+    let path = path(resource, Some(namespace), None) + &query(&labels);
     let list = fetch(socket, &path, OBJECTS).await?;
     let items = list["items"].as_array().into_iter().flatten();
     Ok(items.filter_map(|item| Some(item["metadata"]["name"].as_str()?.to_owned())).collect())

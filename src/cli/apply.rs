@@ -9,7 +9,7 @@ use hyper::Method;
 use super::args::{Common, Has, Own, UsageError, text, value};
 use super::files::{self, Named};
 use super::table::printable;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, listing, print};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print};
 use crate::logging::chain;
 use crate::rt;
 
@@ -121,7 +121,7 @@ async fn apply(
     if wanted.dry_run {
         options.push(("dryRun", "All".to_owned()));
     }
-    let path = path + &listing::query(&options);
+    let path = path + &api::query(&options);
     let reply = api::request(socket, Method::PATCH, &path, Some((APPLY, &object.value))).await?;
     let is_fixed = reply.code == 422 && before.code == 200 && resource.plural == "pods";
     let reply = reply.accepted().map_err(|error| match error {

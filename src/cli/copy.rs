@@ -203,15 +203,19 @@ impl Inside<'_> {
         let destination = if local.is_dir() && name != "." { local.join(&name) } else { local.to_owned() };
         let (pieces, source) = std::sync::mpsc::sync_channel::<Vec<u8>>(WAITING);
         let top = name.clone();
-        let writer = std::thread::Builder::new()
-            .name("unpack".to_owned())
-            .spawn(move || unpack(Pieces { source, current: Vec::new(), at: 0 }, &top, &destination))
-            .map_err(CliError::Runtime)?;
+        let (done, unpacked) = std::sync::mpsc::channel();
+        rt::spawn_thread("unpack", move || {
+            let pieces = Pieces { source, current: Vec::new(), at: 0 };
+            // Somebody waits for it below.
+            let _ = done.send(unpack(pieces, &top, &destination));
+        })
+        .map_err(CliError::Runtime)?;
         let member = format!("./{name}");
         let take = |piece: &[u8]| pieces.send(piece.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe.into());
         let sent = self.exec(&["tar", "cf", "-", "-C", &directory, &member], None, take).await;
         drop(pieces);
-        let unpacked = writer.join().unwrap_or_else(|_| Err("the archive could not be unpacked".to_owned()));
+        let unpacked =
+            unpacked.recv().unwrap_or_else(|_| Err("the archive could not be unpacked".to_owned()));
         // What went wrong here explains the broken pipe there.
         let skipped = match (unpacked, sent) {
             (Err(words), Err(CliError::Output(_)) | Ok(())) => return Err(CliError::Answer(words)),
@@ -240,20 +244,28 @@ impl Inside<'_> {
             _ => (path.to_owned(), own_name),
         };
         let (sender, input) = mpsc::channel(WAITING);
-        let packer = std::thread::Builder::new()
-            .name("pack".to_owned())
-            .spawn(move || {
-                let mut archive = Archive { sender, skipped: Vec::new() };
-                archive
-                    .add(&local, Path::new(&name))
-                    .and_then(|()| archive.finish())
-                    .map(|()| archive.skipped)
-            })
-            .map_err(CliError::Runtime)?;
+        let (done, packed) = std::sync::mpsc::channel();
+        rt::spawn_thread("pack", move || {
+            let mut archive = Archive { sender, skipped: Vec::new() };
+            let added = archive.add(&local, Path::new(&name)).and_then(|()| archive.finish());
+            // Somebody waits for it below. The end of the input has to be seen first.
+            let Archive { sender, skipped } = archive;
+            drop(sender);
+            let _ = done.send(added.map(|()| skipped));
+        })
+        .map_err(CliError::Runtime)?;
         let sent = self.exec(&["tar", "xmf", "-", "-C", &directory], Some(input), |_| Ok(())).await;
-        let packed = packer.join().unwrap_or_else(|_| Err(io::Error::other("the archive could not be made")));
-        sent?;
-        for line in packed.map_err(|error| CliError::Answer(error.to_string()))? {
+        let packed = packed.recv().unwrap_or_else(|_| Err(io::Error::other("the archive could not be made")));
+        let skipped = match (packed, sent) {
+            // What went wrong there explains the broken pipe here.
+            (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(CliError::Answer(error.to_string()));
+            }
+            (_, Err(error)) => return Err(error),
+            (Err(error), Ok(())) => return Err(CliError::Answer(error.to_string())),
+            (Ok(skipped), Ok(())) => skipped,
+        };
+        for line in skipped {
             let _ = writeln!(environment.err, "warning: {}", printable(&line));
         }
         Ok(EXIT_OK)
@@ -300,7 +312,7 @@ fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String
         match entry.kind {
             EntryKind::Directory => match fs::create_dir(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
-                made => made.map_err(failed)?,
+                result => result.map_err(failed)?,
             },
             EntryKind::File => {
                 let mut file = File::create(&path).map_err(failed)?;

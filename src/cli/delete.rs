@@ -12,9 +12,7 @@ use tokio::time::Instant;
 use super::args::{Common, Has, Own, UsageError, duration, text, value};
 use super::files::{self, Named};
 use super::table::printable;
-use super::{
-    CliError, ClientError, EXIT_FAILED, EXIT_OK, Environment, api, claims, listing, print, target, wait,
-};
+use super::{CliError, ClientError, EXIT_FAILED, EXIT_OK, Environment, api, claims, print, target, wait};
 use crate::logging::chain;
 use crate::rt;
 
@@ -266,7 +264,7 @@ async fn delete(
     let uid = before.accepted()?.object["metadata"]["uid"].clone();
     let mut options = vec![("propagationPolicy", "Background".to_owned())];
     options.extend(wanted.grace.map(|grace| ("gracePeriodSeconds", grace.to_string())));
-    let reply = api::request(socket, Method::DELETE, &(path + &listing::query(&options)), None).await?;
+    let reply = api::request(socket, Method::DELETE, &(path + &api::query(&options)), None).await?;
     reply.accepted()?.warn(environment);
     let place = if namespace.is_empty() { String::new() } else { format!(" from {namespace} namespace") };
     let shown = printable(&name);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::args::{Common, Has, Own, UsageError, text, value};
 use super::table::Paint;
-use super::{CliError, EXIT_OK, Environment, api, listing, print, table};
+use super::{CliError, EXIT_OK, Environment, api, print, table};
 use crate::localapi::age;
 use crate::rt;
 use crate::types::Timestamp;
@@ -110,7 +110,7 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
     }
     let mut version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     loop {
-        let query = listing::query(&[("watch", "true".to_owned()), ("resourceVersion", version.clone())]);
+        let query = api::query(&[("watch", "true".to_owned()), ("resourceVersion", version.clone())]);
         let mut ended = None;
         api::watch(&wanted.common.socket, &format!("{path}{query}"), api::OBJECTS, |change| {
             let event = &change["object"];

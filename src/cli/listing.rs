@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::args::{Options, Output};
 use super::jsonpath::Template;
 use super::table::Paint;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, client, print, table, to_json, to_yaml};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print, table, to_json, to_yaml};
 use crate::api::base64;
 use crate::localapi::resource::Resource;
 use crate::rt;
@@ -37,7 +37,7 @@ async fn show(
     let mut printer = Printer::new(resource, options);
     let selected = options.selectors();
     if names.is_empty() {
-        let path = api::path(resource, namespace, None) + &query(&selected);
+        let path = api::path(resource, namespace, None) + &api::query(&selected);
         let list = api::fetch(&options.socket, &path, accept).await?;
         let is_empty = list["rows"].as_array().or(list["items"].as_array()).is_none_or(Vec::is_empty);
         if is_empty && is_table && !options.watch {
@@ -104,7 +104,7 @@ async fn follow(
             ("allowWatchBookmarks", "true".to_owned()),
             ("resourceVersion", version.clone()),
         ]);
-        let path = api::path(resource, namespace, None) + &query(&parameters);
+        let path = api::path(resource, namespace, None) + &api::query(&parameters);
         let mut expired = None;
         api::watch(&options.socket, &path, accept, |event| {
             let object = &event["object"];
@@ -133,15 +133,6 @@ async fn follow(
 
 fn rows(table: &Value) -> &[Value] {
     table["rows"].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-/// `?a=b&c=d`, or nothing.
-pub(super) fn query(parameters: &[(&'static str, String)]) -> String {
-    let mut text = String::new();
-    for (name, value) in parameters {
-        text.extend([if text.is_empty() { "?" } else { "&" }, name, "=", &client::escaped(value)]);
-    }
-    text
 }
 
 /// Shows answers one after the other: the header once, columns where they were.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::args::{Common, Has, Own, UsageError, duration, text, value};
 use super::target::{self, Found};
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, listing, print, to_yaml, wait};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print, to_yaml, wait};
 use crate::api::pod::Pod;
 use crate::rt;
 
@@ -134,18 +134,18 @@ async fn restart(
     environment: &mut Environment<'_>,
 ) -> Result<(), CliError> {
     let socket = &wanted.common.socket;
-    let named =
+    let is_meant =
         |name: &str| wanted.containers.is_empty() || wanted.containers.iter().any(|given| given == name);
     let before: Vec<(String, String)> = found
         .pod()
         .spec
         .containers
         .iter()
-        .filter(|container| named(&container.name))
+        .filter(|container| is_meant(&container.name))
         .map(|container| (container.name.clone(), instance(found.pod(), &container.name)))
         .collect();
     let containers: Vec<_> = wanted.containers.iter().map(|name| ("container", name.clone())).collect();
-    let path = format!("/agent/v1/restart/{}{}", found.path(), listing::query(&containers));
+    let path = format!("/agent/v1/restart/{}{}", found.path(), api::query(&containers));
     api::request(socket, Method::POST, &path, None).await?.accepted()?;
     let is_again = |object: Option<&Value>| {
         let statuses = object.and_then(|object| object["status"]["containerStatuses"].as_array());

@@ -12,7 +12,7 @@ use super::apply::MANAGER;
 use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
 use super::enter::{self, Entry};
 use super::table::printable;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, listing, logs, print, to_yaml, wait};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, logs, print, to_yaml, wait};
 use crate::rt;
 
 const HELP: &str = "\
@@ -75,7 +75,7 @@ fn wrong(message: impl Into<String>) -> UsageError {
     UsageError::Option { message: message.into() }
 }
 
-fn one_of(name: &str, given: String, allowed: &[&str]) -> Result<String, UsageError> {
+fn one_of(name: &str, given: &str, allowed: &[&str]) -> Result<String, UsageError> {
     let known = allowed.iter().find(|known| given.eq_ignore_ascii_case(known));
     let message = || wrong(format!("{name} {given:?}: use one of {}", allowed.join(", ")));
     known.map(|known| (*known).to_owned()).ok_or_else(message)
@@ -129,11 +129,11 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             }
             Own::Option("--restart") => {
                 let policies = ["Always", "OnFailure", "Never"];
-                wanted.restart = one_of("--restart", text(value(parser)?), &policies)?;
+                wanted.restart = one_of("--restart", &text(value(parser)?), &policies)?;
             }
             Own::Option("--image-pull-policy") => {
                 let policies = ["Always", "IfNotPresent", "Never"];
-                wanted.pull = Some(one_of("--image-pull-policy", text(value(parser)?), &policies)?);
+                wanted.pull = Some(one_of("--image-pull-policy", &text(value(parser)?), &policies)?);
             }
             Own::Option("--timeout") => {
                 wanted.timeout = super::args::duration(parser, "--timeout", "5m")?.to_std();
@@ -151,7 +151,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
                 wanted.dry_run = true;
             }
             Own::Option("-o" | "--output") => {
-                one_of("--output", text(value(parser)?), &["yaml"])?;
+                one_of("--output", &text(value(parser)?), &["yaml"])?;
             }
             Own::Word(word) if first.is_none() => first = Some(word.to_owned()),
             // Without `--`, as after an exec's pod: the rest is the container's.
@@ -164,9 +164,14 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         }
         Ok(true)
     })?;
-    if wanted.common.help {
-        return Ok(wanted);
+    if !wanted.common.help {
+        check(&mut wanted, first)?;
     }
+    Ok(wanted)
+}
+
+/// What belongs together; `first` is the first word that is no option.
+fn check(wanted: &mut Wanted, first: Option<String>) -> Result<(), UsageError> {
     let first = first.ok_or_else(|| wrong("say which image: agent run IMAGE"))?;
     match &wanted.image {
         Some(_) => {
@@ -190,7 +195,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     if wanted.is_command && wanted.words.is_empty() {
         return Err(wrong("--command: the command is missing: agent run IMAGE --command -- PROGRAM"));
     }
-    Ok(wanted)
+    Ok(())
 }
 
 /// `registry.example:5000/team/my_app:v1@sha256:...` is `my-app`.
@@ -317,8 +322,7 @@ async fn create(
 ) -> Result<bool, CliError> {
     let resource = api::resource("pods").map_err(CliError::Usage)?;
     let namespace = wanted.common.one_namespace();
-    let query =
-        listing::query(&[("fieldManager", MANAGER.to_owned()), ("fieldValidation", "Strict".to_owned())]);
+    let query = api::query(&[("fieldManager", MANAGER.to_owned()), ("fieldValidation", "Strict".to_owned())]);
     let path = api::path(resource, Some(namespace), None) + &query;
     let content = Some((api::OBJECTS, manifest));
     let reply = api::request(&wanted.common.socket, Method::POST, &path, content).await?.accepted()?;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::args::{Common, Has, Own, UsageError, text, value};
 use super::jsonpath::Template;
-use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, listing, print};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print};
 use crate::config::GoDuration;
 use crate::localapi::resource::Resource;
 use crate::rt;
@@ -229,7 +229,7 @@ pub(super) async fn until(
 ) -> Result<bool, CliError> {
     let path = api::path(resource, Some(namespace), None);
     let field = format!("metadata.name={name}");
-    let only = listing::query(&[("fieldSelector", field.clone())]);
+    let only = api::query(&[("fieldSelector", field.clone())]);
     loop {
         let list = api::fetch(socket, &(path.clone() + &only), api::OBJECTS).await?;
         let object = list["items"].as_array().and_then(|items| items.first());
@@ -241,7 +241,7 @@ pub(super) async fn until(
             api::fetch(socket, &api::path(resource, Some(namespace), Some(name)), api::OBJECTS).await?;
         }
         let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-        let query = listing::query(&[
+        let query = api::query(&[
             ("watch", "true".to_owned()),
             ("fieldSelector", field.clone()),
             ("resourceVersion", version),

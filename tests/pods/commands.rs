@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::Node;
 use crate::support::agent::PATIENCE;
+use crate::support::image::BUSYBOX;
 use crate::support::runtime::on_both_runtimes;
 use crate::support::wait::{wait_for, wait_until};
 
@@ -198,12 +199,64 @@ fn a_stream_over_which_nothing_goes_is_ended() {
     assert_eq!((code, out.lines().count()), (Some(0), 12), "{err}");
 }
 
+fn files_are_copied_both_ways_and_a_pod_is_run_to_its_end() {
+    let mut node = Node::new();
+    node.apply(&node.pod("inside", "sleep 1000"));
+    node.agent.start();
+    node.running("inside");
+    let here = node.runtime.scratch().path().join("copied");
+    let long = "n".repeat(150);
+    fs::create_dir_all(here.join("tree/deep")).expect("make a directory");
+    fs::write(here.join("tree/deep").join(&long), vec![7; 300_000]).expect("write");
+    std::os::unix::fs::symlink("/etc/passwd", here.join("tree/link")).expect("make a link");
+    let copy = |from: &str, to: &str| said_by(command(&node, "cp").args([from, to]));
+    let shown = |path: &str| here.join(path).display().to_string();
+    let (code, out, err) = copy(&shown("tree"), "inside:/tmp/there");
+    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", ""));
+    let (code, _, err) = copy("inside:/tmp/there", &shown("back"));
+    assert_eq!((code, err.as_str()), (Some(0), "warning: left out the link ./there/link -> /etc/passwd\n"));
+    let bytes = fs::read(here.join("back/deep").join(&long)).expect("it came back");
+    assert!(bytes == vec![7; 300_000]);
+    assert!(here.join("back/link").symlink_metadata().is_err());
+    // One file, into a directory that is there, and under a name.
+    assert_eq!(
+        copy(&shown(&format!("back/deep/{long}")), "default/inside-edge:/tmp/there/deep/x").0,
+        Some(0)
+    );
+    assert_eq!(copy("inside:/tmp/there/deep/x", &shown("back")).0, Some(0));
+    assert!(fs::read(here.join("back/x")).expect("it came back") == vec![7; 300_000]);
+    let (code, _, err) = copy("inside:/nothing", &shown("none"));
+    assert!(code == Some(1) && err.contains("tar in the container ended with 1"), "{code:?} {err}");
+
+    // A pod that is made, shown and deleted; its exit code is the command's, and what it was given to read has an end.
+    let mut run = command(&node, "run");
+    run.args([
+        BUSYBOX,
+        "--name",
+        "once",
+        "--restart",
+        "Never",
+        "--rm",
+        "-i",
+        "--",
+        "sh",
+        "-c",
+        "cat; exit 7",
+    ]);
+    let (code, out, err) = said(&self::run(run, b"typed\n".to_vec()));
+    assert_eq!((code, out.as_str()), (Some(7), "typed\n"), "{err}");
+    assert!(err.contains("pod \"once\" deleted"), "{err}");
+    let (code, _, err) = said_by(command(&node, "get").args(["pods", "once"]));
+    assert!(code == Some(1) && err.contains("not found"), "{code:?} {err}");
+}
+
 /// Runs it with nothing to read.
 fn said_by(command: &mut Command) -> (Option<i32>, String, String) {
     said(&command.stdin(Stdio::null()).output().expect("run it"))
 }
 
 on_both_runtimes! {
+    files_are_copied_both_ways_and_a_pod_is_run_to_its_end,
     a_stream_over_which_nothing_goes_is_ended,
     a_command_runs_with_its_streams_its_code_and_a_terminal,
     a_container_is_attached_to_and_its_ports_are_reached,
