@@ -1,6 +1,6 @@
 //! Sub-commands that look at the agent (`status`, `get`, `describe`, `logs`), lead into its pods (`exec`, `attach`,
-//! `port-forward`), or change what it keeps: `image`, which works on the image store, and `delete`, on the data of claims. Each
-//! parses, calls and renders.
+//! `port-forward`), or change what it keeps: `image`, which works on the image store, `delete`, on the data of claims, and
+//! `source`, on what is wanted. Each parses, calls and renders.
 //!
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
@@ -22,6 +22,7 @@ mod listing;
 mod logs;
 mod objects;
 mod offline;
+mod source;
 mod status;
 mod table;
 mod tabs;
@@ -103,6 +104,7 @@ pub fn pods_table(pods: &[crate::api::pod::Pod], now: Timestamp) -> String {
 pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>) -> u8 {
     let result = match command {
         "status" => status::run(arguments, &mut environment),
+        "source" => source::run(arguments, &mut environment),
         "get" => get::run(arguments, &mut environment),
         "image" => image::run(arguments, &mut environment),
         "describe" => describe::run(arguments, &mut environment),

@@ -148,14 +148,35 @@ pub(super) async fn stream(
     accept: &'static str,
     write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), CliError> {
+    let mut request = request(resource);
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
+    exchange(path, request, write).await
+}
+
+/// Asks the agent to do something. The answer is its words.
+pub(super) async fn post(path: &Path, resource: &str) -> Result<String, CliError> {
+    let mut request = request(resource);
+    *request.method_mut() = Method::POST;
+    let mut words = Vec::new();
+    let mut write = |piece: &[u8]| {
+        words.extend_from_slice(piece);
+        Ok(())
+    };
+    exchange(path, request, &mut write).await?;
+    Ok(String::from_utf8_lossy(&words).into_owned())
+}
+
+async fn exchange(
+    path: &Path,
+    request: Request<Empty<Bytes>>,
+    write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(), CliError> {
     let http = |source| CliError::Client(ClientError::Http { path: path.to_owned(), source });
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
     let (mut sender, connection) =
         http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
     let exchange = async {
-        let mut request = request(resource);
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         let answered = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await;
         let timed_out = |_| CliError::Client(ClientError::Timeout { path: path.to_owned() });
         let mut response = answered.map_err(timed_out)?.map_err(http)?;

@@ -154,7 +154,7 @@ fn path(route: &Result<Route, Refused>) -> (&'static str, bool) {
         Route::Attach(..) => ("attach", true),
         Route::PortForward(..) => ("portForward", true),
         Route::Run(..) => ("run", true),
-        Route::AgentStatus(_) => ("other", false),
+        Route::AgentStatus(_) | Route::AcceptSource(_) => ("other", false),
     }
 }
 

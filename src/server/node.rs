@@ -79,6 +79,11 @@ pub trait Node {
     fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>>;
     /// What the node, its pods and their containers use now. Costs nothing unless it is asked.
     fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
+    /// Takes an empty answer of a source at its word. Answers what became of it.
+    fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
+        let message = format!("there is no source {name:?}");
+        Box::pin(async { Err(message) })
+    }
     /// A stream over which nothing went for so long is ended; never if it is zero. `streamingConnectionIdleTimeout`.
     fn stream_idle_timeout(&self) -> Duration {
         IDLE_TIMEOUT

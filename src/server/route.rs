@@ -93,6 +93,8 @@ pub enum Route {
     Run(Target, Vec<String>),
     /// `/agent/v1/status`, our own, and its query.
     AgentStatus(String),
+    /// `/agent/v1/sources/NAME/accept`, our own: what the source says now is meant.
+    AcceptSource(String),
 }
 
 /// A page of Prometheus'.
@@ -158,6 +160,10 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
         ["metrics", "probes"] => get(Route::Metrics(Page::Probes)),
         ["metrics", "slis"] => get(Route::Metrics(Page::Slis)),
         ["agent", "v1", "status"] => get(Route::AgentStatus(query.to_owned())),
+        ["agent", "v1", "sources", name, "accept"] => match method {
+            "POST" => Ok(Route::AcceptSource((*name).to_owned())),
+            _ => Err(Refused::Method("POST")),
+        },
         ["containerLogs", rest @ ..] => {
             let container = target(rest, false)?;
             get(Route::ContainerLogs(container, log_options(&parameters(query))?))
