@@ -1,6 +1,6 @@
 //! Sub-commands that look at the agent (`status`, `get`, `ps`, `describe`, `logs`), lead into its pods (`exec`, `attach`, `cp`,
-//! `port-forward`), or change what it keeps: `run`, `apply`, `delete`, `stop` through its API, `image` in the image store. Each
-//! parses, calls and renders.
+//! `port-forward`), or change what it keeps: `run`, `apply`, `delete`, `stop` through its API, `image` in the image store,
+//! `source` what is wanted. Each parses, calls and renders.
 //!
 //! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
 //! agent does not run, from the store.
@@ -29,6 +29,7 @@ mod objects;
 mod offline;
 mod ps;
 mod restart;
+mod source;
 mod start;
 mod status;
 mod table;
@@ -119,6 +120,7 @@ pub fn pods_table(pods: &[crate::api::pod::Pod], now: Timestamp) -> String {
 pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>) -> u8 {
     let result = match command {
         "status" => status::run(arguments, &mut environment),
+        "source" => source::run(arguments, &mut environment),
         "get" => get::run(arguments, &mut environment),
         "image" => image::run(arguments, &mut environment),
         "describe" => describe::run(arguments, &mut environment),

@@ -21,8 +21,10 @@ pub struct SourceUpdate {
     pub objects: Vec<SourceObject>,
     /// What is wrong with the source right now, its whole list; empty when all is well.
     pub problems: Vec<SourceProblem>,
-    /// Lets a URL source go on after a restart: its ETag and Last-Modified.
+    /// Lets a source go on after a restart: a URL's ETag and Last-Modified, or which directory the files were in.
     pub validator: Option<String>,
+    /// The newest signature that the source has seen. It never goes backwards, so it is remembered whatever the answer is.
+    pub signed: Option<String>,
 }
 
 /// What a source knows.
@@ -64,4 +66,7 @@ pub struct SourceProblem {
     pub message: String,
     /// When this problem (with this very message) was first seen.
     pub since: Timestamp,
+    /// `NAMESPACE/NAME` of the pod that runs in spite of it; empty when it is about no such pod. Not stored.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pod: String,
 }

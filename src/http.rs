@@ -1,25 +1,27 @@
 //! Blocking HTTP on its own thread: one GET at a time, bounded in time, size, redirects and queue.
 //!
 //! Owns the ureq agent, TLS roots and the words for what can go wrong on the way to a server. Must not know what is
-//! fetched: a status that is not 200 is an answer here.
+//! fetched: a status that is not 200 is an answer here. Redirects are followed here and not by ureq, which would send
+//! the configured headers to every host and take https back to http.
 
 pub mod error;
 mod proxy;
+mod redirect;
 pub mod stream;
 pub mod tls;
 pub mod url;
 
 use std::io::Read;
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use ureq::Agent;
-use ureq::config::{AutoHeaderValue, RedirectAuthHeaders};
-use ureq::http::{HeaderMap, Uri};
+use ureq::config::AutoHeaderValue;
+use ureq::http::HeaderMap;
 
 pub use error::{HttpError, TlsError, shown_url};
+use redirect::Hop;
 pub use tls::ClientFiles;
 use tls::Trust;
 
@@ -37,7 +39,7 @@ const CHUNK_BYTES: usize = 16 * 1024;
 pub struct Request {
     /// `http://` or `https://`.
     pub url: String,
-    /// Added as they are; a name may repeat.
+    /// Added as they are; a name may repeat. A redirect to another origin goes without them.
     pub headers: Vec<(String, String)>,
     /// From the first look-up to the last byte.
     pub timeout_total: Duration,
@@ -45,7 +47,7 @@ pub struct Request {
     pub max_body: usize,
     /// Trust these authorities instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Who we are, for servers that ask.
+    /// Who we are, for servers that ask. Shown to the origin of `url` alone.
     pub client: Option<ClientFiles>,
     /// An ETag: answer 304 while it stands.
     pub if_none_match: Option<String>,
@@ -85,6 +87,8 @@ pub struct Response {
     pub content_type: Option<String>,
     /// The whole body.
     pub body: Vec<u8>,
+    /// The other origin that answered after a redirect: it was sent neither headers nor client certificate.
+    pub other_origin: Option<String>,
 }
 
 /// Sends requests to the owner thread, which ends with the last handle.
@@ -137,36 +141,41 @@ fn serve(mut queue: mpsc::Receiver<Job>) {
 #[derive(Default)]
 struct Fetcher {
     agent: Option<(Agent, Trust)>,
-    /// A plain `http` URL once led to an `https` one, so that roots are needed from the start.
-    redirected_to_tls: bool,
+}
+
+/// What one hop brought.
+enum Answered {
+    Response(Response),
+    /// To this `Location`.
+    Redirect(String),
 }
 
 impl Fetcher {
     fn fetch(&mut self, request: &Request) -> Result<Response, HttpError> {
-        let scheme = request.url.split("://").next().unwrap_or_default().to_ascii_lowercase();
-        let encrypted = match scheme.as_str() {
-            "https" => true,
-            "http" => self.redirected_to_tls || request.ca_file.is_some() || request.client.is_some(),
-            _ => return Err(HttpError::Scheme { url: shown_url(&request.url) }),
-        };
-        let answer = self.fetch_once(request, encrypted);
-        // The system's certificates take a third of a megabyte: a plain URL does without until a redirect needs them.
-        if !encrypted && matches!(answer, Err(HttpError::Tls { reason: TlsError::UnknownIssuer, .. })) {
-            self.redirected_to_tls = true;
-            return self.fetch_once(request, true);
+        let deadline = Instant::now() + request.timeout_total;
+        let mut hop = Hop::first(&request.url)?;
+        for _ in 0..=MAX_REDIRECTS {
+            match self.fetch_once(request, &hop, deadline)? {
+                Answered::Response(response) => return Ok(response),
+                Answered::Redirect(location) => hop = hop.follow(&location)?,
+            }
         }
-        answer
+        Err(HttpError::TooManyRedirects { url: shown_url(&request.url) })
     }
 
-    fn fetch_once(&mut self, request: &Request, encrypted: bool) -> Result<Response, HttpError> {
-        let agent = self.agent_for(request, encrypted)?;
-        let mut call = agent.get(&request.url).config().timeout_global(Some(request.timeout_total));
-        if is_loopback(&request.url) {
+    fn fetch_once(&mut self, request: &Request, hop: &Hop, deadline: Instant) -> Result<Answered, HttpError> {
+        let agent = self.agent_for(request, hop)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(error::timeout(request));
+        }
+        let mut call = agent.get(hop.text()).config().timeout_global(Some(left));
+        if hop.url().is_loopback() {
             // As Go does: no proxy can reach this machine's own loopback.
             call = call.proxy(None);
         }
         let mut call = call.build();
-        for (name, value) in &request.headers {
+        for (name, value) in request.headers.iter().filter(|_| hop.is_own()) {
             call = call.header(name, value);
         }
         if let Some(etag) = &request.if_none_match {
@@ -176,32 +185,41 @@ impl Fetcher {
             call = call.header("If-Modified-Since", moment);
         }
         let mut response = call.call().map_err(|error| error::explain(error, request))?;
+        let status = response.status();
+        if let (301 | 302 | 303 | 307 | 308, Some(location)) =
+            (status.as_u16(), header(response.headers(), "location"))
+        {
+            return Ok(Answered::Redirect(location));
+        }
         refuse_encoded(response.headers(), request)?;
         let body = read_body(response.body_mut().as_reader(), request)?;
-        let status = response.status();
         let reason = status.canonical_reason().unwrap_or_default();
-        Ok(Response {
+        Ok(Answered::Response(Response {
             status: status.as_u16(),
             status_line: format!("{} {reason}", status.as_u16()).trim_end().to_owned(),
             etag: header(response.headers(), "etag"),
             last_modified: header(response.headers(), "last-modified"),
             content_type: header(response.headers(), "content-type"),
             body,
-        })
+            other_origin: (!hop.is_own()).then(|| hop.url().shown()),
+        }))
     }
 
-    fn agent_for(&mut self, request: &Request, encrypted: bool) -> Result<Agent, HttpError> {
-        let trust = Trust::find(encrypted, request.ca_file.as_deref(), request.client.as_ref())?;
+    fn agent_for(&mut self, request: &Request, hop: &Hop) -> Result<Agent, HttpError> {
+        let encrypted = hop.url().is_encrypted();
+        let client = request.client.as_ref().filter(|_| hop.is_own());
+        // The system's certificates take a third of a megabyte: a plain URL does without until a redirect needs them.
+        let trust = Trust::find(encrypted, request.ca_file.as_deref(), client)?;
         if let Some((agent, known)) = &self.agent
-            && *known == trust
+            && (*known == trust || !encrypted)
         {
             return Ok(agent.clone());
         }
         let config = Agent::config_builder()
             .tls_config(trust.load()?)
             .http_status_as_error(false)
-            .max_redirects(MAX_REDIRECTS)
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
             .user_agent(concat!("agent/", env!("CARGO_PKG_VERSION")))
             .accept_encoding(AutoHeaderValue::None)
             // Polls are far apart: a kept connection would only ever be found dead.
@@ -239,13 +257,6 @@ fn refuse_encoded(headers: &HeaderMap, request: &Request) -> Result<(), HttpErro
         }
         _ => Ok(()),
     }
-}
-
-fn is_loopback(url: &str) -> bool {
-    let uri = url.parse::<Uri>().ok();
-    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {

@@ -21,7 +21,7 @@ use crate::ordered::Ordered as _;
 use crate::reconcile::local_objects::{ObjectFinding, ObjectSets};
 use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
 use crate::reconcile::rollback::{Fallback, Progress, Stage, Verdict, answer_digest, progress};
-use crate::store::{StoreHandle, StoredSource};
+use crate::store::{StoreHandle, StoredSource, meta};
 use crate::types::{PodSource, PodUid, Timestamp};
 use notes::Notes;
 pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
@@ -71,6 +71,8 @@ pub struct PodConfig {
     /// What the store remembers of trials; taken at the begin.
     stages: BTreeMap<PodSource, Stage>,
     notes: Notes,
+    /// The newest signature that is on disk.
+    signed: Option<String>,
 }
 
 impl PodConfig {
@@ -116,6 +118,7 @@ impl PodConfig {
             staging: None,
             stages: BTreeMap::new(),
             notes: Notes::default(),
+            signed: None,
         };
         for source in config.registered.clone() {
             config.count(source);
@@ -333,6 +336,7 @@ impl PodConfig {
     pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
         let now = self.clock.now();
         let mut update = update;
+        self.remember_signed(update.source, update.signed.take()).await;
         let staged = self.stage_of_answer(&mut update);
         let (answer, answering) = match update.answer {
             SourceAnswer::Pods(pods) => (Some(pods), true),
@@ -367,6 +371,19 @@ impl PodConfig {
         self.count(update.source);
         log_changes(update.source, &merged.changes);
         merged.changes
+    }
+
+    /// Before the set that is signed so: the write of that brings this to the disk, too.
+    async fn remember_signed(&mut self, source: PodSource, signed: Option<String>) {
+        if signed.is_none() || signed == self.signed {
+            return;
+        }
+        match self.store.put_meta(meta::NEWEST_SIGNATURE, signed.as_deref()).await {
+            Ok(()) => self.signed = signed,
+            Err(error) => {
+                log::warn!(source = source.as_str(), err:% = error; "Failed to write down which signature is the newest");
+            }
+        }
     }
 
     /// Names an answer of the source on trial. One that failed before is put aside for what runs instead of it.
@@ -508,6 +525,7 @@ impl PodConfig {
                     origin: finding.origin,
                     reason: FAILED_VALIDATION.to_owned(),
                     message: finding.message,
+                    pod: String::new(),
                 }
             })
             .collect()
@@ -526,6 +544,7 @@ impl PodConfig {
             origin: finding.origin,
             reason: FAILED_VALIDATION.to_owned(),
             message: finding.message,
+            pod: String::new(),
         };
         findings.into_iter().map(problem).collect()
     }
@@ -553,7 +572,15 @@ impl PodConfig {
         for problem in new.iter().take(LOGGED_PROBLEMS) {
             log::error!(source = source.as_str(), origin = problem.origin, reason = problem.reason, err = problem.message; "Problem with a source of pods");
             let text = format!("{}: {}", problem.origin, problem.message);
-            self.events.node_event(EventType::Warning, &problem.reason, &text);
+            let pod =
+                problem.pod.split_once('/').and_then(|(namespace, name)| self.find_pod(namespace, name));
+            match pod {
+                Some((_, pod)) => {
+                    let pod = pod.pod.pod_ref();
+                    self.events.event(&pod, None, EventType::Warning, &problem.reason, &text);
+                }
+                None => self.events.node_event(EventType::Warning, &problem.reason, &text),
+            }
         }
         if new.len() > LOGGED_PROBLEMS {
             log::error!(source = source.as_str(), more = new.len() - LOGGED_PROBLEMS; "More problems with a source of pods, agent status shows them all");

@@ -12,8 +12,11 @@ pub(crate) mod testing;
 pub mod url;
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::rc::Rc;
 use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
 
 use crate::api::pod::Pod;
 pub use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
@@ -25,8 +28,12 @@ use crate::types::{PodFullName, PodSource, Timestamp};
 
 /// Upstream's event reason for a manifest that cannot become a pod.
 pub const REASON_INVALID_MANIFEST: &str = "FailedValidation";
+/// The reason of a manifest that is taken, but for a field that is unknown or written twice.
+pub const REASON_IGNORED: &str = "FieldIgnored";
 /// The reason of a source that gives no answer: a missing directory, an unreachable server.
 pub const REASON_UNAVAILABLE: &str = "SourceUnavailable";
+/// The reason of an answer that would remove everything, until it is confirmed.
+pub const REASON_EMPTY: &str = "EmptyUnconfirmed";
 /// The reason of an answer that is not signed as it must be.
 pub const REASON_UNTRUSTED: &str = "SignatureInvalid";
 /// Upstream's bound on one manifest file or one answer of a URL.
@@ -53,10 +60,21 @@ pub struct ParsedManifest {
     pub objects: Vec<LocalObject>,
     /// What is wrong, one entry per document: names the document, the field and the fix.
     pub problems: Vec<String>,
+    /// What has no effect in pods and objects that are taken all the same.
+    pub ignored: Vec<Ignored>,
     /// What was accepted but is doubtful, for the log.
     pub warnings: Vec<String>,
     /// No document was broken: a pod that is not in `pods` is not wanted any more, nor an object that is not in `objects`.
     pub complete: bool,
+}
+
+/// A field that has no effect: unknown, or written twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// `NAMESPACE/NAME` of the pod that it was written for; empty for objects.
+    pub pod: String,
+    /// Names the document and the field.
+    pub message: String,
 }
 
 /// What a source wanted last, from before a restart.
@@ -66,6 +84,49 @@ pub struct LastGood {
     pub pods: Vec<SourcePod>,
     /// Objects with theirs.
     pub objects: Vec<SourceObject>,
+}
+
+/// Everything that a source goes on from after a restart.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Remembered {
+    /// Its last good set.
+    pub good: LastGood,
+    /// [`SourceUpdate::validator`] beside it.
+    pub validator: Option<String>,
+    /// The newest [`SourceUpdate::signed`].
+    pub signed: Option<String>,
+}
+
+impl Remembered {
+    /// An empty answer would remove something.
+    fn holds_something(&self) -> bool {
+        !(self.good.pods.is_empty() && self.good.objects.is_empty())
+    }
+}
+
+/// Asks a source to look again and to take an empty answer at its word, this once; told whether the source has a valid
+/// answer now.
+pub type Accept = oneshot::Sender<bool>;
+
+/// `None` for a source that cannot be asked.
+type Accepts = Option<mpsc::Receiver<Accept>>;
+
+/// The next one. Cancel safe.
+async fn next_accept(accepts: &mut Accepts) -> Accept {
+    match accepts {
+        Some(accepts) => match accepts.recv().await {
+            Some(accept) => accept,
+            None => pending().await,
+        },
+        None => pending().await,
+    }
+}
+
+/// An empty answer removes all that ran. A deliberate one comes from where the pods came from; an empty directory that
+/// is another one than theirs, or a server that says nothing else since the start, is as likely a mount that is missing or
+/// a database that is not loaded yet.
+fn is_believed(is_empty: bool, would_remove: bool, same_speaker: bool) -> bool {
+    !is_empty || !would_remove || same_speaker
 }
 
 /// Turns bytes into pods and objects. The sources bring bytes and remember what was good; what a manifest means is not their business.
@@ -158,6 +219,18 @@ fn full_name(pod: &SourcePod) -> PodFullName {
     pod.pod.pod_ref().full_name()
 }
 
+/// Problems of what was ignored, as [`carry_since`] makes them.
+fn carry_ignored(
+    ignored: Vec<Ignored>,
+    origin: &str,
+    before: &[SourceProblem],
+    now: Timestamp,
+) -> Vec<SourceProblem> {
+    let (pods, messages): (Vec<_>, Vec<_>) = ignored.into_iter().map(|one| (one.pod, one.message)).unzip();
+    let problems = carry_since(messages, REASON_IGNORED, origin, before, now);
+    problems.into_iter().zip(pods).map(|(problem, pod)| SourceProblem { pod, ..problem }).collect()
+}
+
 /// Today's problems of one origin; one that was there before keeps its `since`.
 fn carry_since(
     messages: Vec<String>,
@@ -181,6 +254,7 @@ fn carry_since(
             reason: reason.to_owned(),
             since: since(&message),
             message,
+            pod: String::new(),
         })
         .collect()
 }

@@ -14,6 +14,7 @@ pub mod dir;
 pub mod disk_usage;
 pub mod durable;
 pub mod epoll;
+pub mod identity;
 pub mod inotify;
 pub mod kernel_log;
 pub mod kill;

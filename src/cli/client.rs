@@ -186,14 +186,14 @@ pub(super) async fn stream(
     accept: &'static str,
     write: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(), CliError> {
+    let mut request = request(resource);
+    request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
     let http = |source| CliError::Client(ClientError::Http { path: path.to_owned(), source });
     let stream = UnixStream::connect(path).await;
     let stream = stream.map_err(|source| CliError::Client(connect_error(path, source)))?;
     let (mut sender, connection) =
         http1::handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await.map_err(http)?;
     let exchange = async {
-        let mut request = request(resource);
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(accept));
         let answered = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await;
         let timed_out = |_| CliError::Client(ClientError::Timeout { path: path.to_owned() });
         let mut response = answered.map_err(timed_out)?.map_err(http)?;

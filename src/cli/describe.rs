@@ -20,8 +20,8 @@ use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, get, objects, offl
 use crate::api::pod::{Pod, PodStatus, Toleration};
 use crate::reconcile::merge::is_from_api;
 use crate::reconcile::resources::qos_class;
-use crate::server::ObjectDetail;
 use crate::server::report::EventReport;
+use crate::server::{AgentReport, ObjectDetail};
 use crate::types::Timestamp;
 
 const HELP: &str = "\
@@ -90,8 +90,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         }
         pages.extend(found);
     }
-    let pages: Vec<String> =
-        pages.into_iter().map(|pod| page(pod, &report.events, environment.now)).collect();
+    let pages: Vec<String> = pages.into_iter().map(|pod| page(pod, &report, environment.now)).collect();
     print(environment, &pages.join("\n\n"))?;
     for name in &missing {
         let known: Vec<&str> = report.pods.iter().map(|pod| pod.metadata.name.as_str()).collect();
@@ -119,7 +118,7 @@ fn find<'a>(pods: &'a [Pod], name: &str) -> Vec<&'a Pod> {
     }
 }
 
-fn page(pod: &Pod, events: &[EventReport], now: Timestamp) -> String {
+fn page(pod: &Pod, report: &AgentReport, now: Timestamp) -> String {
     let mut out = Tabbed::default();
     head(&mut out, pod, now);
     containers::describe(&mut out, pod);
@@ -131,7 +130,16 @@ fn page(pod: &Pod, events: &[EventReport], now: Timestamp) -> String {
     several(&mut out, "Node-Selectors", selectors.collect());
     tolerations(&mut out, &pod.spec.tolerations);
     let metadata = &pod.metadata;
-    let own = events.iter().filter(|event| {
+    let name = format!("{}/{}", metadata.namespace, metadata.name);
+    let problems = report.sources.iter().flat_map(|source| &source.problems);
+    let problems: Vec<String> = problems
+        .filter(|problem| problem.pod == name)
+        .map(|problem| format!("{}: {}: {}", problem.reason, problem.origin, problem.message))
+        .collect();
+    if !problems.is_empty() {
+        several(&mut out, "Problems", problems);
+    }
+    let own = report.events.iter().filter(|event| {
         let object = &event.involved_object;
         let is_named =
             object.kind == "Pod" && object.namespace == metadata.namespace && object.name == metadata.name;

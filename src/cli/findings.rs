@@ -15,7 +15,7 @@ use crate::types::Timestamp;
 const EVENT_AGE: Duration = Duration::from_secs(600);
 
 /// Warnings about a pod that starts all the same: they never say why one waits.
-const HARMLESS: [&str; 2] = ["MissingClusterDNS", "DNSConfigForming"];
+const HARMLESS: [&str; 3] = ["MissingClusterDNS", "DNSConfigForming", "FieldIgnored"];
 
 /// Something a person should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -267,6 +267,7 @@ fn fill(directory: &Directory) {
             reason: "FailedValidation".into(),
             message: "metadata.name: required".into(),
             since: NOW,
+            pod: String::new(),
         };
         store.put_problems(PodSource::File, &[problem]).await.unwrap();
         store.put_meta(meta::NODE_NAME, Some("n1")).await.unwrap();

@@ -167,6 +167,17 @@ pub enum FileError {
         /// As written.
         kind: String,
     },
+    /// What the flag was for once: a manifest.
+    #[error(
+        "this is a manifest (kind {kind}); --config takes the KubeletConfiguration file. For pod manifests use \
+         --manifest-dir {path}"
+    )]
+    Manifest {
+        /// Of its first document.
+        kind: String,
+        /// The file.
+        path: PathBuf,
+    },
     /// A field of the wrong type.
     #[error("{0}")]
     Decode(DecodeError),

@@ -29,6 +29,7 @@ pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
     ("reset", "undo that: pods, state, what init wrote"),
     ("upgrade", "another program in the agent's place, and the old one back when it does not do"),
     ("status", "what runs, what is wrong, and why"),
+    ("source", "confirm that a source which is suddenly empty is meant to be"),
     ("get", "pods, ConfigMaps, Secrets, claims, events, nodes as a table"),
     ("ps", "containers that run"),
     ("describe", "everything about one of them"),

@@ -12,6 +12,7 @@ use super::fields::RELATIVE_PATHS;
 use super::schema::KubeletConfiguration;
 use super::tree;
 use crate::api::decode::decode;
+use crate::objects::ObjectKind;
 use crate::source::manifest::yaml_to_values;
 
 /// A configuration is a few kilobytes; this is two orders more.
@@ -89,6 +90,9 @@ fn parse(text: &str, path: &Path) -> Result<(Value, Vec<String>), FileError> {
         complaints.push(strict.to_string());
         Ok(documents)
     })?;
+    if let Some(kind) = documents.first().and_then(manifest_kind) {
+        return Err(FileError::Manifest { kind, path: path.to_owned() });
+    }
     let count = documents.len();
     let mut value = documents.into_iter().next().ok_or(FileError::Empty)?;
     if count > 1 {
@@ -105,6 +109,14 @@ fn parse(text: &str, path: &Path) -> Result<(Value, Vec<String>), FileError> {
         vec![format!("Using lenient decoding for {}: strict decoding error: {complaints}", path.display())]
     };
     Ok((value, warnings))
+}
+
+/// The kind of what runs from `--manifest-dir`.
+fn manifest_kind(value: &Value) -> Option<String> {
+    let kind = value.get("kind")?.as_str()?;
+    let objects = [ObjectKind::ConfigMap, ObjectKind::Secret, ObjectKind::PersistentVolumeClaim];
+    let known = objects.map(ObjectKind::as_str).into_iter().chain(["Pod", "PodList", "List"]);
+    known.into_iter().any(|known| known == kind).then(|| kind.to_owned())
 }
 
 fn check_kind(value: &Value) -> Result<(), FileError> {

@@ -125,6 +125,16 @@ pub enum HttpError {
         /// The URL.
         url: String,
     },
+    /// From https to http: the next hop could be read and changed on the way.
+    #[error(
+        "{url}: it redirects to {target}, which is not encrypted, and is not followed there; serve it over https"
+    )]
+    Downgrade {
+        /// The URL that redirects.
+        url: String,
+        /// Where to.
+        target: String,
+    },
     /// The body passes the limit.
     #[error("{url}: the body is longer than the limit of {limit} bytes")]
     TooLong {
@@ -264,7 +274,7 @@ fn explain_io(error: io::Error, request: &Request) -> HttpError {
     }
 }
 
-fn timeout(request: &Request) -> HttpError {
+pub(super) fn timeout(request: &Request) -> HttpError {
     HttpError::Timeout { url: shown_url(&request.url), seconds: request.timeout_total.as_secs() }
 }
 

@@ -112,6 +112,46 @@ fn redirects_are_followed_and_a_loop_is_named() {
 }
 
 #[test]
+fn a_redirect_to_another_origin_goes_without_own_headers() {
+    let target = Server::answers(vec![answer("403 Forbidden", &[], "")]);
+    let to = format!("Location: {}", target.url("/x?sig=1"));
+    let again = "Location: /again".to_owned();
+    let server = Server::answers(vec![
+        answer("302 Found", &[&again], ""),
+        answer("307 Temporary Redirect", &[&to], ""),
+    ]);
+    let request = Request {
+        headers: vec![("X-Key".into(), "hunter2".into()), ("Authorization".into(), "Bearer hunter2".into())],
+        if_none_match: Some("\"v0\"".into()),
+        ..Request::get(server.url("/").replace("127", "user:hunter2@127"))
+    };
+    let response = get(request).unwrap();
+    assert_eq!((response.status, response.other_origin), (403, Some(target.url("/x"))));
+    for path in ["/", "/again"] {
+        let head = server.request();
+        assert!(head.starts_with(&format!("get {path} ")) && head.contains("x-key: hunter2\r\n"), "{head}");
+    }
+    let head = target.request();
+    assert!(!head.contains("hunter2") && !head.contains("authorization"), "{head}");
+    assert!(head.contains("if-none-match: \"v0\"\r\n"), "{head}");
+}
+
+#[test]
+fn https_is_not_followed_to_http() {
+    let directory = tls_directory("downgrade");
+    let plain = Server::answers(vec![answer("200 OK", &[], "in clear")]);
+    let to = format!("Location: {}", plain.url("/"));
+    let server = tls_server_saying(&directory, answer("302 Found", &[&to], ""));
+    let request = Request {
+        ca_file: Some(directory.join("ca.pem")),
+        ..Request::get(format!("https://127.0.0.1:{}/", server.port()))
+    };
+    let error = get(request).unwrap_err();
+    assert!(matches!(error, HttpError::Downgrade { .. }), "{error}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn what_is_not_a_working_server_is_said_in_words_that_help() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = format!("http://127.0.0.1:{}/", listener.local_addr().unwrap().port());
@@ -155,8 +195,18 @@ fn tls_server(directory: &Path, name: &str, validity: &str) -> Server {
     tls_server_for(directory, name, validity, false)
 }
 
+/// A good one with this answer.
+fn tls_server_saying(directory: &Path, answer: String) -> Server {
+    Server::tls(tls_config(directory, "IP:127.0.0.1", VALID, false), answer)
+}
+
 /// As [`tls_server`]; it may serve only those whose certificate is signed by `ca.pem`, too.
 fn tls_server_for(directory: &Path, name: &str, validity: &str, asks_for_client: bool) -> Server {
+    let config = tls_config(directory, name, validity, asks_for_client);
+    Server::tls(config, answer("200 OK", &[], "over tls"))
+}
+
+fn tls_config(directory: &Path, name: &str, validity: &str, asks_for_client: bool) -> rustls::ServerConfig {
     std::fs::create_dir_all(directory).unwrap();
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     openssl(directory, &format!("req -x509 {key} -subj /CN=ca -days 10 -keyout ca.key -out ca.pem"));
@@ -185,8 +235,7 @@ fn tls_server_for(directory: &Path, name: &str, validity: &str, asks_for_client:
     } else {
         builder.with_no_client_auth()
     };
-    let config = builder.with_single_cert(vec![certificate], key).unwrap();
-    Server::tls(config, answer("200 OK", &[], "over tls"))
+    builder.with_single_cert(vec![certificate], key).unwrap()
 }
 
 fn tls_directory(name: &str) -> PathBuf {

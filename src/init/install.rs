@@ -44,14 +44,16 @@ impl File {
     }
 }
 
-/// The directories that exist before the first pod, with their modes.
+/// The directories that exist before the first pod, with their modes. Those that a boot makes again are the packages'.
 pub(super) fn directories() -> Vec<(PathBuf, u32)> {
     let line = |line: &str| {
         let mut fields = line.split_whitespace();
         let (kind, path, mode) = (fields.next()?, fields.next()?, fields.next()?);
         Some((PathBuf::from(path), u32::from_str_radix(mode, 8).ok()?)).filter(|_| kind == "d")
     };
-    TMPFILES.lines().filter_map(line).collect()
+    let once = [Path::new(MANIFESTS).parent().unwrap_or(Path::new("/")), Path::new(MANIFESTS)];
+    let once = once.map(|path| (path.to_owned(), 0o755));
+    once.into_iter().chain(TMPFILES.lines().filter_map(line)).collect()
 }
 
 /// The configuration where nobody gives one.
@@ -223,6 +225,7 @@ mod tests {
         let directories = directories();
         assert!(directories.contains(&(PathBuf::from("/var/lib/kubelet"), 0o750)), "{directories:?}");
         assert!(directories.contains(&(PathBuf::from(MANIFESTS), 0o755)));
+        assert!(!TMPFILES.lines().any(|line| line.starts_with("d /etc")), "a boot does not make it again");
         let unit = unit(Path::new("/usr/local/bin/agent"));
         assert!(unit.contains(
             "\nExecStart=/usr/local/bin/agent --config=/var/lib/kubelet/config.yaml $AGENT_ARGS\n"

@@ -4,6 +4,7 @@
 //! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::kubelet::report::{Identity, View};
 use crate::kubelet::resources;
 use crate::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::kubelet::serving::{self, ServingError};
-use crate::kubelet::sources::{origins, rollback};
+use crate::kubelet::sources::{self, origins, rollback};
 use crate::kubelet::window::{Enter, Window};
 use crate::kubelet::workers::worker_config;
 use crate::kubelet::{Kubelet, cgroup_root, cluster, embedded, keeping, logs, plugins, pulling};
@@ -46,12 +47,12 @@ use crate::runtime::embedded::network::subnet::SubnetError;
 use crate::runtime::embedded::runtime::OpenError;
 use crate::server;
 use crate::server::node::SharedNode;
-use crate::source::LastGood;
+use crate::source::Accept;
 use crate::source::file::{FileConfig, FileSource};
 use crate::source::parser::StaticPodParser;
-use crate::source::url::{UrlConfig, UrlSource};
+use crate::source::url::UrlSource;
 use crate::status::StatusManager;
-use crate::store::{Loaded, StoreError, StoreHandle, StoreKey, StoredSource};
+use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
 use crate::sys::inotify::InotifyError;
 use crate::sys::{clone, lock, memory, node};
 use crate::types::PodSource;
@@ -343,6 +344,7 @@ struct House<R> {
     rollback: Option<RollbackConfig>,
     editor: Editor,
     edits: Option<mpsc::Receiver<Edit>>,
+    accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
     write_behind: tokio::task::JoinHandle<()>,
 }
 
@@ -406,6 +408,7 @@ impl<R: Runtime> House<R> {
             rollback: rollback(resolved),
             editor,
             edits: Some(edits),
+            accepts: BTreeMap::new(),
         })
     }
 
@@ -416,13 +419,12 @@ impl<R: Runtime> House<R> {
     ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
         let kubelet = &resolved.kubelet;
         let parser = StaticPodParser { node_name: resolved.node_name.clone() };
-        let stored = |source: PodSource| -> (LastGood, Option<String>) {
-            let found = self.loaded.desired.iter().find(|stored| stored.source == source);
-            let good = |stored: &StoredSource| LastGood {
-                pods: stored.pods.clone(),
-                objects: stored.objects.clone(),
-            };
-            found.map(|stored| (good(stored), stored.validator.clone())).unwrap_or_default()
+        let remembered = |source| sources::remembered(&self.loaded, source);
+        let mut accepts = BTreeMap::new();
+        let mut accepting = |source: PodSource| {
+            let (sender, receiver) = mpsc::channel(1);
+            accepts.insert(source, sender);
+            receiver
         };
         let mut tasks = Vec::new();
         if !kubelet.static_pod_path.is_empty() {
@@ -431,30 +433,21 @@ impl<R: Runtime> House<R> {
                 check_frequency: kubelet.file_check_frequency.to_std(),
             };
             log::info!(path = kubelet.static_pod_path; "Adding static pod path");
-            let source =
-                FileSource::new(config, parser.clone(), stored(PodSource::File).0, self.clock.clone());
+            let remembered = remembered(PodSource::File);
+            let source = FileSource::new(config, parser.clone(), remembered, self.clock.clone())
+                .accepting(accepting(PodSource::File));
             tasks.push(rt::spawn("file source", source.run(updates.clone())));
         }
         if !kubelet.static_pod_url.is_empty() {
-            let config = UrlConfig {
-                url: kubelet.static_pod_url.clone(),
-                headers: kubelet
-                    .static_pod_url_header
-                    .iter()
-                    .flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())))
-                    .collect(),
-                check_frequency: kubelet.http_check_frequency.to_std(),
-                ca_file: resolved.agent.manifest_url_ca_file.clone(),
-                client: resolved.agent.manifest_url_client.clone(),
-                token_file: resolved.agent.manifest_url_token_file.clone(),
-                verify_key_file: resolved.agent.manifest_url_verify_key_file.clone(),
-            };
+            let config = sources::url_config(resolved);
             log::info!(url = shown_url(&config.url); "Adding pod URL");
             let http = HttpClient::start().map_err(SetupError::Http)?;
-            let (good, validator) = stored(PodSource::Http);
-            let source = UrlSource::new(config, parser, good, validator.as_deref(), http, self.clock.clone());
+            let source =
+                UrlSource::new(config, parser, remembered(PodSource::Http), http, self.clock.clone())
+                    .accepting(accepting(PodSource::Http));
             tasks.push(rt::spawn("URL source", source.run(updates.clone())));
         }
+        self.accepts = accepts;
         Ok(tasks)
     }
 
@@ -478,6 +471,7 @@ impl<R: Runtime> House<R> {
             view: Rc::clone(&self.view),
             statuses: Rc::clone(&self.statuses),
             events: self.events.clone(),
+            accepts: self.accepts.clone(),
             runtime: Rc::clone(&self.runtime),
             editor: self.editor.clone(),
             stats: serving::stats(resolved, Rc::<LocalObjects>::clone(&self.objects), &self.clock),

@@ -1,6 +1,6 @@
 //! The sources of manifests, from the resolved configuration.
 //!
-//! Owns where each reads, for people. Must not know how.
+//! Owns where each reads and what each goes on from. Must not know how.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,9 @@ use crate::config::Resolved;
 use crate::http::shown_url;
 use crate::ordered::Ordered as _;
 use crate::pod_config::RollbackConfig;
+use crate::source::url::UrlConfig;
+use crate::source::{LastGood, Remembered};
+use crate::store::{Loaded, meta};
 use crate::types::PodSource;
 
 /// Whose new sets are tried before they count, if the configuration wants that.
@@ -26,4 +29,34 @@ pub(super) fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
         .into_iter()
         .filter(|(_, origin)| !origin.is_empty())
         .into_map()
+}
+
+/// What a source goes on from.
+pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
+    let found = loaded.desired.iter().find(|stored| stored.source == source);
+    let (good, validator) = found
+        .map(|stored| {
+            let good = LastGood { pods: stored.pods.clone(), objects: stored.objects.clone() };
+            (good, stored.validator.clone())
+        })
+        .unwrap_or_default();
+    Remembered { good, validator, signed: loaded.meta.get(meta::NEWEST_SIGNATURE).cloned() }
+}
+
+/// Of the source `http`.
+pub(super) fn url_config(resolved: &Resolved) -> UrlConfig {
+    let (kubelet, agent) = (&resolved.kubelet, &resolved.agent);
+    UrlConfig {
+        url: kubelet.static_pod_url.clone(),
+        headers: kubelet
+            .static_pod_url_header
+            .iter()
+            .flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())))
+            .collect(),
+        check_frequency: kubelet.http_check_frequency.to_std(),
+        ca_file: agent.manifest_url_ca_file.clone(),
+        client: agent.manifest_url_client.clone(),
+        token_file: agent.manifest_url_token_file.clone(),
+        verify_key_file: agent.manifest_url_verify_key_file.clone(),
+    }
 }

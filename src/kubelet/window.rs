@@ -2,10 +2,12 @@
 //!
 //! Owns the answers to the server's questions. Must not know requests, nor who asks.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::api::pod::Pod;
 use crate::cri_server::streams;
@@ -19,10 +21,11 @@ use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
 use crate::server::node::{LoopHealth, Node, Output, Stream, Wanted};
 use crate::server::{AgentReport, ObjectDetail};
+use crate::source::{Accept, REASON_EMPTY};
 use crate::stats::{Ask, AskRuntime, RuntimeAnswer, Stats, Summary};
 use crate::status::StatusManager;
 use crate::streaming::{Action, Pending, Streams};
-use crate::types::{ContainerId, ContainerName, PodUid, SandboxId};
+use crate::types::{ContainerId, ContainerName, PodSource, PodUid, SandboxId};
 
 /// A runtime whose containers can be entered.
 pub trait Enter: Runtime {
@@ -98,12 +101,30 @@ pub struct Window<R> {
     pub statuses: Rc<StatusManager>,
     /// What happened.
     pub events: EventRecorder,
+    /// Sources whose empty answers can be confirmed.
+    pub accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
     /// The runtime.
     pub runtime: Rc<R>,
     /// What is used.
     pub stats: Rc<Stats>,
     /// The way into the loop.
     pub editor: Editor,
+}
+
+impl<R> Window<R> {
+    /// Who is to accept what is there, and where that is; or why there is nothing to accept.
+    fn asked_source(&self, name: &str) -> Result<(mpsc::Sender<Accept>, String), String> {
+        let Some((source, sender)) = self.accepts.iter().find(|(source, _)| source.as_str() == name) else {
+            let known: Vec<_> = self.accepts.keys().map(|source| source.as_str()).collect();
+            return Err(format!("there is no source {name:?}; this agent has: {}", known.join(", ")));
+        };
+        let views = self.view.sources();
+        let problems = views.get(source).map(|view| view.problems.as_slice()).unwrap_or_default();
+        match problems.iter().find(|problem| problem.reason == REASON_EMPTY) {
+            Some(problem) => Ok((sender.clone(), problem.origin.clone())),
+            None => Err(format!("source {name} has no empty answer that waits to be accepted")),
+        }
+    }
 }
 
 fn said(error: &RuntimeError) -> String {
@@ -185,6 +206,22 @@ impl<R: Enter> Node for Window<R> {
         Box::pin(async move {
             let change = ApiChange { restart: Some((pod, containers)), ..ApiChange::default() };
             editor.edit(|_| (change, ())).await.map_err(|error| chain(&error))
+        })
+    }
+
+    fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
+        let asked = self.asked_source(name);
+        let name = name.to_owned();
+        Box::pin(async move {
+            let (source, origin) = asked?;
+            let (done, answered) = oneshot::channel();
+            let ended = |_| format!("source {name} has ended");
+            source.send(done).await.map_err(|_| ended(()))?;
+            if answered.await.map_err(|_| ended(()))? {
+                log::info!(source = name.as_str(), origin = origin.as_str(); "The answer of a source was accepted by hand");
+                return Ok(format!("source {name}: what {origin} holds now counts"));
+            }
+            Err(format!("source {name}: {origin} gives no valid answer now; see agent status"))
         })
     }
 

@@ -93,6 +93,7 @@ impl Staging {
                 "the newest set did not start within {after}, the last good one runs instead; serve a corrected set: {why}"
             ),
             since: *since,
+            pod: String::new(),
         })
     }
 }

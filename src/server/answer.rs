@@ -21,8 +21,9 @@ use crate::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::clock::Clock;
 use crate::observed::{ContainerStateKind, ObservedContainer};
 use crate::reconcile::lifecycle::show_end;
+use crate::reconcile::static_pod::CONFIG_SOURCE_ANNOTATION;
 use crate::streaming::{self, Action};
-use crate::types::{ContainerId, ContainerName};
+use crate::types::{ContainerId, ContainerName, PodSource};
 
 /// What is served beside the plain resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +147,13 @@ pub async fn outcome(
             Ok(object(StatusCode::OK, &node.report(ObjectDetail::from_query(&query))))
         }
         Route::AgentRestart(pod, containers) if served.own => restart(node, &pod, containers).await,
-        Route::AgentStatus(_) | Route::AgentRestart(..) => Ok(refusal(Refused::NotFound)),
+        Route::AcceptSource(name) if served.own => match node.accept_source(&name).await {
+            Ok(words) => Ok(text(StatusCode::OK, format!("{words}\n"))),
+            Err(why) => Err((StatusCode::CONFLICT, why)),
+        },
+        Route::AgentStatus(_) | Route::AgentRestart(..) | Route::AcceptSource(_) => {
+            Ok(refusal(Refused::NotFound))
+        }
     }
 }
 
@@ -159,6 +166,7 @@ fn is_debugging(route: &Route) -> bool {
             | Route::Metrics(_)
             | Route::AgentStatus(_)
             | Route::AgentRestart(..)
+            | Route::AcceptSource(_)
     )
 }
 
@@ -188,8 +196,15 @@ fn pod_list(pods: Vec<Pod>) -> Value {
         pod.kind.clear();
         json!(pod)
     };
-    let items: Vec<Value> = pods.into_iter().map(bare).collect();
+    let items: Vec<Value> = pods.into_iter().filter(is_listed).map(bare).collect();
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}
+
+/// Upstream lists what it is configured with: a static pod leaves `/pods` with its manifest, before it has ended; a pod of the
+/// API leaves with its object.
+fn is_listed(pod: &Pod) -> bool {
+    let source = pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION).map(String::as_str);
+    pod.metadata.deletion_timestamp.is_none() || source == Some(PodSource::Api.as_str())
 }
 
 /// The checks of health.
@@ -417,4 +432,30 @@ async fn run(node: &SharedNode, wanted: &Target, command: Vec<String>) -> Result
     let said = String::from_utf8_lossy(&output.text).into_owned();
     let words = command.join(" ");
     Err(failed(format!("command '{words}' exited with {}: {said}", output.code)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::decode::decode;
+
+    #[test]
+    fn a_static_pod_leaves_the_list_with_its_manifest() {
+        let pod = |name: &str, source: &str, deleted: Option<&str>| {
+            let metadata = json!({"name": name, "annotations": {CONFIG_SOURCE_ANNOTATION: source},
+                "deletionTimestamp": deleted});
+            decode::<Pod>(json!({ "metadata": metadata })).unwrap().object
+        };
+        let when = Some("2026-11-23T08:00:00Z");
+        let pods = vec![
+            pod("runs", "file", None),
+            pod("removed", "file", when),
+            pod("unlisted", "http", when),
+            pod("deleted", "api", when),
+        ];
+        let list = pod_list(pods);
+        let names: Vec<_> =
+            list["items"].as_array().unwrap().iter().map(|pod| pod["metadata"]["name"].clone()).collect();
+        assert_eq!(names, ["runs", "deleted"]);
+    }
 }

@@ -81,6 +81,11 @@ pub trait Node {
     fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
     /// Restarts containers of a pod, whatever its restart policy; it has happened when its statuses say so.
     fn restart(&self, pod: PodUid, containers: Vec<ContainerName>) -> Pending<Result<(), String>>;
+    /// Takes an empty answer of a source at its word. Answers what became of it.
+    fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
+        let message = format!("there is no source {name:?}");
+        Box::pin(async { Err(message) })
+    }
     /// A stream over which nothing went for so long is ended; never if it is zero. `streamingConnectionIdleTimeout`.
     fn stream_idle_timeout(&self) -> Duration {
         IDLE_TIMEOUT

@@ -95,6 +95,8 @@ pub enum Route {
     AgentStatus(String),
     /// `/agent/v1/restart/...`, our own: these containers of a pod, all of them if none is named.
     AgentRestart(PodName, Vec<ContainerName>),
+    /// `/agent/v1/sources/NAME/accept`, our own: what the source says now is meant.
+    AcceptSource(String),
 }
 
 /// A page of Prometheus'.
@@ -167,6 +169,10 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
             let containers = values(&parameters(query), "container");
             Ok(Route::AgentRestart(pod_name(rest)?, containers.into_iter().map(Into::into).collect()))
         }
+        ["agent", "v1", "sources", name, "accept"] => match method {
+            "POST" => Ok(Route::AcceptSource((*name).to_owned())),
+            _ => Err(Refused::Method("POST")),
+        },
         ["containerLogs", rest @ ..] => {
             let container = target(rest, false)?;
             get(Route::ContainerLogs(container, log_options(&parameters(query))?))

@@ -1,7 +1,8 @@
 //! Pods from files: a directory of manifests, or one manifest file. inotify says when to look, a rescan every
 //! `fileCheckFrequency` is the truth.
 //!
-//! Owns what each file last said. Must not know what a manifest means (the parser does) nor who listens.
+//! Owns what each file last said, and which directory said it: one that says nothing and is another one than that is no valid
+//! answer (ADR 0035). Must not know what a manifest means (the parser does) nor who listens.
 //!
 //! Skipped without a word: names that begin with `.` (as upstream) and what editors leave beside a file while it is open:
 //! `*~`, `#*#`, `4913` (vim's test for a writable directory), `*.swp`, `*.swo`, `*.swx`, `*.kate-swp`. Every other regular
@@ -25,11 +26,13 @@ use self::entry::{Entry, Look, Looked};
 use self::read::{Found, look};
 use self::watch::{Hints, PathWatch};
 use super::{
-    LastGood, ManifestParser, REASON_UNAVAILABLE, SHORTEST_PERIOD, SourceAnswer, SourceObject, SourcePod,
-    SourceProblem, SourceUpdate, carry_since, full_name,
+    Accept, Accepts, LastGood, ManifestParser, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD,
+    SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate, carry_since, full_name, is_believed,
+    next_accept,
 };
 use crate::clock::Clock;
 use crate::ordered::Ordered as _;
+use crate::sys::identity::directory_identity;
 use crate::sys::memory;
 use crate::types::PodSource;
 
@@ -67,6 +70,15 @@ pub struct FileSource<P> {
     entries: BTreeMap<OsString, Entry>,
     /// Why there is no answer at all.
     unavailable: Option<SourceProblem>,
+    /// What is wrong with the manifests of a directory that is not believed.
+    beside: Vec<SourceProblem>,
+    /// The directory that gave the last good set; none if a single file did.
+    spoke: Option<String>,
+    /// The directory that the last look found.
+    looked_at: Option<String>,
+    /// The last good set has something in it.
+    holds_something: bool,
+    accepts: Accepts,
     /// Some manifest is a symlink.
     has_links: bool,
     /// Something was found that the last update does not say.
@@ -79,14 +91,24 @@ pub struct FileSource<P> {
 /// What stands at the configured path.
 enum Listing {
     /// The manifests of a directory, or the one file.
-    Names(BTreeSet<OsString>),
+    Names(Scan),
     Unavailable(String),
 }
 
+/// A whole look on its way.
+struct Scan {
+    names: BTreeSet<OsString>,
+    /// Which directory was listed; none for a single file.
+    directory: Option<String>,
+    /// Someone has confirmed that an empty answer is meant.
+    is_accepted: bool,
+}
+
 impl<P: ManifestParser> FileSource<P> {
-    /// A source that has said nothing yet. `stored` is the last good set from before a restart: what is broken now keeps
-    /// its pods and objects from there.
-    pub fn new(mut config: FileConfig, parser: P, stored: LastGood, clock: Clock) -> Self {
+    /// A source that has said nothing yet. What is broken now keeps its pods and objects from before the restart.
+    pub fn new(mut config: FileConfig, parser: P, remembered: Remembered, clock: Clock) -> Self {
+        let holds_something = remembered.holds_something();
+        let Remembered { good: stored, validator: spoke, .. } = remembered;
         // Without a trailing slash, so that a path is always written the same way.
         config.path = config.path.components().collect();
         let mut by_name: BTreeMap<OsString, LastGood> = BTreeMap::new();
@@ -108,6 +130,11 @@ impl<P: ManifestParser> FileSource<P> {
             clock,
             entries,
             unavailable: None,
+            beside: Vec::new(),
+            spoke,
+            looked_at: None,
+            holds_something,
+            accepts: None,
             has_links: false,
             dirty: true,
             logged_directories: BTreeSet::new(),
@@ -115,16 +142,24 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
+    /// Lets an empty answer be confirmed.
+    #[must_use]
+    pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
+        self.accepts = Some(accepts);
+        self
+    }
+
     /// Looks, tells, waits for a reason to look again; ends when nobody listens any more. Dropping it at any await is safe.
     pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
         let mut watch = self.start_watch();
         let mut everything = true;
+        let mut accept: Option<Accept> = None;
         let mut hints = Hints::default();
         let mut next_scan = Instant::now();
         loop {
             if everything {
                 self.arm(&mut watch);
-                self.scan_in_turns(watch.as_ref()).await;
+                self.scan_in_turns(watch.as_ref(), accept.is_some()).await;
             } else {
                 self.look_at(&hints.names, watch.as_ref()).await;
             }
@@ -134,6 +169,10 @@ impl<P: ManifestParser> FileSource<P> {
                 }
             } else if everything {
                 memory::rest_between_looks();
+            }
+            if let Some(accept) = accept.take() {
+                // The client has gone: the answer stands.
+                let _ = accept.send(self.unavailable.is_none());
             }
             if next_scan <= Instant::now() {
                 next_scan = Instant::now() + self.config.check_frequency.max(SHORTEST_PERIOD);
@@ -152,6 +191,11 @@ impl<P: ManifestParser> FileSource<P> {
                 biased;
                 // The update loop ends with its listener; nothing is pending here.
                 () = updates.closed() => return,
+                // Safe to lose: a request stays in its channel until it is received.
+                asked = next_accept(&mut self.accepts) => {
+                    accept = Some(asked);
+                    true
+                }
                 // Safe to lose: events not read yet stay in the kernel's queue, read ones are in `hints`.
                 () = wait(&mut watch, &mut hints, looked, max_delay) => hints.everything,
                 // Safe to lose: the deadline is kept.
@@ -162,17 +206,28 @@ impl<P: ManifestParser> FileSource<P> {
 
     /// A whole look at once, as at start and at every rescan; the update if there is something new to tell.
     pub fn scan(&mut self) -> Option<SourceUpdate> {
-        if let Some(names) = self.begin_scan() {
-            for name in names {
-                self.refresh(&name, Look::Compare);
+        self.scan_at_once(false)
+    }
+
+    /// The same, and an empty answer is meant.
+    pub fn scan_and_accept(&mut self) -> Option<SourceUpdate> {
+        self.scan_at_once(true)
+    }
+
+    fn scan_at_once(&mut self, is_accepted: bool) -> Option<SourceUpdate> {
+        if let Some(scan) = self.begin_scan(is_accepted) {
+            for name in &scan.names {
+                self.refresh(name, Look::Compare);
             }
+            self.end_scan(&scan);
         }
         self.take_update()
     }
 
-    async fn scan_in_turns(&mut self, watch: Option<&PathWatch>) {
-        let Some(names) = self.begin_scan() else { return };
-        self.refresh_in_turns(&names, Look::Compare, watch).await;
+    async fn scan_in_turns(&mut self, watch: Option<&PathWatch>, is_accepted: bool) {
+        let Some(scan) = self.begin_scan(is_accepted) else { return };
+        self.refresh_in_turns(&scan.names, Look::Compare, watch).await;
+        self.end_scan(&scan);
     }
 
     async fn refresh_in_turns(&mut self, names: &BTreeSet<OsString>, how: Look, watch: Option<&PathWatch>) {
@@ -185,32 +240,71 @@ impl<P: ManifestParser> FileSource<P> {
         }
     }
 
-    /// Lists, drops what a readable directory no longer has, and returns the names to look at.
-    fn begin_scan(&mut self) -> Option<BTreeSet<OsString>> {
+    /// Lists, and returns the names to look at.
+    fn begin_scan(&mut self, is_accepted: bool) -> Option<Scan> {
         match self.list() {
             Listing::Unavailable(message) => {
-                self.set_unavailable(message);
+                self.beside.clear();
+                self.set_unavailable(REASON_UNAVAILABLE, message);
                 None
             }
-            Listing::Names(names) => {
-                self.dirty |= self.unavailable.take().is_some();
-                let mut dropped = false;
-                self.entries.retain(|name, entry| {
-                    let stays = names.contains(name);
-                    dropped |= !stays && entry.says_something();
-                    stays
-                });
-                self.dirty |= dropped;
-                self.logged_directories.retain(|name| names.contains(name));
-                Some(names)
+            Listing::Names(scan) => {
+                self.looked_at.clone_from(&scan.directory);
+                Some(Scan { is_accepted, ..scan })
             }
         }
     }
 
+    /// Drops what a readable directory no longer has, unless it may be the wrong directory.
+    fn end_scan(&mut self, scan: &Scan) {
+        if !self.is_still_there() {
+            // Part of what was read may be of one directory and part of another. An event, or the next rescan, brings the whole.
+            let path = self.config.path.display();
+            let message =
+                format!("{path}: was replaced, mounted or unmounted while it was read; it is read again");
+            self.set_unavailable(REASON_UNAVAILABLE, message);
+            return;
+        }
+        let is_empty = scan.directory.is_some()
+            && !scan.names.iter().filter_map(|name| self.entries.get(name)).any(Entry::has_fresh);
+        let same_directory = scan.directory == self.spoke || scan.is_accepted;
+        if !is_believed(is_empty, self.holds_something, same_directory) {
+            let found = if scan.names.is_empty() { "is empty" } else { "holds no valid manifest" };
+            let message = format!(
+                "{}: {found}, and is not the directory that the pods came from: a mount is missing, or it was replaced. What \
+                 ran from it keeps running. Put the manifests back, or confirm that they are gone: agent source accept file",
+                self.config.path.display()
+            );
+            let found = scan.names.iter().filter_map(|name| self.entries.get(name));
+            let beside: Vec<_> = found.flat_map(Entry::problems).cloned().collect();
+            self.dirty |= self.beside != beside;
+            self.beside = beside;
+            self.set_unavailable(REASON_EMPTY, message);
+            return;
+        }
+        self.dirty |= self.unavailable.take().is_some();
+        self.beside.clear();
+        self.entries.retain(|name, entry| {
+            let stays = scan.names.contains(name);
+            self.dirty |= !stays && entry.says_something();
+            stays
+        });
+        self.logged_directories.retain(|name| scan.names.contains(name));
+        if self.spoke != scan.directory {
+            self.spoke.clone_from(&scan.directory);
+            self.dirty = true;
+        }
+    }
+
+    /// The path still leads to the directory that this look began with.
+    fn is_still_there(&self) -> bool {
+        self.looked_at.is_none() || directory_identity(&self.config.path).ok() == self.looked_at
+    }
+
     /// What events told of, which `stat` need not show.
     async fn look_at(&mut self, names: &BTreeSet<OsString>, watch: Option<&PathWatch>) {
-        if self.unavailable.is_some() {
-            return;
+        if self.unavailable.is_some() || !self.is_still_there() {
+            return self.scan_in_turns(watch, false).await;
         }
         let names: BTreeSet<_> = names.iter().filter(|name| is_manifest_name(name)).cloned().collect();
         for name in &names {
@@ -230,7 +324,7 @@ impl<P: ManifestParser> FileSource<P> {
             Looked::Kept { changed } => self.dirty |= changed,
             Looked::Gone => {
                 // A single file that is gone is a missing path: the next listing says so.
-                if name.is_empty() {
+                if name.is_empty() || !self.is_still_there() {
                     return;
                 }
                 self.dirty |= self.entries.remove(name).is_some_and(|entry| entry.says_something());
@@ -256,12 +350,20 @@ impl<P: ManifestParser> FileSource<P> {
                 "{path}: does not exist; create it, or correct staticPodPath. What ran from it keeps running"
             )),
             Found::Unusable(error) => Listing::Unavailable(format!("{path}: {error}")),
-            Found::File(_) => Listing::Names(BTreeSet::from([OsString::new()])),
-            Found::Directory(_) => match self.list_directory() {
-                Ok(names) if names.len() > MAX_FILES => Listing::Unavailable(format!(
+            Found::File(_) => {
+                let names = BTreeSet::from([OsString::new()]);
+                Listing::Names(Scan { names, directory: None, is_accepted: false })
+            }
+            // The identity first: what is mounted over it while it is listed is noticed then.
+            Found::Directory(_) => match directory_identity(&shown)
+                .and_then(|directory| Ok((directory, self.list_directory()?)))
+            {
+                Ok((_, names)) if names.len() > MAX_FILES => Listing::Unavailable(format!(
                     "{path}: holds more than {MAX_FILES} files; give static pods a directory of their own"
                 )),
-                Ok(names) => Listing::Names(names),
+                Ok((directory, names)) => {
+                    Listing::Names(Scan { names, directory: Some(directory), is_accepted: false })
+                }
                 Err(error) => {
                     Listing::Unavailable(format!("{path}: list directory: {error}; check its permissions"))
                 }
@@ -289,11 +391,11 @@ impl<P: ManifestParser> FileSource<P> {
         Ok(names)
     }
 
-    fn set_unavailable(&mut self, message: String) {
+    fn set_unavailable(&mut self, reason: &str, message: String) {
         let origin = self.config.path.to_string_lossy();
         let now = self.clock.now();
         let before: Vec<_> = self.unavailable.take().into_iter().collect();
-        self.unavailable = carry_since(vec![message], REASON_UNAVAILABLE, &origin, &before, now).pop();
+        self.unavailable = carry_since(vec![message], reason, &origin, &before, now).pop();
         self.dirty |= self.unavailable.as_ref() != before.first();
     }
 
@@ -303,14 +405,18 @@ impl<P: ManifestParser> FileSource<P> {
             return None;
         }
         let (answer, objects, problems) = if let Some(problem) = &self.unavailable {
-            (SourceAnswer::Unknown, Vec::new(), vec![problem.clone()])
+            let problems = std::iter::once(problem).chain(&self.beside).cloned().collect();
+            (SourceAnswer::Unknown, Vec::new(), problems)
         } else if self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent) {
             // One broken file that never was good has nothing valid to say; upstream sends nothing either.
             (SourceAnswer::Unknown, Vec::new(), self.problems())
         } else {
-            (SourceAnswer::Pods(self.pods()), self.objects(), self.problems())
+            let (pods, objects) = (self.pods(), self.objects());
+            self.holds_something = !(pods.is_empty() && objects.is_empty());
+            (SourceAnswer::Pods(pods), objects, self.problems())
         };
-        Some(SourceUpdate { source: PodSource::File, answer, objects, problems, validator: None })
+        let validator = self.spoke.clone();
+        Some(SourceUpdate { source: PodSource::File, answer, objects, problems, validator, signed: None })
     }
 
     /// In the order of file names. A last good version gives way to a pod of that name that a healthy manifest shows.

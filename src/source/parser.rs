@@ -25,6 +25,7 @@ impl ManifestParser for StaticPodParser {
             pods: read.pods,
             objects: read.objects,
             problems: read.problems,
+            ignored: read.ignored,
             warnings: read.warnings,
             complete,
         }

@@ -20,6 +20,49 @@ pub enum SignatureError {
     /// It is for something else.
     #[error("the signature does not fit the body; sign again what is served")]
     Mismatch,
+    /// It is good, and older than one that was seen before.
+    #[error(
+        "signed with timestamp:{signed}, and one with timestamp:{seen} was served before: an old version is served; sign the \
+         wanted one again"
+    )]
+    Older {
+        /// Of this one.
+        signed: u64,
+        /// The newest that was seen.
+        seen: u64,
+    },
+    /// It is good, but says no time, and one that was seen before did.
+    #[error(
+        "signed without a timestamp: in its trusted comment, and one with timestamp:{seen} was served before; sign it with one"
+    )]
+    Undated {
+        /// The newest that was seen.
+        seen: u64,
+    },
+}
+
+/// The newest signature of a key. Its number never goes backwards, so that an old body with its old, good signature is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newest {
+    /// Which key: that of [`VerifyKey::fingerprint`].
+    pub key: String,
+    /// What its trusted comment calls `timestamp:`. Any counter will do.
+    pub timestamp: u64,
+}
+
+impl Newest {
+    /// As it was written down.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (key, timestamp) = text.split_once(' ')?;
+        Some(Self { key: key.to_owned(), timestamp: timestamp.parse().ok()? })
+    }
+
+    /// To be written down.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        format!("{} {}", self.key, self.timestamp)
+    }
 }
 
 /// Whose signature a manifest must have.
@@ -51,19 +94,52 @@ impl VerifyKey {
         &self.fingerprint
     }
 
-    /// Nothing when `signature`, a file that minisign wrote, is this key's over `body`. Its trusted comment is checked too.
+    /// Checks that `signature`, a file that minisign wrote, is this key's over `body`, and not older than the newest of this key.
+    /// Its trusted comment is checked too; the answer is the newest signature from now on, if any has said a time.
+    ///
+    /// # Errors
+    /// Why it is not good.
+    pub fn verify_newer(
+        &self,
+        body: &[u8],
+        signature: &[u8],
+        newest: Option<&Newest>,
+    ) -> Result<Option<Newest>, SignatureError> {
+        let timestamp = self.timestamp_of(body, signature)?;
+        let seen = newest.filter(|newest| newest.key == self.fingerprint).map(|newest| newest.timestamp);
+        match (timestamp, seen) {
+            (Some(signed), Some(seen)) if signed < seen => Err(SignatureError::Older { signed, seen }),
+            (None, Some(seen)) => Err(SignatureError::Undated { seen }),
+            (timestamp, _) => {
+                Ok(timestamp.map(|timestamp| Newest { key: self.fingerprint.clone(), timestamp }))
+            }
+        }
+    }
+
+    /// The same, whatever came before.
     ///
     /// # Errors
     /// Why it is not good.
     pub fn verify(&self, body: &[u8], signature: &[u8]) -> Result<(), SignatureError> {
+        self.timestamp_of(body, signature).map(drop)
+    }
+
+    /// The timestamp of the trusted comment, if there is one.
+    fn timestamp_of(&self, body: &[u8], signature: &[u8]) -> Result<Option<u64>, SignatureError> {
         let text = std::str::from_utf8(signature).map_err(|_| SignatureError::Format)?;
         let signature = Signature::decode(text.trim_end()).map_err(|_| SignatureError::Format)?;
         // Old minisign signed the body itself and not its hash: just as good.
         self.key.verify(body, &signature, true).map_err(|error| match error {
             minisign_verify::Error::UnexpectedKeyId => SignatureError::OtherKey,
             _ => SignatureError::Mismatch,
-        })
+        })?;
+        Ok(timestamp(signature.trusted_comment()))
     }
+}
+
+/// minisign writes `timestamp:1700000000`, a tab and more, unless it is given another comment.
+fn timestamp(trusted_comment: &str) -> Option<u64> {
+    trusted_comment.split_ascii_whitespace().find_map(|word| word.strip_prefix("timestamp:")?.parse().ok())
 }
 
 #[cfg(test)]

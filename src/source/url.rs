@@ -12,11 +12,12 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::file::read::{ReadError, read_manifest_file};
-use super::signature::{SignatureError, VerifyKey};
+use super::signature::{Newest, SignatureError, VerifyKey};
 use super::{
-    LastGood, MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_INVALID_MANIFEST, REASON_UNAVAILABLE,
-    REASON_UNTRUSTED, SHORTEST_PERIOD, SourceAnswer, SourceProblem, SourceUpdate, carry_since,
-    keep_last_good, keep_last_good_objects, parse_manifest,
+    Accept, Accepts, LastGood, MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_EMPTY,
+    REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, REASON_UNTRUSTED, Remembered, SHORTEST_PERIOD, SourceAnswer,
+    SourceProblem, SourceUpdate, carry_ignored, carry_since, is_believed, keep_last_good,
+    keep_last_good_objects, next_accept, parse_manifest,
 };
 use crate::clock::Clock;
 use crate::http::{ClientFiles, HttpClient, HttpError, Request, Response, shown_url};
@@ -61,8 +62,19 @@ pub struct UrlSource<P> {
     /// Of the last body that was good as a whole.
     digest: Option<[u8; 32]>,
     good: LastGood,
+    /// The last good set has something in it, be it of another URL.
+    holds_something: bool,
+    /// The server has said something other than nothing since the start: an empty list is what it says now.
+    has_spoken: bool,
+    /// Someone has confirmed that an empty list is meant.
+    is_accepted: bool,
+    /// The newest signature that was seen.
+    newest: Option<Newest>,
     problems: Vec<SourceProblem>,
+    /// Those of the last good body.
+    ignored: Vec<SourceProblem>,
     told: Option<Told>,
+    accepts: Accepts,
 }
 
 /// What the last update said, as far as it decides whether the next one is news.
@@ -70,6 +82,7 @@ pub struct UrlSource<P> {
 struct Told {
     answered: bool,
     problems: Vec<SourceProblem>,
+    newest: Option<Newest>,
 }
 
 /// Stored beside the pods, so that after a restart an unchanged answer need not be sent again.
@@ -93,6 +106,11 @@ enum PollError {
     File { location: String, source: ReadError },
     #[error("{location}: {status_line}")]
     Status { location: String, status_line: String },
+    #[error(
+        "{location}: {status_line} from {other_origin}, where it redirects to: headers, token and client certificate are for \
+         the configured origin alone and are not sent on; configure the URL that answers"
+    )]
+    Elsewhere { location: String, status_line: String, other_origin: String },
     #[error("{location}: 304 Not Modified, but nothing was asked for by version")]
     Unasked { location: String },
     #[error("{location}: only file:///absolute/path is understood")]
@@ -129,21 +147,15 @@ enum Body {
 }
 
 impl<P: ManifestParser> UrlSource<P> {
-    /// A source that has said nothing yet. `stored` and `validator` are the last good set from before a restart and what
-    /// the server named it by.
-    pub fn new(
-        config: UrlConfig,
-        parser: P,
-        mut stored: LastGood,
-        validator: Option<&str>,
-        http: HttpClient,
-        clock: Clock,
-    ) -> Self {
+    /// A source that has said nothing yet.
+    pub fn new(config: UrlConfig, parser: P, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
         let location = shown_url(&config.url);
+        let holds_something = remembered.holds_something();
+        let Remembered { good: mut stored, validator, signed } = remembered;
         stored.pods.retain(|pod| pod.origin == location);
         stored.objects.retain(|object| object.origin == location);
         let validator = validator
-            .and_then(|text| serde_json::from_str::<Validator>(text).ok())
+            .and_then(|text| serde_json::from_str::<Validator>(&text).ok())
             .filter(|validator| validator.url == location);
         Self {
             config,
@@ -154,9 +166,22 @@ impl<P: ManifestParser> UrlSource<P> {
             validator,
             digest: None,
             good: stored,
+            holds_something,
+            has_spoken: false,
+            is_accepted: false,
+            newest: signed.as_deref().and_then(Newest::parse),
             problems: Vec::new(),
+            ignored: Vec::new(),
             told: None,
+            accepts: None,
         }
+    }
+
+    /// Lets an empty answer be confirmed.
+    #[must_use]
+    pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
+        self.accepts = Some(accepts);
+        self
     }
 
     /// Asks, tells, waits; ends when nobody listens any more. Dropping it at any await is safe.
@@ -164,17 +189,24 @@ impl<P: ManifestParser> UrlSource<P> {
         let mut timer = interval(self.config.check_frequency.max(SHORTEST_PERIOD));
         timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
+            let accept = tokio::select! {
                 biased;
                 // Nobody listens: nothing is pending here.
                 () = updates.closed() => return,
+                // Safe to lose: a request stays in its channel until it is received.
+                accept = next_accept(&mut self.accepts) => Some(accept),
                 // Safe to lose: the tick is kept by the timer.
-                _ = timer.tick() => {}
-            }
+                _ = timer.tick() => None,
+            };
+            self.is_accepted = accept.is_some();
             if let Some(update) = self.poll().await
                 && updates.send(update).await.is_err()
             {
                 return;
+            }
+            if let Some(accept) = accept {
+                // The client has gone: the answer stands.
+                let _ = accept.send(self.told.as_ref().is_some_and(|told| told.answered));
             }
         }
     }
@@ -182,25 +214,30 @@ impl<P: ManifestParser> UrlSource<P> {
     /// Asks once; the update if there is something new to tell.
     pub async fn poll(&mut self) -> Option<SourceUpdate> {
         match self.fetch().await {
-            Ok(Body::Unchanged) => self.tell(true, Vec::new(), false),
+            Ok(Body::Unchanged) => {
+                self.has_spoken = true;
+                self.tell_unchanged()
+            }
             Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
             Err(error) => {
                 let message = chain(&error);
                 // Told once where problems are shown; here each time, for whoever looks closely.
                 log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid answer from the static pod URL");
-                self.tell(false, vec![(error.reason(), message)], false)
+                let problems = self.problems(error.reason(), vec![message]);
+                self.tell(false, problems, false)
             }
         }
     }
 
-    async fn fetch(&self) -> Result<Body, PollError> {
+    async fn fetch(&mut self) -> Result<Body, PollError> {
         let key = self.verify_key()?;
         let fingerprint = key.as_ref().map(|key| key.fingerprint().to_owned());
         // What was good without a key, or with another one, has to be shown again.
         let known = self.validator.clone().filter(|known| known.key == fingerprint).unwrap_or_default();
         let mut body = self.get(&self.config.url, known).await?;
         if let (Some(key), Body::New { bytes, validator, .. }) = (&key, &mut body) {
-            self.verify(key, bytes).await?;
+            let newest = self.verify(key, bytes).await?;
+            self.newest = newest.or(self.newest.take());
             if let Some(validator) = validator {
                 validator.key = fingerprint;
             }
@@ -236,7 +273,13 @@ impl<P: ManifestParser> UrlSource<P> {
             200 => Ok(self.new_body(response)),
             304 if conditional => Ok(Body::Unchanged),
             304 => Err(PollError::Unasked { location: location() }),
-            _ => Err(PollError::Status { location: location(), status_line: response.status_line }),
+            _ => {
+                let (location, Response { status_line, other_origin, .. }) = (location(), response);
+                Err(match other_origin {
+                    Some(other_origin) => PollError::Elsewhere { location, status_line, other_origin },
+                    None => PollError::Status { location, status_line },
+                })
+            }
         }
     }
 
@@ -262,7 +305,7 @@ impl<P: ManifestParser> UrlSource<P> {
         Ok(Some(key))
     }
 
-    async fn verify(&self, key: &VerifyKey, body: &[u8]) -> Result<(), PollError> {
+    async fn verify(&self, key: &VerifyKey, body: &[u8]) -> Result<Option<Newest>, PollError> {
         let url = signature_url(&self.config.url);
         let location = || self.location.clone();
         let found = self.get(&url, Validator::default()).await.map_err(|error| PollError::Unsigned {
@@ -273,7 +316,8 @@ impl<P: ManifestParser> UrlSource<P> {
         let Body::New { bytes: signature, .. } = found else {
             return Err(PollError::Unasked { location: shown_url(&url) });
         };
-        key.verify(body, &signature).map_err(|source| PollError::Signature { location: location(), source })
+        key.verify_newer(body, &signature, self.newest.as_ref())
+            .map_err(|source| PollError::Signature { location: location(), source })
     }
 
     fn new_body(&self, response: Response) -> Body {
@@ -295,7 +339,7 @@ impl<P: ManifestParser> UrlSource<P> {
         let digest: [u8; 32] = Sha256::digest(bytes).into();
         if self.digest == Some(digest) {
             self.validator = validator;
-            return self.tell(true, Vec::new(), false);
+            return self.tell_unchanged();
         }
         let origin = Origin { source: PodSource::Http, location: self.location.clone() };
         let parsed = parse_manifest(&self.parser, bytes, &origin);
@@ -308,6 +352,23 @@ impl<P: ManifestParser> UrlSource<P> {
             pods: keep_last_good(parsed.pods, whole, &self.good.pods, &origin, now),
             objects: keep_last_good_objects(parsed.objects, whole, &self.good.objects, &origin, now),
         };
+        let is_empty = whole && good.pods.is_empty() && good.objects.is_empty();
+        // A signature that cannot be an old one is a deliberate one.
+        let is_dated = self.config.verify_key_file.is_some() && self.newest.is_some();
+        let same_speaker = self.has_spoken || is_dated || self.is_accepted;
+        if !is_believed(is_empty, self.holds_something, same_speaker) {
+            let message = format!(
+                "{}: the list is empty, and the server has said nothing else since the agent started. What ran from it keeps \
+                 running. Serve the pods, or confirm that they are gone: agent source accept http",
+                self.location
+            );
+            let problems = self.problems(REASON_EMPTY, vec![message]);
+            return self.tell(false, problems, false);
+        }
+        if whole {
+            self.has_spoken |= !is_empty;
+            self.holds_something = !is_empty;
+        }
         let changed = good != self.good;
         self.good = good;
         let hint = content_type.filter(|kind| kind.contains("html"));
@@ -320,8 +381,10 @@ impl<P: ManifestParser> UrlSource<P> {
                 }
                 None => problem,
             })
-            .map(|problem| (REASON_INVALID_MANIFEST, problem))
-            .collect::<Vec<_>>();
+            .collect();
+        let mut problems = self.problems(REASON_INVALID_MANIFEST, problems);
+        self.ignored = carry_ignored(parsed.ignored, &self.location, &self.problems, now);
+        problems.extend(self.ignored.iter().cloned());
         if parsed.complete {
             (self.digest, self.validator) = (Some(digest), validator);
         } else {
@@ -331,15 +394,18 @@ impl<P: ManifestParser> UrlSource<P> {
         self.tell(!nothing, problems, changed)
     }
 
-    fn tell(&mut self, answered: bool, problems: Vec<(&str, String)>, changed: bool) -> Option<SourceUpdate> {
-        let now = self.clock.now();
-        self.problems = problems
-            .into_iter()
-            .flat_map(|(reason, message)| {
-                carry_since(vec![message], reason, &self.location, &self.problems, now)
-            })
-            .collect();
-        let told = Told { answered, problems: self.problems.clone() };
+    /// What was said last counts, and what of it is ignored still is.
+    fn tell_unchanged(&mut self) -> Option<SourceUpdate> {
+        self.tell(true, self.ignored.clone(), false)
+    }
+
+    fn problems(&self, reason: &str, messages: Vec<String>) -> Vec<SourceProblem> {
+        carry_since(messages, reason, &self.location, &self.problems, self.clock.now())
+    }
+
+    fn tell(&mut self, answered: bool, problems: Vec<SourceProblem>, changed: bool) -> Option<SourceUpdate> {
+        self.problems = problems;
+        let told = Told { answered, problems: self.problems.clone(), newest: self.newest.clone() };
         // A new validator alone is no news: some servers say that everything was modified just now.
         if !changed && self.told.as_ref() == Some(&told) {
             return None;
@@ -351,6 +417,7 @@ impl<P: ManifestParser> UrlSource<P> {
             objects: if answered { self.good.objects.clone() } else { Vec::new() },
             problems: self.problems.clone(),
             validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
+            signed: self.newest.as_ref().map(Newest::to_text),
         })
     }
 }

@@ -519,6 +519,7 @@ fn problems_of(
                 reason: row.get(2)?,
                 message: row.get(3)?,
                 since: Timestamp::from_nanos(row.get(4)?),
+                pod: String::new(),
             };
             Ok((row.get(0)?, problem))
         },

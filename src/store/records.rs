@@ -41,6 +41,8 @@ pub mod meta {
     pub const EARLIER_RUNTIMES: &str = "earlier-runtimes";
     /// The node's name, which is part of every static pod's name.
     pub const NODE_NAME: &str = "node-name";
+    /// The newest signature of what `--manifest-url` served, as its source writes it.
+    pub const NEWEST_SIGNATURE: &str = "newest-signature";
     /// `/proc/sys/kernel/random/boot_id` of the last run.
     pub const BOOT_ID: &str = "boot-id";
 }

@@ -178,6 +178,7 @@ fn nothing_is_written_when_nothing_changed() {
             reason: "FailedValidation".into(),
             message: "no containers".into(),
             since: Timestamp::from_secs(5),
+            pod: String::new(),
         }];
         let write = async || {
             let commit = store.commit_source(PodSource::File, &pods, &[], Some("e")).await.unwrap();
@@ -419,6 +420,7 @@ fn problems_of_a_source_are_replaced_as_a_whole() {
             reason: "FailedValidation".into(),
             message: "m".into(),
             since: Timestamp::from_nanos(1_500_000_001),
+            pod: String::new(),
         };
         store.put_problems(PodSource::File, &[problem("b"), problem("a")]).await.unwrap();
         store.put_problems(PodSource::Http, &[problem("u")]).await.unwrap();

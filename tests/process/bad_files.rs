@@ -153,7 +153,7 @@ fn what_is_no_readable_file_is_named_and_mended_in_place() {
 }
 
 #[test]
-fn doubtful_manifests_run_and_the_doubt_is_logged_once() {
+fn ignored_fields_are_problems_until_they_are_mended() {
     let mut node = Node::new();
     let mut unknown = pod("unknown-field");
     unknown["spec"]["restartPolcy"] = json!("Never");
@@ -174,13 +174,28 @@ fn doubtful_manifests_run_and_the_doubt_is_logged_once() {
         &["twice.json", "uplicate", "kind"],
         &["twice-yaml.yaml", "uplicate", "name"],
     ] {
-        node.logged(words);
+        node.problem(words);
     }
-    stays("each doubt", A_WHILE, || {
-        let lines = node.log_lines(&["Manifest is doubtful"]);
+    stays("each problem", A_WHILE, || {
+        let lines = node.log_lines(&["Problem with a source of pods", "FieldIgnored"]);
         if lines.len() == 3 { Ok(()) } else { Err(format!("{lines:#?}")) }
     });
+    assert!(node.agent.cli(&["status"]).is_err(), "something is wrong");
+    let status = node.agent.cli(&["status", "--exit-zero"]).expect("a page");
+    assert!(status.contains("unknown-field.yaml: FieldIgnored"), "{status}");
+    let page = node.agent.cli(&["describe", "pod", "unknown-field"]).expect("a page");
+    let (problems, events) = page.split_once("Events:").expect("events");
+    assert!(problems.contains("Problems:") && problems.contains("spec.restartPolcy"), "{page}");
+    assert!(events.contains("FieldIgnored") && events.contains("did you mean"), "{page}");
+    let running = node.running("unknown-field");
+    node.apply(&pod("unknown-field"));
+    node.apply(&pod("twice"));
+    node.agent.remove_manifest("twice.json");
+    node.agent.remove_manifest("twice-yaml.yaml");
     node.no_problems();
+    node.keeps_running("unknown-field", &running);
+    let page = node.agent.cli(&["describe", "pod", "unknown-field"]).expect("a page");
+    assert!(!page.contains("Problems:"), "{page}");
 }
 
 #[test]

@@ -281,7 +281,8 @@ impl Node {
             return true;
         }
         let objects = if answer == SourceAnswer::Unknown { Vec::new() } else { defined() };
-        let update = SourceUpdate { source, answer, objects, problems: Vec::new(), validator: None };
+        let update =
+            SourceUpdate { source, answer, objects, problems: Vec::new(), validator: None, signed: None };
         self.agent.as_ref().is_some_and(|agent| agent.updates.try_send(update).is_ok())
     }
 

@@ -10,7 +10,22 @@ const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 fn shown(pod: Value, events: Value) -> String {
     let pod: Pod = decode(pod).unwrap().object;
     let events: Vec<EventReport> = decode(events).unwrap().object;
-    page(&pod, &events, NOW)
+    page(&pod, &AgentReport { events, ..AgentReport::default() }, NOW)
+}
+
+#[test]
+fn what_a_manifest_says_without_effect_stands_on_its_pods_page() {
+    let source = json!({"name": "file", "problems": [
+        {"origin": "/m/web.yaml", "reason": "FieldIgnored", "message": "unknown field \"spec.x\" is ignored",
+            "since": "2023-11-14T22:13:20Z", "pod": "default/web-n1"},
+        {"origin": "/m/db.yaml", "reason": "FieldIgnored", "message": "other", "since": "2023-11-14T22:13:20Z",
+            "pod": "default/db-n1"}]});
+    let report: AgentReport = decode(json!({"sources": [source]})).unwrap().object;
+    let pod: Pod = decode(web()).unwrap().object;
+    let text = page(&pod, &report, NOW);
+    let line = text.lines().find(|line| line.starts_with("Problems:")).unwrap();
+    assert!(line.ends_with(" FieldIgnored: /m/web.yaml: unknown field \"spec.x\" is ignored"), "{line}");
+    assert!(!text.contains("db.yaml"), "{text}");
 }
 
 /// A pod with something of everything.

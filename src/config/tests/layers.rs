@@ -205,7 +205,7 @@ fn drop_ins_without_their_kind_are_refused_by_name() {
     let directory = scratch.path().to_str().unwrap().to_owned();
     for (text, part) in [
         ("maxPods: 3\n", "no apiVersion/kind"),
-        ("apiVersion: v1\nkind: Pod\n", "unknown apiVersion/kind v1/Pod"),
+        ("apiVersion: v1\nkind: Pod\n", "this is a manifest (kind Pod)"),
         ("", "empty"),
         ("# nothing\n", "empty"),
         ("a: [", "line"),
@@ -281,6 +281,17 @@ fn files_that_cannot_be_used_are_refused_by_path_and_reason() {
     assert!(refusal(&["--config", "/no/such/file"]).contains("No such file"));
     let directory = scratch.path().to_str().unwrap();
     assert!(refusal(&["--config", directory]).contains(&format!("use --manifest-dir {directory}")));
+    for body in [
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n",
+        "apiVersion: v1\nkind: ConfigMap\n---\nkind: Pod\n",
+    ] {
+        let manifest = scratch.write("pod.yaml", body);
+        let said = refusal(&["--config", &manifest]);
+        assert!(
+            said.contains("this is a manifest") && said.contains(&format!("use --manifest-dir {manifest}")),
+            "{said}"
+        );
+    }
     let huge = scratch.config("h", &"#".repeat(1 << 20));
     assert!(refusal(&["--config", &huge]).contains("larger than"));
     let deep = scratch.config("deep", &format!("a: {}", "[".repeat(5000)));

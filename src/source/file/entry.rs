@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::read::{Found, Identity, ReadError, look, read_manifest_file};
 use crate::source::{
-    ManifestParser, Origin, REASON_INVALID_MANIFEST, SourceObject, SourcePod, SourceProblem, carry_since,
-    keep_last_good, keep_last_good_objects, parse_manifest,
+    ManifestParser, Origin, REASON_INVALID_MANIFEST, SourceObject, SourcePod, SourceProblem, carry_ignored,
+    carry_since, keep_last_good, keep_last_good_objects, parse_manifest,
 };
 use crate::types::{PodSource, Timestamp};
 
@@ -80,6 +80,12 @@ impl Entry {
     #[must_use]
     pub fn is_silent(&self) -> bool {
         !self.has_good() && !self.problems.is_empty()
+    }
+
+    /// The newest content shows something good.
+    #[must_use]
+    pub fn has_fresh(&self) -> bool {
+        self.fresh + self.fresh_objects > 0
     }
 
     fn has_good(&self) -> bool {
@@ -177,8 +183,9 @@ impl Entry {
         let (fresh, fresh_objects) = (parsed.pods.len(), parsed.objects.len());
         let objects = keep_last_good_objects(parsed.objects, parsed.complete, &self.objects, &origin, now);
         let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, now);
-        let problems =
+        let mut problems =
             carry_since(parsed.problems, REASON_INVALID_MANIFEST, &origin.location, &self.problems, now);
+        problems.extend(carry_ignored(parsed.ignored, &origin.location, &self.problems, now));
         let changed = (&pods, &objects, &problems) != (&self.pods, &self.objects, &self.problems)
             || (fresh, fresh_objects) != (self.fresh, self.fresh_objects);
         (self.pods, self.fresh, self.problems) = (pods, fresh, problems);

@@ -8,13 +8,23 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::*;
-use crate::source::REASON_INVALID_MANIFEST;
 use crate::source::testing::{Lines, TempDir, shown, shown_objects, stored};
+use crate::source::{REASON_EMPTY, REASON_INVALID_MANIFEST};
 use crate::types::Timestamp;
 
 fn source(path: &Path, stored: Vec<SourcePod>) -> FileSource<Lines> {
+    source_after(path, LastGood { pods: stored, ..LastGood::default() })
+}
+
+/// As if the directory that is there now had given what was stored.
+fn source_after(path: &Path, good: LastGood) -> FileSource<Lines> {
+    source_of(path, good, directory_identity(path).ok())
+}
+
+fn source_of(path: &Path, good: LastGood, validator: Option<String>) -> FileSource<Lines> {
     let config = FileConfig { path: path.to_owned(), check_frequency: Duration::from_secs(20) };
-    FileSource::new(config, Lines::default(), LastGood { pods: stored, ..LastGood::default() }, Clock::System)
+    let remembered = Remembered { good, validator, signed: None };
+    FileSource::new(config, Lines::default(), remembered, Clock::System)
 }
 
 fn problems(update: &SourceUpdate) -> Vec<&str> {
@@ -42,8 +52,7 @@ fn objects_obey_the_rules_of_pods_last_good_versions_silence_and_removal() {
     assert_eq!(shown_objects(&source.scan().unwrap()), "c=1 b=2");
     let stored = LastGood { objects: update.objects, ..LastGood::default() };
     root.put("c.yaml", "!");
-    let config = FileConfig { path: root.path().to_owned(), check_frequency: Duration::from_secs(20) };
-    let mut restarted = FileSource::new(config, Lines::default(), stored, Clock::System);
+    let mut restarted = source_after(root.path(), stored);
     assert_eq!(shown_objects(&restarted.scan().unwrap()), "c=1", "broken after a restart");
     root.put("c.yaml", "web=1");
     assert_eq!(shown_objects(&restarted.scan().unwrap()), "");
@@ -63,13 +72,72 @@ fn nothing_is_removed_by_silence_a_missing_directory_is_unknown_and_what_was_the
     fs::create_dir(&path).unwrap();
     fs::write(path.join("web.yaml"), "!half").unwrap();
     let update = source.scan().unwrap();
-    assert_eq!(shown(&update), "web=1", "broken at its return: the stored version stays");
-    assert_eq!(problems(&update), ["document !half: not a pod"]);
+    assert_eq!(shown(&update), "unknown", "nothing in it is good, and it may be another directory");
+    assert_eq!(update.problems[0].reason, REASON_EMPTY);
+    assert_eq!(problems(&update)[1], "document !half: not a pod");
 
     fs::remove_dir_all(&path).unwrap();
     assert_eq!(shown(&source.scan().unwrap()), "unknown");
     fs::create_dir(&path).unwrap();
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "unknown", "another directory, and empty");
+    assert_eq!(update.problems[0].reason, REASON_EMPTY);
+    fs::write(path.join("other.yaml"), "other=1").unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "other=1", "a manifest in it makes it the one that counts");
+    fs::remove_file(path.join("other.yaml")).unwrap();
     assert_eq!(shown(&source.scan().unwrap()), "", "an empty directory is a valid answer");
+}
+
+#[test]
+fn an_empty_directory_that_never_spoke_removes_nothing() {
+    let root = TempDir::new();
+    let path = root.join("manifests");
+    fs::create_dir(&path).unwrap();
+    let spoke = directory_identity(&path).ok();
+    let good = || {
+        let (web, db) = (stored("web", "1", path.join("web.yaml")), stored("db", "1", path.join("db.yaml")));
+        LastGood { pods: vec![web, db], ..LastGood::default() }
+    };
+    fs::rename(&path, root.join("away")).unwrap();
+    fs::create_dir(&path).unwrap();
+    for (case, validator) in [("made again", spoke.clone()), ("of an older release", None)] {
+        let mut source = source_of(&path, good(), validator);
+        let update = source.scan().unwrap();
+        assert_eq!(shown(&update), "unknown", "{case}");
+        assert_eq!(update.problems[0].reason, REASON_EMPTY);
+        assert!(update.problems[0].message.contains("agent source accept file"), "{:?}", update.problems);
+        assert_eq!(update.validator, source.spoke, "the store remembers the one that spoke");
+        assert_eq!(source.scan(), None, "told once");
+        let update = source.scan_and_accept().unwrap();
+        assert_eq!((shown(&update).as_str(), update.problems.len()), ("", 0), "confirmed");
+        assert_eq!(update.validator, directory_identity(&path).ok());
+    }
+
+    let mut source = source_of(&path, good(), spoke.clone());
+    fs::create_dir(path.join("lost+found")).unwrap();
+    fs::write(path.join("README.md"), "!").unwrap();
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "unknown", "nothing of it is a manifest");
+    assert_eq!(
+        update.problems.len(),
+        2,
+        "what is wrong with the file is said beside it: {:?}",
+        update.problems
+    );
+    fs::remove_dir_all(&path).unwrap();
+    fs::rename(root.join("away"), &path).unwrap();
+    fs::write(path.join("web.yaml"), "!").unwrap();
+    assert_eq!(
+        shown(&source.scan().unwrap()),
+        "web=1",
+        "the right one is back, and its broken file keeps its pod"
+    );
+
+    let mut source = source_of(&root.join("other"), good(), spoke);
+    fs::create_dir(root.join("other")).unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "unknown", "another path in the configuration");
+    fs::write(root.join("other/none.yaml"), "@a=1").unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "", "an object alone is something to say");
 }
 
 #[test]

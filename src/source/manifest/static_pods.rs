@@ -2,12 +2,15 @@
 //!
 //! Owns the wording of what went wrong on the way. Must not know what was good before.
 
-use super::{ManifestOrigin, decode_manifest};
+use std::collections::BTreeMap;
+
+use super::{ManifestNote, ManifestOrigin, decode_manifest};
 use crate::api::pod::Pod;
 use crate::objects::LocalObject;
 use crate::reconcile::local_objects;
 use crate::reconcile::scheduling::unscheduled;
 use crate::reconcile::static_pod::{StaticOrigin, prepare};
+use crate::source::Ignored;
 
 /// What one manifest gives.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +21,9 @@ pub struct StaticPods {
     pub objects: Vec<LocalObject>,
     /// One text per broken object, with its place in the manifest (the manifest itself is not named).
     pub problems: Vec<String>,
-    /// What was ignored.
+    /// Fields without effect.
+    pub ignored: Vec<Ignored>,
+    /// What of objects has no effect here.
     pub warnings: Vec<String>,
 }
 
@@ -40,7 +45,6 @@ pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) ->
     let manifest = decode_manifest(bytes, kind);
     let mut read = StaticPods {
         problems: manifest.problems.iter().map(ToString::to_string).collect(),
-        warnings: manifest.warnings.iter().map(ToString::to_string).collect(),
         ..StaticPods::default()
     };
     for decoded in manifest.objects {
@@ -53,16 +57,23 @@ pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) ->
             Err(error) => read.problems.push(format!("{who}{error}")),
         }
     }
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
     for decoded in manifest.pods {
         let who = subject(&decoded.place, "pod", &decoded.pod.metadata.name);
         match prepare(decoded.pod, origin, node_name) {
             Ok(pod) => {
                 read.warnings.extend(unscheduled(&pod.spec).into_iter().map(|line| format!("{who}{line}")));
+                names.insert(decoded.place, format!("{}/{}", pod.metadata.namespace, pod.metadata.name));
                 read.pods.push(pod);
             }
             Err(error) => read.problems.push(format!("{who}{error}")),
         }
     }
+    let ignored = |note: ManifestNote| Ignored {
+        pod: names.get(&note.place).cloned().unwrap_or_default(),
+        message: note.to_string(),
+    };
+    read.ignored = manifest.warnings.into_iter().map(ignored).collect();
     read
 }
 
@@ -119,6 +130,34 @@ mod tests {
             foreign.warnings,
             [
                 "pod a: spec.schedulerName: \"mine\" places nothing on this node: agent runs the pod without a scheduler"
+            ]
+        );
+    }
+
+    #[test]
+    fn an_ignored_field_is_named_with_its_pod() {
+        let pod = |name: &str, field: &str| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{field}containers: [{{name: c, image: x}}]}}\n"
+            )
+        };
+        let text = [
+            pod("a", "hostnetwork: true, "),
+            pod("b", ""),
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndate: {}\n".into(),
+        ]
+        .join("---\n");
+        let read = read(&text);
+        assert!(read.is_complete() && read.pods.len() == 2 && read.warnings.is_empty(), "{read:?}");
+        let said: Vec<_> = read.ignored.iter().map(|one| (one.pod.as_str(), one.message.as_str())).collect();
+        assert_eq!(
+            said,
+            [
+                (
+                    "default/a-edge-1",
+                    "document 1: unknown field \"spec.hostnetwork\" is ignored; did you mean \"hostNetwork\"?"
+                ),
+                ("", "document 3: unknown field \"date\" is ignored"),
             ]
         );
     }

@@ -6,7 +6,7 @@ use std::io::Write;
 use super::*;
 use crate::http::testing::{Server, answer};
 use crate::source::SourcePod;
-use crate::source::signature::testing::{BODY, KEY, OTHER_KEY, SIGNATURE};
+use crate::source::signature::testing::{BODY, DATED, DATED_KEY, KEY, OTHER_KEY, SIGNATURE, UNDATED};
 use crate::source::testing::{Lines, TempDir, shown, stored};
 
 fn config(url: &str) -> UrlConfig {
@@ -26,8 +26,9 @@ fn source(url: &str, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSour
 }
 
 fn source_with(config: UrlConfig, stored: Vec<SourcePod>, validator: Option<&str>) -> UrlSource<Lines> {
-    let stored = LastGood { pods: stored, ..LastGood::default() };
-    UrlSource::new(config, Lines::default(), stored, validator, HttpClient::start().unwrap(), Clock::System)
+    let good = LastGood { pods: stored, ..LastGood::default() };
+    let remembered = Remembered { good, validator: validator.map(str::to_owned), signed: None };
+    UrlSource::new(config, Lines::default(), remembered, HttpClient::start().unwrap(), Clock::System)
 }
 
 fn ok(body: &str) -> String {
@@ -280,4 +281,65 @@ async fn a_token_is_read_for_each_request_and_a_broken_one_is_never_sent() {
         let head = server.request();
         assert!(head.contains(&format!("authorization: bearer {}\r\n", token.trim())), "{head}");
     }
+}
+
+#[tokio::test]
+async fn an_empty_list_counts_when_the_server_has_said_more_before() {
+    let before = |server: &Server| vec![stored("a", "1", server.url("/"))];
+    let server = Server::answers([ok("none"), ok("none"), ok("a=1"), ok("none")].to_vec());
+    let mut first = source(&server.url("/"), before(&server), None);
+    let told = polls(&mut first, 4).await;
+    assert!(
+        told[0].starts_with("unknown | the list is empty, and the server has said nothing else"),
+        "{told:?}"
+    );
+    assert_eq!(told[1..], ["-", "a=1", ""]);
+    let server = Server::answers([ok("none"), ok("none")].to_vec());
+    let mut accepted = source(&server.url("/"), before(&server), None);
+    assert_eq!(accepted.poll().await.unwrap().problems[0].reason, REASON_EMPTY);
+    accepted.is_accepted = true;
+    assert_eq!(polls(&mut accepted, 1).await, [""]);
+    let server = Server::answers(vec![ok("@note=1")]);
+    let mut deliberate = source(&server.url("/"), before(&server), None);
+    assert_eq!(polls(&mut deliberate, 1).await, [""], "a list that holds anything is taken at its word");
+    let server = Server::answers(vec![ok("none")]);
+    let mut other = source(&server.url("/"), vec![stored("a", "1", "http://other/")], None);
+    assert!(polls(&mut other, 1).await[0].starts_with("unknown"), "another URL in the configuration");
+}
+
+#[tokio::test]
+async fn an_old_body_with_its_old_signature_is_refused_also_after_a_restart() {
+    let directory = TempDir::new();
+    let file = |name: &str| directory.path().join(name);
+    let server = signed_server(&directory);
+    let configured = || UrlConfig { verify_key_file: Some(file("key")), ..config(&server.url("/pods")) };
+    fs::write(file("key"), KEY).unwrap();
+    let serve = |(body, signature): (&str, &str)| {
+        fs::write(file("pods"), body).unwrap();
+        fs::write(file("pods.minisig"), signature).unwrap();
+    };
+    let mut first = source_with(configured(), Vec::new(), None);
+    serve(("a=1", SIGNATURE));
+    assert_eq!(polls(&mut first, 1).await, ["a=1"], "a key that never gave a time is taken as it is");
+    fs::write(file("key"), DATED_KEY).unwrap();
+    serve(DATED[1]);
+    let update = first.poll().await.unwrap();
+    let remembered = update.signed.clone();
+    assert_eq!((shown(&update).as_str(), remembered.is_some()), ("a=1 b=2", true));
+
+    let mut second = source_with(configured(), Vec::new(), None);
+    second.newest = remembered.as_deref().and_then(Newest::parse);
+    serve(DATED[0]);
+    let update = second.poll().await.unwrap();
+    assert_eq!((update.problems[0].reason.as_str(), shown(&update).as_str()), (REASON_UNTRUSTED, "unknown"));
+    assert!(update.problems[0].message.contains("an old version is served"), "{:?}", update.problems);
+    assert_eq!(update.signed, remembered);
+    serve(UNDATED);
+    assert!(polls(&mut second, 1).await[0].contains("signed without a timestamp"));
+    serve(DATED[1]);
+    assert_eq!(polls(&mut second, 1).await, ["a=1 b=2"], "the newest again");
+    serve(DATED[2]);
+    // The test's server takes any version for the newest.
+    second.validator = None;
+    assert_eq!(polls(&mut second, 1).await, [""], "an empty list with a time is deliberate");
 }

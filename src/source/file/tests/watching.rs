@@ -36,9 +36,21 @@ impl Running {
 }
 
 fn watched<F: Future>(path: &Path, check: Duration, test: impl FnOnce(Running) -> F) {
+    watched_with(path, check, None, test);
+}
+
+fn watched_with<F: Future>(
+    path: &Path,
+    check: Duration,
+    accepts: Option<mpsc::Receiver<Accept>>,
+    test: impl FnOnce(Running) -> F,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = FileConfig { path: path.to_owned(), check_frequency: check };
-    let source = FileSource::new(config, Lines::default(), LastGood::default(), Clock::System);
+    let mut source = FileSource::new(config, Lines::default(), Remembered::default(), Clock::System);
+    if let Some(accepts) = accepts {
+        source = source.accepting(accepts);
+    }
     let (sender, updates) = mpsc::channel(1);
     runtime.block_on(LocalSet::new().run_until(async move {
         let running = tokio::task::spawn_local(source.run(sender));
@@ -126,7 +138,8 @@ fn a_directory_that_is_removed_and_made_again_is_watched_again() {
         assert_eq!(running.next().await, "unknown");
         for version in 1..4 {
             fs::create_dir_all(&path).unwrap();
-            running.until("").await;
+            // Made again, it says nothing before there is something in it.
+            running.until(if version == 1 { "" } else { "unknown" }).await;
             fs::write(path.join("a.yaml"), format!("a={version}")).unwrap();
             running.until(&format!("a={version}")).await;
             fs::remove_dir_all(root.join("etc")).unwrap();
@@ -292,5 +305,29 @@ fn a_file_or_directory_that_is_removed_and_put_back_at_once_is_never_told_as_gon
                 running.until(&wanted).await;
             }
         }
+    });
+}
+
+#[test]
+fn an_empty_directory_in_the_place_of_another_can_be_accepted() {
+    let root = TempDir::new();
+    let path = root.join("manifests");
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("a.yaml"), "a=1").unwrap();
+    let (accept, accepts) = mpsc::channel(1);
+    let accepted = async || {
+        let (done, answered) = tokio::sync::oneshot::channel();
+        accept.send(done).await.unwrap();
+        timeout(PATIENCE, answered).await.unwrap().unwrap()
+    };
+    watched_with(&path, NEVER, Some(accepts), async |mut running| {
+        assert_eq!(running.next().await, "a=1");
+        fs::rename(&path, root.join("away")).unwrap();
+        running.until("unknown").await;
+        assert!(!accepted().await, "there is no directory: nothing to accept");
+        fs::create_dir(&path).unwrap();
+        assert_eq!(running.next().await, "unknown");
+        let (accepted, told) = tokio::join!(accepted(), running.next());
+        assert_eq!((accepted, told.as_str()), (true, ""));
     });
 }

@@ -1,0 +1,54 @@
+//! `agent source accept`: an empty answer of a source is meant.
+//!
+//! Owns the command. Must not know when an answer waits to be accepted; the agent says so.
+
+use hyper::Method;
+
+use super::args::{Common, Has, Own, UsageError};
+use super::{CliError, EXIT_OK, Environment, api, client, print};
+
+const HELP: &str = "\
+Take an empty answer of a source at its word.
+
+The agent keeps pods running when a source suddenly holds nothing: when the manifest directory is empty and is not the
+directory that the pods came from, or when the first answer of the URL after a start is an empty list. \"agent status\" says so
+then. If the pods are to go, accept the answer; if they are to stay, put the manifests back.
+
+Usage: agent source accept file|http [options]
+
+Options:
+      --socket PATH   Socket of the agent (default /run/agent/agent.sock)
+  -h, --help          This text
+
+Exit status: 0, 1 if no answer waits to be accepted or the agent cannot be asked, 2 for bad usage.
+";
+
+pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
+    let mut words = Vec::new();
+    let common = Common::parse(arguments, Has::Socket, &mut |own, _| match own {
+        Own::Word(word) if words.len() < 2 => {
+            words.push(word.to_owned());
+            Ok(true)
+        }
+        _ => Ok(false),
+    })
+    .map_err(CliError::Usage)?;
+    if common.help {
+        print(environment, HELP)?;
+        return Ok(EXIT_OK);
+    }
+    let [word, source] = words.as_slice() else {
+        let message = "say which source: agent source accept file, or agent source accept http".to_owned();
+        return Err(CliError::Usage(UsageError::Option { message }));
+    };
+    if word != "accept" {
+        return Err(CliError::Usage(UsageError::Unexpected { given: word.clone() }));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(CliError::Runtime)?;
+    let resource = format!("/agent/v1/sources/{}/accept", client::escaped(source));
+    let reply = runtime.block_on(api::request(&common.socket, Method::POST, &resource, None))?.accepted()?;
+    let words = reply.object.as_str().unwrap_or_default();
+    print(environment, &[words, "\n"].concat())?;
+    Ok(EXIT_OK)
+}

@@ -1,0 +1,102 @@
+//! Which directory a path leads to, in words that mean the same after a boot.
+//!
+//! Owns what is stable of it. Must not know what is in it.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::libc;
+use nix::sys::statvfs::statvfs;
+
+/// Names the directory, symlinks followed: its inode number, its birth time and the file system's id, as far as there are
+/// such. Two texts are equal exactly when all of that is.
+///
+/// Device numbers change over boots, so none is in it while something better is: a birth time tells directories apart that
+/// are not on one file system, too, and one that was removed and made again from what it was, inode number reused or not.
+/// The file system's id is derived from its UUID on ext4 and btrfs. On xfs, vfat and f2fs it is the device number again, which
+/// is left out where there is a birth time.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn directory_identity(path: &Path) -> io::Result<String> {
+    let metadata = std::fs::metadata(path)?;
+    let mut text = format!("inode={}", metadata.ino());
+    let born = birth_time(path)?;
+    if let Some((seconds, nanos)) = born {
+        text += &format!(" born={seconds}.{nanos:09}");
+    }
+    // musl's statvfs has these 32 bits alone.
+    let id = statvfs(path)?.filesystem_id() & 0xffff_ffff;
+    if born.is_none() || id != device_as_id(metadata.dev()) {
+        text += &format!(" fs={id:x}");
+    }
+    Ok(text)
+}
+
+/// As file systems make an id of a device number.
+fn device_as_id(device: u64) -> libc::c_ulong {
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    libc::c_ulong::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
+}
+
+/// When the inode was made. Not every file system knows, kernels before 4.11 cannot be asked, and a file system's root
+/// may say 0. The standard library asks on glibc alone.
+fn birth_time(path: &Path) -> io::Result<Option<(i64, u32)>> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: plain data, for which zero is a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let (flags, mask) = (libc::AT_STATX_SYNC_AS_STAT, libc::STATX_BTIME);
+    // SAFETY: the path ends with NUL and the buffer is of the call's type; both live over the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_statx, libc::AT_FDCWD, path.as_ptr(), flags, mask, &raw mut found) };
+    let born = (found.stx_btime.tv_sec, found.stx_btime.tv_nsec);
+    Ok((result == 0 && found.stx_mask & libc::STATX_BTIME != 0 && born != (0, 0)).then_some(born))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_directory_is_itself_whatever_it_holds_and_not_its_copy() {
+        let root = std::env::temp_dir().join(format!("edge-agent-identity-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(root.join("a")).unwrap();
+        fs::create_dir_all(root.join("b")).unwrap();
+        let identity = |name: &str| directory_identity(&root.join(name)).unwrap();
+        let first = identity("a");
+        fs::write(root.join("a/file"), "x").unwrap();
+        assert_eq!(identity("a"), first, "with another content");
+        assert_ne!(identity("b"), first);
+        fs::rename(root.join("a"), root.join("away")).unwrap();
+        assert_eq!(identity("away"), first, "under another name");
+        std::os::unix::fs::symlink("away", root.join("link")).unwrap();
+        assert_eq!(identity("link"), first, "by a link");
+        fs::create_dir(root.join("a")).unwrap();
+        assert_ne!(identity("a"), first, "made again");
+        assert!(directory_identity(&root.join("none")).is_err());
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// On every file system whose kernel knows birth times; the tests' own has to be one.
+    #[test]
+    fn a_directory_made_again_with_the_same_inode_is_another_one() {
+        let root = std::env::temp_dir().join(format!("edge-agent-reuse-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir(&root).unwrap();
+        let before = directory_identity(&root).unwrap();
+        assert!(before.contains(" born="), "{before}");
+        // Birth times tick with the kernel's timer.
+        let made_again = (0..100_000).find(|_| {
+            fs::remove_dir(&root).unwrap();
+            fs::create_dir(&root).unwrap();
+            directory_identity(&root).unwrap() != before
+        });
+        fs::remove_dir(&root).unwrap();
+        assert!(made_again.is_some(), "{before}");
+    }
+}
