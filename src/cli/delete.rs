@@ -249,7 +249,7 @@ async fn delete(
                 found.how_to_end()
             )));
         }
-        name = found.name().to_owned();
+        found.name().clone_into(&mut name);
     }
     let path = api::path(resource, Some(&namespace), Some(&name));
     let before = api::request(socket, Method::GET, &path, None).await?;
