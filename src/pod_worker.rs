@@ -14,10 +14,8 @@ mod worker;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::admission::Admission;
 use crate::api::pod::{Pod, PodStatus};
@@ -75,10 +73,6 @@ pub struct PodWorkerDeps<R> {
     pub runtime_name: Rc<RefCell<String>>,
 }
 
-/// So long the restart counts of a pod that is gone are kept for one that comes back under its uid. The kubelet finds them in
-/// the dead containers, which its garbage collection removes once a minute.
-const EARLIER_LIFE: Duration = Duration::from_secs(60);
-
 /// Restart counts and back-off of one pod's containers.
 pub type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
 
@@ -98,8 +92,6 @@ struct Shared<R> {
     workers: RefCell<BTreeMap<PodUid, WorkerHandle>>,
     names: RefCell<NameQueue>,
     remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
-    /// Counts of pods that have gone, and since when they are gone.
-    earlier_lives: RefCell<BTreeMap<PodUid, (Instant, ContainerStates)>>,
     /// The last that workers were told of.
     objects_generation: Cell<u64>,
     /// The node's disk is short of room: dead containers go as soon as another has taken their place.
@@ -116,7 +108,6 @@ impl<R: Runtime> PodWorkers<R> {
             workers: RefCell::default(),
             names: RefCell::default(),
             remembered: RefCell::new(remembered),
-            earlier_lives: RefCell::default(),
             short_of_disk: Cell::new(false),
         };
         Self { shared: Rc::new(shared) }
@@ -315,8 +306,7 @@ impl<R: Runtime> PodWorkers<R> {
             return Rc::clone(&worker.mailbox);
         }
         let mailbox = Rc::new(Mailbox::default());
-        let states = self.shared.remembered.borrow_mut().remove(&uid);
-        let states = states.or_else(|| self.shared.earlier_life(&uid)).unwrap_or_default();
+        let states = self.shared.remembered.borrow_mut().remove(&uid).unwrap_or_default();
         // Queued in the order of arrival, not in the order in which tasks happen to run first.
         self.shared.names.borrow_mut().request(&pod.pod_ref().full_name(), &uid);
         let worker =
@@ -359,19 +349,8 @@ impl<R> Shared<R> {
         }
     }
 
-    fn forget(&self, uid: &PodUid, next_life: ContainerStates) {
+    fn forget(&self, uid: &PodUid) {
         self.workers.borrow_mut().remove(uid);
-        let mut earlier = self.earlier_lives.borrow_mut();
-        earlier.retain(|_, (ended, _)| ended.elapsed() < EARLIER_LIFE);
-        if !next_life.is_empty() {
-            earlier.insert(uid.clone(), (Instant::now(), next_life));
-        }
-    }
-
-    /// What a pod that comes back under its uid goes on from: a static pod whose manifest was away.
-    fn earlier_life(&self, uid: &PodUid) -> Option<ContainerStates> {
-        let (ended, counts) = self.earlier_lives.borrow_mut().remove(uid)?;
-        (ended.elapsed() < EARLIER_LIFE).then_some(counts)
     }
 
     /// The pod uses nothing of the node any more: those that did not fit try again.

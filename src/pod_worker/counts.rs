@@ -28,15 +28,9 @@ impl Counts {
         Self { stored, logged: None }
     }
 
-    /// What a life of the pod after this one begins with: its restart counts go on, its back-off does not.
-    pub(super) fn of_next_life(&self, last: Option<&PodStatus>) -> ContainerStates {
-        let state = |restart_count| StoredContainerState { restart_count, back_off: None };
-        self.shown(last).into_iter().map(|(name, count)| (name, state(count))).into_map()
-    }
-
-    /// A new life of the pod.
-    pub(super) fn begin_next_life(&mut self, last: Option<&PodStatus>) {
-        self.stored = self.of_next_life(last);
+    /// A new life of the pod: nothing of the old one counts.
+    pub(super) fn clear(&mut self) {
+        self.stored.clear();
         self.logged = Some(BTreeMap::new());
     }
 

@@ -392,11 +392,10 @@ impl<R: Runtime> Worker<R> {
 
     async fn forget(&mut self) {
         let deps = &self.shared.deps;
-        let next_life = self.counts.of_next_life(deps.statuses.last(&self.uid).as_ref());
         deps.statuses.remove(&self.uid);
         deps.executor.forget_pod(&self.uid);
         // Before anything else can happen: whoever wants the pod from now on gets a new worker.
-        self.shared.forget(&self.uid, next_life);
+        self.shared.forget(&self.uid);
         if let Err(error) = deps.store.forget_pod(&self.uid).await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget pod in the store");
         }
@@ -406,7 +405,7 @@ impl<R: Runtime> Worker<R> {
     /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Nothing of the old
     /// one stays on disk, or the next process would go on with it.
     async fn start_over(&mut self) {
-        self.counts.begin_next_life(self.shared.deps.statuses.last(&self.uid).as_ref());
+        self.counts.clear();
         if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget the pod's earlier life in the store");
         }

@@ -54,7 +54,7 @@ fn accept(node: &Node, source: &str) -> (Option<i32>, String) {
 
 /// A mount that is missing after a boot, or a directory that something made again, looks like this.
 #[test]
-fn an_empty_directory_in_the_place_of_another_is_confirmed_by_hand() {
+fn an_empty_directory_in_anothers_place_is_confirmed_by_hand() {
     let mut node = Node::new();
     let neighbour = node.start_with_neighbour();
     node.agent.kill9();

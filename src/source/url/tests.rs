@@ -308,7 +308,7 @@ async fn an_empty_list_counts_when_the_server_has_said_more_before() {
 }
 
 #[tokio::test]
-async fn an_old_body_with_its_old_signature_is_refused_also_after_a_restart() {
+async fn an_old_body_with_its_old_signature_is_refused() {
     let directory = TempDir::new();
     let file = |name: &str| directory.path().join(name);
     let server = signed_server(&directory);

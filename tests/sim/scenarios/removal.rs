@@ -50,29 +50,7 @@ fn a_terminating_pod_that_is_wanted_again_under_its_uid_starts_over() {
         node.wait(MINUTE).await;
         let after = running(&node, "web");
         assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");
-        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 2, "the count goes on");
-    });
-}
-
-#[test]
-fn a_manifest_that_comes_back_goes_on_with_its_restart_count() {
-    simulate(async {
-        let mut node = node().await;
-        let web = files(&[&Manifest::new("web", "Always", Act::Forever)]);
-        node.want(PodSource::File, &web);
-        node.wait(10 * SECOND).await;
-        for (away, expected) in [(10 * SECOND, 1), (10 * SECOND, 2), (2 * MINUTE, 0), (10 * SECOND, 1)] {
-            let before = running(&node, "web");
-            node.want(PodSource::File, &[]);
-            node.wait(away).await;
-            assert!(is_empty(&node));
-            node.want(PodSource::File, &web);
-            node.wait(10 * SECOND).await;
-            let after = running(&node, "web");
-            assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");
-            let count = status(&node, &web[0]).container_statuses[0].restart_count;
-            assert_eq!(count, expected, "away for {away:?}");
-        }
+        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 0, "it is a new life");
     });
 }
 
