@@ -335,7 +335,7 @@ mod tests {
         let listed = Prunable::list(&root);
         // Pulled again meanwhile.
         let path = files.pulled.join(file_name("sha256:3"));
-        let later = SystemTime::now() + std::time::Duration::from_secs(5);
+        let later = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(5);
         fs::File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
         listed.prune(&BTreeSet::from(["sha256:1".to_owned()]));
         let known = |image_ref: &str| files.look("r.example/a:v1", image_ref) != Known::Preloaded;

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Counters that upstream gave another name before there were rules.
-const UPSTREAMS_OWN: [&str; 2] = ["kubelet_server_expiration_renew_errors", "container_memory_failcnt"];
+/// What upstream named before there were rules: two counters, and a gauge.
+const UPSTREAMS_OWN: [&str; 3] =
+    ["kubelet_server_expiration_renew_errors", "container_memory_failcnt", "container_fs_inodes_total"];
 
 /// A page.
 #[derive(Debug, Default)]
