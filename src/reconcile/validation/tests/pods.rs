@@ -206,14 +206,8 @@ fn affinity_rules() {
     let node = |term: Value| json!({"nodeAffinity": {(required): {"nodeSelectorTerms": [term]}}});
     let label = |requirement: Value| node(json!({"matchExpressions": [requirement]}));
     let field = |requirement: Value| node(json!({"matchFields": [requirement]}));
-    let pods = |term: Value| json!({"podAntiAffinity": {(required): [term]}});
-    let selected = |requirement: Value| {
-        pods(json!({"topologyKey": "a", "labelSelector": {"matchExpressions": [requirement]}}))
-    };
     let one = format!("{at}.nodeAffinity.{required}.nodeSelectorTerms[0].matchExpressions[0]");
     let name = format!("{at}.nodeAffinity.{required}.nodeSelectorTerms[0].matchFields[0]");
-    let term = format!("{at}.podAntiAffinity.{required}[0]");
-    let pod_label = format!("{term}.labelSelector.matchExpressions[0]");
     let rows = [
         (label(json!({"key": "a", "operator": "In", "values": ["b"]})), String::new()),
         (
@@ -270,6 +264,23 @@ fn affinity_rules() {
             json!({"podAffinity": {(preferred): [{"weight": 101, "podAffinityTerm": {"topologyKey": "a"}}]}}),
             format!("{at}.podAffinity.{preferred}[0].weight: Invalid value: 101: must be in the range 1-100"),
         ),
+    ];
+    for (affinity, expected) in rows {
+        table("", vec![("affinity", affinity, &expected)]);
+    }
+}
+
+#[test]
+fn pod_affinity_rules() {
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let at = "spec.affinity";
+    let pods = |term: Value| json!({"podAntiAffinity": {(required): [term]}});
+    let selected = |requirement: Value| {
+        pods(json!({"topologyKey": "a", "labelSelector": {"matchExpressions": [requirement]}}))
+    };
+    let term = format!("{at}.podAntiAffinity.{required}[0]");
+    let pod_label = format!("{term}.labelSelector.matchExpressions[0]");
+    let rows = [
         (pods(json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {}})), String::new()),
         (
             pods(json!({"topologyKey": "a", "namespaces": ["A"]})),
