@@ -23,17 +23,13 @@ use nix::sys::statvfs::statvfs;
 /// The kernel's answer.
 pub fn directory_identity(path: &Path) -> io::Result<String> {
     let metadata = std::fs::metadata(path)?;
-    let mut text = format!("inode={}", metadata.ino());
     let born = birth_time(path)?;
-    if let Some((seconds, nanos)) = born {
-        text += &format!(" born={seconds}.{nanos:09}");
-    }
+    let birth = born.map(|(seconds, nanos)| format!(" born={seconds}.{nanos:09}")).unwrap_or_default();
     // musl's statvfs has these 32 bits alone.
     let id = statvfs(path)?.filesystem_id() & 0xffff_ffff;
-    if born.is_none() || id != device_as_id(metadata.dev()) {
-        text += &format!(" fs={id:x}");
-    }
-    Ok(text)
+    let is_known = born.is_none() || id != device_as_id(metadata.dev());
+    let file_system = if is_known { format!(" fs={id:x}") } else { String::new() };
+    Ok(format!("inode={}{birth}{file_system}", metadata.ino()))
 }
 
 /// As file systems make an id of a device number.
