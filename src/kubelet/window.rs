@@ -215,9 +215,9 @@ impl<R: Enter> Node for Window<R> {
         Box::pin(async move {
             let (source, origin) = asked?;
             let (done, answered) = oneshot::channel();
-            let ended = |_| format!("source {name} has ended");
-            source.send(done).await.map_err(|_| ended(()))?;
-            if answered.await.map_err(|_| ended(()))? {
+            let ended = || format!("source {name} has ended");
+            source.send(done).await.map_err(|_| ended())?;
+            if answered.await.map_err(|_| ended())? {
                 log::info!(source = name.as_str(), origin = origin.as_str(); "The answer of a source was accepted by hand");
                 return Ok(format!("source {name}: what {origin} holds now counts"));
             }

@@ -39,8 +39,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
         Store::Namespaces => namespaces(api),
         Store::Nodes => vec![node::object(&api.cluster.node())],
         Store::Leases => vec![node::lease(&api.cluster.node())],
-        Store::Definitions => Vec::new(),
-        Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
+        Store::Definitions | Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
     };
     let place =
         |object: &Value| ["/metadata/namespace", "/metadata/name"].map(|part| text(object, part).to_owned());

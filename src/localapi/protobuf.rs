@@ -134,9 +134,9 @@ impl Types {
             }
             ("quantity", Content::Bytes(bytes)) => part(bytes, "Quantity", "string"),
             ("port", Content::Bytes(bytes)) => {
-                let mut port = self.message(bytes, "IntOrString")?;
-                let is_name = port.get("type") == Some(&json!(1));
-                Some(port.remove(if is_name { "strVal" } else { "intVal" }).unwrap_or_default())
+                let mut number_or_name = self.message(bytes, "IntOrString")?;
+                let is_name = number_or_name.get("type") == Some(&json!(1));
+                Some(number_or_name.remove(if is_name { "strVal" } else { "intVal" }).unwrap_or_default())
             }
             ("text" | "bytes" | "number" | "flag" | "time" | "quantity" | "port", _)
             | (_, Content::Number(_)) => None,

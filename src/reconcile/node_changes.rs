@@ -106,8 +106,12 @@ impl NodeChanges {
             let path = format!("metadata.labels[{name}]");
             let mut complain =
                 |text: &str, why: String| errors.push(error(FieldErrorKind::Invalid, &path, text, &why));
-            qualified_name(name).into_iter().for_each(|why| complain(name, why));
-            label_value(value).into_iter().for_each(|why| complain(value, why));
+            for why in qualified_name(name) {
+                complain(name, why);
+            }
+            for why in label_value(value) {
+                complain(value, why);
+            }
         }
         for name in wish.annotations.keys() {
             for why in qualified_name(&name.to_lowercase()) {
@@ -143,8 +147,12 @@ fn check_taint(taint: &Taint, before: &[Taint], earlier: &[Taint], at: &str, err
     let mut complain = |field: &str, text: &str, why: &str| {
         errors.push(error(FieldErrorKind::Invalid, &format!("{at}.{field}"), text, why));
     };
-    qualified_name(key).iter().for_each(|why| complain("key", key, why));
-    label_value(value).iter().for_each(|why| complain("value", value, why));
+    for why in qualified_name(key) {
+        complain("key", key, &why);
+    }
+    for why in label_value(value) {
+        complain("value", value, &why);
+    }
     if !EFFECTS.contains(&effect.as_str()) {
         let detail = "supported values: \"NoExecute\", \"NoSchedule\", \"PreferNoSchedule\"";
         errors.push(error(FieldErrorKind::NotSupported, &format!("{at}.effect"), effect, detail));
@@ -229,8 +237,8 @@ mod tests {
         let base = base();
         let labels = [("kubernetes.io/os", "linux")];
         let soft = taint("gpu", NO_SCHEDULE);
-        let changes = NodeChanges::default().wish(&base, wish(&labels, &[soft.clone()])).unwrap();
-        assert_eq!(changes.taints(&base), [soft.clone()]);
+        let changes = NodeChanges::default().wish(&base, wish(&labels, std::slice::from_ref(&soft))).unwrap();
+        assert_eq!(changes.taints(&base), std::slice::from_ref(&soft));
         for (bad, said) in [
             (taint("gpu", NO_EXECUTE), "spec.taints[0].effect: Forbidden"),
             (taint("gpu", "Never"), "spec.taints[0].effect: Unsupported value"),
