@@ -24,7 +24,6 @@ pub(super) struct Common {
 /// How many of them a command has; each has those before it, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Has {
-    Help,
     Socket,
     Namespace,
     AllNamespaces,
@@ -68,7 +67,7 @@ impl Common {
             };
             match name.as_str() {
                 "-h" | "--help" => common.help = true,
-                "--socket" if has >= Has::Socket => common.socket = value(&mut parser)?.into(),
+                "--socket" => common.socket = value(&mut parser)?.into(),
                 "-n" | "--namespace" if has >= Has::Namespace => {
                     common.namespace = Some(text(value(&mut parser)?));
                 }

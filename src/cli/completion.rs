@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         return Ok(EXIT_OK);
     }
     let mut shell = None;
-    let common = Common::parse(arguments, Has::Help, &mut |own, _| {
+    let common = Common::parse(arguments, Has::Socket, &mut |own, _| {
         match own {
             Own::Word(word) if shell.is_none() => shell = Some(word.to_owned()),
             _ => return Ok(false),

@@ -318,7 +318,7 @@ fn objects_that_make_no_sense_are_refused_in_upstreams_words() {
     assert_eq!(served.refused(404, "POST", elsewhere, JSON, &pod("p")), "namespaces \"nowhere\" not found");
     assert_eq!(
         served
-            .refused(415, "POST", PODS, "application/vnd.kubernetes.protobuf", &pod("p"))
+            .refused(415, "POST", MAPS, "application/vnd.kubernetes.protobuf", &pod("p"))
             .split(" - ")
             .next(),
         Some("the body of the request was in an unknown format")
