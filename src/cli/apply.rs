@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use hyper::Method;
+use serde_json::Value;
 
 use super::args::{Common, Has, Own, UsageError, text, value};
 use super::files::{self, Named};
@@ -102,6 +103,18 @@ async fn apply_all(
     Ok(code)
 }
 
+/// An object without what the node changes by itself: its status, and with it its version.
+fn described(mut object: Value) -> Value {
+    if let Some(members) = object.as_object_mut() {
+        members.remove("status");
+    }
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("resourceVersion");
+        metadata.remove("managedFields");
+    }
+    object
+}
+
 /// The line that says what became of it, as kubectl's.
 async fn apply(
     wanted: &Wanted,
@@ -111,7 +124,8 @@ async fn apply(
     let (socket, resource) = (&wanted.common.socket, object.resource);
     let path = api::path(resource, Some(&object.namespace), Some(&object.name));
     let before = api::request(socket, Method::GET, &path, None).await?;
-    let version = (before.code == 200).then_some(&before.object["metadata"]["resourceVersion"]);
+    let existed = before.code == 200;
+    let earlier = existed.then(|| described(before.object));
     let mut options = vec![
         ("fieldManager", MANAGER.to_owned()),
         // The latest manifest counts, as for `kubectl apply`, whoever set a field before.
@@ -123,7 +137,7 @@ async fn apply(
     }
     let path = path + &api::query(&options);
     let reply = api::request(socket, Method::PATCH, &path, Some((APPLY, &object.value))).await?;
-    let is_fixed = reply.code == 422 && before.code == 200 && resource.plural == "pods";
+    let is_fixed = reply.code == 422 && existed && resource.plural == "pods";
     let reply = reply.accepted().map_err(|error| match error {
         CliError::Answer(words) if is_fixed => CliError::Answer(format!(
             "{words}\nTo replace the pod: agent delete pod {} -n {}, and apply it again",
@@ -132,9 +146,9 @@ async fn apply(
         error => error,
     })?;
     reply.warn(environment);
-    let done = match version {
+    let done = match earlier {
         None => "created",
-        Some(version) if *version == reply.object["metadata"]["resourceVersion"] => "unchanged",
+        Some(earlier) if earlier == described(reply.object) => "unchanged",
         Some(_) => "configured",
     };
     let note = if wanted.dry_run { " (server dry run)" } else { "" };

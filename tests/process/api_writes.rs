@@ -16,6 +16,7 @@ pub struct Served {
 
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
 pub const JSON: &str = "application/json";
@@ -318,7 +319,7 @@ fn objects_that_make_no_sense_are_refused_in_upstreams_words() {
     assert_eq!(served.refused(404, "POST", elsewhere, JSON, &pod("p")), "namespaces \"nowhere\" not found");
     assert_eq!(
         served
-            .refused(415, "POST", MAPS, "application/vnd.kubernetes.protobuf", &pod("p"))
+            .refused(415, "POST", CLAIMS, "application/vnd.kubernetes.protobuf", &pod("p"))
             .split(" - ")
             .next(),
         Some("the body of the request was in an unknown format")

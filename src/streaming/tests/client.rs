@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sends a request and reads the head of the answer: the connection, the status and the head's text.
-async fn request(url: &str, headers: &str) -> (TcpStream, u16, String) {
+async fn request(method: &str, url: &str, headers: &str) -> (TcpStream, u16, String) {
     let (host, path) = url.strip_prefix("http://").expect("an URL").split_once('/').expect("with a path");
     let mut io = TcpStream::connect(host).await.expect("the server listens");
-    let text = format!("POST /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n{headers}\r\n");
+    let text = format!("{method} /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\n{headers}\r\n");
     io.write_all(text.as_bytes()).await.expect("it is sent");
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -60,7 +60,7 @@ impl Spdy {
             headers.push_str(protocol);
             headers.push_str("\r\n");
         }
-        match request(url, &headers).await {
+        match request("POST", url, &headers).await {
             (io, 101, head) => Ok(Self::over(io, head, dictionary)),
             (_, status, head) => Err((status, head)),
         }
@@ -209,7 +209,7 @@ impl WebSocket {
             "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
              Sec-WebSocket-Protocol: {protocol}\r\n"
         );
-        match request(url, &headers).await {
+        match request("GET", url, &headers).await {
             (io, 101, head) => Ok(Self { io, head, messages: Vec::new(), pongs: Vec::new(), closed: false }),
             (_, status, head) => Err((status, head)),
         }
