@@ -131,6 +131,16 @@ async fn odd_containers_are_as_with_containerd_or_refused_by_field() {
     let status = refused.expect_err("the sandbox shares none");
     assert!(status.message().contains("namespace_options.pid"), "{status}");
 
+    let tiny = create(&mut served, &sandbox, |config| {
+        config.metadata = Some(cri::ContainerMetadata { name: "tiny".to_owned(), attempt: 0 });
+        let resources = cri::LinuxContainerResources { memory_limit_in_bytes: 100_000, ..Default::default() };
+        config.linux = Some(cri::LinuxContainerConfig { resources: Some(resources), ..Default::default() });
+    });
+    let request = cri::StartContainerRequest { container_id: tiny.await.expect("it is made") };
+    let refused = served.runtime.start_container(request).await;
+    let status = refused.expect_err("nothing fits into so little");
+    assert!(status.message().contains("memory_limit_in_bytes is too small"), "{status}");
+
     // What containerd makes is made: a path of the node, a working directory by a way back.
     let missing = served.scratch.path().join("made/for/it");
     let writes = mount(&missing.display().to_string(), "/made");

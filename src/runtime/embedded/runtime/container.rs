@@ -117,7 +117,7 @@ fn set_phase(shared: &Shared, id: &ContainerId, from: Phase, to: Phase) {
 pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
     let (sandbox, ..) = find(&shared, &id)?;
     let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
-    let (_, phase, _) = find(&shared, &id)?;
+    let (_, phase, container_dir) = find(&shared, &id)?;
     if phase != Phase::Created {
         let state = shared.state.borrow().containers.get(&id).map(Container::kind).unwrap_or_default();
         return Err(Failure::refused(format!("container \"{id}\" is in {state:?} state, not Created")));
@@ -135,7 +135,10 @@ pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Fai
         }
         Err(error) => {
             let message = chain(&error);
-            let message = format!("failed to start container \"{id}\": {message}");
+            let record = ContainerRecord::read(&container_dir);
+            let short = record.is_ok_and(|record| crate::cgroup::usage::oom_kills(&record.cgroups) > 0);
+            let hint = if short { ": the kernel killed it, memory_limit_in_bytes is too small" } else { "" };
+            let message = format!("failed to start container \"{id}\": {message}{hint}");
             watch::end(&shared, &id, |_| End {
                 code: START_FAILED,
                 at: shared.clock.now().as_nanos(),
