@@ -74,18 +74,20 @@ fn connections_that_say_nothing_make_room_for_those_that_do() {
     run(async {
         let pod = Pod::new().await;
         let before = open_files(pod.pid);
+        // A connection that is refused is open until it has its answer.
+        let most = before + 64 + 1;
         let mut silent = Vec::new();
         for _ in 0..200 {
             silent.push(connect(&pod).await);
         }
         pod.monitor.forget("x").await.unwrap();
-        assert!(open_files(pod.pid) <= before + 64);
+        assert!(open_files(pod.pid) <= most);
         // Two hundred watches: those that fit stay, others are told so, and an answer is given all the same.
         let mut watches = Vec::new();
         for _ in 0..200 {
             watches.push(pod.monitor.watch().await);
         }
-        assert!(open_files(pod.pid) <= before + 64);
+        assert!(open_files(pod.pid) <= most);
         drop((watches, silent));
         eventually("their descriptors to be closed", || open_files(pod.pid) <= before).await;
         pod.monitor.forget("x").await.unwrap();
