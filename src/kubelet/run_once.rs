@@ -86,6 +86,10 @@ pub async fn wait(
                 Verdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
+                // What it leaves on the node is about to go.
+                Verdict::Succeeded | Verdict::Failed(_) if is_leaving(pod, &admission) => {
+                    settled_at = settled_at.max(Some(now + SETTLE));
+                }
                 Verdict::Rejected(_) | Verdict::Succeeded | Verdict::Failed(_) => {}
             }
         }
