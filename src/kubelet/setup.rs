@@ -32,13 +32,11 @@ use crate::kubelet::workers::worker_config;
 use crate::kubelet::{Kubelet, cgroup_root, cluster, embedded, keeping, logs, plugins, pulling};
 use crate::node::shutdown::Ruler;
 use crate::objects::{LocalObjects, VOLUMES_DIR};
-use crate::observed::ObservedSandbox;
 use crate::pleg::{self, PlegConfig};
 use crate::pod_config::edit::{Edit, Editor};
 use crate::pod_config::{PodConfig, RollbackConfig};
 use crate::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use crate::prober::{Prober, ProberConfig};
-use crate::reconcile::status::is_terminal;
 use crate::reconcile::users::NodeIds;
 use crate::rt;
 use crate::rt::notify::{Notifier, NotifyError, watchdog_interval};
@@ -58,7 +56,7 @@ use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
 use crate::sys::inotify::InotifyError;
 use crate::sys::{clone, lock, memory, node};
 use crate::types::PodSource;
-use crate::volume::{VolumeConfig, share_mounts_below, unshare_mounts_below};
+use crate::volume::{VolumeConfig, share_mounts_below};
 
 /// Whole sets are large and rare; one may wait while another is taken in.
 const SOURCE_QUEUE: usize = 2;
@@ -242,25 +240,11 @@ async fn run_with<R: Enter>(
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
     }
-    let leaves_none = match &finished {
-        Finished::RunOnce(outcome) => leaves_no_pod(outcome, &*house.runtime).await,
-        Finished::Stopped => false,
-    };
-    if leaves_none {
-        clearing.await;
+    if let Finished::RunOnce(outcome) = &finished {
+        outcome.clear(&*house.runtime, clearing, &resolved.flags.root_dir).await;
     }
     house.close().await;
-    if leaves_none {
-        unshare_mounts_below(&resolved.flags.root_dir).await;
-    }
     Ok(finished)
-}
-
-/// Every pod has ended, and the runtime runs none, of whichever agent.
-async fn leaves_no_pod<R: Runtime>(outcome: &RunOnceOutcome, runtime: &R) -> bool {
-    let has_ended = |pods: &[ObservedSandbox]| pods.iter().all(|sandbox| !sandbox.ready);
-    outcome.pods.iter().all(|pod| is_terminal(&pod.status))
-        && runtime.list_sandboxes(None).await.is_ok_and(|sandboxes| has_ended(&sandboxes))
 }
 
 async fn carry_on<R: Runtime>(
