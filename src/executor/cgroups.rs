@@ -215,6 +215,8 @@ impl<R: Runtime> Executor<R> {
         if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
             return;
         }
+        // They may be in the making.
+        self.begin_cgroups().await;
         let _held = self.cgroups.burstable.lock().await;
         let layout = self.cgroup_layout();
         let tree = self.cgroup_tree();
