@@ -3,7 +3,6 @@
 use super::*;
 use crate::support::agent::pod_name;
 use crate::support::containerd::Containerd;
-use crate::support::scratch::is_gone;
 
 /// The same agent (directories, pods) with another runtime.
 fn agent_with(containerd: &Containerd, runtime: &Embedded, endpoint: &str) -> AgentProcess {
@@ -153,6 +152,6 @@ fn reset_goes_on_where_cgroups_cannot_be_removed_and_says_so() {
     assert!(err.contains("could not be removed") && err.contains("Read-only file system"), "{out}{err}");
     assert!(out.contains("[reset] Deleting: "), "it goes on: {out}{err}");
     assert!(!agent.root_dir().join("pods").exists() && !agent.root_dir().join("agent.db").exists(), "{out}");
-    let runs = |pid: &&u32| !is_gone(i32::try_from(**pid).expect("process ids are small"));
-    assert!(!pids.is_empty() && pids.iter().find(runs).is_none(), "{out}{err}");
+    let runs = |pid: &u32| !is_gone(i32::try_from(*pid).expect("process ids are small"));
+    assert!(!pids.is_empty() && !pids.iter().any(runs), "{out}{err}");
 }
