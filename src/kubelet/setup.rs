@@ -191,7 +191,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     })?;
-    run_with(resolved, Rc::new(runtime), key, watched).await
+    Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 
 /// Who is told how it goes, and who tells when to end.
@@ -241,7 +241,7 @@ async fn run_with<R: Enter>(
         task.abort();
     }
     if let Finished::RunOnce(outcome) = &finished {
-        outcome.clear(&*house.runtime, clearing, &resolved.flags.root_dir).await;
+        Box::pin(outcome.clear(&*house.runtime, clearing, &resolved.flags.root_dir)).await;
     }
     house.close().await;
     Ok(finished)

@@ -370,8 +370,7 @@ fn a_container_is_shown_with_its_disk_and_limits() {
     let pod = PodUse { containers: vec![container], ..PodUse::default() };
     let disk = Disk { device: "/dev/sda1".to_owned(), counts: [1, 2, 3, 4500, 5, 6, 7, 8, 9, 10_250, 11] };
     let node = NodeUse { disks: vec![disk], ..NodeUse::default() };
-    let page =
-        cadvisor(Some(&Summary { node, pods: vec![pod], ..Summary::default() }), &MachineNames::default());
+    let page = cadvisor(Some(&Summary { node, pods: vec![pod] }), &MachineNames::default());
     for (name, expected) in [
         ("container_fs_reads_merged_total", "2"),
         ("container_fs_sector_reads_total", "3"),
