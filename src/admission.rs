@@ -128,6 +128,16 @@ impl Admission {
         }
     }
 
+    /// The pod has been let in and cannot have what it was let in for: it has no place. Told as an event unless it `is_told`.
+    /// Returns those that waited and should look again.
+    pub fn turn_out(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
+        let news = self.release(&pod.metadata.uid);
+        if !is_told {
+            self.tell(pod, rejection);
+        }
+        news
+    }
+
     /// What the runtime says it can do. Returns those that waited and should look again.
     pub fn learn(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
         let mut state = self.shared.state.borrow_mut();
@@ -225,10 +235,14 @@ impl Admission {
         let told = before
             .is_some_and(|before| before.rejection.reason == rejection.reason && before.pod.spec == pod.spec);
         if !told && !runs {
-            metrics::count(&REJECTIONS, &[&rejection.reason]);
-            let (reason, message) = (rejection.event_reason(), &rejection.message);
-            self.shared.events.event(&pod.pod_ref(), None, EventType::Warning, reason, message);
+            self.tell(pod, rejection);
         }
+    }
+
+    fn tell(&self, pod: &Pod, rejection: &Rejection) {
+        metrics::count(&REJECTIONS, &[&rejection.reason]);
+        let (reason, message) = (rejection.event_reason(), &rejection.message);
+        self.shared.events.event(&pod.pod_ref(), None, EventType::Warning, reason, message);
     }
 }
 

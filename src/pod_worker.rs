@@ -262,6 +262,12 @@ impl<R: Runtime> PodWorkers<R> {
         });
     }
 
+    /// For a process that ends and leaves no pod behind: what it is to call last.
+    pub fn clearing(&self) -> impl Future<Output = ()> + use<R> {
+        let shared = Rc::clone(&self.shared);
+        async move { shared.deps.executor.remove_empty_cgroups().await }
+    }
+
     /// What plugins have.
     #[must_use]
     pub fn devices(&self) -> DeviceManager {

@@ -135,6 +135,8 @@ pub struct NodeUse {
     pub interfaces: Vec<Interface>,
     /// The one that leads out.
     pub default_interface: Option<String>,
+    /// What the kernel counts for the disks that file systems are mounted from.
+    pub disks: Vec<Disk>,
     /// The most processes and threads there can be.
     pub max_pids: Option<u64>,
     /// How many there are.
@@ -158,6 +160,15 @@ pub struct SystemUse {
     pub cgroup: String,
     /// CPU and memory.
     pub usage: Usage,
+}
+
+/// A disk or a part of one, counted since the node was booted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// As it is mounted: `/dev/sda1`.
+    pub device: String,
+    /// The numbers of its line in `/proc/diskstats` behind the name, in their order.
+    pub counts: [u64; 11],
 }
 
 /// A network interface, counted since it was made.

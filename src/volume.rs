@@ -35,7 +35,7 @@ use claim::{BeingGiven, FsGroup, LocalVolume};
 use nfs::Export;
 use orphans::Guard;
 use ownership::Policy;
-pub use propagation::share_mounts_below;
+pub use propagation::{MARK as MOUNT_MARK, share_mounts_below, unshare_mounts_below};
 use remote::RemoteError;
 pub use remote::{RemoteJobs, run as run_remote};
 use rendered::Refreshed;

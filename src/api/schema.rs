@@ -19,6 +19,7 @@
 //! (the patch says which members stay). A list without a mark is one value.
 
 pub mod check;
+pub mod nearest;
 
 use std::collections::BTreeSet;
 

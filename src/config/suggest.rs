@@ -1,6 +1,8 @@
 //! The nearest known word to a mistyped one.
 //!
-//! Owns the distance and how near is near. Must not know what the words mean.
+//! Owns how near is near. Must not know what the words mean.
+
+use crate::api::schema::nearest::distance;
 
 /// Longer words than this are not mistyped flags.
 const MAX_WORD: usize = 64;
@@ -16,26 +18,6 @@ pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
         .filter(|(far, _)| *far <= near)
         .min()
         .map(|(_, name)| name)
-}
-
-/// Edits between two words; case counts, and swapping neighbours is one edit.
-fn distance(left: &str, right: &str) -> usize {
-    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=right.len()).collect();
-    for (row, a) in left.iter().enumerate() {
-        let mut current = vec![row + 1];
-        for (column, b) in right.iter().enumerate() {
-            let replace = last[column] + usize::from(a != b);
-            let mut best = replace.min(last[column + 1] + 1).min(current[column] + 1);
-            if row > 0 && column > 0 && *a == right[column - 1] && left[row - 1] == *b {
-                best = best.min(before[column - 1] + 1);
-            }
-            current.push(best);
-        }
-        before = std::mem::replace(&mut last, current);
-    }
-    last[right.len()]
 }
 
 #[cfg(test)]

@@ -170,8 +170,17 @@ fn cert_dir(given: &str, root_dir: &Path, earlier: &Path) -> PathBuf {
     }
 }
 
+/// A path of the command line, from the working directory of this start: the kernel, the runtime and pods' monitors take absolute
+/// ones only. What is empty stays empty.
+fn absolute(path: impl Into<PathBuf>) -> PathBuf {
+    let path = path.into();
+    // Without a working directory a relative name stays as it is.
+    std::path::absolute(&path).unwrap_or(path)
+}
+
 fn kubelet_flags(values: &Values<'_>) -> KubeletFlags {
-    let root_dir = PathBuf::from(clean(Path::new(&values.text("root-dir"))));
+    let root_dir = PathBuf::from(clean(&absolute(values.text("root-dir"))));
+    let cert_dir = cert_dir(&values.text("cert-dir"), &root_dir, Path::new(EARLIER_CERT_DIR));
     KubeletFlags {
         config: values.text("config"),
         config_dir: values.text("config-dir"),
@@ -179,7 +188,7 @@ fn kubelet_flags(values: &Values<'_>) -> KubeletFlags {
         bootstrap_kubeconfig: values.text("bootstrap-kubeconfig"),
         hostname_override: values.text("hostname-override"),
         node_ip: values.text("node-ip"),
-        cert_dir: cert_dir(&values.text("cert-dir"), &root_dir, Path::new(EARLIER_CERT_DIR)),
+        cert_dir: absolute(cert_dir),
         cloud_provider: values.text("cloud-provider"),
         root_dir,
         seccomp_default: values.switch("seccomp-default"),
@@ -213,7 +222,7 @@ fn container_log_ram(text: &str) -> Result<Option<u64>, ConfigError> {
 }
 
 fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<AgentFlags, ConfigError> {
-    let path = |name: &str| Some(values.text(name)).filter(|text| !text.is_empty()).map(PathBuf::from);
+    let path = |name: &str| Some(values.text(name)).filter(|text| !text.is_empty()).map(absolute);
     let run_once_wait = match values.text("runonce-wait").as_str() {
         "running" => RunOnceWait::Running,
         "completed" => RunOnceWait::Completed,
@@ -260,10 +269,10 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
         token_auth_file: path("token-auth-file"),
         store_key_file: path("store-key-file"),
         container_log_ram,
-        agent_socket: PathBuf::from(values.text("agent-socket")),
-        runtime_state_dir: PathBuf::from(values.text("runtime-state-dir")),
+        agent_socket: absolute(values.text("agent-socket")),
+        runtime_state_dir: absolute(values.text("runtime-state-dir")),
         bridge_name: values.text("bridge-name"),
-        cni_conf_dir: PathBuf::from(values.text("cni-conf-dir")),
+        cni_conf_dir: absolute(values.text("cni-conf-dir")),
         cni_bin_dirs: paths(&values.text("cni-bin-dir")),
         registry_hosts_dirs: paths(&values.text("registry-hosts-dir")),
         image_policy: path("image-policy"),
@@ -396,7 +405,7 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
 
 /// Several directories in one text, as in `PATH`.
 fn paths(text: &str) -> Vec<PathBuf> {
-    std::env::split_paths(text).filter(|path| !path.as_os_str().is_empty()).collect()
+    std::env::split_paths(text).filter(|path| !path.as_os_str().is_empty()).map(absolute).collect()
 }
 
 #[cfg(test)]

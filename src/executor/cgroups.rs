@@ -210,6 +210,32 @@ impl<R: Runtime> Executor<R> {
         rt::blocking("sweep cgroups", job).await;
     }
 
+    /// Removes the cgroups above the pods', as far as nothing is in them.
+    pub async fn remove_empty_cgroups(&self) {
+        if !self.config.layout.per_qos || self.ask_cgroup_driver().await.is_err() {
+            return;
+        }
+        // They may be in the making.
+        self.begin_cgroups().await;
+        let _held = self.cgroups.burstable.lock().await;
+        let layout = self.cgroup_layout();
+        let tree = self.cgroup_tree();
+        let job = move || {
+            // The other classes are below that of guaranteed pods.
+            for class in [QosClass::Burstable, QosClass::BestEffort, QosClass::Guaranteed] {
+                let path = class_cgroup_path(class, &layout);
+                if !cgroup::exists(&tree, &path) || !cgroup::children(&tree, &path).is_empty() {
+                    continue;
+                }
+                match remove_if_empty(&tree, &path) {
+                    Ok(()) => log::info!(cgroup = path; "Removed a cgroup, as no pod is left"),
+                    Err(why) => log::warn!(cgroup = path, err = why; "Failed to remove a cgroup, leaving it"),
+                }
+            }
+        };
+        rt::blocking("remove empty cgroups", job).await;
+    }
+
     fn has_values(&self, pod: &Pod) -> bool {
         let known = self.cgroups.pods.borrow();
         known.get(&pod.metadata.uid).is_some_and(|cgroup| cgroup.values == self.pod_values(pod))

@@ -16,8 +16,8 @@ use crate::reconcile::devices::{NOT_FOUND, Wanted, by_annotation, by_volume, vol
 use crate::rt;
 use crate::runtime::{ContainerConfig, Runtime};
 
-/// A plugin did not give what it has (upstream's reason for a pod that it then fails; ours waits).
-const UNEXPECTED: &str = "UnexpectedAdmissionError";
+/// A plugin does not prepare what the pod has, or gives no more for one that runs (upstream's reason).
+const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
 impl<R: Runtime> Executor<R> {
     /// Adds devices to what the runtime is asked for: those of plugins with all that comes with them, of annotations, of
@@ -43,7 +43,7 @@ impl<R: Runtime> Executor<R> {
         if has_names && !directories.is_empty() {
             let edit = move || cdi::apply(&directories, &mut config).map(|()| config);
             config = rt::blocking("read CDI specifications", edit).await.map_err(|error| Failure {
-                reason: "CreateContainerConfigError",
+                reason: CONFIG_ERROR,
                 message: format!("CDI device injection failed: {error}"),
                 retry_after: Some(RETRY_AFTER),
             })?;
@@ -56,13 +56,26 @@ impl<R: Runtime> Executor<R> {
         Ok(config)
     }
 
+    /// Devices of plugins for all containers of a pod that is about to run. One that cannot have all keeps none.
+    ///
+    /// # Errors
+    /// Why not, in upstream's words.
+    pub async fn allocate_devices(&self, pod: &Pod) -> Result<(), String> {
+        let devices = &self.config.devices;
+        let allocated = devices.allocate(pod).await;
+        if allocated.is_err() {
+            devices.release(&pod.metadata.uid).await;
+        }
+        allocated
+    }
+
     async fn add_plugins_devices(
         &self,
         pod: &Pod,
         container: &Container,
         mut config: ContainerConfig,
     ) -> Result<ContainerConfig, Failure> {
-        let refused = |message| Failure { reason: UNEXPECTED, message, retry_after: Some(RETRY_AFTER) };
+        let refused = |message| Failure { reason: CONFIG_ERROR, message, retry_after: Some(RETRY_AFTER) };
         let devices = &self.config.devices;
         devices.allocate(pod).await.map_err(refused)?;
         let options = devices.run_options(&pod.metadata.uid, &container.name).await.map_err(refused)?;

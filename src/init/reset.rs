@@ -21,6 +21,7 @@ use crate::objects::VOLUMES_DIR;
 use crate::rt;
 use crate::store;
 use crate::sys::{dir, lock, mount};
+use crate::volume::{MOUNT_MARK, unshare_mounts_below};
 
 /// One step.
 pub(super) struct Phase {
@@ -44,7 +45,7 @@ pub(super) const PHASES: &[Phase] = &[
 ];
 
 /// What of the root directory is the agent's; everything else is somebody's.
-const STATE: [&str; 10] = [
+const STATE: [&str; 11] = [
     "pods",
     "runtime",
     "pki",
@@ -55,6 +56,7 @@ const STATE: [&str; 10] = [
     "plugins_registry",
     "pod-resources",
     "image_manager",
+    MOUNT_MARK,
 ];
 
 /// Whether a file is as `init` wrote it.
@@ -65,6 +67,8 @@ struct Run<'a, 'b> {
     options: &'a Options,
     resolved: Resolved,
     init_system: InitSystem,
+    /// What could not be removed, each with the reason.
+    failed: Vec<String>,
 }
 
 /// Carries out the phases that are asked for.
@@ -80,12 +84,12 @@ pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), In
         Err(error) => return Err(error),
     };
     let init_system = machine_of(options, session);
-    let mut run = Run { session, options, resolved, init_system };
+    let mut run = Run { session, options, resolved, init_system, failed: Vec::new() };
     for phase in PHASES.iter().filter(|phase| options.has_phase(phase.name)) {
         (phase.run)(&mut run)
             .map_err(|error| InitError::Phase { phase: phase.name, source: Box::new(error) })?;
     }
-    Ok(())
+    if run.failed.is_empty() { Ok(()) } else { Err(InitError::Left(run.failed.join(", "))) }
 }
 
 impl Run<'_, '_> {
@@ -154,8 +158,9 @@ impl Run<'_, '_> {
         self.say("[reset] Stopping and removing pods\n")?;
         let cleared = rt::run(async { Box::pin(earlier::clear_node(&self.resolved)).await });
         let cleared = cleared.map_err(|error| InitError::Pods(error.to_string()))?;
-        let pods = cleared.map_err(InitError::Pods)?;
-        self.say(&format!("[reset] Pods removed: {pods}\n"))
+        let cleared = cleared.map_err(InitError::Pods)?;
+        self.failed.extend(cleared.left);
+        self.say(&format!("[reset] Pods removed: {}\n", cleared.pods))
     }
 
     /// No agent may be using the state.
@@ -179,9 +184,11 @@ impl Run<'_, '_> {
         self.free()?;
         let root = self.options.rooted(&self.resolved.flags.root_dir);
         self.unmount(&root)?;
+        if self.options.is_live() && !self.options.dry_run {
+            rt::run(unshare_mounts_below(&root)).map_err(|error| InitError::Pods(error.to_string()))?;
+        }
         let state = self.options.rooted(&self.resolved.agent.runtime_state_dir);
         self.unmount(&state)?;
-        let mut failed = Vec::new();
         let mut directories: Vec<PathBuf> = STATE.iter().map(|name| root.join(name)).collect();
         directories.push(self.options.rooted(&self.resolved.flags.cert_dir));
         directories.push(state);
@@ -200,7 +207,7 @@ impl Run<'_, '_> {
             self.say(&format!("{would}: {}\n", shown.join(" ")))?;
         }
         if !self.options.dry_run {
-            failed.extend(directories.iter().filter_map(|path| remove(path).err()));
+            self.failed.extend(directories.iter().filter_map(|path| remove(path).err()));
         }
         let mut left = self.files()?;
         let empty =
@@ -216,7 +223,7 @@ impl Run<'_, '_> {
             let lines: String = left.iter().map(|line| ["  ", line, "\n"].concat()).collect();
             self.say(&format!("[reset] These stay:\n{lines}"))?;
         }
-        if failed.is_empty() { Ok(()) } else { Err(InitError::Left(failed.join(", "))) }
+        Ok(())
     }
 
     /// Removes the files that `init` wrote, if they are as it wrote them. What stays, each with the reason.

@@ -36,6 +36,8 @@ const MAX_GRACE: Duration = Duration::from_secs(30);
 /// A runtime that is there answers at once, one that starts with the machine after a while; the new one's pods wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// A killed process needs a moment to leave its cgroup.
+const KILL_PAUSE: Duration = Duration::from_millis(100);
 
 /// Clears earlier runtimes, and remembers the present one.
 pub(super) async fn settle(resolved: &Resolved, store: &StoreHandle, known: &BTreeMap<String, String>) {
@@ -47,7 +49,8 @@ pub(super) async fn settle(resolved: &Resolved, store: &StoreHandle, known: &BTr
     }
     for earlier in waiting.clone() {
         log::warn!(earlier = earlier, now = now; "The runtime endpoint has changed; stopping the pods of the earlier runtime there first");
-        match clear(resolved, &earlier).await {
+        let cleared = clear(resolved, &earlier).await;
+        match cleared.and_then(|cleared| cleared.left.into_iter().next().map_or(Ok(cleared.pods), Err)) {
             Ok(pods) => {
                 log::info!(earlier = earlier, pods = pods; "The earlier runtime holds no pods any more");
                 waiting.remove(&earlier);
@@ -88,27 +91,43 @@ fn real_path(endpoint: &str) -> PathBuf {
     whole.or_else(by_parent).unwrap_or_else(|| path.to_owned())
 }
 
+/// How clearing a runtime went.
+#[derive(Debug, Default)]
+pub struct Cleared {
+    /// Pods that were stopped and removed.
+    pub pods: usize,
+    /// What of them could not be removed, in words. Nothing of it runs.
+    pub left: Vec<String>,
+}
+
 /// Stops and removes all pods of the configured runtime, and the cgroup above them: for a node that is given up. Nobody else may be
-/// using the runtime. How many pods there were.
+/// using the runtime.
 ///
 /// # Errors
-/// The runtime does not answer, or a pod does not go, in words.
-pub async fn clear_node(resolved: &Resolved) -> Result<usize, String> {
+/// The runtime does not answer, or a pod still runs, in words.
+pub async fn clear_node(resolved: &Resolved) -> Result<Cleared, String> {
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
-    let pods = clear(resolved, endpoint).await?;
+    let mut cleared = clear(resolved, endpoint).await?;
     let (mut layout, mut tree) = resources::layout(&resolved.kubelet, node::cgroup_v2());
     if endpoint == embedded::ENDPOINT {
         tree = embedded::config(resolved, Vec::new()).cgroup;
         layout.driver = tree.driver;
     }
     let top = class_cgroup_path(QosClass::Guaranteed, &layout);
-    let is_left = layout.per_qos && cgroup::exists(&tree, &top) && !cgroup::is_populated(&tree, &top);
-    let errors = if is_left { cgroup::remove(&tree, &top) } else { Vec::new() };
-    errors.first().map_or(Ok(pods), |error| Err(chain(error)))
+    if layout.per_qos && cgroup::exists(&tree, &top) {
+        if !cleared.left.is_empty() {
+            // Monitors of pods that could not be removed.
+            let _ = cgroup::kill_all(&tree, &top);
+            tokio::time::sleep(KILL_PAUSE).await;
+        }
+        if !cgroup::is_populated(&tree, &top) {
+            cleared.left.extend(cgroup::remove(&tree, &top).iter().map(|error| chain(error)));
+        }
+    }
+    Ok(cleared)
 }
 
-/// How many pods were stopped and removed.
-async fn clear(resolved: &Resolved, endpoint: &str) -> Result<usize, String> {
+async fn clear(resolved: &Resolved, endpoint: &str) -> Result<Cleared, String> {
     if endpoint == embedded::ENDPOINT {
         let subnets = embedded::subnets(resolved).map_err(|error| chain(&error))?;
         let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await;
@@ -131,13 +150,13 @@ async fn clear(resolved: &Resolved, endpoint: &str) -> Result<usize, String> {
     Box::pin(clear_runtime(runtime)).await
 }
 
-async fn clear_runtime<R: Runtime + 'static>(runtime: Rc<R>) -> Result<usize, String> {
+async fn clear_runtime<R: Runtime + 'static>(runtime: Rc<R>) -> Result<Cleared, String> {
     let listed = async {
         let containers = runtime.list_containers(None).await?;
         Ok::<_, RuntimeError>((containers, runtime.list_sandboxes(None).await?))
     };
     let (containers, sandboxes) = listed.await.map_err(|error| chain(&error))?;
-    let count = sandboxes.len();
+    let mut outcome = Cleared::default();
     let mut pods = JoinSet::new();
     for sandbox in sandboxes {
         let own = containers.iter().filter(|container| container.sandbox == sandbox.id);
@@ -145,14 +164,20 @@ async fn clear_runtime<R: Runtime + 'static>(runtime: Rc<R>) -> Result<usize, St
             own.filter(|container| container.state == ContainerStateKind::Running).cloned().collect();
         pods.spawn_local(clear_pod(Rc::clone(&runtime), sandbox.id, running));
     }
-    let mut first = Ok(count);
     while let Some(cleared) = pods.join_next().await {
         let cleared = cleared.map_err(|error| error.to_string());
-        if let Err(error) = cleared.and_then(|cleared| cleared.map_err(|error| chain(&error))) {
-            first = first.and(Err(error));
+        match cleared.and_then(|cleared| cleared.map_err(|error| chain(&error))) {
+            Ok(()) => outcome.pods += 1,
+            Err(error) => outcome.left.push(error),
         }
     }
-    first
+    if let Some(why) = outcome.left.first() {
+        let left = runtime.list_containers(None).await.map_err(|error| chain(&error))?;
+        if left.iter().any(|container| container.state == ContainerStateKind::Running) {
+            return Err(why.clone());
+        }
+    }
+    Ok(outcome)
 }
 
 async fn clear_pod<R: Runtime + 'static>(

@@ -3,6 +3,7 @@
 //! Owns when that is reached. Upstream removed run-once; reference 4.1 has its history, design 6 our contract.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,12 +11,15 @@ use crate::admission::Admission;
 use crate::api::pod::Pod;
 use crate::kubelet::report::View;
 
+use crate::observed::ObservedSandbox;
 use crate::pod_worker::has_left;
 use crate::reconcile::admission::is_rejected;
 use crate::reconcile::scheduling::is_gated;
 use crate::reconcile::status::is_terminal;
+use crate::runtime::Runtime;
 use crate::status::StatusManager;
 use crate::types::PodUid;
+use crate::volume::unshare_mounts_below;
 
 /// A pod that has been running this long has started: a program that fails at once has failed by then.
 const SETTLE: Duration = Duration::from_millis(500);
@@ -36,6 +40,19 @@ pub struct RunOnceOutcome {
     pub pods: Vec<Pod>,
     /// What went wrong, one line each; empty means exit code 0.
     pub failures: Vec<String>,
+}
+
+impl RunOnceOutcome {
+    /// Leaves the machine as it was when every pod has ended and the runtime runs none, of whichever agent: `clearing` removes
+    /// the cgroups above the pods'.
+    pub async fn clear<R: Runtime>(&self, runtime: &R, clearing: impl Future<Output = ()>, root_dir: &Path) {
+        let has_ended = |pods: &[ObservedSandbox]| pods.iter().all(|sandbox| !sandbox.ready);
+        let is_left = self.pods.iter().any(|pod| !is_terminal(&pod.status));
+        if !is_left && runtime.list_sandboxes(None).await.is_ok_and(|sandboxes| has_ended(&sandboxes)) {
+            clearing.await;
+            unshare_mounts_below(root_dir).await;
+        }
+    }
 }
 
 /// What one pod's status means here.
@@ -84,6 +101,10 @@ pub async fn wait(
                 // It was let in a moment ago, or a pod that has ended is about to make room.
                 Verdict::Rejected(_) if admission.holds(&pod.metadata.uid) => open = true,
                 Verdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
+                    settled_at = settled_at.max(Some(now + SETTLE));
+                }
+                // What it leaves on the node is about to go.
+                Verdict::Succeeded | Verdict::Failed(_) if is_leaving(pod, &admission) => {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
                 Verdict::Rejected(_) | Verdict::Succeeded | Verdict::Failed(_) => {}

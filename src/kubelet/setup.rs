@@ -191,7 +191,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
         image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
         request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
     })?;
-    run_with(resolved, Rc::new(runtime), key, watched).await
+    Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
 }
 
 /// Who is told how it goes, and who tells when to end.
@@ -234,10 +234,14 @@ async fn run_with<R: Enter>(
         keeping::start(resolved, pods, needs).into_iter().chain(ending)
     });
     let plugins = plugins::start(resolved, &kubelet.workers, &view, &statuses).await;
+    let clearing = kubelet.workers.clearing();
     let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
     let keeping = keeping.into_iter().flatten().chain(plugins);
     for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
         task.abort();
+    }
+    if let Finished::RunOnce(outcome) = &finished {
+        Box::pin(outcome.clear(&*house.runtime, clearing, &resolved.flags.root_dir)).await;
     }
     house.close().await;
     Ok(finished)

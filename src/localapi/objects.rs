@@ -109,13 +109,13 @@ fn volumes(api: &LocalApi) -> Vec<Value> {
             "kind": "PersistentVolume",
             "metadata": {
                 "name": name,
-                "uid": uid(&format!("PersistentVolume\0{name}")),
+                "uid": uid(&format!("PersistentVolume\0pvc-{}", object.uid)),
                 "creationTimestamp": object.created.to_rfc3339(),
             },
             "spec": {
                 "accessModes": claim.access_modes,
                 "capacity": {wire::STORAGE: claim.storage},
-                "claimRef": {"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": wire::uid(key)},
+                "claimRef": {"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": object.uid},
                 "local": {"path": api.cluster.claim_directory(&key.namespace, &key.name)},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
                     {"key": "kubernetes.io/hostname", "operator": "In", "values": [api.node.name()]}]}]}},

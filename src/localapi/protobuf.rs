@@ -136,7 +136,9 @@ impl Types {
             ("port", Content::Bytes(bytes)) => {
                 let mut number_or_name = self.message(bytes, "IntOrString")?;
                 let is_name = number_or_name.get("type") == Some(&json!(1));
-                Some(number_or_name.remove(if is_name { "strVal" } else { "intVal" }).unwrap_or_default())
+                // What is left out holds its type's zero, as any field.
+                let (name, zero) = if is_name { ("strVal", json!("")) } else { ("intVal", json!(0)) };
+                Some(number_or_name.remove(name).unwrap_or(zero))
             }
             ("text" | "bytes" | "number" | "flag" | "time" | "quantity" | "port", _)
             | (_, Content::Number(_)) => None,
@@ -302,6 +304,28 @@ mod tests {
                 "hostNetwork": true,
             }}))
         );
+    }
+
+    #[test]
+    fn a_port_is_a_number_or_a_name_and_zero_is_a_number() {
+        let number = |value: u8| vec![2 << 3, value];
+        let kind = |value: u8| vec![1 << 3, value];
+        // As Go writes it, and with what is zero left out.
+        for (port, expected) in [
+            ([kind(0), number(0), field(3, b"")].concat(), Some(json!(0))),
+            (number(0), Some(json!(0))),
+            (Vec::new(), Some(json!(0))),
+            ([kind(0), number(80)].concat(), Some(json!(80))),
+            (number(80), Some(json!(80))),
+            ([kind(1), field(3, b"web")].concat(), Some(json!("web"))),
+            ([kind(1), number(7), field(3, b"web")].concat(), Some(json!("web"))),
+            // A name that is empty is none.
+            (kind(1), None),
+        ] {
+            let action = field(2, &port);
+            let probe = Types::load().message(&action, "HTTPGetAction").unwrap();
+            assert_eq!(probe.get("port").cloned(), expected, "{port:?}");
+        }
     }
 
     #[test]

@@ -62,8 +62,8 @@ impl ObjectLookup for LocalObjects {
 
     fn secret_uid(&self, namespace: &str, name: &str) -> Option<String> {
         let secret = self.get(ObjectKind::Secret, namespace, name)?;
-        // The uid alone comes back with the name.
-        Some(format!("{}.{}", wire::uid(&secret.key), secret.created.to_rfc3339()))
+        // A derived uid alone comes back with the name.
+        Some(format!("{}.{}", secret.uid, secret.created.to_rfc3339()))
     }
 
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
@@ -113,6 +113,7 @@ impl LocalObjects {
                 let (labels, annotations) = (BTreeMap::new(), BTreeMap::new());
                 let created = crate::types::Timestamp::default();
                 let object = LocalObject {
+                    uid: wire::derived_uid(&key),
                     key: key.clone(),
                     labels,
                     annotations,

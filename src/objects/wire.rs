@@ -93,6 +93,7 @@ pub fn from_value(kind: ObjectKind, value: Value) -> Result<LocalObject, String>
         |error| if kind == ObjectKind::Secret { without_values(&error.path) } else { error.to_string() },
     )?;
     match bad.first() {
+        None if object.uid.is_empty() => Ok(LocalObject { uid: derived_uid(&object.key), ..object }),
         None => Ok(object),
         Some((field, key)) => Err(format!("{field}[{key}]: not base64")),
     }
@@ -111,7 +112,7 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
         "kind": key.kind.as_str(),
         "metadata": {
             "name": key.name,
-            "uid": uid(key),
+            "uid": object.uid,
             "creationTimestamp": object.created.to_rfc3339(),
         },
     });
@@ -197,12 +198,13 @@ fn put(value: &mut Value, field: &str, part: Value) {
 /// The volume that a claim is bound to; its name is that of the directory a pod has it mounted on.
 #[must_use]
 pub fn volume_name(claim: &ObjectKey) -> String {
-    format!("pvc-{}", uid(claim))
+    format!("pvc-{}", derived_uid(claim))
 }
 
-/// Always the same for one kind, namespace and name: an object has no life of its own here that a uid could tell apart.
+/// The uid of an object that a manifest defines: the same for one kind, namespace and name, on every start. Objects that an
+/// older release took through the API have such a one, too.
 #[must_use]
-pub fn uid(key: &ObjectKey) -> String {
+pub fn derived_uid(key: &ObjectKey) -> String {
     let digest = Sha256::digest(format!("{}\0{}\0{}", key.kind.as_str(), key.namespace, key.name));
     let mut uid = String::with_capacity(36);
     for (position, byte) in digest[..16].iter().enumerate() {
@@ -217,6 +219,7 @@ fn object(kind: ObjectKind, metadata: ObjectMeta, content: ObjectContent) -> Loc
     let namespace = if metadata.namespace.is_empty() { "default".to_owned() } else { metadata.namespace };
     LocalObject {
         key: ObjectKey { kind, namespace, name: metadata.name },
+        uid: metadata.uid.to_string(),
         labels: metadata.labels,
         annotations: metadata.annotations,
         created: metadata.creation_timestamp.unwrap_or_default(),

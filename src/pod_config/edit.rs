@@ -259,6 +259,7 @@ mod tests {
         let key =
             ObjectKey { kind: ObjectKind::ConfigMap, namespace: "default".to_owned(), name: name.to_owned() };
         Rc::new(LocalObject {
+            uid: format!("uid-of-{name}"),
             key,
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),

@@ -36,6 +36,8 @@ pub const REJECTED_PREFIX: &str = "Pod was rejected: ";
 
 /// Reason of a pod that no node takes.
 const UNSCHEDULABLE: &str = "Unschedulable";
+/// Reason of a pod to which a device plugin gives nothing.
+const UNEXPECTED: &str = "UnexpectedAdmissionError";
 const POD_SCHEDULED: &str = "PodScheduled";
 /// Reason of its event.
 const FAILED_SCHEDULING: &str = "FailedScheduling";
@@ -52,6 +54,18 @@ pub struct Rejection {
 impl Rejection {
     fn new(reason: &str, message: impl Into<String>) -> Self {
         Self { reason: reason.to_owned(), message: message.into() }
+    }
+
+    /// A device plugin did not give what the pod was let in for (upstream's reason and text).
+    #[must_use]
+    pub fn of_allocation(why: String) -> Self {
+        Self { reason: UNEXPECTED.to_owned(), message: why }
+    }
+
+    /// The status shows this rejection.
+    #[must_use]
+    pub fn is_in(&self, status: &PodStatus) -> bool {
+        status.reason == self.reason && status.message == format!("{REJECTED_PREFIX}{}", self.message)
     }
 
     /// The reason of the event that tells of it.
@@ -324,14 +338,16 @@ pub fn waiting_order(pod: &Pod) -> (Reverse<i32>, Option<Timestamp>, PodUid) {
 /// Reasons that pass when another pod goes or the node recovers, each as the beginning of one. On a cluster a scheduler keeps
 /// pods away meanwhile, so that no kubelet rejects them.
 const PASSING: [&str; 5] = ["OutOf", "NodePorts", EVICTED, NODE_SHUTDOWN, UNSCHEDULABLE];
-/// Reasons that pass when the runtime tells of other abilities. No scheduler waits for that.
-const PASSING_WITH_RUNTIME: [&str; 2] = ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported"];
+/// Reasons that pass when the runtime tells of other abilities, or a device plugin answers otherwise. No scheduler waits for
+/// that.
+const PASSING_FOR_STATIC: [&str; 3] =
+    ["SupplementalGroupsPolicyNotSupported", "PodFeatureUnsupported", UNEXPECTED];
 
 /// What a rejection makes of the pod: one whose reason can pass waits, and is tried again. Any other has failed, as upstream.
 #[must_use]
 pub fn may_wait(pod: &Pod, rejection: &Rejection) -> bool {
     let is_one_of = |reasons: &[&str]| reasons.iter().any(|known| rejection.reason.starts_with(known));
-    is_one_of(&PASSING) || is_static(pod) && is_one_of(&PASSING_WITH_RUNTIME)
+    is_one_of(&PASSING) || is_static(pod) && is_one_of(&PASSING_FOR_STATIC)
 }
 
 /// The status of a pod that was rejected: `Pending` while it waits, else `Failed`. A pod that the runtime holds nothing of

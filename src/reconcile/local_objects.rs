@@ -63,7 +63,7 @@ pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), Invalid
     Ok((object, ignored))
 }
 
-/// Makes a decoded object ready: defaults, base64, `stringData`, validation.
+/// Makes a decoded object ready: defaults, base64, `stringData`, validation. A uid that is written in it does not count.
 ///
 /// # Errors
 /// Every broken rule.
@@ -76,7 +76,8 @@ pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
         AnyObject::Claim(claim) => (wire::claim(*claim), Vec::new()),
         AnyObject::Namespace(namespace) => (wire::namespace(namespace), Vec::new()),
     };
-    let object = LocalObject { created: Timestamp::default(), deleted: None, ..object };
+    let uid = wire::derived_uid(&object.key);
+    let object = LocalObject { uid, created: Timestamp::default(), deleted: None, ..object };
     let errors = validate_object(&written, &object, &bad);
     if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
 }
@@ -104,6 +105,7 @@ pub fn ignored(object: &LocalObject) -> Vec<String> {
 pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
     known.content == new.content
         && known.key == new.key
+        && known.uid == new.uid
         && known.labels == new.labels
         && known.annotations == new.annotations
         && known.managed_fields == new.managed_fields

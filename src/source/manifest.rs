@@ -16,7 +16,7 @@ use crate::api::decode::{DecodeError, decode};
 use crate::api::object::AnyObject;
 use crate::api::pod::Pod;
 use crate::api::schema::Schema;
-use crate::api::schema::check::check;
+use crate::api::schema::check::{Unknown, check};
 use crate::objects::ObjectKind;
 
 pub use json::parse_one;
@@ -302,7 +302,7 @@ impl Manifest {
         };
         match decoded {
             Ok(more) => {
-                unknown.extend(more);
+                unknown.extend(more.into_iter().map(|path| Unknown { path, meant: None }));
                 for field in unknown {
                     self.warning(place.clone(), name.clone(), hint::unknown_field(&field));
                 }

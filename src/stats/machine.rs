@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::Interface;
+use super::{Disk, Interface};
 use crate::cgroup::usage::ContainerStats;
 use crate::runtime::embedded::network::bridge::is_veth_name;
 
@@ -158,6 +158,32 @@ fn interface(line: &str) -> Option<Interface> {
     })
 }
 
+/// The disks that file systems are mounted from, from `/proc/diskstats` and `/proc/self/mountinfo`. Each is named once.
+#[must_use]
+pub fn disks(diskstats: &str, mountinfo: &str) -> Vec<Disk> {
+    let mut found: Vec<Disk> = Vec::new();
+    for line in mountinfo.lines() {
+        let source = line.split_once(" - ").and_then(|(_, rest)| rest.split_whitespace().nth(1));
+        let device = source.filter(|source| source.starts_with("/dev/")).unwrap_or_default();
+        let number = line.split_whitespace().nth(2).unwrap_or_default();
+        if device.is_empty() || found.iter().any(|disk| disk.device == device) {
+            continue;
+        }
+        // A file system may have a number of its own (btrfs): then the name has to do.
+        let is_it = |line: &&str| {
+            let mut words = line.split_whitespace();
+            let [major, minor, name] = [(); 3].map(|()| words.next().unwrap_or_default());
+            number.split_once(':') == Some((major, minor)) || device.strip_prefix("/dev/") == Some(name)
+        };
+        let counts = diskstats.lines().find(is_it).map(|line| {
+            let mut numbers = line.split_whitespace().skip(3).map_while(|word| word.parse().ok());
+            [(); 11].map(|()| numbers.next().unwrap_or_default())
+        });
+        found.extend(counts.map(|counts| Disk { device: device.to_owned(), counts }));
+    }
+    found
+}
+
 /// The interface of the default route with the lowest metric, from `/proc/net/route`.
 #[must_use]
 pub fn default_interface(route: &str) -> Option<String> {
@@ -173,6 +199,19 @@ pub fn default_interface(route: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn disks_are_those_that_are_mounted_each_once() {
+        let diskstats = "   8       0 sda 9 9 9 9 9 9 9 9 9 9 9 0 0\n   8       1 sda1 1 2 3 4 5 6 7 8 9 10 11 0 0 0 0 0 0\n\
+             254       0 vda 21 0 0 0\n   8      17 sdb1 31 0 0 0 0 0 0 0 0 0 41\n";
+        let mountinfo = "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n23 22 0:5 / /proc rw - proc proc rw\n\
+             24 22 8:1 /var /srv rw - ext4 /dev/sda1 rw\n25 22 0:31 / /data rw shared:7 master:2 - btrfs /dev/sdb1 rw\n\
+             26 22 7:0 / /snap rw - squashfs /dev/loop0 rw\n";
+        let found = disks(diskstats, mountinfo);
+        let one = Disk { device: "/dev/sda1".to_owned(), counts: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11] };
+        let other = Disk { device: "/dev/sdb1".to_owned(), counts: [31, 0, 0, 0, 0, 0, 0, 0, 0, 0, 41] };
+        assert_eq!(found, [one, other]);
+    }
     use std::fs;
 
     #[test]

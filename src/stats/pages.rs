@@ -2,13 +2,16 @@
 //!
 //! Owns the families, upstream's names and labels. Pure. Must not know where numbers come from. What nobody counts is not shown.
 
-use super::{ContainerUse, Interface, PodUse, Summary, Usage};
+use super::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
 use crate::cgroup::usage::{Detail, Io};
 use crate::metrics::Kind::{Counter, Gauge};
 use crate::metrics::{Kind, Seconds, Text};
 
 /// What a family takes from what is used, in its own unit; CPU time in nanoseconds.
 type Figure = fn(&Usage) -> Option<u64>;
+
+/// `/proc/diskstats` counts milliseconds.
+const NANOS_PER_MILLI: u64 = 1_000_000;
 
 const CPU: Figure = |usage| usage.counted.cpu_ns;
 const WORKING_SET: Figure = |usage| usage.counted.working_set;
@@ -145,6 +148,8 @@ pub fn cadvisor(summary: Option<&Summary>, names: &MachineNames) -> String {
         detailed(&mut text, &groups);
         limits(&mut text, &groups);
         disks(&mut text, &groups);
+        // The first is the node's.
+        node_disks(&mut text, &groups[0], &summary.node.disks);
         networks(&mut text, &groups);
         machine(&mut text, summary, names);
     }
@@ -460,6 +465,36 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
             if let Some(number) = group.container.and_then(of) {
                 text.sample_at(&with(group, ("device", "")), &number, group.usage.at);
             }
+        }
+    }
+}
+
+/// Of the node alone, as upstream: the kernel counts these for whole disks.
+fn node_disks(text: &mut Text, node: &Group<'_>, disks: &[Disk]) {
+    let counts: [(&'static str, Kind, &str, usize); 5] = [
+        ("container_fs_sector_reads_total", Counter, "Sectors read from the disk", 2),
+        ("container_fs_reads_merged_total", Counter, "Reads that were merged with others", 1),
+        ("container_fs_sector_writes_total", Counter, "Sectors written to the disk", 6),
+        ("container_fs_writes_merged_total", Counter, "Writes that were merged with others", 5),
+        ("container_fs_io_current", Gauge, "Reads and writes in progress", 8),
+    ];
+    for (name, kind, help, at) in counts {
+        text.family(kind, name, help);
+        for disk in disks {
+            text.sample_at(&with(node, ("device", &disk.device)), &disk.counts[at], node.usage.at);
+        }
+    }
+    let times: [(&'static str, &str, usize); 4] = [
+        ("container_fs_read_seconds_total", "Time spent reading", 3),
+        ("container_fs_write_seconds_total", "Time spent writing", 7),
+        ("container_fs_io_time_seconds_total", "Time in which the disk was busy", 9),
+        ("container_fs_io_time_weighted_seconds_total", "Time spent reading and writing", 10),
+    ];
+    for (name, help, at) in times {
+        text.family(Counter, name, help);
+        for disk in disks {
+            let time = Seconds(disk.counts[at].saturating_mul(NANOS_PER_MILLI));
+            text.sample_at(&with(node, ("device", &disk.device)), &time, node.usage.at);
         }
     }
 }

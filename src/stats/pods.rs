@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use super::machine::{default_interface, interfaces, machine};
+use super::machine::{default_interface, disks, interfaces, machine};
 use super::{
     Ask, ContainerUse, Interface, Measured, NodeUse, PodUse, StatsConfig, Summary, SystemUse, Usage, disks,
 };
@@ -120,6 +120,9 @@ pub(super) fn node(config: &StatsConfig, ask: Ask, at: Timestamp) -> NodeUse {
     if ask.network {
         node.interfaces = interfaces(&text("self/net/dev"));
         node.default_interface = default_interface(&text("self/net/route"));
+    }
+    if ask.details {
+        node.disks = disks(&text("diskstats"), &text("self/mountinfo"));
     }
     let pods = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd].map(|driver| {
         class_cgroup_path(QosClass::Guaranteed, &CgroupLayout { driver, ..config.layout.clone() })

@@ -368,7 +368,25 @@ fn a_container_is_shown_with_its_disk_and_limits() {
         ..ContainerUse::default()
     };
     let pod = PodUse { containers: vec![container], ..PodUse::default() };
-    let page = cadvisor(Some(&Summary { pods: vec![pod], ..Summary::default() }), &MachineNames::default());
+    let disk = Disk { device: "/dev/sda1".to_owned(), counts: [1, 2, 3, 4500, 5, 6, 7, 8, 9, 10_250, 11] };
+    let node = NodeUse { disks: vec![disk], ..NodeUse::default() };
+    let page = cadvisor(Some(&Summary { node, pods: vec![pod] }), &MachineNames::default());
+    for (name, expected) in [
+        ("container_fs_reads_merged_total", "2"),
+        ("container_fs_sector_reads_total", "3"),
+        ("container_fs_read_seconds_total", "4.5"),
+        ("container_fs_writes_merged_total", "6"),
+        ("container_fs_sector_writes_total", "7"),
+        ("container_fs_write_seconds_total", "0.008"),
+        ("container_fs_io_current", "9"),
+        ("container_fs_io_time_seconds_total", "10.25"),
+        ("container_fs_io_time_weighted_seconds_total", "0.011"),
+    ] {
+        let samples: Vec<&str> = page.lines().filter(|line| line.starts_with(&format!("{name}{{"))).collect();
+        let [only] = samples.as_slice() else { panic!("{name}: {samples:?}") };
+        assert!(only.contains("id=\"/\"") && only.contains("device=\"/dev/sda1\""), "{only}");
+        assert_eq!(only.split(' ').nth(1), Some(expected), "{only}");
+    }
     let value = |name: &str, more: &str| {
         let of_app =
             |line: &&str| line.starts_with(&format!("{name}{{container=\"app\"")) && line.contains(more);

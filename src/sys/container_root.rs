@@ -176,6 +176,20 @@ impl ContainerRoot {
         self.ensure_dir_through(path, mode, MAX_DANGLING)
     }
 
+    /// Makes one directory in one that is there; the way to it may lead back (`..`).
+    ///
+    /// # Errors
+    /// The kernel's answer; `EEXIST` when something is there.
+    pub fn make_dir(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::EEXIST.into());
+        };
+        let above = self.resolve(above, flags, Mode::empty())?;
+        mkdirat(&above, name, Mode::from_bits_truncate(mode))?;
+        self.resolve(path, flags, Mode::empty())
+    }
+
     fn ensure_dir_through(&self, path: &Path, mode: u32, links: usize) -> io::Result<OwnedFd> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         let mut sofar = PathBuf::from("/");

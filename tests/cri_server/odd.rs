@@ -127,9 +127,30 @@ async fn odd_containers_are_as_with_containerd_or_refused_by_field() {
         cri::LinuxSandboxSecurityContext { namespace_options: Some(options), ..Default::default() };
     alone.linux.as_mut().expect("it has some").security_context = Some(security);
     let alone = run(&mut served, alone).await.expect("it runs");
-    let refused = create(&mut served, &alone, |config| shared(config, cri::NamespaceMode::Pod)).await;
-    let status = refused.expect_err("the sandbox shares none");
-    assert!(status.message().contains("namespace_options.pid"), "{status}");
+    // They share what containerd's pause container would have.
+    let mut seen = Vec::new();
+    for name in ["first", "second"] {
+        let made = create(&mut served, &alone, |config| {
+            config.metadata = Some(cri::ContainerMetadata { name: name.to_owned(), attempt: 0 });
+            shared(config, cri::NamespaceMode::Pod);
+            config.command = vec!["sleep".to_owned(), "1000".to_owned()];
+        });
+        let id = made.await.expect("it is made");
+        let request = cri::StartContainerRequest { container_id: id.clone() };
+        served.runtime.start_container(request).await.expect("it starts");
+        let request = cri::ExecSyncRequest {
+            container_id: id,
+            cmd: vec![
+                "sh".to_owned(),
+                "-c".to_owned(),
+                "readlink /proc/self/ns/pid; cat /proc/1/comm".to_owned(),
+            ],
+            timeout: 10,
+        };
+        let answer = served.runtime.exec_sync(request).await.expect("it runs").into_inner();
+        seen.push(String::from_utf8_lossy(&answer.stdout).into_owned());
+    }
+    assert!(seen[0] == seen[1] && seen[0].ends_with("\npod-init\n"), "{seen:?}");
 
     let tiny = create(&mut served, &sandbox, |config| {
         config.metadata = Some(cri::ContainerMetadata { name: "tiny".to_owned(), attempt: 0 });

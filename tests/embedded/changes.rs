@@ -118,3 +118,40 @@ fn reset_stops_and_removes_the_pods_that_an_agent_left_running() {
     assert!(runtime.instances().is_empty(), "{:?}", runtime.instances());
     assert!(!std::path::Path::new("/sys/class/net").join(runtime.scratch().bridge()).exists());
 }
+
+/// The cgroup tree is read-only for the process that this is the beginning of, and `/etc` is empty.
+const READ_ONLY_CGROUPS: &str = "set -e; mount --make-rprivate /; mount -t tmpfs tmpfs /etc
+while read -r _ point kind _; do case $kind in cgroup*) mount -o remount,bind,ro \"$point\";; esac; done < /proc/mounts
+exec \"$@\"";
+
+#[test]
+fn reset_goes_on_where_cgroups_cannot_be_removed_and_says_so() {
+    let runtime = Embedded::new();
+    let mut agent = AgentProcess::new(runtime.scratch().path(), "embedded");
+    runtime.configure(&mut agent);
+    agent.write_manifest("leaving.yaml", &pod("leaving").to_string());
+    agent.start();
+    agent.wait_for_phase("leaving", "Running");
+    agent.terminate();
+    let pids: Vec<u32> = runtime.instances().into_iter().filter_map(|instance| instance.pid).collect();
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", READ_ONLY_CGROUPS, "sh"])
+        .arg(crate::support::agent::binary())
+        .args(["reset", "--force", "--"])
+        .arg(format!("--config={}", agent.config_file().display()))
+        .arg(format!("--root-dir={}", agent.root_dir().display()))
+        .arg(format!("--runtime-state-dir={}", runtime.state_dir().display()))
+        .arg(format!("--agent-socket={}", runtime.scratch().path().join("agent.sock").display()))
+        .arg(format!("--bridge-name={}", runtime.scratch().bridge()))
+        .arg(format!("--cni-conf-dir={}", runtime.scratch().path().join("no-cni").display()))
+        .output()
+        .expect("run reset");
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (said(&output.stdout), said(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "{out}{err}");
+    assert!(err.contains("could not be removed") && err.contains("Read-only file system"), "{out}{err}");
+    assert!(out.contains("[reset] Deleting: "), "it goes on: {out}{err}");
+    assert!(!agent.root_dir().join("pods").exists() && !agent.root_dir().join("agent.db").exists(), "{out}");
+    let runs = |pid: &u32| !is_gone(i32::try_from(*pid).expect("process ids are small"));
+    assert!(!pids.is_empty() && !pids.iter().any(runs), "{out}{err}");
+}

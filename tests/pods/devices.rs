@@ -13,8 +13,10 @@ use serde_json::{Value, json};
 
 use super::Node;
 use crate::support::agent::PATIENCE;
-use crate::support::device_plugin::{DevicePlugin, RESOURCE};
+use crate::support::api::Api;
+use crate::support::device_plugin::{DevicePlugin, REFUSED, RESOURCE};
 use crate::support::runtime::on_both_runtimes;
+use crate::support::wait::wait_for;
 
 /// Tries to open a path for reading and for writing, and says what became of both.
 fn opener(node: &Node, name: &str, path: &str) -> Value {
@@ -167,9 +169,45 @@ fn a_plugins_devices_go_to_one_pod_each_and_stay_with_it_over_a_restart() {
     assert_eq!(node.written("third"), "read yes write yes c\n", "{}", node.agent.log_tail());
 }
 
+fn what_a_plugin_refuses_fails_a_pod_of_the_api_and_keeps_a_static_one_waiting() {
+    let mut node = Node::new();
+    let directory = node.agent.root_dir().join("device-plugins");
+    let api = Api::of(&mut node.agent, node.runtime.scratch().path());
+    node.agent.start();
+    api.wait(&mut node.agent);
+    let admin = api.person(&node.agent, "admin", &[]);
+    let id = format!("{REFUSED}-1");
+    let plugin = DevicePlugin::start(&directory, &[(&id, true)]);
+    let body = wanting(&node, "asked").to_string();
+    let pods = "/api/v1/namespaces/default/pods";
+    let json = "Content-Type: application/json";
+    let (code, made) = api.curl(Some(&admin), pods, &["-X", "POST", "-H", json, "--data-binary", &body]);
+    assert_eq!(code, 201, "{made}");
+    let status = wait_for("the pod to have failed", PATIENCE, || {
+        let (_, text) = api.curl(Some(&admin), &format!("{pods}/asked"), &[]);
+        let pod: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        if pod["status"]["phase"] == "Failed" { Ok(pod["status"].clone()) } else { Err(text) }
+    });
+    let why = format!(
+        "Pod was rejected: Allocate failed due to rpc error: code = Unavailable desc = {id} does not answer, which is unexpected"
+    );
+    assert_eq!((&status["reason"], &status["message"]), (&json!("UnexpectedAdmissionError"), &json!(why)));
+    assert_eq!(status["containerStatuses"], Value::Null, "none was made");
+    // Nothing else would make this one again.
+    node.apply(&wanting(&node, "filed"));
+    let status = node.agent.wait_for_pod("filed", "it to be turned away", |pod| {
+        (pod["status"]["reason"] == "UnexpectedAdmissionError").then(|| pod["status"].clone())
+    });
+    assert_eq!((&status["phase"], &status["message"]), (&json!("Pending"), &json!(why)));
+    assert!(listed(&node.agent.root_dir()).is_empty(), "what was refused is free");
+    plugin.set(&[("a", true)]);
+    assert_eq!(node.written("filed"), "read yes write yes a\n", "{}", node.agent.log_tail());
+}
+
 on_both_runtimes! {
     what_is_asked_for_opens_as_far_as_it_is_asked_for_and_nothing_else_does,
     a_container_waits_for_its_device_and_starts_when_it_is_plugged_in,
     a_device_that_the_node_does_not_give_keeps_the_pod_out,
     a_plugins_devices_go_to_one_pod_each_and_stay_with_it_over_a_restart,
+    what_a_plugin_refuses_fails_a_pod_of_the_api_and_keeps_a_static_one_waiting,
 }

@@ -1,8 +1,13 @@
 //! `--runonce`: start what should run, say how it went, leave it running.
 
+use std::fs;
+use std::path::PathBuf;
+
+use edge_agent::sys::mount::is_mount_point;
 use serde_json::json;
 
 use super::Node;
+use crate::support::scratch::own_cgroups;
 
 fn run_once_starts_every_pod_prints_a_table_exits_zero_and_leaves_them_running() {
     let node = Node::new();
@@ -77,6 +82,32 @@ fn run_once_waits_for_pods_that_end_and_counts_a_failed_one() {
     assert_eq!(node.agent.run_once(&["--runonce-wait=completed"]).status.code(), Some(1));
 }
 
+/// The cgroups of pods that are on the machine, and whether the root directory is mounted on itself.
+fn left_behind(node: &Node) -> (Vec<PathBuf>, bool) {
+    let own = own_cgroups(node.runtime.scratch().path());
+    let entries = own.iter().flat_map(|root| fs::read_dir(root).into_iter().flatten().flatten());
+    let pods = entries.filter(|entry| entry.file_name().to_string_lossy().contains("kubepods"));
+    let pods = pods.map(|entry| entry.path()).collect();
+    (pods, is_mount_point(&node.agent.root_dir()).expect("the mounts"))
+}
+
+fn run_once_without_a_pod_left_leaves_the_machine_as_it_was() {
+    let node = Node::new();
+    node.apply(&node.pod("stays", "sleep 1000"));
+    assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
+    assert!(!left_behind(&node).0.is_empty(), "a pod runs");
+    node.delete("stays");
+    // A process of before has made them.
+    assert_eq!(node.agent.run_once(&[]).status.code(), Some(0));
+    assert_eq!(left_behind(&node), (vec![], false), "{}", node.agent.log_tail());
+    let mut job = node.pod("job", "echo done > /out/job");
+    job["spec"]["restartPolicy"] = json!("Never");
+    node.apply(&job);
+    assert_eq!(node.agent.run_once(&["--runonce-wait=completed"]).status.code(), Some(0));
+    assert_eq!(node.written("job"), "done\n");
+    assert_eq!(left_behind(&node), (vec![], false), "{}", node.agent.log_tail());
+}
+
 fn bad_usage_is_told_apart_by_its_exit_code() {
     let node = Node::new();
     let output = node.agent.run_once(&["--runonce-wait=tomorrow"]);
@@ -92,4 +123,5 @@ super::on_both_runtimes! {
     run_once_fails_when_one_pod_cannot_start_and_still_starts_the_others,
     run_once_waits_for_pods_that_end_and_counts_a_failed_one,
     bad_usage_is_told_apart_by_its_exit_code,
+    run_once_without_a_pod_left_leaves_the_machine_as_it_was,
 }

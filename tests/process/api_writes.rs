@@ -108,6 +108,40 @@ impl Served {
 }
 
 #[test]
+fn an_object_made_again_has_another_uid_that_outlives_the_agent() {
+    let mut served = Served::new();
+    let uid = |object: &Value| object["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    let objects = [
+        (MAPS, config_map("again", &json!({"k": "v"}))),
+        (SECRETS, json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "again"}})),
+        (
+            "/api/v1/namespaces",
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "again"}}),
+        ),
+    ];
+    let first = objects.clone().map(|(path, object)| uid(&served.create(path, &object)));
+    served.node.agent.kill9();
+    served.node.agent.start();
+    served.api.wait(&mut served.node.agent);
+    for ((path, mut object), first) in objects.into_iter().zip(first) {
+        let named = format!("{path}/again");
+        let (_, found) = served.get(&named);
+        assert_eq!(uid(&found), first, "{path}: of the store");
+        let (code, changed) =
+            served.ask("PATCH", &named, MERGE, &json!({"metadata": {"labels": {"a": "b"}}}));
+        assert_eq!((code, uid(&changed)), (200, first.clone()), "{path}: changed");
+        assert_eq!(served.ask("DELETE", &named, JSON, &Value::Null).0, 200, "{path}");
+        // What a client writes there does not count.
+        object["metadata"]["uid"] = json!(first);
+        let second = uid(&served.create(path, &object));
+        assert_ne!(second, first, "{path}");
+        let old = json!({"preconditions": {"uid": first}});
+        let message = served.refused(409, "DELETE", &named, JSON, &old);
+        assert!(message.contains(&second), "{path}: {message}");
+    }
+}
+
+#[test]
 fn a_pod_lives_from_its_creation_over_restarts_to_its_deletion() {
     let mut served = Served::new();
     let made = served.create(PODS, &pod("web"));

@@ -19,6 +19,8 @@ use super::wait::wait_until;
 
 /// What it gives devices of.
 pub const RESOURCE: &str = "acme.com/sensor";
+/// Devices whose ids begin so are listed as healthy, and refused when they are asked for.
+pub const REFUSED: &str = "refused";
 /// For the agent's socket to be there, and for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -150,6 +152,9 @@ fn call(
             let request = wire::AllocateRequest::decode(message).expect("a request");
             let ids = request.container_requests.into_iter().next().expect("one container").devices_ids;
             say(format!("allocate {}", ids.join(" ")));
+            if ids.iter().any(|id| id.starts_with(REFUSED)) {
+                return Err(Status::new(Code::Unavailable, format!("{} does not answer", ids.join(" "))));
+            }
             let device = wire::DeviceSpec {
                 container_path: "/dev/acme".to_owned(),
                 host_path: "/dev/fuse".to_owned(),

@@ -189,7 +189,7 @@ fn cgroups_of(pid: i32) -> Vec<PathBuf> {
 }
 
 /// Cgroups at the top that are named after the scratch directory, one per hierarchy.
-fn own_cgroups(root: &Path) -> Vec<PathBuf> {
+pub fn own_cgroups(root: &Path) -> Vec<PathBuf> {
     let Some(name) = root.file_name() else { return Vec::new() };
     let hierarchies = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
     let unified = Path::new("/sys/fs/cgroup").join(name);

@@ -24,10 +24,19 @@ const QUANTITY: &str =
 /// What does not belong into an object. It is no longer in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Paths of fields that their types do not have: `spec.containers[0].imagee`.
-    pub unknown: Vec<String>,
+    /// Fields that their types do not have.
+    pub unknown: Vec<Unknown>,
     /// Values that their fields cannot hold.
     pub misfits: Vec<Misfit>,
+}
+
+/// A field that its type does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// `spec.containers[0].imagee`.
+    pub path: String,
+    /// The field of the type that was probably meant.
+    pub meant: Option<String>,
 }
 
 /// A value that its field cannot hold.
@@ -145,7 +154,8 @@ impl<'s> Walk<'s> {
                     self.steps.push(Step::Key(name.clone()));
                     let path = self.path();
                     self.steps.pop();
-                    self.findings.unknown.push(path);
+                    let meant = of.meant(name).map(str::to_owned);
+                    self.findings.unknown.push(Unknown { path, meant });
                 }
                 return false;
             };
@@ -464,7 +474,8 @@ mod tests {
         pod["spec"]["volumes"][1]["projected"]["sources"][0]["clusterTrustBundle"]["pfad"] = json!(1);
         pod["metadata"]["managedFields"][0]["what"] = json!(1);
         pod["spec"]["workloadRef"] = json!({});
-        let mut found = findings(&mut pod).unknown;
+        let mut found: Vec<String> =
+            findings(&mut pod).unknown.into_iter().map(|unknown| unknown.path).collect();
         found.sort();
         assert_eq!(
             found,

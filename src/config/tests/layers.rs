@@ -233,6 +233,29 @@ fn relative_paths_in_the_file_are_meant_from_its_directory_and_flags_are_not() {
 }
 
 #[test]
+fn paths_of_flags_are_made_absolute() {
+    let here = std::env::current_dir().unwrap();
+    assert_eq!(resolved(&["--root-dir=a/../r/"]).flags.root_dir, here.join("r"));
+    let given = resolved(&[
+        "--root-dir=r",
+        "--cert-dir=c",
+        "--runtime-state-dir=./s",
+        "--agent-socket=a.sock",
+        "--cni-conf-dir=n",
+        "--cni-bin-dir=b:/opt/b",
+        "--image-policy=p.json",
+    ]);
+    let agent = &given.agent;
+    assert_eq!([&given.flags.root_dir, &given.flags.cert_dir], [&here.join("r"), &here.join("c")]);
+    assert_eq!(agent.images_dir, here.join("r/images"));
+    assert_eq!([&agent.runtime_state_dir, &agent.agent_socket], [&here.join("s"), &here.join("a.sock")]);
+    assert_eq!(agent.cni_conf_dir, here.join("n"));
+    assert_eq!(agent.cni_bin_dirs, [here.join("b"), PathBuf::from("/opt/b")]);
+    assert_eq!(agent.image_policy, Some(here.join("p.json")));
+    assert_eq!(resolved(&[]).agent.image_policy, None);
+}
+
+#[test]
 fn unknown_and_duplicate_fields_warn_and_the_rest_counts() {
     let scratch = Scratch::new();
     let file = scratch.config(

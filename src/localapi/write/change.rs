@@ -12,7 +12,7 @@ use super::kept::{self, Found, Kept, strip_notes};
 use super::{Decision, Task, finalize, new, options_failure};
 use crate::api::decode::decode;
 use crate::api::pod::{Pod, PodStatus};
-use crate::api::schema::check::Misfit;
+use crate::api::schema::check::{Misfit, Unknown};
 use crate::localapi::patch::managed::{self, Entry, after_update};
 use crate::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
 use crate::localapi::resource::Store;
@@ -258,7 +258,8 @@ fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
 /// Upstream makes a typed object of what is applied, however lenient the client asks it to be.
 fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
     let findings = task.check(&mut wanted.clone());
-    let unknown = findings.unknown.iter().map(|path| format!(".{path}: field not declared in schema"));
+    let unknown =
+        findings.unknown.iter().map(|Unknown { path, .. }| format!(".{path}: field not declared in schema"));
     let errors: Vec<String> = findings.misfits.iter().map(Misfit::as_typed_error).chain(unknown).collect();
     let said = match errors.as_slice() {
         [] => return Ok(()),

@@ -150,7 +150,7 @@ impl Kept {
     pub(super) fn uid(&self) -> String {
         match self {
             Self::Pod(pod) => pod.metadata.uid.to_string(),
-            Self::Object(object) => wire::uid(&object.key),
+            Self::Object(object) => object.uid.clone(),
         }
     }
 
@@ -230,7 +230,7 @@ impl Task {
         if let Some(misfit) = findings.misfits.first() {
             return Err(self.undecodable(misfit.as_json_error()));
         }
-        let unknown = findings.unknown.iter().map(|field| format!("unknown field {field:?}"));
+        let unknown = findings.unknown.iter().map(|unknown| format!("unknown field {:?}", unknown.path));
         let twice = self.duplicates.iter().map(|field| format!("duplicate field {field:?}"));
         Ok(Lax(unknown.chain(twice).collect()))
     }
@@ -308,6 +308,7 @@ impl Task {
             }
             Draft::Object(written) => {
                 let mut object = self.accept(*written, name)?;
+                object.uid.clone_from(&self.uid);
                 object.created = self.now;
                 if object.key.kind == ObjectKind::Namespace {
                     object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
@@ -345,6 +346,7 @@ impl Task {
             }
             (Kept::Object(old), Draft::Object(written)) => {
                 let mut object = self.accept(*written, name)?;
+                object.uid.clone_from(&old.uid);
                 object.created = old.created;
                 object.deleted = old.deleted;
                 object.managed_fields = old.managed_fields.clone();

@@ -3,16 +3,22 @@
 //! Must not know how room is counted.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::{Next, Worker};
 use crate::api::pod::{Pod, PodStatus};
 use crate::observed::ObservedPod;
-use crate::reconcile::admission::{keep_transition, may_wait, needs_runtime_features, rejected_status};
+use crate::reconcile::admission::{
+    Rejection, keep_transition, may_wait, needs_runtime_features, rejected_status,
+};
 use crate::reconcile::lifecycle::PodWorkerEvent;
 use crate::reconcile::plan::PodPlan;
 use crate::reconcile::plan::resize;
 use crate::reconcile::scheduling::{gated_status, is_gated};
 use crate::runtime::Runtime;
+
+/// Until a plugin is asked again for what it has refused to a pod that waits. No plugin says when it would answer otherwise.
+const ALLOCATE_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 impl<R: Runtime> Worker<R> {
     /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room or for its gates, or has
@@ -40,19 +46,32 @@ impl<R: Runtime> Worker<R> {
         self.resizing.allocate_all();
         let (verdict, news) = admission.admit(&self.pod);
         shared.wake(news);
-        let rejection = verdict.err()?;
+        if let Err(rejection) = verdict {
+            return Some(self.reject(observed, &rejection, Next::OnLetter).await);
+        }
+        let rejection =
+            Rejection::of_allocation(shared.deps.executor.allocate_devices(&self.pod).await.err()?);
+        let last = shared.deps.statuses.last(&self.uid);
+        let is_told = last.is_some_and(|last| rejection.is_in(&last));
+        shared.wake(admission.turn_out(&self.pod, &rejection, is_told));
+        Some(self.reject(observed, &rejection, Next::After(ALLOCATE_AGAIN_AFTER)).await)
+    }
+
+    /// Shows why the pod does not run. What is next: `again` when it waits, its end when it has failed.
+    async fn reject(&mut self, observed: &ObservedPod, rejection: &Rejection, again: Next) -> Next {
+        let shared = Rc::clone(&self.shared);
         let status = self.status(observed, &PodPlan::default());
-        let waits = may_wait(&self.pod, &rejection);
-        let mut status = rejected_status(status, !observed.containers.is_empty(), &rejection, waits);
+        let waits = may_wait(&self.pod, rejection);
+        let mut status = rejected_status(status, !observed.containers.is_empty(), rejection, waits);
         let last = shared.deps.statuses.last(&self.uid);
         status.start_time = last.as_ref().and_then(|last| last.start_time).or(status.start_time);
         keep_transition(&mut status, last.as_ref());
         shared.deps.statuses.set(&self.pod, status);
         if waits {
-            return Some(Next::OnLetter);
+            return again;
         }
         self.on_event(PodWorkerEvent::PodTerminal).await;
-        Some(Next::Now)
+        Next::Now
     }
 
     /// Tells how a resize goes, once per step.

@@ -351,6 +351,7 @@ fn only_what_can_pass_is_waited_for() {
         ("NodeShutdown", true, true),
         ("PodFeatureUnsupported", true, false),
         ("SupplementalGroupsPolicyNotSupported", true, false),
+        ("UnexpectedAdmissionError", true, false),
         ("SysctlForbidden", false, false),
         ("PodOSNotSupported", false, false),
         ("PodOSSelectorNodeLabelDoesNotMatch", false, false),

@@ -190,6 +190,20 @@ impl Monitor {
         self.done(&Request::Forget { container: container.to_owned() }, PATIENCE).await
     }
 
+    /// Sees to it that the pod has a PID namespace for containers to share. The process id of its first process.
+    ///
+    /// # Errors
+    /// It cannot be made, or the monitor is gone, hangs, or is of an earlier release.
+    pub async fn share_pids(&self) -> Result<i32, MonitorError> {
+        within(self.socket(), PATIENCE, async {
+            match self.send(&Request::SharePids, &[]).await?.receive().await? {
+                (Reply::Running { started, .. }, _) => Ok(started.pid),
+                (other, _) => Err(refusal(other)),
+            }
+        })
+        .await
+    }
+
     /// Kills every container and ends the monitor. Fine when it is gone already.
     ///
     /// # Errors

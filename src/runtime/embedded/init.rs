@@ -61,6 +61,19 @@ pub fn make_pod(spec: &PodSpec) -> Result<PodHandles, InitError> {
     pod::make(spec)
 }
 
+/// Makes the pod's shared PID namespace, unless there is one. The process id of its init process.
+///
+/// # Errors
+/// What cannot be.
+pub fn share_pids(pod: &mut PodHandles) -> Result<i32, InitError> {
+    if let Some(init) = pod.init {
+        return Ok(init);
+    }
+    let (init, made) = pod::start_init()?;
+    *pod = PodHandles { users: pod.users.take(), ..made };
+    Ok(init)
+}
+
 /// In a forked child: becomes the container in `dir`. Descriptors 0, 1 and 2 are its streams; for a terminal they are
 /// `/dev/null`, and the terminal's master is sent.
 pub fn container(dir: &ContainerDir, pod: &PodHandles, report: OwnedFd) -> ! {

@@ -127,11 +127,6 @@ pub enum OciError {
     /// There is no process whose PID namespace could be joined.
     #[error("{0} is not running, its PID namespace cannot be joined")]
     NoPidNamespace(&'static str),
-    /// The sandbox has no PID namespace for its containers to share.
-    #[error(
-        "linux.security_context.namespace_options.pid: POD is asked for in a sandbox that was made without: make the sandbox with POD, too"
-    )]
-    NoSharedPids,
 }
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -353,9 +348,8 @@ fn namespaces(input: &Input<'_>) -> Result<Vec<Namespace>, OciError> {
         (NamespaceMode::Node, ..) => {}
         (NamespaceMode::Container, ..) => all.push(new("pid")),
         (NamespaceMode::Pod, _, Some(init)) => all.push(of(init, "pid", "pid")),
-        (NamespaceMode::Pod, ..) if input.sandbox.namespaces.pid != NamespaceMode::Pod => {
-            return Err(OciError::NoSharedPids);
-        }
+        // The pod's is the node's, as with containerd.
+        (NamespaceMode::Pod, ..) if input.sandbox.namespaces.pid == NamespaceMode::Node => {}
         (NamespaceMode::Pod, ..) => return Err(OciError::NoPidNamespace("the pod's init process")),
     }
     if options.ipc != NamespaceMode::Node {

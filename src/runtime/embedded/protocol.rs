@@ -85,6 +85,9 @@ pub enum Request {
     },
     /// Kills every container and ends: [`Reply::Done`] when all are gone.
     Shutdown,
+    /// Sees to it that there is a PID namespace for containers to share: [`Reply::Running`], with its first process. Earlier monitors
+    /// do not know it.
+    SharePids,
 }
 
 /// What the monitor answers.
@@ -236,6 +239,7 @@ impl Request {
             Self::ReopenLog { container } => (7, 0, 0, 0, container.as_str()),
             Self::Forget { container } => (8, 0, 0, 0, container.as_str()),
             Self::Shutdown => (9, 0, 0, 0, ""),
+            Self::SharePids => (10, 0, 0, 0, ""),
         };
         Frame { kind, flags, first, second, at: 0, text }.encode()
     }
@@ -265,6 +269,7 @@ impl Request {
             7 => Self::ReopenLog { container },
             8 => Self::Forget { container },
             9 => Self::Shutdown,
+            10 => Self::SharePids,
             other => return Err(ProtocolError::Kind(other)),
         })
     }
@@ -384,6 +389,7 @@ mod tests {
         prop_oneof![
             Just(Request::Watch),
             Just(Request::Shutdown),
+            Just(Request::SharePids),
             name().prop_map(|container| Request::Start { container }),
             name().prop_map(|container| Request::ReopenLog { container }),
             name().prop_map(|container| Request::Forget { container }),

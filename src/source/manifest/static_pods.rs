@@ -157,7 +157,7 @@ mod tests {
                     "default/a-edge-1",
                     "document 1: unknown field \"spec.hostnetwork\" is ignored; did you mean \"hostNetwork\"?"
                 ),
-                ("", "document 3: unknown field \"date\" is ignored"),
+                ("", "document 3: unknown field \"date\" is ignored; did you mean \"data\"?"),
             ]
         );
     }

@@ -164,7 +164,7 @@ fn wrong_types_and_unknown_fields_are_found_at_every_depth() {
     assert_eq!(manifest.pods.len(), 1, "{manifest:?}");
     assert_eq!(
         manifest.warnings[0].message,
-        "unknown field \"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector.matchLabel\" is ignored"
+        "unknown field \"spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector.matchLabel\" is ignored; did you mean \"matchLabels\"?"
     );
 }
 
@@ -177,7 +177,10 @@ fn objects_are_read_beside_the_pods_from_documents_and_lists() {
     ));
     assert_eq!(names(&manifest), ["web"]);
     assert!(manifest.problems.is_empty(), "{:?}", manifest.problems);
-    assert_eq!(manifest.warnings[0].to_string(), "document 1: unknown field \"date\" is ignored");
+    assert_eq!(
+        manifest.warnings[0].to_string(),
+        "document 1: unknown field \"date\" is ignored; did you mean \"data\"?"
+    );
     let objects: Vec<_> =
         manifest.objects.iter().map(|object| (object.kind.as_str(), object.place.as_str())).collect();
     assert_eq!(

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::{Doing, InitError};
 use super::input::{pods_users, read_spec};
@@ -247,25 +247,28 @@ fn enter_container(
     Ok(ready)
 }
 
-/// A working directory that the image does not have is made, as runc does.
+/// A working directory that the image does not have is made as runc makes it: part by part as it is written, so that what a `..`
+/// leads back from is made, too.
 fn make_working_directory(
     rootfs: &Rootfs,
     process: &Process,
     users: Option<Users<'_>>,
 ) -> Result<(), InitError> {
-    let path = clean(Path::new(&process.cwd));
-    if rootfs.root.point(&path).is_ok() {
-        return Ok(());
-    }
-    match rootfs.root.ensure_dir(&path, 0o755) {
-        Ok(made) => match users {
-            Some(users) => {
-                crate::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
-                    .doing("give", path.display())
-            }
-            None => Ok(()),
-        },
+    let mut path = PathBuf::new();
+    for part in Path::new(&process.cwd).components() {
+        path.push(part);
+        if rootfs.root.point(&path).is_ok() {
+            continue;
+        }
+        // A link to nothing counts as what it says.
+        let made =
+            rootfs.root.make_dir(&path, 0o755).or_else(|_| rootfs.root.ensure_dir(&clean(&path), 0o755));
         // Where nothing can be made, going there says what is wrong.
-        Err(_) => Ok(()),
+        let Ok(made) = made else { return Ok(()) };
+        if let Some(users) = users {
+            crate::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
+                .doing("give", path.display())?;
+        }
     }
+    Ok(())
 }

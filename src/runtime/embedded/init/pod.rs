@@ -54,7 +54,7 @@ pub fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
         procfs.write(&path, value).doing("set sysctl", &path)?;
     }
     let users = helper.map(Helper::finish).transpose()?;
-    let shared = if spec.shared_pid { start_init()? } else { PodHandles::default() };
+    let shared = if spec.shared_pid { start_init()?.1 } else { PodHandles::default() };
     Ok(PodHandles { users, ..shared })
 }
 
@@ -197,21 +197,24 @@ fn enter_helpers(pid: i32, own: Namespaces) -> Result<(), InitError> {
 
 /// The first process of the pod's shared PID namespace: reaps, can do nothing, has nothing, and dies with the monitor. Before
 /// that it makes the namespace's procfs, which only a process in the namespace can: no process with privileges enters it once
-/// containers are in it.
-fn start_init() -> Result<PodHandles, InitError> {
+/// containers are in it. Its process id, and what there is of the namespace.
+pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
     let (ready, told) = packets::pair().doing("make", "a socket pair")?;
     let pid =
         match clone::fork(Kind { sibling: false, pid_namespace: true }).doing("start", "the pod's init")? {
             Side::Child => {
-                drop(ready);
-                let outcome = isolate();
-                let code = outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
-                let procfs: Vec<_> = outcome.iter().map(AsFd::as_fd).collect();
-                let sent = packets::send(told.as_fd(), &[u8::try_from(code).unwrap_or(255)], &procfs);
-                if code != 0 || sent.is_err() {
-                    clone::exit(1);
-                }
-                clone::reap_for_ever()
+                // What a monitor that has containers holds of them is not this process's.
+                clone::go_on_with([Some(told)], 0_i32, |[told], _| {
+                    let Some(told) = told else { return 1 };
+                    let outcome = isolate();
+                    let code = outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+                    let procfs: Vec<_> = outcome.iter().map(AsFd::as_fd).collect();
+                    let sent = packets::send(told.as_fd(), &[u8::try_from(code).unwrap_or(255)], &procfs);
+                    if code != 0 || sent.is_err() {
+                        return 1;
+                    }
+                    clone::reap_for_ever()
+                })
             }
             Side::Parent(pid) => pid,
         };
@@ -229,7 +232,7 @@ fn start_init() -> Result<PodHandles, InitError> {
     }
     let path = format!("/proc/{pid}/ns/pid");
     let pids = namespace::open(Path::new(&path)).doing("open namespace", &path)?;
-    Ok(PodHandles { init: Some(pid), pids: Some(pids), procfs, users: None })
+    Ok((pid, PodHandles { init: Some(pid), pids: Some(pids), procfs, users: None }))
 }
 
 /// Containers of the pod see this process: it has nothing of the node's that they could reach through it, nor the procfs that

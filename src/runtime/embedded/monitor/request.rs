@@ -4,10 +4,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use super::super::protocol::{MAX_MESSAGE, Reply, Request};
+use super::super::init;
+use super::super::protocol::{MAX_MESSAGE, Reply, Request, Started};
 use super::connection::{Connection, Role};
 use super::exec::Wishes;
 use super::{Kind, Monitor, PAUSE, complain, token};
+use crate::clock::Clock;
 use crate::sys::epoll::Wanted;
 use crate::sys::packets::{self, Descriptors};
 use crate::sys::streams;
@@ -139,6 +141,20 @@ impl Monitor {
                 self.stopping = true;
                 Outcome::Stays(Role::Shutdown)
             }
+            Request::SharePids => Outcome::Over(self.share_pids()),
+        }
+    }
+
+    fn share_pids(&mut self) -> Reply {
+        if self.stopping {
+            return Reply::Failed { message: "the pod is ending".to_owned() };
+        }
+        match init::share_pids(&mut self.pod) {
+            Ok(pid) => {
+                let started = Started { pid, at: Clock::System.now() };
+                Reply::Running { container: String::new(), started }
+            }
+            Err(error) => Reply::Failed { message: crate::logging::chain(&error) },
         }
     }
 

@@ -274,7 +274,9 @@ fn process_namespaces_are_shared_with_whom_the_pod_says() {
     let mut case = case();
     let pid = |case: &Case| case.run().map(|bundle| bundle.oci.linux.namespaces[0].path.clone());
     case.container.security.namespaces.pid = NamespaceMode::Pod;
-    assert_eq!(pid(&case), Err(OciError::NoSharedPids));
+    assert_eq!(pid(&case), Err(OciError::NoPidNamespace("the pod's init process")));
+    case.sandbox.namespaces.pid = NamespaceMode::Node;
+    assert_eq!(pid(&case).as_deref(), Ok("/proc/10/ns/ipc"), "the node's, as with containerd");
     case.sandbox.namespaces.pid = NamespaceMode::Pod;
     assert_eq!(pid(&case), Err(OciError::NoPidNamespace("the pod's init process")));
     case.init = Some(11);

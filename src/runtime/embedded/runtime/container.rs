@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::super::layout::ContainerDir;
 use super::api::{ContainerStats, EventKind};
-use super::record::{ContainerRecord, End, SandboxStage};
+use super::record::{ContainerRecord, End, SandboxRecord, SandboxStage};
 use super::state::{Container, Phase};
 use super::{
     Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, usage, watch,
@@ -16,7 +16,9 @@ use super::{
 use crate::cgroup::container as cgroup;
 use crate::logging::chain;
 use crate::rt;
-use crate::runtime::{ContainerConfig, ContainerFigures, ErrorKind, LinuxResources, SandboxConfig};
+use crate::runtime::{
+    ContainerConfig, ContainerFigures, ErrorKind, LinuxResources, NamespaceMode, SandboxConfig,
+};
 use crate::types::{ContainerId, SandboxId};
 
 const SIGKILL: i32 = 9;
@@ -61,8 +63,9 @@ pub(super) async fn create(
         state.containers.insert(id.clone(), Container::new(&sandbox, &config, created_at));
         monitor
     };
+    let shared_pids = share_pids(&shared, &sandbox, &config).await;
     let creation = creation::Creation::new(&shared, &sandbox, &id, config, created_at, monitor);
-    match rt::blocking("create container", move || creation.carry_out()).await {
+    match rt::blocking("create container", move || shared_pids.and_then(|()| creation.carry_out())).await {
         Ok((record, skipped)) => {
             for left_out in skipped {
                 shared.say_once(&left_out.what, &left_out.why);
@@ -86,6 +89,32 @@ pub(super) async fn create(
             Err(failure)
         }
     }
+}
+
+/// A container that shares process ids in a sandbox that was made without: the sandbox gets what is shared now. With containerd its
+/// pause container has it from the beginning.
+async fn share_pids(
+    shared: &Rc<Shared>,
+    sandbox: &SandboxId,
+    config: &ContainerConfig,
+) -> Result<(), Failure> {
+    if config.security.namespaces.pid != NamespaceMode::Pod || config.security.target.is_some() {
+        return Ok(());
+    }
+    let dir = shared.config.layout.sandbox(sandbox);
+    let of_record = dir.clone();
+    let read = rt::blocking("read sandbox", move || SandboxRecord::read(&of_record)).await;
+    let mut record = read.map_err(|error| Failure::because("failed to load sandbox", &error))?;
+    if record.config.namespaces.pid != NamespaceMode::Container || record.pod_init > 0 {
+        return Ok(());
+    }
+    let init = monitors::handle(&dir).share_pids().await;
+    record.pod_init = init.map_err(|error| {
+        Failure::because("failed to make a PID namespace for the pod's containers", &error)
+    })?;
+    rt::blocking("remember sandbox", move || record.write(&dir))
+        .await
+        .map_err(|error| Failure::because("remember sandbox", &error))
 }
 
 /// Where a container is, and its directory.

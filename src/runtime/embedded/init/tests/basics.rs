@@ -143,6 +143,24 @@ fn home_and_working_directory_are_looked_up_and_made() {
     sample.bundle.oci.process.cwd = "/srv/made".to_owned();
     let outcome = sample.run();
     assert_eq!(outcome.output, "/var/www\n/srv/made\n0:755\n", "{:?}", outcome.failed);
+    // What a way back leads from is made, too; a link before it is followed.
+    std::os::unix::fs::symlink("/etc", sample.layer().join("link")).unwrap();
+    for (written, meant) in [
+        ("/missing/../back", "/back"),
+        ("/missing/deep/../../srv/./again/", "/srv/again"),
+        ("/link/../beside", "/beside"),
+        ("/../top", "/top"),
+    ] {
+        sample.bundle.oci.process.cwd = written.to_owned();
+        let outcome = sample.run();
+        assert!(
+            outcome.output.contains(&format!("\n{meant}\n0:755\n")),
+            "{written}: {} {:?}",
+            outcome.output,
+            outcome.failed
+        );
+    }
+    sample.bundle.oci.process.cwd = "/srv/made".to_owned();
     sample.bundle.oci.process.env.push("HOME=/given".to_owned());
     assert!(sample.run().output.starts_with("/given\n"));
 }
