@@ -204,6 +204,8 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     }
     let unit = fs::read_to_string(root.join("etc/systemd/system/agent.service")).expect("the unit");
     assert!(unit.contains("\nExecStart=/usr/bin/agent --config"), "{unit}");
+    // Without it systemd sets the mode of the root directory to 0755 at each start.
+    assert!(unit.contains("\nStateDirectoryMode=0750\n"), "{unit}");
     let link =
         fs::read_link(root.join("etc/systemd/system/multi-user.target.wants/agent.service")).expect("a link");
     assert_eq!(link, Path::new("/etc/systemd/system/agent.service"));
