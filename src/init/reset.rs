@@ -314,6 +314,7 @@ impl Run<'_, '_> {
         }
         say(self.options.rooted(&self.resolved.kubelet.static_pod_path), "manifests: yours");
         say(self.options.rooted(&self.resolved.kubelet.pod_logs_dir), "logs of containers");
+        say(self.options.rooted(service::program(self.options)), "the program");
         for name in names(root) {
             let is_agents =
                 name == VOLUMES_DIR || STATE.contains(&name.as_str()) || name.starts_with(store::FILE_NAME);

@@ -305,8 +305,9 @@ fn system_without_a_package_gets_the_program_and_a_unit_for_it() {
     assert!(err.contains("[WARNING program]") && err.contains("another processor"), "{err}");
     let (_, err) = said(&["init", &flag], 2);
     assert!(err.contains("--program is for --rootfs DIR"), "{err}");
-    said(&["reset", "--force", &rootfs], 0);
+    let (out, _) = said(&["reset", "--force", &rootfs], 0);
     assert!(!root.join("etc/systemd/system/agent.service").exists());
+    assert!(out.contains(&format!("{} (the program)", program.display())), "{out}");
 }
 
 #[test]
