@@ -1,4 +1,4 @@
-//! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and how whoever needs one looks it up.
+//! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and how they are looked up.
 //!
 //! Owns shapes, the seam and the objects in memory. Must not know where they are written, nor what is made of them.
 

@@ -201,7 +201,8 @@ pub fn needs_able_runtime(pod: &Pod) -> bool {
         || supplemental_groups_policy(pod) == SupplementalGroupsPolicy::Strict
 }
 
-/// Whether the runtime can do what the pod asks for. `class` is the object that it names; `handlers` are the runtime's, none if it does not tell; `groups_policy` says whether it can leave out the image's groups.
+/// Whether the runtime can do what the pod asks for. `class` is the object that it names; `handlers` are the runtime's, none if it
+/// does not tell; `groups_policy` says whether it can leave out the image's groups.
 ///
 /// # Errors
 /// What it cannot do. A runtime that does not tell its handlers is asked for any, and refuses in its own words.
