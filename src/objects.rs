@@ -1,4 +1,4 @@
-//! The objects a pod may refer to: ConfigMaps, Secrets, claims; and how whoever needs one looks it up.
+//! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and how they are looked up.
 //!
 //! Owns shapes, the seam and the objects in memory. Must not know where they are written, nor what is made of them.
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::api::managed_fields::ManagedFields;
-use crate::api::pod::StringMap;
+use crate::api::pod::{ResourceList, StringMap, Toleration};
 use crate::api::quantity::Quantity;
 use crate::types::Timestamp;
 
@@ -35,27 +35,79 @@ pub enum ObjectKind {
     PersistentVolumeClaim,
     /// `Namespace`: in none itself.
     Namespace,
+    /// `RuntimeClass`.
+    RuntimeClass,
+}
+
+/// What sets one kind apart from another.
+struct KindFacts {
+    name: &'static str,
+    /// Empty for the core.
+    group: &'static str,
+    version: &'static str,
+    is_namespaced: bool,
 }
 
 impl ObjectKind {
-    /// Those that live in namespaces.
-    pub const ALL: [Self; 3] = [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim];
+    /// All kinds.
+    pub const ALL: [Self; 5] =
+        [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::Namespace, Self::RuntimeClass];
+
+    /// The kinds that a manifest may define.
+    pub const IN_MANIFESTS: [Self; 4] =
+        [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::RuntimeClass];
+
+    /// The one place that knows group, version and scope of a kind.
+    const fn facts(self) -> KindFacts {
+        const fn core(name: &'static str, is_namespaced: bool) -> KindFacts {
+            KindFacts { name, group: "", version: "v1", is_namespaced }
+        }
+        match self {
+            Self::ConfigMap => core("ConfigMap", true),
+            Self::Secret => core("Secret", true),
+            Self::PersistentVolumeClaim => core("PersistentVolumeClaim", true),
+            Self::Namespace => core("Namespace", false),
+            Self::RuntimeClass => {
+                KindFacts { name: "RuntimeClass", group: "node.k8s.io", version: "v1", is_namespaced: false }
+            }
+        }
+    }
 
     /// The word of `kind`.
     #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
-            Self::Namespace => "Namespace",
-        }
+    pub const fn as_str(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The API group, empty for the core.
+    #[must_use]
+    pub const fn group(self) -> &'static str {
+        self.facts().group
+    }
+
+    /// The version within the group.
+    #[must_use]
+    pub const fn version(self) -> &'static str {
+        self.facts().version
+    }
+
+    /// True when objects of the kind live in namespaces.
+    #[must_use]
+    pub const fn is_namespaced(self) -> bool {
+        self.facts().is_namespaced
+    }
+
+    /// `v1`, `node.k8s.io/v1`: the value of `apiVersion`.
+    #[must_use]
+    pub fn api_version(self) -> String {
+        let KindFacts { group, version, .. } = self.facts();
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
     /// The kind of that word.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().chain([Self::Namespace]).find(|kind| kind.as_str() == name)
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
@@ -125,6 +177,8 @@ pub enum ObjectContent {
     Claim(ClaimSpec),
     /// Of a Namespace: nothing.
     Namespace,
+    /// Of a RuntimeClass.
+    RuntimeClass(RuntimeClassSpec),
 }
 
 impl fmt::Debug for ObjectContent {
@@ -139,6 +193,7 @@ impl fmt::Debug for ObjectContent {
             }
             Self::Claim(claim) => claim.fmt(formatter),
             Self::Namespace => formatter.write_str("Namespace"),
+            Self::RuntimeClass(class) => class.fmt(formatter),
         }
     }
 }
@@ -152,6 +207,26 @@ pub struct ClaimSpec {
     pub storage: Quantity,
     /// As written; no class is looked at.
     pub storage_class: Option<String>,
+}
+
+/// How pods that name a class are run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RuntimeClassSpec {
+    /// The runtime's handler.
+    pub handler: String,
+    /// `overhead.podFixed`: what the pod takes beside its containers. `None` when `overhead` is not set.
+    pub overhead: Option<ResourceList>,
+    /// Where such pods may run. `None` when `scheduling` is not set.
+    pub scheduling: Option<ClassScheduling>,
+}
+
+/// `scheduling` of a RuntimeClass: added to the pods that name it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClassScheduling {
+    /// Labels of nodes.
+    pub node_selector: StringMap,
+    /// Taints of nodes.
+    pub tolerations: Vec<Toleration>,
 }
 
 /// A ConfigMap's content.
@@ -219,6 +294,14 @@ pub trait ObjectLookup {
     }
     /// The volume a claim is bound to.
     fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume>;
+    /// All RuntimeClasses, by name.
+    fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
+        Vec::new()
+    }
+    /// A RuntimeClass.
+    fn runtime_class(&self, name: &str) -> Option<RuntimeClassSpec> {
+        self.runtime_classes().into_iter().find(|(known, _)| known == name).map(|(_, class)| class)
+    }
     /// Changes whenever any object does: whoever rendered something looks again when it differs.
     fn generation(&self) -> u64;
 }

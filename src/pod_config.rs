@@ -17,11 +17,12 @@ use crate::api::pod::PodStatus;
 use crate::clock::Clock;
 use crate::desired::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
 use crate::events::EventRecorder;
-use crate::objects::{LocalObjects, ObjectKey};
+use crate::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
 use crate::ordered::Ordered as _;
 use crate::reconcile::local_objects::ObjectSets;
-use crate::reconcile::merge::{DesiredSet, PodChange, SourceState, merge};
+use crate::reconcile::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
 use crate::reconcile::rollback::{Fallback, Progress, Stage, Verdict, answer_digest, progress};
+use crate::reconcile::runtime_class::{class_of, resolved};
 use crate::store::{StoreHandle, StoredSource, meta};
 use crate::types::{PodSource, PodUid, Timestamp};
 use notes::Notes;
@@ -333,23 +334,26 @@ impl PodConfig {
         let mut update = update;
         self.remember_signed(update.source, update.signed.take()).await;
         let staged = self.stage_of_answer(&mut update);
+        let objects_before = self.object_sets.sources.get(&update.source).cloned();
+        let mut otherwise = Vec::new();
         let (answer, answering) = match update.answer {
-            SourceAnswer::Pods(pods) => (Some(pods), true),
+            SourceAnswer::Pods(mut pods) => {
+                self.object_sets = self.object_sets.merge(update.source, update.objects);
+                otherwise = self.resolve_classes(update.source, &mut pods);
+                (Some(pods), true)
+            }
             SourceAnswer::Unknown => (None, false),
         };
         let merged = merge(&self.desired, update.source, answer, now);
         self.desired = merged.desired;
-        let objects_before = self.object_sets.sources.get(&update.source).cloned();
-        if answering {
-            self.object_sets = self.object_sets.merge(update.source, update.objects);
-        }
         if let Some(staged) = staged {
             let objects = self.object_sets.sources.get(&update.source);
             let is_change = !merged.changes.is_empty() || objects_before.as_ref() != objects;
             self.enter_stage(staged, is_change);
         }
         let mut problems = update.problems;
-        problems.extend(self.note_findings(update.source, merged.findings, now));
+        otherwise.extend(merged.findings);
+        problems.extend(self.note_findings(update.source, otherwise, now));
         problems.extend(self.note_object_findings(update.source, self.object_sets.findings(), now));
         let problems = self.with_rollback_problem(update.source, problems);
         if answering {
@@ -366,6 +370,40 @@ impl PodConfig {
         self.count(update.source);
         log_changes(update.source, &merged.changes);
         merged.changes
+    }
+
+    /// Gives pods of manifests what their RuntimeClasses say, as a cluster's admission does; the pods that say something else run as
+    /// they are written.
+    fn resolve_classes(&self, source: PodSource, pods: &mut [SourcePod]) -> Vec<Finding> {
+        let known = self.desired.sources.get(&source).map(|state| &state.pods);
+        let mut findings = Vec::new();
+        for SourcePod { pod, origin } in pods {
+            let Some(name) = class_of(pod).map(str::to_owned) else { continue };
+            let known = known.and_then(|known| known.get(&pod.metadata.uid)).map(|known| &*known.pod);
+            match resolved(pod, known, self.runtime_class(&name)) {
+                Some(Ok(spec)) => Rc::make_mut(pod).spec = spec,
+                Some(Err(why)) => findings.push(Finding {
+                    pod: pod.pod_ref(),
+                    origin: origin.clone(),
+                    message: format!(
+                        "the pod contradicts its RuntimeClass {name:?} and runs as it is written: {why}; leave the field out of the pod, or name another class"
+                    ),
+                }),
+                None => {}
+            }
+        }
+        findings
+    }
+
+    /// The RuntimeClass of this name.
+    #[must_use]
+    pub fn runtime_class(&self, name: &str) -> Option<&RuntimeClassSpec> {
+        let key =
+            ObjectKey { kind: ObjectKind::RuntimeClass, namespace: String::new(), name: name.to_owned() };
+        match &self.object_sets.find(&key)?.object.content {
+            ObjectContent::RuntimeClass(class) => Some(class),
+            _ => None,
+        }
     }
 
     /// Before the set that is signed so: the write of that brings this to the disk, too.

@@ -223,7 +223,8 @@ impl<R: Runtime> PodWorkers<R> {
         let shared = Rc::clone(&self.shared);
         rt::spawn("runtime features", async move {
             if let Ok(status) = shared.deps.runtime.status().await {
-                shared.wake(shared.deps.admission.learn(&status));
+                let known = shared.deps.executor.by_class_name(&status);
+                shared.wake(shared.deps.admission.learn(&known));
                 hear(status);
             }
         });

@@ -32,6 +32,7 @@ pub mod pull_records;
 pub mod resources;
 pub mod restart;
 pub mod rollback;
+pub mod runtime_class;
 pub mod scheduling;
 pub mod security;
 pub mod static_pod;

@@ -476,9 +476,7 @@ fn object_row(object: &SourceObject) -> ObjectRow {
                 }
                 values
             }
-            ObjectContent::ConfigMap { .. } | ObjectContent::Claim(_) | ObjectContent::Namespace => {
-                ObjectData::new()
-            }
+            _ => ObjectData::new(),
         },
     }
 }

@@ -145,7 +145,7 @@ fn has_key(object: &LocalObject, key: &str) -> bool {
             data.data.contains_key(key) || data.binary_data.contains_key(key)
         }
         ObjectContent::Secret { data, .. } => data.contains_key(key),
-        ObjectContent::Claim(_) | ObjectContent::Namespace => false,
+        _ => false,
     }
 }
 

@@ -17,6 +17,7 @@ mod node;
 mod rollback;
 mod runonce;
 mod runtime;
+mod runtime_classes;
 mod security;
 mod serving;
 mod shutdown;

@@ -1,4 +1,5 @@
-//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim` and `v1.Namespace`, as far as a node without an apiserver honours them.
+//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim`, `v1.Namespace` and `node.k8s.io/v1.RuntimeClass`, as far as a node without an apiserver
+//! honours them.
 //!
 //! Owns shapes only. The types of Secrets have no `Debug` that shows values. Must not know what is valid.
 
@@ -6,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::api::pod::{ObjectMeta, ResourceList, StringMap};
+use crate::api::pod::{ObjectMeta, ResourceList, StringMap, Toleration};
 use crate::api::wire;
 
 wire! {
@@ -63,6 +64,27 @@ wire! {
         pub volume_attributes_class_name: Option<String>,
     }
 
+    /// `node.k8s.io/v1.RuntimeClass`.
+    pub struct RuntimeClass {
+        pub api_version: String,
+        pub kind: String,
+        pub metadata: ObjectMeta,
+        pub handler: String,
+        pub overhead: Option<Overhead>,
+        pub scheduling: Option<Scheduling>,
+    }
+
+    /// `node.k8s.io/v1.Overhead`.
+    pub struct Overhead {
+        pub pod_fixed: ResourceList,
+    }
+
+    /// `node.k8s.io/v1.Scheduling`.
+    pub struct Scheduling {
+        pub node_selector: StringMap,
+        pub tolerations: Vec<Toleration>,
+    }
+
     /// `v1.VolumeResourceRequirements`.
     pub struct VolumeResources {
         pub requests: ResourceList,
@@ -92,6 +114,8 @@ pub enum AnyObject {
     Claim(Box<PersistentVolumeClaim>),
     /// A Namespace.
     Namespace(Namespace),
+    /// A RuntimeClass.
+    RuntimeClass(Box<RuntimeClass>),
 }
 
 impl AnyObject {
@@ -103,6 +127,7 @@ impl AnyObject {
             Self::Secret(object) => &object.metadata,
             Self::Claim(object) => &object.metadata,
             Self::Namespace(object) => &object.metadata,
+            Self::RuntimeClass(object) => &object.metadata,
         }
     }
 
@@ -113,6 +138,7 @@ impl AnyObject {
             Self::Secret(object) => &mut object.metadata,
             Self::Claim(object) => &mut object.metadata,
             Self::Namespace(object) => &mut object.metadata,
+            Self::RuntimeClass(object) => &mut object.metadata,
         }
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn plural(kind: ObjectKind) -> &'static str {
         ObjectKind::Secret => "secrets",
         ObjectKind::PersistentVolumeClaim => "persistentvolumeclaims",
         ObjectKind::Namespace => "namespaces",
+        ObjectKind::RuntimeClass => "runtimeclasses",
     }
 }
 
@@ -153,6 +154,7 @@ fn header(kind: ObjectKind, wide: bool) -> Vec<String> {
     let (columns, more): (&[&str], &[&str]) = match kind {
         ObjectKind::ConfigMap => (&["NAME", "DATA", "AGE"], &["ORIGIN"]),
         ObjectKind::Namespace => (&["NAME", "AGE"], &["ORIGIN"]),
+        ObjectKind::RuntimeClass => (&["NAME", "HANDLER", "AGE"], &["ORIGIN"]),
         ObjectKind::Secret => (&["NAME", "TYPE", "DATA", "AGE"], &["ORIGIN"]),
         ObjectKind::PersistentVolumeClaim => (
             &["NAME", "STATUS", "VOLUME", "CAPACITY", "ACCESS MODES", "STORAGECLASS", "AGE"],
@@ -173,6 +175,7 @@ fn row(kind: ObjectKind, report: &ObjectReport, wide: bool, now: Timestamp) -> V
     match kind {
         ObjectKind::ConfigMap => row.extend([data, since]),
         ObjectKind::Namespace => row.push(since),
+        ObjectKind::RuntimeClass => row.extend([at("/handler"), since]),
         ObjectKind::Secret => row.extend([at("/type"), data, since]),
         ObjectKind::PersistentVolumeClaim => row.extend([
             at("/status/phase"),
@@ -217,6 +220,7 @@ fn page(kind: ObjectKind, report: &ObjectReport, pods: &[crate::api::pod::Pod], 
     }
     match kind {
         ObjectKind::ConfigMap | ObjectKind::Namespace => {}
+        ObjectKind::RuntimeClass => field("Handler", text(object, "/handler")),
         ObjectKind::Secret => field("Type", text(object, "/type")),
         ObjectKind::PersistentVolumeClaim => {
             field("StorageClass", text(object, "/spec/storageClassName"));

@@ -114,8 +114,8 @@ fn parse(text: &str, path: &Path) -> Result<(Value, Vec<String>), FileError> {
 /// The kind of what runs from `--manifest-dir`.
 fn manifest_kind(value: &Value) -> Option<String> {
     let kind = value.get("kind")?.as_str()?;
-    let objects = [ObjectKind::ConfigMap, ObjectKind::Secret, ObjectKind::PersistentVolumeClaim];
-    let known = objects.map(ObjectKind::as_str).into_iter().chain(["Pod", "PodList", "List"]);
+    let known =
+        ObjectKind::IN_MANIFESTS.map(ObjectKind::as_str).into_iter().chain(["Pod", "PodList", "List"]);
     known.into_iter().any(|known| known == kind).then(|| kind.to_owned())
 }
 

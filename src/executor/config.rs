@@ -12,6 +12,7 @@ use crate::executor::files::{
 };
 use crate::executor::{Executor, RETRY_AFTER, Run};
 use crate::image::StartFailure as Failure;
+use crate::objects::RuntimeClassSpec;
 use crate::observed::ObservedSandbox;
 use crate::ordered::Ordered as _;
 use crate::reconcile::containers::container_hash;
@@ -25,13 +26,16 @@ use crate::reconcile::plan::{StartContainer, resize};
 use crate::reconcile::resources::{
     container_resources, overhead_resources, pod_cgroup_parent, qos_class, sandbox_resources,
 };
+use crate::reconcile::runtime_class::{by_class_name, class_of, handler};
 use crate::reconcile::security::{
     SecurityDefaults, SecurityIds, check_run_as_non_root, container_security, ephemeral_target, namespaces,
     pod_is_privileged, pod_selinux, supplemental_groups, supplemental_groups_policy,
 };
 use crate::reconcile::volumes::claim_groups;
 use crate::rt;
-use crate::runtime::{ContainerConfig, IdRange, ImageStatus, Mount, Runtime, SandboxConfig, labels};
+use crate::runtime::{
+    ContainerConfig, IdRange, ImageStatus, Mount, Runtime, RuntimeStatus, SandboxConfig, labels,
+};
 use crate::sys::dir::make_dir;
 use crate::volume::{self, MountedVolumes};
 
@@ -97,9 +101,20 @@ impl<R: Runtime> Executor<R> {
             resources: sandbox_resources(pod, &self.config.resources),
             overhead: overhead_resources(pod, &self.config.resources),
             user_namespace,
-            runtime_handler: spec.runtime_class_name.clone().unwrap_or_default(),
+            runtime_handler: handler(pod, self.class(pod).as_ref()).to_owned(),
         };
         Ok((config, problems))
+    }
+
+    /// The RuntimeClass of a pod as it is now.
+    pub(super) fn class(&self, pod: &Pod) -> Option<RuntimeClassSpec> {
+        self.config.objects.runtime_class(class_of(pod)?)
+    }
+
+    /// What the runtime can do, its handlers being called as pods ask for them.
+    pub fn by_class_name(&self, status: &RuntimeStatus) -> RuntimeStatus {
+        let handlers = by_class_name(&status.handlers, self.config.objects.runtime_classes());
+        RuntimeStatus { handlers, ..status.clone() }
     }
 
     /// What `CreateContainer` is asked for; makes the files it mounts.

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::path::Wanted;
 use super::resource::{RESOURCES, Store, qualified};
 use super::status::{self, Failure};
+use crate::objects::ObjectKind;
 use crate::server::access::{ANONYMOUS, MASTERS, Policy, User, VIEWERS};
 
 /// The group of everybody who is recognised.
@@ -82,7 +83,7 @@ fn is_shown(group: &str, plural: &str) -> bool {
     RESOURCES.iter().any(|resource| {
         resource.group == group
             && resource.plural == plural
-            && !matches!(resource.store, Store::Secrets | Store::Review)
+            && !matches!(resource.store, Store::Objects(ObjectKind::Secret) | Store::Review)
     })
 }
 

@@ -10,6 +10,7 @@ use super::{age, text};
 use crate::api::decode::decode;
 use crate::api::pod::Pod;
 use crate::api::quantity::Quantity;
+use crate::objects::ObjectKind;
 use crate::types::Timestamp;
 
 /// A column: its name, what it shows, and that it is for `-o wide`.
@@ -78,6 +79,8 @@ const NODES: &[Column] = &[
     ("Kernel-Version", "Its kernel.", true),
     ("Container-Runtime", "What runs containers.", true),
 ];
+const RUNTIME_CLASSES: &[Column] =
+    &[NAME, ("Handler", "The runtime's handler that runs its pods.", false), AGE];
 const LEASES: &[Column] = &[NAME, ("Holder", "Who holds it.", false), AGE];
 const DEFINITIONS: &[Column] = &[NAME, ("Created At", "When it was created.", false)];
 const METRICS: &[Column] = &[
@@ -90,9 +93,13 @@ const METRICS: &[Column] = &[
 fn columns(store: Store) -> &'static [Column] {
     match store {
         Store::Pods => PODS,
-        Store::ConfigMaps => CONFIG_MAPS,
-        Store::Secrets => SECRETS,
-        Store::Claims => CLAIMS,
+        Store::Objects(kind) => match kind {
+            ObjectKind::ConfigMap => CONFIG_MAPS,
+            ObjectKind::Secret => SECRETS,
+            ObjectKind::PersistentVolumeClaim => CLAIMS,
+            ObjectKind::Namespace => NAMESPACES,
+            ObjectKind::RuntimeClass => RUNTIME_CLASSES,
+        },
         Store::Volumes => VOLUMES,
         Store::Events => EVENTS,
         Store::Namespaces => NAMESPACES,
@@ -133,9 +140,12 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> 
     let count = |field: &str| object.get(field).and_then(Value::as_object).map_or(0, Map::len);
     match resource.store {
         Store::Pods => pod_cells(object, now),
-        Store::ConfigMaps => vec![name, json!(count("data") + count("binaryData")), old],
-        Store::Secrets => vec![name, json!(at("/type")), json!(count("data")), old],
-        Store::Claims => vec![
+        Store::Objects(ObjectKind::ConfigMap) => {
+            vec![name, json!(count("data") + count("binaryData")), old]
+        }
+        Store::Objects(ObjectKind::Secret) => vec![name, json!(at("/type")), json!(count("data")), old],
+        Store::Objects(ObjectKind::RuntimeClass) => vec![name, json!(at("/handler")), old],
+        Store::Objects(ObjectKind::PersistentVolumeClaim) => vec![
             name,
             json!(at("/status/phase")),
             json!(at("/spec/volumeName")),
@@ -160,7 +170,9 @@ pub fn cells(resource: &Resource, object: &Value, now: Timestamp) -> Vec<Value> 
             json!(at("/spec/volumeMode")),
         ],
         Store::Events => event_cells(object, now),
-        Store::Namespaces => vec![name, json!(at("/status/phase")), old],
+        Store::Namespaces | Store::Objects(ObjectKind::Namespace) => {
+            vec![name, json!(at("/status/phase")), old]
+        }
         Store::Nodes => vec![
             name,
             json!(node_status(object)),

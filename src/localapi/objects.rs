@@ -31,9 +31,7 @@ pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
     let node_name = api.node.name();
     let mut objects: Vec<Value> = match store {
         Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
-        Store::ConfigMaps => local(api, ObjectKind::ConfigMap),
-        Store::Secrets => local(api, ObjectKind::Secret),
-        Store::Claims => local(api, ObjectKind::PersistentVolumeClaim),
+        Store::Objects(kind) => local(api, kind),
         Store::Volumes => volumes(api),
         Store::Events => api.cluster.events().iter().map(|found| event(found, node_name)).collect(),
         Store::Namespaces => namespaces(api),
@@ -138,7 +136,9 @@ fn namespaces(api: &LocalApi) -> Vec<Value> {
         made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
     let mut used: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
     used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
-    used.extend(api.cluster.objects().iter().map(|found| found.object.key.namespace.clone()));
+    let objects = api.cluster.objects();
+    let namespaced = objects.iter().filter(|found| found.object.key.kind.is_namespaced());
+    used.extend(namespaced.map(|found| found.object.key.namespace.clone()));
     let since = api.cluster.node().created;
     let mut again = api.cluster.deleted_namespaces();
     made.extend(used.difference(&known).map(|name| match again.remove(name) {

@@ -1,5 +1,5 @@
 //! Kubernetes' binary form of the few kinds that kubectl sends in it whatever a server offers: `kubectl create configmap`, `secret` and
-//! `namespace`, the pods of `kubectl debug`, evictions, options of deletions, and reviews.
+//! `namespace`, the pods of `kubectl debug`, evictions, options of deletions, and reviews; and of RuntimeClass, for other clients.
 //!
 //! Owns the fields of these messages (upstream: `generated.proto` of core/v1, policy/v1, meta/v1, authorization/v1). Pure, and
 //! bounded by the body. Must not know what is asked.
@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::path::Wanted;
 use super::resource::{Store, Verb};
 use crate::api::base64;
+use crate::objects::ObjectKind;
 use crate::ordered::Ordered as _;
 use crate::types::Timestamp;
 
@@ -37,7 +38,9 @@ struct Types(BTreeMap<&'static str, Vec<Field>>);
 pub(super) fn reads(wanted: &Wanted) -> bool {
     let part = wanted.subresource.map_or("", |part| part.name);
     let is_known = match wanted.resource.store {
-        Store::ConfigMaps | Store::Secrets | Store::Namespaces => part.is_empty(),
+        // The fields of a claim are not read.
+        Store::Objects(kind) => part.is_empty() && kind != ObjectKind::PersistentVolumeClaim,
+        Store::Namespaces => part.is_empty(),
         // The fields of its status are not read.
         Store::Pods => part != "status",
         _ => false,
@@ -55,7 +58,9 @@ pub(super) fn read(bytes: &[u8]) -> Option<Value> {
     let types = Types::load();
     let mut object = types.message(what?, "TypeMeta")?;
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-    if !matches!(kind.as_str(), "ConfigMap" | "Secret" | "Namespace" | "Pod" | "DeleteOptions" | "Eviction") {
+    const KINDS: [&str; 7] =
+        ["ConfigMap", "Secret", "Namespace", "RuntimeClass", "Pod", "DeleteOptions", "Eviction"];
+    if !KINDS.contains(&kind.as_str()) {
         return None;
     }
     object.extend(types.message(content, &kind)?);

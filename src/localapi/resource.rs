@@ -2,6 +2,8 @@
 //!
 //! Owns one table; discovery, paths, access and tables of columns all read it. Pure. Must not know how an answer comes about.
 
+use crate::objects::ObjectKind;
+
 /// What may be done. The words are Kubernetes'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
@@ -51,17 +53,13 @@ impl Verb {
 pub enum Store {
     /// `Pod`.
     Pods,
-    /// `ConfigMap`.
-    ConfigMaps,
-    /// `Secret`.
-    Secrets,
-    /// `PersistentVolumeClaim`.
-    Claims,
+    /// What clients and manifests write, and the node keeps as it is.
+    Objects(ObjectKind),
     /// `PersistentVolume`.
     Volumes,
     /// `Event`.
     Events,
-    /// `Namespace`.
+    /// `Namespace`: those that clients made, and those in use.
     Namespaces,
     /// `Node`.
     Nodes,
@@ -182,6 +180,26 @@ const NONE: Resource = Resource {
     store: Store::Review,
 };
 
+/// A kind of objects that the node keeps as they are.
+const fn kept(
+    kind: ObjectKind,
+    plural: &'static str,
+    singular: &'static str,
+    short_names: &'static [&'static str],
+) -> Resource {
+    Resource {
+        group: kind.group(),
+        version: kind.version(),
+        plural,
+        singular,
+        kind: kind.as_str(),
+        short_names,
+        namespaced: kind.is_namespaced(),
+        store: Store::Objects(kind),
+        ..NONE
+    }
+}
+
 /// In two groups.
 const EVENTS: Resource = Resource {
     plural: "events",
@@ -195,14 +213,7 @@ const EVENTS: Resource = Resource {
 
 /// All of them, in the order discovery shows them.
 pub const RESOURCES: &[Resource] = &[
-    Resource {
-        plural: "configmaps",
-        singular: "configmap",
-        kind: "ConfigMap",
-        short_names: &["cm"],
-        store: Store::ConfigMaps,
-        ..NONE
-    },
+    kept(ObjectKind::ConfigMap, "configmaps", "configmap", &["cm"]),
     EVENTS,
     Resource {
         plural: "namespaces",
@@ -227,13 +238,8 @@ pub const RESOURCES: &[Resource] = &[
         ..NONE
     },
     Resource {
-        plural: "persistentvolumeclaims",
-        singular: "persistentvolumeclaim",
-        kind: "PersistentVolumeClaim",
-        short_names: &["pvc"],
         subresources: &[part("status", "PersistentVolumeClaim", &[Verb::Get])],
-        store: Store::Claims,
-        ..NONE
+        ..kept(ObjectKind::PersistentVolumeClaim, "persistentvolumeclaims", "persistentvolumeclaim", &["pvc"])
     },
     Resource {
         plural: "persistentvolumes",
@@ -265,7 +271,7 @@ pub const RESOURCES: &[Resource] = &[
         store: Store::Pods,
         ..NONE
     },
-    Resource { plural: "secrets", singular: "secret", kind: "Secret", store: Store::Secrets, ..NONE },
+    kept(ObjectKind::Secret, "secrets", "secret", &[]),
     // kubectl looks here before it says that it does not know a kind.
     Resource {
         group: "apiextensions.k8s.io",
@@ -337,6 +343,7 @@ pub const RESOURCES: &[Resource] = &[
         store: Store::PodMetrics,
         ..NONE
     },
+    kept(ObjectKind::RuntimeClass, "runtimeclasses", "runtimeclass", &[]),
 ];
 
 /// The resource at a place.
@@ -382,7 +389,8 @@ mod tests {
                 "authorization.k8s.io",
                 "coordination.k8s.io",
                 "events.k8s.io",
-                "metrics.k8s.io"
+                "metrics.k8s.io",
+                "node.k8s.io"
             ]
         );
     }

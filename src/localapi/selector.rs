@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::resource::{Resource, Store};
 use super::status::{self, Failure};
+use crate::objects::ObjectKind;
 
 /// What objects are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,7 +133,7 @@ fn is_selectable(resource: &Resource, field: &str) -> bool {
         Store::Pods => POD_FIELDS,
         Store::Events if resource.group.is_empty() => EVENT_FIELDS,
         Store::Events => NEW_EVENT_FIELDS,
-        Store::Secrets => &["type"],
+        Store::Objects(ObjectKind::Secret) => &["type"],
         Store::Namespaces => &["status.phase"],
         Store::Nodes => &["spec.unschedulable"],
         _ => &[],
@@ -142,7 +143,11 @@ fn is_selectable(resource: &Resource, field: &str) -> bool {
 
 fn unknown_field(resource: &Resource, field: &str) -> String {
     match resource.store {
-        Store::Pods | Store::Events | Store::Secrets | Store::Namespaces | Store::Nodes => {
+        Store::Pods
+        | Store::Events
+        | Store::Objects(ObjectKind::Secret)
+        | Store::Namespaces
+        | Store::Nodes => {
             format!("field label not supported: {field}")
         }
         _ => {

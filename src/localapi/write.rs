@@ -56,6 +56,8 @@ pub(super) struct Task {
     api: Rc<LocalApi>,
     wanted: Wanted,
     content: Content,
+    /// Of the object: `v1`, `node.k8s.io/v1`.
+    api_version: String,
     /// Paths of members that appear twice in one object of the body.
     duplicates: Vec<String>,
     /// `fieldManager`, or the client's name.
@@ -94,6 +96,7 @@ pub async fn change(
         dry_run: !wanted.options.dry_run.is_empty() || content.is_dry_run(),
         wanted: wanted.clone(),
         content,
+        api_version: resource.api_version(),
         duplicates,
         manager,
         now: api.clock.now(),
@@ -240,19 +243,19 @@ impl Task {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::of_kind(self.types(), self.wanted.resource.kind)
+        Shape::of_kind(self.types(), &self.api_version, self.wanted.resource.kind)
     }
 
     /// Takes out of an object what its type does not have or cannot hold.
     fn check(&self, value: &mut Value) -> Findings {
         let (schema, resource) = (self.types(), self.wanted.resource);
-        let of = schema.of_kind(&resource.api_version(), resource.kind);
+        let of = schema.of_kind(&self.api_version, resource.kind);
         of.map(|of| check(schema, of, value)).unwrap_or_default()
     }
 
     fn writer(&self) -> Writer<'_> {
         let subresource = self.wanted.subresource.map_or("", |part| part.name);
-        Writer { manager: &self.manager, subresource, now: self.now }
+        Writer { manager: &self.manager, api_version: &self.api_version, subresource, now: self.now }
     }
 
     fn refused(&self, name: &str, why: &str) -> Failure {

@@ -12,7 +12,7 @@ use crate::api::managed_fields::ManagedFields;
 
 use super::{
     ClaimedSource, ClaimedVolume, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey,
-    ObjectKind, ObjectLookup, wire,
+    ObjectKind, ObjectLookup, RuntimeClassSpec, wire,
 };
 
 /// Objects by kind, namespace and name. Deliberately without `Debug`: secrets are in here.
@@ -77,6 +77,15 @@ impl ObjectLookup for LocalObjects {
             read_only: false,
             single_pod: is_for_one_pod(&claim.content),
         })
+    }
+
+    fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
+        let objects = self.objects.borrow();
+        let class = |object: &Rc<LocalObject>| match &object.content {
+            ObjectContent::RuntimeClass(class) => Some((object.key.name.clone(), class.clone())),
+            _ => None,
+        };
+        objects.values().filter_map(class).collect()
     }
 
     fn generation(&self) -> u64 {

@@ -9,11 +9,15 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    ClaimSpec, ConfigMapData, LocalObject, OPAQUE, ObjectContent, ObjectData, ObjectKey, ObjectKind,
+    ClaimSpec, ClassScheduling, ConfigMapData, LocalObject, OPAQUE, ObjectContent, ObjectData, ObjectKey,
+    ObjectKind, RuntimeClassSpec,
 };
 use crate::api::base64;
-use crate::api::decode::decode;
-use crate::api::object::{ConfigMap, Encoded, Namespace, PersistentVolumeClaim, Secret};
+use crate::api::decode::{DecodeError, decode};
+use crate::api::object::{
+    AnyObject, ConfigMap, Encoded, Namespace, Overhead, PersistentVolumeClaim, RuntimeClass, Scheduling,
+    Secret,
+};
 use crate::api::pod::{ObjectMeta, StringMap};
 use crate::ordered::Ordered as _;
 
@@ -72,8 +76,61 @@ pub fn claim(wire: PersistentVolumeClaim) -> LocalObject {
 /// A Namespace.
 #[must_use]
 pub fn namespace(wire: Namespace) -> LocalObject {
-    let object = object(ObjectKind::Namespace, wire.metadata, ObjectContent::Namespace);
-    LocalObject { key: ObjectKey { namespace: String::new(), ..object.key }, ..object }
+    object(ObjectKind::Namespace, wire.metadata, ObjectContent::Namespace)
+}
+
+/// A RuntimeClass.
+#[must_use]
+pub fn runtime_class(wire: RuntimeClass) -> LocalObject {
+    let scheduling =
+        |Scheduling { node_selector, tolerations }| ClassScheduling { node_selector, tolerations };
+    let content = ObjectContent::RuntimeClass(RuntimeClassSpec {
+        handler: wire.handler,
+        overhead: wire.overhead.map(|overhead| overhead.pod_fixed),
+        scheduling: wire.scheduling.map(scheduling),
+    });
+    object(ObjectKind::RuntimeClass, wire.metadata, content)
+}
+
+/// What a decoded object is, and the keys that could not be decoded.
+#[must_use]
+pub fn local(wire: AnyObject) -> (LocalObject, BadKeys) {
+    match wire {
+        AnyObject::ConfigMap(map) => config_map(map),
+        AnyObject::Secret(wire) => secret(wire),
+        AnyObject::Claim(wire) => (claim(*wire), BadKeys::new()),
+        AnyObject::Namespace(wire) => (namespace(wire), BadKeys::new()),
+        AnyObject::RuntimeClass(wire) => (runtime_class(*wire), BadKeys::new()),
+    }
+}
+
+/// The object and the fields its type does not have.
+///
+/// # Errors
+/// The first field whose value does not fit.
+pub fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
+    Ok(match kind {
+        ObjectKind::ConfigMap => {
+            let decoded = decode(value)?;
+            (AnyObject::ConfigMap(decoded.object), decoded.unknown_fields)
+        }
+        ObjectKind::Secret => {
+            let decoded = decode(value)?;
+            (AnyObject::Secret(decoded.object), decoded.unknown_fields)
+        }
+        ObjectKind::PersistentVolumeClaim => {
+            let decoded = decode(value)?;
+            (AnyObject::Claim(Box::new(decoded.object)), decoded.unknown_fields)
+        }
+        ObjectKind::Namespace => {
+            let decoded = decode(value)?;
+            (AnyObject::Namespace(decoded.object), decoded.unknown_fields)
+        }
+        ObjectKind::RuntimeClass => {
+            let decoded = decode(value)?;
+            (AnyObject::RuntimeClass(Box::new(decoded.object)), decoded.unknown_fields)
+        }
+    })
 }
 
 /// An object from its own JSON, as [`to_value`] writes it.
@@ -81,17 +138,10 @@ pub fn namespace(wire: Namespace) -> LocalObject {
 /// # Errors
 /// What is wrong with it; no value of a Secret is in the message.
 pub fn from_value(kind: ObjectKind, value: Value) -> Result<LocalObject, String> {
-    let (object, bad) = match kind {
-        ObjectKind::ConfigMap => decode(value).map(|decoded| config_map(decoded.object)),
-        ObjectKind::Secret => decode(value).map(|decoded| secret(decoded.object)),
-        ObjectKind::PersistentVolumeClaim => {
-            decode(value).map(|decoded| (claim(decoded.object), BadKeys::new()))
-        }
-        ObjectKind::Namespace => decode(value).map(|decoded| (namespace(decoded.object), BadKeys::new())),
-    }
-    .map_err(
-        |error| if kind == ObjectKind::Secret { without_values(&error.path) } else { error.to_string() },
-    )?;
+    let (wire, _) = decode_object(kind, value).map_err(|error| {
+        if kind == ObjectKind::Secret { without_values(&error.path) } else { error.to_string() }
+    })?;
+    let (object, bad) = local(wire);
     match bad.first() {
         None if object.uid.is_empty() => Ok(LocalObject { uid: derived_uid(&object.key), ..object }),
         None => Ok(object),
@@ -108,7 +158,7 @@ fn without_values(path: &str) -> String {
 pub fn to_value(object: &LocalObject, values: Values) -> Value {
     let key = &object.key;
     let mut value = json!({
-        "apiVersion": "v1",
+        "apiVersion": key.kind.api_version(),
         "kind": key.kind.as_str(),
         "metadata": {
             "name": key.name,
@@ -166,6 +216,15 @@ pub fn to_value(object: &LocalObject, values: Values) -> Value {
             let phase = if object.deleted.is_some() { "Terminating" } else { "Active" };
             value["status"] = json!({"phase": phase});
         }
+        ObjectContent::RuntimeClass(class) => {
+            value["handler"] = json!(class.handler);
+            if let Some(overhead) = &class.overhead {
+                value["overhead"] = json!(Overhead { pod_fixed: overhead.clone() });
+            }
+            if let Some(ClassScheduling { node_selector, tolerations }) = class.scheduling.clone() {
+                value["scheduling"] = json!(Scheduling { node_selector, tolerations });
+            }
+        }
     }
     value
 }
@@ -216,7 +275,11 @@ pub fn derived_uid(key: &ObjectKey) -> String {
 }
 
 fn object(kind: ObjectKind, metadata: ObjectMeta, content: ObjectContent) -> LocalObject {
-    let namespace = if metadata.namespace.is_empty() { "default".to_owned() } else { metadata.namespace };
+    let namespace = match metadata.namespace {
+        _ if !kind.is_namespaced() => String::new(),
+        namespace if namespace.is_empty() => "default".to_owned(),
+        namespace => namespace,
+    };
     LocalObject {
         key: ObjectKey { kind, namespace, name: metadata.name },
         uid: metadata.uid.to_string(),

@@ -92,8 +92,8 @@ pub struct NodeFacts {
     pub allowed_devices: Vec<String>,
     /// The kernel enforces AppArmor profiles.
     pub apparmor: bool,
-    /// Handlers that can give pods user namespaces of their own, the default's name being empty; `None` while the runtime has
-    /// not told.
+    /// What pods may name as `runtimeClassName` and be given user namespaces of their own, the default's name being empty; `None` while
+    /// the runtime has not told.
     pub user_namespaces: Option<BTreeSet<String>>,
     /// The runtime honours `supplementalGroupsPolicy: Strict`; `None` while it has not told.
     pub supplemental_groups_policy: Option<bool>,

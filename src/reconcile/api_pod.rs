@@ -72,17 +72,6 @@ pub fn refused_account(pod: &Pod) -> Option<String> {
     spec.volumes.iter().enumerate().find_map(of_volume)
 }
 
-/// Why a pod is not admitted because of its runtime class (upstream: the admission plugin `RuntimeClass`). A class is a handler of
-/// the runtime; a runtime that does not tell its handlers is asked when the pod starts.
-#[must_use]
-pub fn refused_class<'a>(pod: &Pod, handlers: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let class = pod.spec.runtime_class_name.as_deref().filter(|class| !class.is_empty())?;
-    let mut handlers = handlers.into_iter().peekable();
-    handlers.peek()?;
-    (!handlers.any(|handler| handler == class))
-        .then(|| format!("pod rejected: RuntimeClass {class:?} not found"))
-}
-
 /// Makes a decoded pod, with name and namespace, ready to run on `node_name`.
 ///
 /// # Errors

@@ -70,12 +70,7 @@ pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), Invalid
 pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
     // Borrowed by the validation, which knows fields that mean nothing here.
     let written = decoded.clone();
-    let (object, bad) = match decoded {
-        AnyObject::ConfigMap(map) => wire::config_map(map),
-        AnyObject::Secret(secret) => wire::secret(secret),
-        AnyObject::Claim(claim) => (wire::claim(*claim), Vec::new()),
-        AnyObject::Namespace(namespace) => (wire::namespace(namespace), Vec::new()),
-    };
+    let (object, bad) = wire::local(decoded);
     let uid = wire::derived_uid(&object.key);
     let object = LocalObject { uid, created: Timestamp::default(), deleted: None, ..object };
     let errors = validate_object(&written, &object, &bad);
@@ -176,6 +171,12 @@ impl ObjectSets {
         merged.sources.insert(source, admitted);
         merged.findings.insert(source, findings);
         merged
+    }
+
+    /// The object of this key that counts.
+    #[must_use]
+    pub fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
+        self.sources.values().find_map(|objects| objects.get(key))
     }
 
     /// The objects that count. Of two sources that define the same one, the first in the order `file`, `http`, `api`.

@@ -3,7 +3,9 @@
 //! Owns the choices. Must not know how a runtime enforces them.
 
 use crate::api::pod::{Container, Pod, PodSecurityContext, SeLinuxOptions, SeccompProfile, SecurityContext};
+use crate::objects::RuntimeClassSpec;
 use crate::observed::ObservedPod;
+use crate::reconcile::runtime_class::handler;
 use crate::runtime_config::{
     AppArmorChoice, ContainerSecurity, IdRange, ImageStatus, NamespaceMode, NamespaceOptions, RuntimeHandler,
     SeccompChoice, SelinuxLabel, SupplementalGroupsPolicy,
@@ -199,27 +201,23 @@ pub fn needs_able_runtime(pod: &Pod) -> bool {
         || supplemental_groups_policy(pod) == SupplementalGroupsPolicy::Strict
 }
 
-/// Whether the runtime can do what the pod asks for. `handlers` are the runtime's, none if it does not tell;
-/// `groups_policy` says whether it can leave out the image's groups.
+/// Whether the runtime can do what the pod asks for. `class` is the object that it names; `handlers` are the runtime's, none if it
+/// does not tell; `groups_policy` says whether it can leave out the image's groups.
 ///
 /// # Errors
 /// What it cannot do. A runtime that does not tell its handlers is asked for any, and refuses in its own words.
 pub fn check_runtime(
     pod: &Pod,
+    class: Option<&RuntimeClassSpec>,
     handlers: &[RuntimeHandler],
     groups_policy: Option<bool>,
 ) -> Result<(), String> {
-    let name = pod.spec.runtime_class_name.as_deref().unwrap_or_default();
-    let handler = handlers.iter().find(|handler| handler.name == name);
-    if handler.is_none() && !handlers.is_empty() && !name.is_empty() {
-        let named = handlers.iter().map(|handler| handler.name.as_str()).filter(|known| !known.is_empty());
-        let known: Vec<String> = named.map(|known| format!("{known:?}")).collect();
-        return Err(format!(
-            "runtimeClassName {name:?} names no handler of the container runtime, which has {}",
-            if known.is_empty() { "only its default".to_owned() } else { known.join(", ") }
-        ));
+    let name = handler(pod, class);
+    let found = handlers.iter().find(|handler| handler.name == name);
+    if found.is_none() && !handlers.is_empty() && !name.is_empty() {
+        return Err(unknown_handler(class, name, handlers));
     }
-    if pod.spec.host_users == Some(false) && !handler.is_some_and(|handler| handler.user_namespaces) {
+    if pod.spec.host_users == Some(false) && !found.is_some_and(|handler| handler.user_namespaces) {
         let who =
             if name.is_empty() { "runtime".to_owned() } else { format!("RuntimeClass handler {name:?}") };
         let unknown = if handlers.is_empty() { ": runtime handlers are not set" } else { "" };
@@ -231,6 +229,17 @@ pub fn check_runtime(
         return Err("SupplementalGroupsPolicy=Strict is not supported in this node".to_owned());
     }
     Ok(())
+}
+
+fn unknown_handler(class: Option<&RuntimeClassSpec>, name: &str, handlers: &[RuntimeHandler]) -> String {
+    let named = handlers.iter().map(|handler| handler.name.as_str()).filter(|known| !known.is_empty());
+    let known: Vec<String> = named.map(|known| format!("{known:?}")).collect();
+    let known = if known.is_empty() { "only its default".to_owned() } else { known.join(", ") };
+    let what = match class {
+        Some(_) => format!("handler {name:?} of its RuntimeClass is"),
+        None => format!("RuntimeClass {name:?} not found, and the name is"),
+    };
+    format!("{what} no handler of the container runtime, which has {known}")
 }
 
 /// The field of the container, then the annotation from before the fields, then the field of the pod.

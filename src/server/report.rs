@@ -135,7 +135,7 @@ impl ObjectCounts {
                 ObjectKind::Secret => counts.secrets += 1,
                 ObjectKind::PersistentVolumeClaim => counts.persistent_volume_claims += 1,
                 // They hold nothing.
-                ObjectKind::Namespace => {}
+                ObjectKind::Namespace | ObjectKind::RuntimeClass => {}
             }
         }
         counts

@@ -12,12 +12,13 @@ use std::cell::OnceCell;
 
 use serde_json::Value;
 
-use crate::api::decode::{DecodeError, decode};
+use crate::api::decode::decode;
 use crate::api::object::AnyObject;
 use crate::api::pod::Pod;
 use crate::api::schema::Schema;
 use crate::api::schema::check::{Unknown, check};
 use crate::objects::ObjectKind;
+use crate::objects::wire::decode_object;
 
 pub use json::parse_one;
 pub use static_pods::{StaticPods, read_static_pods};
@@ -275,13 +276,13 @@ impl Manifest {
             let message = hint::wrong_type(&words);
             if is_secret { hint::without_values(&message) } else { message }
         };
-        let name_of_kind = match kind {
-            Kind::Local(kind) => kind.as_str(),
-            Kind::Pod | Kind::List => "Pod",
+        let (version, name_of_kind) = match kind {
+            Kind::Local(kind) => (kind.api_version(), kind.as_str()),
+            Kind::Pod | Kind::List => ("v1".to_owned(), "Pod"),
         };
         let schema = types.schema.get_or_init(Schema::load);
         let mut unknown = Vec::new();
-        if let Some(of) = schema.of_kind("v1", name_of_kind) {
+        if let Some(of) = schema.of_kind(&version, name_of_kind) {
             let findings = check(schema, of, &mut value);
             if let Some(misfit) = findings.misfits.first() {
                 let line = hint::line_of(types.text, &misfit.path);
@@ -320,31 +321,6 @@ enum Kind {
     Local(ObjectKind),
 }
 
-/// The object and the fields its type does not have.
-///
-/// # Errors
-/// The first field whose value does not fit.
-pub fn decode_object(kind: ObjectKind, value: Value) -> Result<(AnyObject, Vec<String>), DecodeError> {
-    Ok(match kind {
-        ObjectKind::ConfigMap => {
-            let decoded = decode(value)?;
-            (AnyObject::ConfigMap(decoded.object), decoded.unknown_fields)
-        }
-        ObjectKind::Secret => {
-            let decoded = decode(value)?;
-            (AnyObject::Secret(decoded.object), decoded.unknown_fields)
-        }
-        ObjectKind::PersistentVolumeClaim => {
-            let decoded = decode(value)?;
-            (AnyObject::Claim(Box::new(decoded.object)), decoded.unknown_fields)
-        }
-        ObjectKind::Namespace => {
-            let decoded = decode(value)?;
-            (AnyObject::Namespace(decoded.object), decoded.unknown_fields)
-        }
-    })
-}
-
 /// Items of a `PodList` need not repeat what they are.
 fn imply_pod(item: &mut Value) {
     if let Value::Object(members) = item {
@@ -358,8 +334,7 @@ fn object_name(value: &Value) -> Option<String> {
 }
 
 fn object_kind(value: &Value) -> Result<Kind, String> {
-    const KINDS: &str =
-        "only Pod, PodList, List, ConfigMap, Secret and PersistentVolumeClaim of apiVersion v1 are read";
+    const KINDS: &str = "only Pod, PodList, List, ConfigMap, Secret and PersistentVolumeClaim of apiVersion v1 and RuntimeClass of node.k8s.io/v1 are read";
     let Value::Object(members) = value else {
         return Err(format!(
             "not an object but {}; a manifest is a mapping with apiVersion, kind, metadata and spec",
@@ -375,18 +350,17 @@ fn object_kind(value: &Value) -> Result<Kind, String> {
     if kind.is_empty() {
         return Err("kind is missing; write kind: Pod".to_owned());
     }
-    let known = match kind {
-        "Pod" => Kind::Pod,
-        "PodList" | "List" => Kind::List,
-        "ConfigMap" => Kind::Local(ObjectKind::ConfigMap),
-        "Secret" => Kind::Local(ObjectKind::Secret),
-        "PersistentVolumeClaim" => Kind::Local(ObjectKind::PersistentVolumeClaim),
+    let local = ObjectKind::from_name(kind).filter(|kind| ObjectKind::IN_MANIFESTS.contains(kind));
+    let (known, wanted) = match (kind, local) {
+        ("Pod", _) => (Kind::Pod, "v1".to_owned()),
+        ("PodList" | "List", _) => (Kind::List, "v1".to_owned()),
+        (_, Some(kind)) => (Kind::Local(kind), kind.api_version()),
         _ => return Err(format!("kind {kind:?} of apiVersion {version:?} is not run by agent: {KINDS}")),
     };
     match version {
-        "v1" => Ok(known),
-        "" => Err(format!("apiVersion is missing; write apiVersion: v1 for kind {kind}")),
-        _ => Err(format!("apiVersion {version:?} does not have kind {kind}; write apiVersion: v1")),
+        version if version == wanted => Ok(known),
+        "" => Err(format!("apiVersion is missing; write apiVersion: {wanted} for kind {kind}")),
+        _ => Err(format!("apiVersion {version:?} does not have kind {kind}; write apiVersion: {wanted}")),
     }
 }
 

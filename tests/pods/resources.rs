@@ -75,6 +75,32 @@ fn a_pods_cgroup_has_its_sums_and_goes_with_it() {
     });
 }
 
+fn a_runtime_class_gives_its_handler_and_widens_the_pods_cgroup() {
+    let mut node = Node::new();
+    let mut pod = limited(&node, "classed", "200m", "64Mi");
+    // Burstable: not every machine lets runc set the score of a Guaranteed pod.
+    pod["spec"]["containers"][0]["resources"]["requests"] = json!({ "cpu": "100m", "memory": "32Mi" });
+    pod["spec"]["runtimeClassName"] = json!("sandboxed");
+    node.apply(&pod);
+    node.apply(&json!({
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "sandboxed"},
+        "handler": "second",
+        "overhead": {"podFixed": {"cpu": "100m", "memory": "16Mi"}},
+    }));
+    node.agent.start();
+    let container = node.running("classed");
+    assert!(node.runtime.is_second(&container), "{container:?} was not made by the handler");
+    let memory = pod_cgroup(&node, "memory", "burstable", &container.uid);
+    let limit = ["memory.limit_in_bytes", "memory.max"].map(|file| memory.join(file));
+    let limit = limit.iter().find(|path| path.exists()).expect("a limit of memory");
+    assert_eq!(read(limit), Ok((80 << 20).to_string()));
+    let cpu = pod_cgroup(&node, "cpu", "burstable", &container.uid);
+    let quota = read(&cpu.join("cpu.cfs_quota_us")).or_else(|_| read(&cpu.join("cpu.max")));
+    assert_eq!(quota.map(|quota| quota.split(' ').next().map(str::to_owned)), Ok(Some("30000".to_owned())));
+}
+
 fn a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room() {
     let mut node = Node::new();
     let cpus = std::thread::available_parallelism().expect("count CPUs").get();
@@ -266,6 +292,7 @@ fn who_dies_first_when_memory_is_short_follows_the_quality_of_service() {
 
 super::on_both_runtimes! {
     a_pods_cgroup_has_its_sums_and_goes_with_it,
+    a_runtime_class_gives_its_handler_and_widens_the_pods_cgroup,
     a_pod_that_does_not_fit_waits_with_a_reason_and_starts_when_there_is_room,
     pods_that_ask_for_other_nodes_or_taken_ports_wait_with_upstreams_reasons,
     a_pod_with_a_uid_of_its_own_is_resized_without_a_restart,

@@ -35,7 +35,11 @@ pub fn config_map(name: &str, data: &Value) -> Value {
 
 impl Served {
     pub fn new() -> Self {
-        let mut node = Node::new();
+        Self::of(Node::new())
+    }
+
+    /// The same on a node that a test has prepared.
+    pub fn of(mut node: Node) -> Self {
         let api = Api::of(&mut node.agent, node.scratch.path());
         node.start_with_neighbour();
         api.wait(&mut node.agent);

@@ -17,7 +17,7 @@ use crate::support::wait::wait_for;
 /// Ids in one pod's range.
 const IDS: u32 = 65_536;
 
-fn with_handlers(node: &Node) {
+pub fn with_handlers(node: &Node) {
     let handler = |name: &str, user_namespaces| RuntimeHandler {
         name: name.into(),
         user_namespaces,
@@ -239,7 +239,7 @@ fn what_the_runtime_cannot_do_is_told() {
     let long = "s".repeat(60);
     node.apply(&spec("long", &json!({"subdomain": long, "setHostnameAsFQDN": true})));
     node.agent.start();
-    let no_handler = "names no handler of the container runtime, which has";
+    let no_handler = "is no handler of the container runtime, which has";
     node.logged(&["lost-edge", "FailedCreatePodSandBox", "gvisor", no_handler]);
     node.logged(&["rooted-edge", "PodFeatureUnsupported", "does not support user namespaces"]);
     node.logged(&["long-edge", "FailedCreatePodSandBox", "is too long (64 characters is the max"]);

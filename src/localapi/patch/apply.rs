@@ -67,7 +67,7 @@ pub fn apply(
 ) -> Result<Applied, Conflicts> {
     let config = without_nulls(config);
     let set = owned(FieldSet::of(&config, shape));
-    let mut entries = before_first(entries, live, shape);
+    let mut entries = before_first(entries, live, shape, writer.api_version);
     let is_own = |entry: &Entry| {
         entry.operation == Operation::Apply
             && entry.manager == writer.manager
@@ -108,7 +108,7 @@ pub fn apply(
         None => entries.push(Entry {
             manager: writer.manager.to_owned(),
             operation: Operation::Apply,
-            api_version: "v1".to_owned(),
+            api_version: writer.api_version.to_owned(),
             time: Some(writer.now),
             subresource: writer.subresource.to_owned(),
             fields: set,
@@ -122,14 +122,14 @@ pub fn apply(
 }
 
 /// An object that was there before anybody owned anything belongs to nobody in particular, as upstream.
-fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape<'_>) -> Vec<Entry> {
+fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape<'_>, api_version: &str) -> Vec<Entry> {
     if !entries.is_empty() || live.as_object().is_none_or(Map::is_empty) {
         return entries;
     }
     vec![Entry {
         manager: "before-first-apply".to_owned(),
         operation: Operation::Update,
-        api_version: "v1".to_owned(),
+        api_version: api_version.to_owned(),
         time: None,
         subresource: String::new(),
         fields: owned(FieldSet::of(live, shape)),

@@ -33,7 +33,7 @@ pub struct Entry {
     pub manager: String,
     /// How it writes.
     pub operation: Operation,
-    /// `v1` for everything that is served for writing.
+    /// The version of the object that it wrote.
     pub api_version: String,
     /// When it changed the entry last.
     pub time: Option<Timestamp>,
@@ -48,6 +48,8 @@ pub struct Entry {
 pub struct Writer<'a> {
     /// `fieldManager`, or the beginning of the client's name.
     pub manager: &'a str,
+    /// The version of the object, as in `apiVersion`.
+    pub api_version: &'a str,
     /// Empty for the object itself.
     pub subresource: &'a str,
     /// Now.
@@ -167,7 +169,7 @@ pub fn after_update(
         None => entries.push(Entry {
             manager: writer.manager.to_owned(),
             operation: Operation::Update,
-            api_version: "v1".to_owned(),
+            api_version: writer.api_version.to_owned(),
             time: Some(writer.now),
             subresource: writer.subresource.to_owned(),
             fields: set,

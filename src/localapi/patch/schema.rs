@@ -43,10 +43,10 @@ pub struct Keyed<'s> {
 }
 
 impl<'s> Shape<'s> {
-    /// The shape of a kind of core/v1.
+    /// The shape of a kind.
     #[must_use]
-    pub fn of_kind(schema: &'s Schema, kind: &str) -> Self {
-        schema.of_kind("v1", kind).map_or(Self::Free, |of| Self::Struct(schema, of))
+    pub fn of_kind(schema: &'s Schema, api_version: &str, kind: &str) -> Self {
+        schema.of_kind(api_version, kind).map_or(Self::Free, |of| Self::Struct(schema, of))
     }
 
     /// The shape of a member of an object of this shape.

@@ -13,7 +13,7 @@ use crate::types::Timestamp;
 
 fn of_kind(kind: &str) -> Shape<'static> {
     static SCHEMA: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::load);
-    Shape::of_kind(&SCHEMA, kind)
+    Shape::of_kind(&SCHEMA, "v1", kind)
 }
 
 fn is_unprocessable(result: &Result<Value, PatchError>) -> bool {
@@ -265,7 +265,7 @@ fn strategic_patches_treat_finalizers_as_a_set() {
 }
 
 fn writer(manager: &str, second: i64) -> Writer<'_> {
-    Writer { manager, subresource: "", now: Timestamp::from_secs(second) }
+    Writer { manager, api_version: "v1", subresource: "", now: Timestamp::from_secs(second) }
 }
 
 /// A ConfigMap that several apply to.

@@ -186,7 +186,7 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
             .map_err(|conflicts| status::internal(&conflicts.message()))?;
     let warnings = task.judge(task.fit(&mut applied.object)?)?;
     let draft = task.draft(applied.object)?;
-    let kept = task.build(draft, task.name())?.with_entries(applied.entries);
+    let kept = task.build(config, draft, task.name())?.with_entries(applied.entries);
     new::put(task, config, &kept, warnings)
 }
 
@@ -245,10 +245,10 @@ fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
     if metadata.and_then(|metadata| metadata.get("managedFields")).is_some_and(|fields| !fields.is_null()) {
         return Err(status::bad_request("metadata.managedFields must be nil"));
     }
-    if text(wanted, "/kind") != task.wanted.resource.kind || text(wanted, "/apiVersion") != "v1" {
+    let (version, kind) = (task.api_version.as_str(), task.wanted.resource.kind);
+    if text(wanted, "/kind") != kind || text(wanted, "/apiVersion") != version {
         return Err(status::bad_request(format!(
-            "what is applied must say that it is apiVersion v1, kind {}",
-            task.wanted.resource.kind
+            "what is applied must say that it is apiVersion {version}, kind {kind}"
         )));
     }
     check_identity(task, wanted)?;
@@ -266,9 +266,11 @@ fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
         [only] => only.clone(),
         several => format!("errors:\n  {}", several.join("\n  ")),
     };
-    let (namespace, name, kind) = (task.namespace(), task.name(), task.wanted.resource.kind);
-    let message =
-        format!("failed to create typed patch object ({namespace}/{name}; /v1, Kind={kind}): {said}");
+    let (namespace, name, resource) = (task.namespace(), task.name(), task.wanted.resource);
+    let message = format!(
+        "failed to create typed patch object ({namespace}/{name}; {}/{}, Kind={}): {said}",
+        resource.group, resource.version, resource.kind
+    );
     Err(status::bad_request(message))
 }
 

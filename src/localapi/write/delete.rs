@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
-use super::finalize::{self, NAMESPACED, removal};
+use super::finalize::{self, namespaced, removal};
 use super::kept::{self, Kept};
 use super::new::success;
 use super::{Decision, Done, Task, is_of};
@@ -115,7 +115,7 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
         }
     }
     let kind = format!("{}List", wanted.resource.kind);
-    let object = json!({"kind": kind, "apiVersion": "v1", "metadata": {}, "items": items});
+    let object = json!({"kind": kind, "apiVersion": task.api_version, "metadata": {}, "items": items});
     Ok((change, Done { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
 }
 
@@ -220,7 +220,7 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
         change.notes = Some(notes);
     }
     let mut waits = false;
-    for store in NAMESPACED {
+    for store in namespaced() {
         for kept in kept::ours(config, store, Some(name)) {
             waits |= !kept.finalizers().is_empty();
             join(&mut change, removal(&kept, None, task.now));

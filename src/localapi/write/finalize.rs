@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::Task;
 use super::kept::{self, Kept};
-use crate::localapi::resource::Store;
+use crate::localapi::resource::{RESOURCES, Store};
 use crate::localapi::status::Failure;
 use crate::pod_config::PodConfig;
 use crate::pod_config::edit::ApiChange;
@@ -14,8 +14,11 @@ use crate::reconcile::lifecycle::asked_to_go;
 use crate::reconcile::validation::{FieldError, FieldErrorKind};
 use crate::types::Timestamp;
 
-/// What lives in namespaces.
-pub(super) const NAMESPACED: [Store; 4] = [Store::Pods, Store::ConfigMaps, Store::Secrets, Store::Claims];
+/// What is kept in namespaces.
+pub(super) fn namespaced() -> impl Iterator<Item = Store> {
+    let is_kept = |store: &Store| matches!(store, Store::Pods | Store::Objects(_));
+    RESOURCES.iter().filter(|resource| resource.namespaced).map(|resource| resource.store).filter(is_kept)
+}
 
 /// What a deletion does: the object goes, or says from now on that it is deleted. `grace` in seconds, `None` for the pod's own.
 pub(super) fn removal(kept: &Kept, grace: Option<i64>, now: Timestamp) -> ApiChange {
@@ -102,7 +105,7 @@ pub(super) fn check_no_more(task: &Task, old: &Kept, new: &Kept) -> Result<(), F
 
 /// Something that came through the API is in the namespace, beside this one.
 fn has_more(config: &PodConfig, namespace: &str, beside: Option<(Store, &str)>) -> bool {
-    NAMESPACED.into_iter().any(|store| {
+    namespaced().any(|store| {
         let ours = kept::ours(config, store, Some(namespace));
         ours.iter().any(|kept| beside != Some((store, kept.place().1)))
     })

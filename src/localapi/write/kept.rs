@@ -23,9 +23,9 @@ use crate::pod_config::edit::ApiChange;
 use crate::reconcile::api_pod::{self, Part};
 use crate::reconcile::local_objects::{accept, ignored};
 use crate::reconcile::merge::LOCAL_ANNOTATIONS;
+use crate::reconcile::runtime_class;
 use crate::reconcile::scheduling::{place, unscheduled};
 use crate::reconcile::validation::refused_change;
-use crate::source::manifest::decode_object;
 use crate::types::{PodSource, PodUid};
 
 /// An object as it is kept.
@@ -45,9 +45,7 @@ pub(super) struct Found {
 /// The kind of local object that a store holds.
 pub(super) fn local_kind(store: Store) -> Option<ObjectKind> {
     match store {
-        Store::ConfigMaps => Some(ObjectKind::ConfigMap),
-        Store::Secrets => Some(ObjectKind::Secret),
-        Store::Claims => Some(ObjectKind::PersistentVolumeClaim),
+        Store::Objects(kind) => Some(kind),
         Store::Namespaces => Some(ObjectKind::Namespace),
         _ => None,
     }
@@ -215,14 +213,15 @@ impl Task {
         let resource = self.wanted.resource;
         let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
-        if !api_version.is_empty() && api_version != "v1" {
+        let expected = self.api_version.as_str();
+        if !api_version.is_empty() && api_version != expected {
             return Err(status::bad_request(format!(
-                "the API version in the data ({api_version}) does not match the expected API version (v1)"
+                "the API version in the data ({api_version}) does not match the expected API version ({expected})"
             )));
         }
         if !kind.is_empty() && kind != resource.kind {
             return Err(status::bad_request(format!(
-                "{kind} in version \"v1\" cannot be handled as a {}: it is of another kind",
+                "{kind} in version {expected:?} cannot be handled as a {}: it is of another kind",
                 resource.kind
             )));
         }
@@ -244,7 +243,7 @@ impl Task {
             None => decode::<Pod>(value)
                 .map(|decoded| Draft::Pod(Box::new(decoded.object)))
                 .map_err(|error| error.to_string()),
-            Some(kind) => decode_object(kind, value)
+            Some(kind) => wire::decode_object(kind, value)
                 .map(|(object, _)| Draft::Object(Box::new(object)))
                 // What stands there is none of a log's business.
                 .map_err(|error| match kind {
@@ -259,7 +258,7 @@ impl Task {
     fn undecodable(&self, why: &str) -> Failure {
         let kind = self.wanted.resource.kind;
         let Content::Patch(form, patch) = &self.content else {
-            let version = self.wanted.resource.api_version();
+            let version = &self.api_version;
             return status::bad_request(format!(
                 "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
             ));
@@ -290,18 +289,19 @@ impl Task {
     }
 
     /// A new object, ready to be kept.
-    pub(super) fn build(&self, draft: Draft, name: &str) -> Result<Kept, Failure> {
+    pub(super) fn build(&self, config: &PodConfig, draft: Draft, name: &str) -> Result<Kept, Failure> {
         match draft {
             Draft::Pod(mut pod) => {
                 name.clone_into(&mut pod.metadata.name);
                 self.namespace().clone_into(&mut pod.metadata.namespace);
-                let features = self.api.cluster.node().features;
-                let handlers = features.iter().flat_map(|features| &features.handlers);
-                let refused = api_pod::refused_account(&pod)
-                    .or_else(|| api_pod::refused_class(&pod, handlers.map(|handler| handler.name.as_str())));
-                if let Some(why) = refused {
+                if let Some(why) = api_pod::refused_account(&pod) {
                     return Err(self.refused(name, &why));
                 }
+                let features = self.api.cluster.node().features;
+                let handlers = features.iter().flat_map(|features| &features.handlers);
+                let class = runtime_class::class_of(&pod).and_then(|class| config.runtime_class(class));
+                runtime_class::admit(&mut pod, class, handlers.map(|handler| handler.name.as_str()))
+                    .map_err(|why| self.refused(name, &why))?;
                 let uid = PodUid::from(self.uid.as_str());
                 let pod = api_pod::create(*pod, self.api.node.name(), uid, self.now);
                 pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))

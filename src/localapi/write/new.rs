@@ -38,7 +38,7 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
         return Err(status::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let draft = task.draft(object)?;
-    let kept = task.build(draft, &name)?;
+    let kept = task.build(config, draft, &name)?;
     let entries = after_update(Vec::new(), &Value::Null, &kept.owned_value(), task.shape(), &task.writer());
     put(task, config, &kept.with_entries(entries), warnings)
 }

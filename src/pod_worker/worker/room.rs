@@ -39,7 +39,9 @@ impl<R: Runtime> Worker<R> {
         }
         if needs_runtime_features(&self.pod) {
             match shared.deps.runtime.status().await {
-                Ok(status) => shared.wake(admission.learn(&status)),
+                Ok(status) => {
+                    shared.wake(admission.learn(&shared.deps.executor.by_class_name(&status)));
+                }
                 Err(error) => return Some(self.runtime_trouble(&error)),
             }
         }

@@ -101,17 +101,6 @@ fn a_service_account_is_refused_unless_it_is_the_default_without_token() {
 }
 
 #[test]
-fn a_runtime_class_is_refused_when_the_runtime_has_no_such_handler() {
-    let mut spec = plain();
-    assert_eq!(refused_class(&pod(&spec), ["", "kata"]), None);
-    spec["runtimeClassName"] = json!("gvisor");
-    let said = refused_class(&pod(&spec), ["", "kata"]);
-    assert_eq!(said.as_deref(), Some("pod rejected: RuntimeClass \"gvisor\" not found"));
-    assert_eq!(refused_class(&pod(&spec), ["", "gvisor"]), None);
-    assert_eq!(refused_class(&pod(&spec), []), None, "it has not told");
-}
-
-#[test]
 fn a_pod_of_another_node_is_refused() {
     let mut spec = plain();
     spec["nodeName"] = json!("other");

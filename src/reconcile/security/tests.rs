@@ -241,13 +241,13 @@ fn what_the_runtime_cannot_do_is_said_before_it_is_asked() {
             json!({"runtimeClassName": "gvisor"}),
             &kata,
             None,
-            "runtimeClassName \"gvisor\" names no handler of the container runtime, which has \"kata\", \"runc\"".into(),
+            "RuntimeClass \"gvisor\" not found, and the name is no handler of the container runtime, which has \"kata\", \"runc\"".into(),
         ),
         (
             json!({"runtimeClassName": "gvisor"}),
             &plain,
             None,
-            "runtimeClassName \"gvisor\" names no handler of the container runtime, which has only its default".into(),
+            "RuntimeClass \"gvisor\" not found, and the name is no handler of the container runtime, which has only its default".into(),
         ),
         (json!({"hostUsers": true}), &plain, None, String::new()),
         (json!({"hostUsers": false}), &able, None, String::new()),
@@ -273,7 +273,15 @@ fn what_the_runtime_cannot_do_is_said_before_it_is_asked() {
         ),
     ] {
         let pod = decode::<Pod>(json!({"spec": spec})).unwrap().object;
-        let checked = check_runtime(&pod, handlers, groups_policy);
+        let checked = check_runtime(&pod, None, handlers, groups_policy);
         assert_eq!(checked.err().unwrap_or_default(), expected, "{spec}");
     }
+    let pod = decode::<Pod>(json!({"spec": {"runtimeClassName": "sandboxed"}})).unwrap().object;
+    let class =
+        |handler: &str| RuntimeClassSpec { handler: handler.to_owned(), ..RuntimeClassSpec::default() };
+    assert_eq!(
+        check_runtime(&pod, Some(&class("gvisor")), &kata, None).unwrap_err(),
+        "handler \"gvisor\" of its RuntimeClass is no handler of the container runtime, which has \"kata\", \"runc\""
+    );
+    assert_eq!(check_runtime(&pod, Some(&class("kata")), &kata, None), Ok(()));
 }

@@ -1,16 +1,18 @@
-//! The rules an apiserver applies to ConfigMaps, Secrets and claims, and which of their changes it refuses (upstream:
-//! `ValidateConfigMap`, `ValidateSecret`, `ValidatePersistentVolumeClaim` and their `Update` forms, 1.36).
+//! The rules an apiserver applies to ConfigMaps, Secrets, claims and RuntimeClasses, and which of their changes it refuses (upstream:
+//! `ValidateConfigMap`, `ValidateSecret`, `ValidatePersistentVolumeClaim`, `ValidateRuntimeClass` and their `Update` forms, 1.36).
 //!
 //! Owns the rules. No message holds a value of a Secret.
 
 use std::collections::BTreeSet;
 
 use super::field::{Errors, FieldError, Path};
-use super::{metadata, names};
+use super::{labels, metadata, names, resources, spec};
 use crate::api::object::{AnyObject, PersistentVolumeClaimSpec};
-use crate::api::pod::ObjectMeta;
+use crate::api::pod::{ObjectMeta, ResourceRequirements};
 use crate::objects::wire::{BadKeys, STORAGE, volume_name};
-use crate::objects::{ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey};
+use crate::objects::{
+    ClaimSpec, ConfigMapData, LocalObject, ObjectContent, ObjectData, ObjectKey, RuntimeClassSpec,
+};
 use crate::ordered::Ordered as _;
 
 /// Upstream's limit for all values of one object together.
@@ -33,7 +35,10 @@ pub fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) ->
         if !errors.0.is_empty() {
             return errors.0;
         }
-        meta.namespace.clone_from(&meta.name);
+    }
+    if !object.key.kind.is_namespaced() {
+        // No namespace is required of it.
+        "default".clone_into(&mut meta.namespace);
     }
     metadata(&meta, &Path::Root("metadata"), &mut errors);
     for (field, key) in bad {
@@ -51,9 +56,25 @@ pub fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) ->
                 claim_spec(&wire.spec, claim, &object.key, &mut errors);
             }
         }
+        ObjectContent::RuntimeClass(class) => runtime_class(class, &mut errors),
         ObjectContent::Namespace => {}
     }
     errors.0
+}
+
+fn runtime_class(class: &RuntimeClassSpec, errors: &mut Errors) {
+    let handler = Path::Root("handler");
+    errors.all(&handler, &class.handler, names::dns_label(&class.handler));
+    if let Some(pod_fixed) = &class.overhead {
+        // Upstream validates them as the limits of a container, and names them so.
+        let limits = ResourceRequirements { limits: pod_fixed.clone(), ..ResourceRequirements::default() };
+        resources::validate(&limits, &Path::Root("overhead"), errors);
+    }
+    if let Some(scheduling) = &class.scheduling {
+        let at = Path::Root("scheduling");
+        labels(&scheduling.node_selector, &at.child("nodeSelector"), errors);
+        spec::tolerations(&scheduling.tolerations, &at.child("tolerations"), errors);
+    }
 }
 
 fn config_map(data: &ConfigMapData, errors: &mut Errors) {
@@ -199,6 +220,11 @@ pub fn refused_change(old: &ObjectContent, new: &ObjectContent) -> Vec<FieldErro
                     &path.child("requests").child(STORAGE),
                     "field can not be less than status.capacity",
                 );
+            }
+        }
+        (ObjectContent::RuntimeClass(old), ObjectContent::RuntimeClass(new)) => {
+            if old.handler != new.handler {
+                errors.invalid(&Path::Root("handler"), &new.handler, "field is immutable");
             }
         }
         _ => {}

@@ -24,9 +24,7 @@ pub(super) fn validate(spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {
     host_names(spec, at, errors);
     deadlines(spec, at, errors);
     references(spec, at, errors);
-    for (index, toleration) in spec.tolerations.iter().enumerate() {
-        check_toleration(toleration, &at.child("tolerations").index(index), errors);
-    }
+    tolerations(&spec.tolerations, &at.child("tolerations"), errors);
     for (index, gate) in spec.readiness_gates.iter().enumerate() {
         let gates = at.child("readinessGates");
         let gate_at = gates.index(index);
@@ -167,6 +165,12 @@ fn references(spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {
         if !claims.insert(name) {
             errors.duplicate(&name_at.child("name"), name);
         }
+    }
+}
+
+pub(super) fn tolerations(tolerations: &[Toleration], at: &Path<'_>, errors: &mut Errors) {
+    for (index, toleration) in tolerations.iter().enumerate() {
+        check_toleration(toleration, &at.index(index), errors);
     }
 }
 

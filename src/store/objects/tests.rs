@@ -82,6 +82,11 @@ fn everything() -> Vec<SourceObject> {
         ),
         secret("s", VALUE),
         object(ObjectKind::PersistentVolumeClaim, json!({"metadata": {"name": "c"}, "spec": spec})),
+        object(
+            ObjectKind::RuntimeClass,
+            json!({"metadata": {"name": "r"}, "handler": "kata", "overhead": {"podFixed": {"cpu": "1"}},
+                "scheduling": {"tolerations": [{"key": "a", "operator": "Exists"}]}}),
+        ),
     ]
 }
 
@@ -116,7 +121,7 @@ fn objects_come_back_as_they_were_and_what_has_not_changed_is_not_written() {
         let before = directory.bytes();
         assert_eq!(put(&store, &everything()), 0);
         assert!(directory.bytes() == before, "nothing new, nothing written");
-        assert_eq!(put(&store, &[secret("s", "new")]), 3, "one value, and two objects that go");
+        assert_eq!(put(&store, &[secret("s", "new")]), 4, "one value, and three objects that go");
         assert_eq!(password(&objects(&load(&store))[0].object), "new");
         assert!(put(&store, &[]) > 0);
         assert!(objects(&load(&store)).is_empty());
@@ -187,7 +192,10 @@ fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
         let store = directory.open(&other);
         let loaded = load(&store);
         let kinds: Vec<_> = objects(&loaded).iter().map(|object| object.object.key.kind).collect();
-        assert_eq!(kinds, [ObjectKind::ConfigMap, ObjectKind::PersistentVolumeClaim]);
+        assert_eq!(
+            kinds,
+            [ObjectKind::ConfigMap, ObjectKind::PersistentVolumeClaim, ObjectKind::RuntimeClass]
+        );
         let [row] = &loaded.unreadable[..] else { panic!("{:?}", loaded.unreadable) };
         assert_eq!((row.table, row.key.as_str()), ("object", "Secret default/s"));
         assert!(row.message.contains(words), "{}", row.message);
@@ -215,7 +223,7 @@ fn another_process_reads_all_but_encrypted_secrets() {
     let store = directory.open(&key(1));
     put(&store, &everything());
     let loaded = ReadOnlyStore::open(&directory.db()).unwrap().load().unwrap();
-    assert_eq!(objects(&loaded).len(), 2);
+    assert_eq!(objects(&loaded).len(), 3);
     assert!(loaded.unreadable[0].message.contains("encrypted"));
     drop(store);
 }

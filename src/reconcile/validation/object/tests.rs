@@ -3,29 +3,14 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::api::decode::decode;
-use crate::objects::wire;
+use crate::objects::{ObjectKind, wire};
 
 fn errors_of(kind: &str, mut value: Value) -> Vec<String> {
     if value.get("metadata").is_none() {
         value["metadata"] = json!({"name": "x"});
     }
-    let (written, object, bad) = match kind {
-        "ConfigMap" => {
-            let decoded = decode(value).unwrap().object;
-            let (object, bad) = wire::config_map(Clone::clone(&decoded));
-            (AnyObject::ConfigMap(decoded), object, bad)
-        }
-        "Secret" => {
-            let decoded = decode(value).unwrap().object;
-            let (object, bad) = wire::secret(Clone::clone(&decoded));
-            (AnyObject::Secret(decoded), object, bad)
-        }
-        _ => {
-            let decoded: crate::api::object::PersistentVolumeClaim = decode(value).unwrap().object;
-            (AnyObject::Claim(Box::new(decoded.clone())), wire::claim(decoded), Vec::new())
-        }
-    };
+    let (written, _) = wire::decode_object(ObjectKind::from_name(kind).unwrap(), value).unwrap();
+    let (object, bad) = wire::local(written.clone());
     validate_object(&written, &object, &bad).iter().map(ToString::to_string).collect()
 }
 
@@ -203,4 +188,55 @@ fn what_may_not_change() {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(errors, expected, "{old} -> {new}");
     }
+}
+
+#[test]
+fn runtime_classes() {
+    let with = |more: Value| {
+        let mut class = json!({"handler": "kata"});
+        class.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        class
+    };
+    table(
+        "RuntimeClass",
+        vec![
+            (json!({"handler": "kata", "metadata": {"name": "a.b"}}), &[]),
+            (with(json!({"overhead": {"podFixed": {"cpu": "250m", "memory": "1Gi"}}})), &[]),
+            (
+                with(json!({"scheduling": {"nodeSelector": {"a": "b"},
+                    "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}]}})),
+                &[],
+            ),
+            (json!({}), &["handler: Invalid value: \"\": a lowercase RFC 1123 label must consist of…"]),
+            (
+                json!({"handler": "Kata.x"}),
+                &["handler: Invalid value: \"Kata.x\": a lowercase RFC 1123 label…"],
+            ),
+            (json!({"handler": "k", "metadata": {"name": "A"}}), &["metadata.name: Invalid value: \"A\": …"]),
+            (
+                with(json!({"overhead": {"podFixed": {"cpu": "-1", "disks": "1"}}})),
+                &[
+                    "overhead.limits[cpu]: Invalid value: \"-1\": must be greater than or equal to 0",
+                    "overhead.limits[disks]: Invalid value: \"disks\": must be a standard resource for containers",
+                ],
+            ),
+            (
+                with(
+                    json!({"scheduling": {"nodeSelector": {"a": "b c"}, "tolerations": [{"operator": "Equal"}]}}),
+                ),
+                &[
+                    "scheduling.nodeSelector: Invalid value: \"b c\": …",
+                    "scheduling.tolerations[0].operator: Invalid value: …",
+                ],
+            ),
+        ],
+    );
+    let content = |handler: &str| {
+        ObjectContent::RuntimeClass(RuntimeClassSpec {
+            handler: handler.to_owned(),
+            ..RuntimeClassSpec::default()
+        })
+    };
+    let said = refused_change(&content("kata"), &content("runc"));
+    assert_eq!(said[0].to_string(), "handler: Invalid value: \"runc\": field is immutable");
 }
