@@ -177,6 +177,7 @@ impl<R: Runtime> PodWorkers<R> {
         metadata.deletion_grace_period_seconds.get_or_insert(grace.max(MIN_GRACE_SECONDS));
         let mut status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
         take_foreign_conditions(&mut status, &pod);
+        deps.statuses.describe_going(&pod);
         deps.statuses.set(&pod, status);
     }
 
