@@ -291,25 +291,25 @@ mod tests {
             let conditions: Vec<_> = pod.status.conditions.iter().map(|one| one.status.clone()).collect();
             (metadata.labels["v"].clone(), conditions.concat(), metadata.deletion_grace_period_seconds)
         };
-        let shows = |label: &str, grace| (label.to_owned(), label.to_owned(), grace);
+        let expected = |label: &str, grace| (label.to_owned(), label.to_owned(), grace);
         let (one, two, three) = (version("1", None), version("2", None), version("3", None));
         statuses.expect(&one);
         statuses.expect(&two);
         statuses.set(&one, running());
-        assert_eq!(shown(), shows("2", None), "changed before the first status");
+        assert_eq!(shown(), expected("2", None), "changed before the first status");
         statuses.expect(&three);
         statuses.set(&two, running());
-        assert_eq!(shown(), shows("3", None), "changed in the middle of a step");
+        assert_eq!(shown(), expected("3", None), "changed in the middle of a step");
         statuses.describe_going(&version("4", Some((100, 30))));
         statuses.set(&three, running());
-        assert_eq!(shown(), shows("4", Some(30)), "it goes, and its worker has not heard of that");
+        assert_eq!(shown(), expected("4", Some(30)), "it goes, and its worker has not heard of that");
         statuses.describe_going(&version("5", Some((101, 5))));
         statuses.set(&version("4", Some((100, 30))), running());
-        assert_eq!(shown(), shows("5", Some(5)), "it goes sooner now");
+        assert_eq!(shown(), expected("5", Some(5)), "it goes sooner now");
         statuses.describe_going(&version("6", Some((104, 30))));
-        assert_eq!(shown(), shows("6", Some(5)), "and never later");
+        assert_eq!(shown(), expected("6", Some(5)), "and never later");
         statuses.set(&version("5", Some((120, 0))), running());
-        assert_eq!(shown(), shows("6", Some(0)), "nothing of it is left but the object");
+        assert_eq!(shown(), expected("6", Some(0)), "nothing of it is left but the object");
     }
 
     #[tokio::test(start_paused = true)]
