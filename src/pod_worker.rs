@@ -14,8 +14,10 @@ mod worker;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::admission::Admission;
 use crate::api::pod::{Pod, PodStatus};
@@ -35,6 +37,7 @@ use crate::store::{StoreHandle, StoredContainerState};
 use crate::types::{ContainerName, PodFullName, PodUid};
 use crate::volume::Volumes;
 
+use counts::{Counts, EarlierLife};
 pub use pressure::PodPressure;
 
 use crate::mailbox::Mailbox;
@@ -73,6 +76,10 @@ pub struct PodWorkerDeps<R> {
     pub runtime_name: Rc<RefCell<String>>,
 }
 
+/// For how long the restart counts of a pod that is gone are kept for one that comes back under its uid. The kubelet finds them
+/// in the dead containers, which its garbage collection removes once a minute.
+const EARLIER_LIFE: Duration = Duration::from_secs(60);
+
 /// Restart counts and back-off of one pod's containers.
 pub type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
 
@@ -92,6 +99,8 @@ struct Shared<R> {
     workers: RefCell<BTreeMap<PodUid, WorkerHandle>>,
     names: RefCell<NameQueue>,
     remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
+    /// Of pods that are gone, and since when they are.
+    earlier: RefCell<Vec<(PodUid, Instant, EarlierLife)>>,
     /// The last that workers were told of.
     objects_generation: Cell<u64>,
     /// The node's disk is short of room: dead containers go as soon as another has taken their place.
@@ -108,6 +117,7 @@ impl<R: Runtime> PodWorkers<R> {
             workers: RefCell::default(),
             names: RefCell::default(),
             remembered: RefCell::new(remembered),
+            earlier: RefCell::default(),
             short_of_disk: Cell::new(false),
         };
         Self { shared: Rc::new(shared) }
@@ -177,6 +187,7 @@ impl<R: Runtime> PodWorkers<R> {
         metadata.deletion_grace_period_seconds.get_or_insert(grace.max(MIN_GRACE_SECONDS));
         let mut status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
         take_foreign_conditions(&mut status, &pod);
+        deps.statuses.describe_going(&pod);
         deps.statuses.set(&pod, status);
     }
 
@@ -314,10 +325,15 @@ impl<R: Runtime> PodWorkers<R> {
         }
         let mailbox = Rc::new(Mailbox::default());
         let states = self.shared.remembered.borrow_mut().remove(&uid).unwrap_or_default();
+        let earlier = self.shared.earlier_life(&uid);
         // Queued in the order of arrival, not in the order in which tasks happen to run first.
         self.shared.names.borrow_mut().request(&pod.pod_ref().full_name(), &uid);
-        let worker =
-            worker::Worker::new(Rc::clone(&self.shared), Rc::clone(&mailbox), Rc::clone(pod), states);
+        let worker = worker::Worker::new(
+            Rc::clone(&self.shared),
+            Rc::clone(&mailbox),
+            Rc::clone(pod),
+            Counts::new(states, earlier),
+        );
         let task = rt::spawn("pod worker", worker.run());
         let handle = WorkerHandle { mailbox: Rc::clone(&mailbox), task };
         self.shared.workers.borrow_mut().insert(uid, handle);
@@ -356,8 +372,21 @@ impl<R> Shared<R> {
         }
     }
 
-    fn forget(&self, uid: &PodUid) {
+    fn forget(&self, uid: &PodUid, life: EarlierLife) {
         self.workers.borrow_mut().remove(uid);
+        let mut earlier = self.earlier.borrow_mut();
+        earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
+        if !life.is_empty() {
+            earlier.push((uid.clone(), Instant::now(), life));
+        }
+    }
+
+    /// What a pod that comes back under its uid goes on from: a static pod whose manifest was away.
+    fn earlier_life(&self, uid: &PodUid) -> EarlierLife {
+        let mut earlier = self.earlier.borrow_mut();
+        earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
+        let found = earlier.iter().position(|(gone, ..)| gone == uid);
+        found.map(|position| earlier.swap_remove(position).2).unwrap_or_default()
     }
 
     /// The pod uses nothing of the node any more: those that did not fit try again.

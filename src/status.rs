@@ -1,7 +1,8 @@
 //! The latest status of every pod, and who hears of a change (upstream: status manager).
 //!
 //! Owns the statuses. Sinks: the store (written only when the meaning changed) and whoever watches the version, such as the
-//! run-once report and the local API. Must not know how a status is computed.
+//! run-once report and the local API. The object beside a status is the newest that the loop has named. Must not know how a
+//! status is computed.
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -15,6 +16,7 @@ use crate::api::pod::{Pod, PodStatus};
 use crate::metrics::{self, Family};
 use crate::pod_start;
 use crate::reconcile::admission::is_judged_again;
+use crate::reconcile::lifecycle::take_sooner_end;
 use crate::reconcile::node_shutdown::is_of_shutdown;
 use crate::reconcile::scheduling::first_status;
 use crate::reconcile::status::{same_meaning, take_foreign_conditions};
@@ -43,7 +45,8 @@ impl Entry {
     /// Takes another version of the pod. What clients say of its status is shown before its worker has had a turn.
     fn describe(&mut self, pod: &Rc<Pod>) {
         take_foreign_conditions(&mut self.status, pod);
-        self.pod = Rc::clone(pod);
+        let before = std::mem::replace(&mut self.pod, Rc::clone(pod));
+        take_sooner_end(&mut self.pod, &before);
     }
 }
 
@@ -102,7 +105,7 @@ impl StatusManager {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Another version of a pod that is being taken down.
+    /// Another version of a pod that is being taken down, or that goes from now on.
     pub fn describe_going(&self, pod: &Rc<Pod>) {
         if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
             entry.describe(pod);
@@ -110,26 +113,37 @@ impl StatusManager {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// Publishes a status. Writes to the store only what means something new, and nothing of a machine that goes down.
-    pub fn set(&self, pod: &Rc<Pod>, status: PodStatus) {
+    /// Publishes the status of a pod. Of the object itself only its end counts here: a client may have changed the rest since the
+    /// worker read its mailbox, and must find its change. Writes to the store only what means something new, and nothing of a
+    /// machine that goes down.
+    pub fn set(&self, pod: &Rc<Pod>, mut status: PodStatus) {
         let uid = &pod.metadata.uid;
         let last = self.last(uid);
+        let expected = self.expected.borrow_mut().remove(uid).map(|(pod, seen)| (pod, Some(seen)));
+        let known = expected.or_else(|| {
+            let entries = self.entries.borrow();
+            entries.get(uid).map(|entry| (Rc::clone(&entry.pod), entry.seen))
+        });
+        let (mut shown, seen) = known.unwrap_or_else(|| (Rc::clone(pod), None));
+        let mut ends_sooner = false;
+        if !Rc::ptr_eq(&shown, pod) {
+            take_foreign_conditions(&mut status, &shown);
+            ends_sooner = take_sooner_end(&mut shown, pod);
+        }
         let news = last.as_ref().is_none_or(|last| !same_meaning(last, &status));
-        let expected = self.expected.borrow_mut().remove(uid).map(|(_, seen)| seen);
-        let seen = expected.or_else(|| self.entries.borrow().get(uid)?.seen);
         // One that ran before this process began was not started by it.
         let seen = seen.filter(|_| last.is_none_or(|last| last.phase == "Pending"));
         if let Some(seen) = seen.filter(|_| status.phase == "Running") {
             metrics::observe(&START_DURATION, &[], seen.elapsed());
         }
-        pod_start::observe(pod, &status);
-        let entry = Entry { pod: Rc::clone(pod), status, seen };
+        pod_start::observe(&shown, &status);
+        let entry = Entry { pod: shown, status, seen };
         if news && !is_of_shutdown(&entry.status) {
             self.store.put_status(uid, &entry.status);
         }
         self.remembered.borrow_mut().remove(uid);
         let replaced = self.entries.borrow_mut().insert(uid.clone(), entry);
-        if news || replaced.is_none() {
+        if news || ends_sooner || replaced.is_none() {
             self.version.send_modify(|version| *version += 1);
         }
     }
@@ -207,8 +221,12 @@ fn by_name(a: &Pod, b: &Pod) -> Ordering {
 mod tests {
     use std::time::Duration;
 
+    use serde_json::json;
+
     use super::*;
+    use crate::api::decode::decode;
     use crate::store::{Mode, OpenOptions};
+    use crate::types::Timestamp;
 
     fn pod(name: &str) -> Rc<Pod> {
         let mut pod = Pod::default();
@@ -251,6 +269,47 @@ mod tests {
         for pod in statuses.everybody() {
             assert_eq!(statuses.find("", &pod.metadata.name, None), Some(pod));
         }
+    }
+
+    /// A worker that is in the middle of a step publishes the status of the version it read before.
+    #[test]
+    fn a_status_of_an_older_version_leaves_the_newer_object_shown() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let statuses = StatusManager::new(store.unwrap(), BTreeMap::new());
+        let version = |label: &str, going: Option<(i64, i64)>| {
+            let condition = json!({"type": "example.com/ready", "status": label});
+            let raw = json!({"metadata": {"name": "a", "uid": "a", "labels": {"v": label}},
+                "status": {"conditions": [condition]}});
+            let mut pod = decode::<Pod>(raw).unwrap().object;
+            pod.metadata.deletion_timestamp = going.map(|(since, _)| Timestamp::from_secs(since));
+            pod.metadata.deletion_grace_period_seconds = going.map(|(_, grace)| grace);
+            Rc::new(pod)
+        };
+        let shown = || {
+            let pod = statuses.find("", "a", None).unwrap();
+            let metadata = &pod.metadata;
+            let conditions: Vec<_> = pod.status.conditions.iter().map(|one| one.status.clone()).collect();
+            (metadata.labels["v"].clone(), conditions.concat(), metadata.deletion_grace_period_seconds)
+        };
+        let expected = |label: &str, grace| (label.to_owned(), label.to_owned(), grace);
+        let (one, two, three) = (version("1", None), version("2", None), version("3", None));
+        statuses.expect(&one);
+        statuses.expect(&two);
+        statuses.set(&one, running());
+        assert_eq!(shown(), expected("2", None), "changed before the first status");
+        statuses.expect(&three);
+        statuses.set(&two, running());
+        assert_eq!(shown(), expected("3", None), "changed in the middle of a step");
+        statuses.describe_going(&version("4", Some((100, 30))));
+        statuses.set(&three, running());
+        assert_eq!(shown(), expected("4", Some(30)), "it goes, and its worker has not heard of that");
+        statuses.describe_going(&version("5", Some((101, 5))));
+        statuses.set(&version("4", Some((100, 30))), running());
+        assert_eq!(shown(), expected("5", Some(5)), "it goes sooner now");
+        statuses.describe_going(&version("6", Some((104, 30))));
+        assert_eq!(shown(), expected("6", Some(5)), "and never later");
+        statuses.set(&version("5", Some((120, 0))), running());
+        assert_eq!(shown(), expected("6", Some(0)), "nothing of it is left but the object");
     }
 
     #[tokio::test(start_paused = true)]

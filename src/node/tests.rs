@@ -104,7 +104,9 @@ impl Bench {
             "annotations": {"kubernetes.io/config.source": source}},
             "spec": {"containers": [{"name": "c", "image": image}]}, "status": {"phase": "Running"}});
         let pod: Pod = decode(raw).unwrap().object;
-        self.statuses.set(&Rc::new(pod.clone()), pod.status);
+        let pod = Rc::new(pod);
+        self.statuses.expect(&pod);
+        self.statuses.set(&pod, pod.status.clone());
     }
 
     async fn look(&mut self, available_mib: u64) -> Option<Duration> {

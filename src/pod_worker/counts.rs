@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::api::pod::{Pod, PodStatus};
 use crate::executor::Executor;
-use crate::observed::ObservedPod;
+use crate::observed::{ContainerStateKind, ObservedContainer, ObservedPod};
 use crate::ordered::Ordered as _;
 use crate::pod_worker::ContainerStates;
 use crate::reconcile::plan::{Action, PodPlan};
@@ -15,22 +15,60 @@ use crate::runtime::Runtime;
 use crate::store::{StoreHandle, StoredContainerState};
 use crate::types::ContainerName;
 
+/// What a pod that comes back under its uid goes on from.
+#[derive(Clone, Default)]
+pub(super) struct EarlierLife {
+    states: ContainerStates,
+    /// The newest of each container that ran. The runtime has no record of them any more.
+    ended: Vec<ObservedContainer>,
+}
+
+impl EarlierLife {
+    /// Nothing of the pod ever ran.
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty() && self.ended.is_empty()
+    }
+}
+
 /// Of one pod.
 pub(super) struct Counts {
     stored: ContainerStates,
+    /// Of containers that have not started since the pod came back.
+    earlier: EarlierLife,
+    /// What ran in this life, once its records are about to go.
+    ended: Vec<ObservedContainer>,
     /// What the log files say of the next counts; `None` before the first look.
     logged: Option<BTreeMap<ContainerName, u32>>,
 }
 
 impl Counts {
-    /// Starts from what the store remembers.
-    pub(super) fn new(stored: ContainerStates) -> Self {
-        Self { stored, logged: None }
+    /// Starts from what the store remembers, and from what an earlier life of the pod has left.
+    pub(super) fn new(stored: ContainerStates, earlier: EarlierLife) -> Self {
+        Self { stored, earlier, ended: Vec::new(), logged: None }
     }
 
-    /// A new life of the pod: nothing of the old one counts.
-    pub(super) fn clear(&mut self) {
-        self.stored.clear();
+    /// To be called before the runtime's records are removed.
+    pub(super) fn keep_ended(&mut self, observed: &ObservedPod) {
+        for record in observed.containers.iter().filter(|record| record.state == ContainerStateKind::Exited) {
+            if self.ended.iter().all(|kept| kept.name != record.name) {
+                self.ended.push(record.clone());
+            }
+        }
+    }
+
+    /// What the next life of the pod goes on from: restart counts and back-off together, or a start would count as a restart
+    /// that did not wait.
+    pub(super) fn take_life(&mut self) -> EarlierLife {
+        let mut life = std::mem::take(&mut self.earlier);
+        life.ended.retain(|record| self.ended.iter().all(|newer| newer.name != record.name));
+        life.ended.append(&mut self.ended);
+        life.states.append(&mut self.stored);
+        life
+    }
+
+    /// A new life of the pod begins in the same worker.
+    pub(super) fn begin_next_life(&mut self) {
+        self.earlier = self.take_life();
         self.logged = Some(BTreeMap::new());
     }
 
@@ -55,6 +93,9 @@ impl Counts {
         for action in &plan.actions {
             let Action::StartContainer(start) = action else { continue };
             let state = StoredContainerState { restart_count: start.attempt, back_off: start.back_off };
+            // From here on the runtime's record of the new instance says when it ended.
+            self.earlier.states.remove(&start.name);
+            self.earlier.ended.retain(|record| record.name != start.name);
             let known = self.stored.get(&start.name).copied().unwrap_or_default();
             if known == state {
                 continue;
@@ -70,12 +111,21 @@ impl Counts {
 
     /// Crash-loop entries.
     pub(super) fn back_off(&self) -> BTreeMap<ContainerName, BackOff> {
-        self.stored.iter().filter_map(|(name, state)| Some((name.clone(), state.back_off?))).into_map()
+        self.states().filter_map(|(name, state)| Some((name.clone(), state.back_off?))).into_map()
     }
 
-    /// The store's counts.
+    /// The store's counts, and those of an earlier life.
     pub(super) fn stored(&self) -> BTreeMap<ContainerName, u32> {
-        self.stored.iter().map(|(name, state)| (name.clone(), state.restart_count)).into_map()
+        self.states().map(|(name, state)| (name.clone(), state.restart_count)).into_map()
+    }
+
+    /// What ran in an earlier life of the pod and has not started since.
+    pub(super) fn ended(&self) -> Vec<ObservedContainer> {
+        self.earlier.ended.clone()
+    }
+
+    fn states(&self) -> impl Iterator<Item = (&ContainerName, &StoredContainerState)> {
+        self.earlier.states.iter().chain(&self.stored)
     }
 
     /// What the last status and the log files say of the next counts.

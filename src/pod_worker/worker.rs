@@ -18,12 +18,12 @@ use crate::mailbox::{Letters, Mailbox};
 use crate::observe::observe_pod;
 use crate::observed::ObservedPod;
 use crate::ordered::Ordered as _;
+use crate::pod_worker::Shared;
 use crate::pod_worker::counts::Counts;
 use crate::pod_worker::held::HeldStarts;
 use crate::pod_worker::resizing::Resizing;
 use crate::pod_worker::restarts::Restarts;
 use crate::pod_worker::turn::measured;
-use crate::pod_worker::{ContainerStates, Shared};
 use crate::reconcile::admission::{has_failed_unrun, has_only_waited};
 use crate::reconcile::containers::all_with_ephemeral;
 use crate::reconcile::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
@@ -84,12 +84,7 @@ pub(super) struct Worker<R> {
 }
 
 impl<R: Runtime> Worker<R> {
-    pub(super) fn new(
-        shared: Rc<Shared<R>>,
-        mailbox: Rc<Mailbox>,
-        pod: Rc<Pod>,
-        containers: ContainerStates,
-    ) -> Self {
+    pub(super) fn new(shared: Rc<Shared<R>>, mailbox: Rc<Mailbox>, pod: Rc<Pod>, counts: Counts) -> Self {
         Self {
             uid: pod.metadata.uid.clone(),
             name: pod.pod_ref().full_name(),
@@ -97,7 +92,7 @@ impl<R: Runtime> Worker<R> {
             mailbox,
             pod,
             state: PodWorkerState::WaitingForName,
-            counts: Counts::new(containers),
+            counts,
             held: HeldStarts::default(),
             resizing: Resizing::default(),
             restarts: Restarts::default(),
@@ -360,6 +355,7 @@ impl<R: Runtime> Worker<R> {
                 deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await;
                 return Next::After(REPEATED_PLAN_PAUSE);
             }
+            self.counts.keep_ended(&observed);
             let plan = compute_teardown(&observed);
             if deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await.pod.is_some()
             {
@@ -395,17 +391,17 @@ impl<R: Runtime> Worker<R> {
         deps.statuses.remove(&self.uid);
         deps.executor.forget_pod(&self.uid);
         // Before anything else can happen: whoever wants the pod from now on gets a new worker.
-        self.shared.forget(&self.uid);
+        self.shared.forget(&self.uid, self.counts.take_life());
         if let Err(error) = deps.store.forget_pod(&self.uid).await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget pod in the store");
         }
         self.over = true;
     }
 
-    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Nothing of the old
-    /// one stays on disk, or the next process would go on with it.
+    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Only restart counts and
+    /// back-off go on. Nothing of the old life stays on disk, or the next process would go on with it.
     async fn start_over(&mut self) {
-        self.counts.clear();
+        self.counts.begin_next_life();
         if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
             log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget the pod's earlier life in the store");
         }
@@ -424,6 +420,7 @@ impl<R: Runtime> Worker<R> {
             now: deps.clock.now(),
             back_off: self.counts.back_off(),
             restart_counts: self.counts.stored(),
+            earlier: self.counts.ended(),
             shown_counts: self.counts.shown(deps.statuses.last(&self.uid).as_ref()),
             limits: deps.config.limits,
             terminating: terminating_grace.map(|grace_seconds| Terminating { grace_seconds }),

@@ -4,6 +4,7 @@
 //! once termination began.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::api::pod::Pod;
@@ -237,9 +238,27 @@ pub fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
 /// Gives a pod that goes the times an API server shows: `deletionTimestamp` is when its grace ends. Kept is when it began, as what is
 /// left of it counts from there.
 pub fn show_end(pod: &mut Pod) {
-    let grace = grace_of(pod);
-    let metadata = &mut pod.metadata;
-    metadata.deletion_timestamp = metadata.deletion_timestamp.map(|since| since.saturating_add(grace));
+    pod.metadata.deletion_timestamp = end_of(pod);
+}
+
+/// When the grace of a pod that goes ends.
+fn end_of(pod: &Pod) -> Option<Timestamp> {
+    Some(pod.metadata.deletion_timestamp?.saturating_add(grace_of(pod)))
+}
+
+/// Of two accounts of one pod, `pod` takes the end that `other` tells of if it has none or a later one: a pod that goes never comes
+/// back, and its end only ever comes sooner. Whether it took it.
+pub fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
+    let (known, told) = (end_of(pod), end_of(other));
+    let marks = |pod: &Pod| (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds);
+    // Without any grace nothing is left but the object, whenever that was.
+    let has_left = marks(other).1 == Some(0) && marks(pod).1 != Some(0);
+    if told.is_none() || !(has_left || known.is_none_or(|known| told < Some(known))) {
+        return false;
+    }
+    let metadata = &mut Rc::make_mut(pod).metadata;
+    (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = marks(other);
+    true
 }
 
 /// The way back from [`show_end`].

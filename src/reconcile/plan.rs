@@ -8,7 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::api::pod::{Pod, ResourceRequirements};
-use crate::observed::ObservedPod;
+use crate::observed::{ObservedContainer, ObservedPod};
 use crate::reconcile::probe::ProbeResults;
 use crate::reconcile::restart::{BackOff, BackOffLimits};
 use crate::reconcile::termination::compute_termination;
@@ -154,6 +154,9 @@ pub struct PlanContext {
     /// What the last status says of the next restart counts ([`counts_after`](crate::reconcile::restart::counts_after)): an
     /// instance that vanished from the runtime has had its run.
     pub shown_counts: BTreeMap<ContainerName, u32>,
+    /// The last runs of an earlier life of the pod, where a container has not started since: they count for its restart count and
+    /// its back-off, and for nothing else.
+    pub earlier: Vec<ObservedContainer>,
     /// Configured limits.
     pub limits: BackOffLimits,
     /// Set while the pod is being taken down.
@@ -178,6 +181,7 @@ impl Default for PlanContext {
             back_off: BTreeMap::new(),
             restart_counts: BTreeMap::new(),
             shown_counts: BTreeMap::new(),
+            earlier: Vec::new(),
             limits: BackOffLimits::default(),
             terminating: None,
             max_dead_per_container: 1,

@@ -28,7 +28,8 @@ pub fn check(node: &Node, wanted: &Wanted, harmed: &BTreeSet<PodUid>) {
         };
         // How a pod that is never run again ends depends on what the world did to it.
         let exact = manifest.policy != "Never" || !harmed.contains(uid);
-        PodCheck { world: &world, uid, manifest, pod }.run(exact);
+        let manifest = manifest.after(|name| newest(&world, uid, name).map_or(0, |record| record.attempt));
+        PodCheck { world: &world, uid, manifest: &manifest, pod }.run(exact);
         let runs = |record: &ObservedContainer| {
             record.pod.uid == *uid && record.state == ContainerStateKind::Running
         };
@@ -74,6 +75,11 @@ fn check_strangers(node: &Node, world: &World, wanted: &Wanted) {
 fn names(directory: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
     entries.map(|entry| entry.expect("read a directory").file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn newest<'a>(world: &'a World, uid: &PodUid, name: &str) -> Option<&'a ObservedContainer> {
+    let mut records = world.containers.values().map(|container| &container.observed);
+    records.rfind(|record| record.pod.uid == *uid && record.name.as_str() == name)
 }
 
 struct PodCheck<'a> {
@@ -193,8 +199,7 @@ impl PodCheck<'_> {
     }
 
     fn newest(&self, name: &str) -> Option<&ObservedContainer> {
-        let mut records = self.world.containers.values().map(|container| &container.observed);
-        records.rfind(|record| record.pod.uid == *self.uid && record.name.as_str() == name)
+        newest(self.world, self.uid, name)
     }
 
     fn running(&self) -> Vec<&ObservedContainer> {

@@ -92,6 +92,15 @@ impl Act {
         }
     }
 
+    /// What it does as the instance after `attempt` others: a pod that comes back counts on.
+    pub fn after(self, attempt: u32) -> Self {
+        match self {
+            Self::FailsOnce if attempt > 0 => Self::Done,
+            Self::CrashesTwice if attempt > 1 => Self::Forever,
+            other => other,
+        }
+    }
+
     /// What becomes of it under a restart policy.
     pub fn fate(self, policy: &str) -> Fate {
         let ends = |code| match policy {
@@ -154,6 +163,21 @@ impl Manifest {
     pub fn act(&self, container: &str) -> Act {
         let position: usize = container[1..].parse().expect("names are a letter and a number");
         if container.starts_with('i') { self.init[position].0 } else { self.containers[position] }
+    }
+
+    /// As it is when its containers have these restart counts. It matters where each runs only once.
+    pub fn after(&self, attempt: impl Fn(&str) -> u32) -> Self {
+        let mut manifest = self.clone();
+        if self.policy == "Never" {
+            for (position, (act, is_sidecar)) in manifest.init.iter_mut().enumerate() {
+                let attempt = if *is_sidecar { 0 } else { attempt(&format!("i{position}")) };
+                *act = act.after(attempt);
+            }
+            for (position, act) in manifest.containers.iter_mut().enumerate() {
+                *act = act.after(attempt(&format!("c{position}")));
+            }
+        }
+        manifest
     }
 
     /// What the init containers come to: `Ends(0)` lets the containers run.

@@ -297,6 +297,7 @@ impl<'a> Planner<'a> {
             self.plan.actions.push(Action::StartContainer(start));
             return;
         }
+        let newest = newest.or_else(|| self.earlier(&container.name));
         // The count is written down before each start, so after a crash in between it is this very start's.
         let counted = self.context.restart_counts.get(&name).copied().unwrap_or(0);
         let shown = self.context.shown_counts.get(&name).copied().unwrap_or(0);
@@ -336,7 +337,7 @@ impl<'a> Planner<'a> {
     /// When the last run ended that counts for the crash loop. `vanished` says that a run has left no record: if the container
     /// is one that restarts the whole pod, that is how its crash loop looks, and all that is known is when it began.
     fn ended_at(&self, container: &Container, vanished: bool) -> Option<Timestamp> {
-        let mut records = self.observed.containers.iter();
+        let mut records = self.observed.containers.iter().chain(&self.context.earlier);
         let of_container = |record: &&ObservedContainer| record.name.as_str() == container.name;
         if vanished && may_restart_all(container) && !records.clone().any(|record| of_container(&record)) {
             let now = self.context.now;
@@ -402,6 +403,11 @@ impl<'a> Planner<'a> {
 
     fn newest(&self, name: &str) -> Option<&'a ObservedContainer> {
         self.observed.containers.iter().find(|record| record.name.as_str() == name)
+    }
+
+    /// The last run of a container in an earlier life of the pod.
+    fn earlier(&self, name: &str) -> Option<&'a ObservedContainer> {
+        self.context.earlier.iter().find(|record| record.name.as_str() == name)
     }
 
     /// The newest record of a container, if it belongs to the sandbox in use.

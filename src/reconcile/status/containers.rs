@@ -132,7 +132,8 @@ impl Scene<'_> {
             ContainerStateKind::Exited => status.state.terminated = Some(self.termination(record)),
             ContainerStateKind::Unknown
                 if previous.is_some_and(|old| {
-                    let was_lost = old.state.terminated.is_some() && old.container_id == status.container_id;
+                    // Also while it waits for its next run: it has had this one.
+                    let was_lost = has_run(old) && old.container_id == status.container_id;
                     old.state.running.is_some() || was_lost
                 }) =>
             {

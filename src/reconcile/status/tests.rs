@@ -7,6 +7,7 @@ use super::*;
 use crate::api::decode::decode;
 use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox, ObservedUser};
 use crate::reconcile::probe::{InstanceProbes, ProbeResult};
+use crate::reconcile::restart::counts_after;
 
 const NOW: i64 = 1_700_000_000;
 
@@ -232,6 +233,20 @@ fn what_was_known_of_a_vanished_container_is_kept() {
         states(&later.status(json!({}), "a:running b#1:running"))[1],
         "b=Running <Terminated(Error,3) x1"
     );
+}
+
+#[test]
+fn a_container_lost_while_it_waits_keeps_its_end() {
+    let running = Case::default().status(json!({}), "a:exited:0 a#1:running b:running");
+    let mut case = Case { previous: Some(running), ..Case::default() };
+    case.blocked.push(Blocked { name: "a".into(), reason: "CrashLoopBackOff", message: "back-off".into() });
+    for look in 0..3 {
+        let status = case.status(json!({}), "a:exited:0 a#1:unknown b:running");
+        let expected = "a=Waiting(CrashLoopBackOff) <Terminated(ContainerStatusUnknown,137) x1";
+        assert_eq!(states(&status)[0], expected, "look {look}");
+        assert_eq!(counts_after(Some(&status))[&ContainerName::from("a")], 2, "look {look}");
+        case.previous = Some(status);
+    }
 }
 
 #[test]

@@ -191,9 +191,9 @@ fn a_start_that_the_power_cut_left_no_time_to_tell_of_is_counted_by_its_log() {
         node.start().await;
         node.wait(MINUTE).await;
         assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 1);
-        // The next life of the pod is another one.
+        // After a while the next life of the pod is another one.
         node.want(PodSource::File, &[]);
-        node.wait(MINUTE).await;
+        node.wait(2 * MINUTE).await;
         node.want(PodSource::File, &web);
         node.wait(MINUTE).await;
         assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 0);

@@ -4,7 +4,7 @@ use edge_agent::runtime::fake::FakeFaults;
 use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, files, is_empty, node, node_with, running, status};
-use crate::sim::node::simulate;
+use crate::sim::node::{Node, simulate};
 use crate::sim::pods::{Act, Manifest};
 
 #[test]
@@ -50,7 +50,56 @@ fn a_terminating_pod_that_is_wanted_again_under_its_uid_starts_over() {
         node.wait(MINUTE).await;
         let after = running(&node, "web");
         assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");
-        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 0, "it is a new life");
+        assert_eq!(status(&node, &web[0]).container_statuses[0].restart_count, 2, "the count goes on");
+    });
+}
+
+#[test]
+fn a_static_pod_that_comes_back_goes_on_with_its_restart_count() {
+    simulate(async {
+        let mut node = node().await;
+        let web = files(&[&Manifest::new("web", "Always", Act::Forever)]);
+        node.want(PodSource::File, &web);
+        node.wait(10 * SECOND).await;
+        for (away, expected) in [(10 * SECOND, 1), (10 * SECOND, 2), (2 * MINUTE, 0), (10 * SECOND, 1)] {
+            let before = running(&node, "web");
+            node.want(PodSource::File, &[]);
+            node.wait(away).await;
+            assert!(is_empty(&node));
+            node.want(PodSource::File, &web);
+            node.wait(10 * SECOND).await;
+            let after = running(&node, "web");
+            assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");
+            let count = status(&node, &web[0]).container_statuses[0].restart_count;
+            assert_eq!(count, expected, "away for {away:?}");
+        }
+    });
+}
+
+#[test]
+fn a_crash_loop_that_goes_and_comes_back_keeps_its_back_off() {
+    simulate(async {
+        let mut node = node().await;
+        let web = files(&[&Manifest::new("web", "Always", Act::Crashes)]);
+        node.want(PodSource::File, &web);
+        node.wait(4 * MINUTE).await;
+        let newest = |node: &Node| {
+            let world = node.fake.world();
+            world.containers.values().next_back().expect("it has run").observed.clone()
+        };
+        let before = newest(&node);
+        assert_eq!(before.attempt, 5);
+        node.want(PodSource::File, &[]);
+        node.wait(5 * SECOND).await;
+        assert!(is_empty(&node));
+        node.want(PodSource::File, &web);
+        node.wait(3 * MINUTE).await;
+        let after = newest(&node);
+        assert_eq!(after.attempt, 6);
+        assert!(
+            after.created_at.saturating_since(before.finished_at) >= 160 * SECOND,
+            "{after:?} after {before:?}"
+        );
     });
 }
 
