@@ -156,8 +156,8 @@ fn a_dry_run_says_what_it_would_write_and_changes_nothing() {
     let rootfs = format!("--rootfs={}", root.display());
     let (out, _) = said(&["init", &rootfs, "--dry-run", "--example"], 0);
     for words in [
-        "[certs] Another system is set up: the agent makes its authority and its certificate at its first boot",
-        "[program] Using the package's program /usr/bin/agent",
+        "[certs] Skipped: --rootfs is set, the agent generates its certificates at its first boot",
+        "[program] Using the program of the package: /usr/bin/agent",
         "/var/lib/kubelet/config.yaml\" with content:",
         "\tstaticPodPath: /etc/kubernetes/manifests",
         "etc/systemd/system/agent.service\" with content:",
@@ -238,18 +238,19 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     ] {
         let path = root.join(made);
         fs::create_dir_all(path.parent().expect("it has one")).expect("make a directory of the agent's");
-        fs::write(&path, "# By the agent, for shutdownGracePeriod.\n").expect("write a file of the agent's");
+        fs::write(&path, "# Written by the agent for shutdownGracePeriod.\n")
+            .expect("write a file of the agent's");
     }
     let (_, err) = said(&["reset", &rootfs], 1);
     assert!(err.contains("aborted: nothing was changed"), "{err}");
     let (out, _) = said(&["reset", "--force", &rootfs], 0);
     assert!(
-        out.contains("data of claims: --volumes deletes it") && out.contains("manifests: yours"),
+        out.contains("data of claims: use --volumes to delete it") && out.contains("your manifests"),
         "{out}"
     );
     assert_eq!(fs::read_to_string(&data).expect("the data stays"), "precious");
     let left = snapshot(&root);
-    assert!(!out.contains("not the agent's"), "{out}");
+    assert!(!out.contains("not created by the agent"), "{out}");
     for gone in [
         "config.yaml",
         "admin.conf",

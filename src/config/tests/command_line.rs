@@ -232,7 +232,7 @@ fn values_that_do_not_fit_name_flag_value_and_form() {
         ("--register-with-taints=a=b:Never", "PreferNoSchedule"),
         ("--reserved-memory=memory=1Gi", "0:memory=1Gi"),
         ("--vmodule=a", "gopher*=3"),
-        ("-v=-1", "expected a number from 0"),
+        ("-v=-1", "expected a non-negative number"),
         ("--reserved-memory=0:memory=lots", "found \"lots\""),
         ("--container-log-max-size=big", "a quantity like 10Mi"),
         ("--log-json-info-buffer-size=", "a quantity like 10Mi"),

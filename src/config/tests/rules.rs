@@ -232,7 +232,7 @@ fn credential_provider_flags_come_in_pairs_that_exist() {
     let (dir_flag, file_flag) = ("--image-credential-provider-bin-dir", "--image-credential-provider-config");
     assert!(refusal(&[dir_flag, &directory]).contains("must be set with"));
     assert!(refusal(&[file_flag, &config]).contains("must be set with"));
-    assert!(refusal(&[file_flag, &config, dir_flag, "/no/dir"]).contains("is no directory"));
+    assert!(refusal(&[file_flag, &config, dir_flag, "/no/dir"]).contains("is not a directory"));
     assert_eq!(
         resolved(&[file_flag, &config, dir_flag, &directory]).flags.image_credential_provider_config,
         config

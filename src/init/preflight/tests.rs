@@ -174,7 +174,7 @@ fn a_raspberry_pi_without_memory_cgroups_is_told_the_flag_and_the_file() {
     assert_eq!((finding.name.as_str(), finding.severity), ("SystemVerification", Severity::Error));
     assert!(
         finding.message.starts_with(
-            "missing required cgroups: memory (the kernel was started with cgroup_disable=memory)"
+            "missing required cgroups: memory (the kernel was booted with cgroup_disable=memory)"
         )
     );
     assert!(
