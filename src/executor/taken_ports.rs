@@ -1,4 +1,4 @@
-//! Host ports of a pod that a process of the node listens on.
+//! Host ports of a pod that a host process listens on.
 //!
 //! Owns the warning. Must not know how ports get to pods.
 //!
@@ -27,7 +27,7 @@ impl<R: Runtime> Executor<R> {
         if mappings.is_empty() || pod.spec.host_network {
             return;
         }
-        let taken = rt::blocking("look for listeners on host ports", move || taken(&mappings)).await;
+        let taken = rt::blocking("check listeners on host ports", move || taken(&mappings)).await;
         for message in taken {
             self.pod_event(pod, EventType::Warning, "HostPortConflict", &message);
         }
@@ -60,11 +60,11 @@ fn message(found: &Listener, protocol: &str) -> String {
     let Listener { address, port, process } = found;
     let who = match process {
         Some((name, pid)) => format!("{name} (process {pid})"),
-        None => "a process of the node".to_owned(),
+        None => "a host process".to_owned(),
     };
     format!(
-        "host port {port}/{protocol} leads to this pod now, and no longer to {who}, which listens on {address}: \
-         stop that, or give the pod another hostPort"
+        "host port {port}/{protocol} is now forwarded to this pod instead of {who}, which listens on \
+         {address}: stop that process, or use another hostPort"
     )
 }
 

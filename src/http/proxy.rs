@@ -42,8 +42,8 @@ pub(super) fn choose(
     let whole = if text.contains("://") { text } else { format!("http://{text}") };
     match whole.split_once("://") {
         Some(("http" | "https", rest)) if !rest.is_empty() && !rest.starts_with('/') => Ok(Some(whole)),
-        Some(("http" | "https", _)) => bad("names no host; write it as http://proxy.example:3128"),
-        _ => bad("only proxies of http:// and https:// are known here"),
+        Some(("http" | "https", _)) => bad("has no host; use a URL such as http://proxy.example:3128"),
+        _ => bad("unsupported scheme; use http:// or https://"),
     }
 }
 

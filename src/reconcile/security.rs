@@ -215,8 +215,8 @@ pub fn check_runtime(
         let named = handlers.iter().map(|handler| handler.name.as_str()).filter(|known| !known.is_empty());
         let known: Vec<String> = named.map(|known| format!("{known:?}")).collect();
         return Err(format!(
-            "runtimeClassName {name:?} names no handler of the container runtime, which has {}",
-            if known.is_empty() { "only its default".to_owned() } else { known.join(", ") }
+            "runtimeClassName {name:?} is not a handler of the container runtime, which supports {}",
+            if known.is_empty() { "only the default".to_owned() } else { known.join(", ") }
         ));
     }
     if pod.spec.host_users == Some(false) && !handler.is_some_and(|handler| handler.user_namespaces) {

@@ -136,7 +136,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     configure(&connection)?;
     schema::migrate(&mut connection).map_err(shape_error)?;
     if !schema::has_our_shape(&connection) {
-        return Err(damaged("check the tables", "a table of ours is missing"));
+        return Err(damaged("check the tables", "a table is missing"));
     }
     Ok(connection)
 }

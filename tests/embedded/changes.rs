@@ -81,7 +81,7 @@ fn two_agents_cannot_have_the_same_directories() {
         .output()
         .expect("start the other one");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("another agent works with"), "{said}");
+    assert!(!output.status.success() && said.contains("another agent uses"), "{said}");
     assert!(said.contains("state.lock") && !socket.exists(), "{said}");
     assert_eq!(node.running(), [before]);
     node.agent.assert_alive();

@@ -22,7 +22,7 @@ const BROKEN: &[(&str, &str, &[&str])] = &[
     ("tabs.yaml", "apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []\n", &["line 4", "tab"]),
     ("broken.json", "{\"apiVersion\": \"v1\" \"kind\": \"Pod\"}", &["line 1", "JSON"]),
     ("list.yaml", "- a\n- b\n", &["list", "mapping"]),
-    ("text.yaml", "hello\n", &["not an object but a text", "apiVersion"]),
+    ("text.yaml", "hello\n", &["expected an object, found a text", "apiVersion"]),
     ("no-kind.yaml", "apiVersion: v1\nmetadata: {name: a}\n", &["kind is missing", "kind: Pod"]),
     ("no-version.yaml", "kind: Pod\nmetadata: {name: a}\n", &["apiVersion is missing", "apiVersion: v1"]),
     ("deployment.yaml", "apiVersion: apps/v1\nkind: Deployment\n", &["\"Deployment\"", "only Pod"]),
@@ -177,7 +177,7 @@ fn ignored_fields_are_problems_until_they_are_mended() {
         node.problem(words);
     }
     stays("each problem", A_WHILE, || {
-        let lines = node.log_lines(&["Problem with a source of pods", "FieldIgnored"]);
+        let lines = node.log_lines(&["Problem with a pod source", "FieldIgnored"]);
         if lines.len() == 3 { Ok(()) } else { Err(format!("{lines:#?}")) }
     });
     assert!(node.agent.cli(&["status"]).is_err(), "something is wrong");

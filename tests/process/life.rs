@@ -110,7 +110,7 @@ fn a_cgroup_root_is_one_living_agents_and_the_refused_one_says_whose() {
     let log = second.log();
     let error = log.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("{log}"));
     let holder = format!("(pid {}, --root-dir {})", node.agent.pid(), node.agent.root_dir().display());
-    assert!(error.contains("another agent has its pods below cgroup root"), "{error}");
+    assert!(error.contains("another agent uses cgroup root"), "{error}");
     assert!(error.contains(&cgroup_root(node.scratch.path())) && error.contains(&holder), "{error}");
     assert!(error.contains("--cgroup-root"), "{error}");
     // Nor once beside it: what one makes, the other would take for left behind.

@@ -30,7 +30,7 @@ fn a_set_that_does_not_start_is_given_up_for_the_last_good_one() {
     node.logged(&["The first set of pods has started"]);
 
     server.answer(answer(&[unpullable("web"), pod("extra")]));
-    node.logged(&["A new set of pods is on trial", "20s"]);
+    node.logged(&["Started trial of new pod set", "20s"]);
     let extra = node.running("extra");
     let status = node.agent.cli(&["status", "--exit-zero"]).expect("the agent answers");
     assert!(status.contains("http     trial"), "{status}");
@@ -76,7 +76,7 @@ fn a_trial_goes_on_in_the_next_life_of_the_agent() {
     let web = node.running("web");
     node.logged(&["The first set of pods has started"]);
     server.answer(answer(&[unpullable("web")]));
-    node.logged(&["A new set of pods is on trial"]);
+    node.logged(&["Started trial of new pod set"]);
     // Its successor has a sandbox at once, so the pod itself is seen stopped by chance only.
     wait_until("the good one to be stopped", PATIENCE, || {
         !node.all_running().values().flatten().any(|running| *running == web)

@@ -65,7 +65,7 @@ fn an_empty_directory_in_anothers_place_is_confirmed_by_hand() {
     node.problem(&["is empty, and is not the directory that the pods came from", "agent source accept file"]);
     node.keeps_running("neighbour", &neighbour);
     let (code, refused) = accept(&node, "http");
-    assert!(code == Some(1) && refused.contains("this agent has: file"), "{refused}");
+    assert!(code == Some(1) && refused.contains("configured sources: file"), "{refused}");
 
     // The right one comes back, and nothing has happened.
     std::fs::remove_dir(&manifests).expect("remove the empty directory");
@@ -150,7 +150,7 @@ fn an_old_signed_set_is_refused_also_after_a_restart() {
     put("pods.yaml.minisig", SIGNED_OLD);
     put("pods.yaml", &signed_manifest("old"));
     node.agent.start();
-    node.problem(&["signed with timestamp:100, and one with timestamp:200 was served before"]);
+    node.problem(&["signed with timestamp:100, older than timestamp:200 served before"]);
     node.keeps_running("web", &web);
     put("pods.yaml.minisig", SIGNED_WEB);
     put("pods.yaml", &signed_manifest("web"));

@@ -141,7 +141,7 @@ fn content_that_is_not_the_promised_one_is_refused() {
         }
     });
     says(&message, "failed to pull and unpack image \"127.0.0.1:");
-    says(&message, "the content has another digest, sha256:");
+    says(&message, "digest mismatch: content has sha256:");
 
     let seen = image.clone();
     let message = fails(&image, move |asked, stream| {

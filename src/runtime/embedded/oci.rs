@@ -128,9 +128,7 @@ pub enum OciError {
     #[error("{0} is not running, its PID namespace cannot be joined")]
     NoPidNamespace(&'static str),
     /// The sandbox has no PID namespace for its containers to share.
-    #[error(
-        "linux.security_context.namespace_options.pid: POD is asked for in a sandbox that was made without: make the sandbox with POD, too"
-    )]
+    #[error("linux.security_context.namespace_options.pid: POD requires a sandbox with POD, too")]
     NoSharedPids,
 }
 

@@ -175,7 +175,7 @@ pub fn create(
 /// What the runtime said.
 pub fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
     if spec.directory.as_os_str().is_empty() {
-        return Err(InitError::Invalid { field: "directory".to_owned(), problem: "whose exec it is" });
+        return Err(InitError::Invalid { field: "directory".to_owned(), problem: "the target of the exec" });
     }
     clone::reset_signals();
     // Several may run at once.

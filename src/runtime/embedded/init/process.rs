@@ -258,7 +258,7 @@ fn words(process: &Process) -> Result<Program, InitError> {
             .map(|word| {
                 CString::new(word.as_str()).map_err(|_| InitError::Invalid {
                     field: format!("process.{field}: {word:?}"),
-                    problem: "a zero byte cannot be passed on",
+                    problem: "must not contain a zero byte",
                 })
             })
             .collect::<Result<Vec<_>, _>>()

@@ -496,7 +496,7 @@ fn stopped_at_any_step_nothing_is_left_after_the_next_start() {
         }
         host.assert_nothing_is_left();
     }
-    assert!(stops.len() >= 14 && stops.contains(&"give the pod an address"), "{stops:?}");
+    assert!(stops.len() >= 14 && stops.contains(&"assign the pod an IP address"), "{stops:?}");
     host.assert_nothing_is_left();
 }
 
@@ -531,13 +531,13 @@ fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
     host.assert_nothing_is_left();
     let only = host.attach("only", &[]).unwrap();
     let error = host.attach("more", &[]).err().unwrap().to_string();
-    assert!(error.starts_with("no address is free in 10.86.0.0/30") && error.contains("podCIDR"), "{error}");
+    assert!(error.starts_with("no free IP address in 10.86.0.0/30") && error.contains("podCIDR"), "{error}");
     host.detach(&only);
     host.run(|| sh("ip link add dummy0 type veth peer name dummy1; ip addr add 10.86.0.9/16 dev dummy0; ip link set dummy0 up"));
     let error = host.attach("pod", &[]).err().unwrap().to_string();
     assert_eq!(
         error,
-        "pod network 10.86.0.0/30 overlaps with address 10.86.0.9/16 of dummy0; set podCIDR to a range that nobody uses here"
+        "pod network 10.86.0.0/30 overlaps with address 10.86.0.9/16 of dummy0; set podCIDR to an unused range"
     );
     host.run(|| {
         sh("ip addr del 10.86.0.9/16 dev dummy0; ip link set dummy1 up; ip route add 10.86.0.0/24 dev dummy0")
@@ -548,7 +548,7 @@ fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
     for (port, problem) in [
         (("TCP", 70_000, 80, ""), "it must be 1 to 65535"),
         (("ICMP", 7, 80, ""), "the protocol must be TCP, UDP or SCTP"),
-        (("TCP", 7, 80, "here"), "hostIP \"here\" is no address"),
+        (("TCP", 7, 80, "here"), "hostIP \"here\" is not an IP address"),
         (("TCP", 7, 80, "::1"), "hostIP ::1 cannot lead to a pod"),
     ] {
         let error = host.attach("pod", &[port]).err().unwrap().to_string();
