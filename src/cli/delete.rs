@@ -42,7 +42,7 @@ Options:
       --yes                 Delete the data of claims; without it, only print what would be deleted
   -n, --namespace NAME      Namespace (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); used when it is not running
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
   -h, --help                Show this help
 
 Exit status: 0 on success, 1 if something was not deleted, 2 for bad usage.

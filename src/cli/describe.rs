@@ -39,7 +39,7 @@ Options:
   -A, --all-namespaces      All namespaces
       --show-secrets        Show the values of Secrets instead of their lengths
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); its store is read when it is not running
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
   -h, --help                Show this help
 
 Exit status: 0 on success, 1 if an object is not found or the agent cannot be reached, 2 for bad usage.

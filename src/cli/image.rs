@@ -75,7 +75,9 @@ pub(super) enum ImageCommandError {
     InUse { image: String },
     /// A damaged record: its container may use any image.
     #[error(
-        "cannot determine which images are used: record {path:?} is unreadable: start the agent, which removes damaged records{}", if *can_force { ", or use --force" } else { "" }
+        "cannot determine which images are used: record {path:?} is unreadable: \
+         start the agent, which removes damaged records{}",
+        if *can_force { ", or use --force" } else { "" }
     )]
     Unreadable { path: PathBuf, can_force: bool },
     /// Nobody can say what is used.

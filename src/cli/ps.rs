@@ -21,7 +21,7 @@ Options:
   -o, --output FORMAT       json, yaml or wide (full ids and image names)
       --no-headers          Omit the header line
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); its store is read when it is not running
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
   -h, --help                Show this help
 
 Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.

@@ -11,7 +11,7 @@ const HELP: &str = "\
 Accept that a pod source is empty.
 
 The agent keeps pods running when a source is unexpectedly empty: when the manifest directory is empty and is not the
-directory that the pods came from, or when the first response of the URL after a start is an empty list. \"agent status\"
+directory that the pods came from, or when the URL's first response after a start is an empty list. \"agent status\"
 reports this. To remove the pods, accept the empty source; to keep them, restore the manifests.
 
 Usage: agent source accept file|http [options]

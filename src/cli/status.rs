@@ -22,7 +22,7 @@ Options:
   -o, --output FORMAT       json, yaml or wide
       --exit-zero           Exit with status 0 even if something is wrong
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); its store is read when it is not running
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
   -h, --help                Show this help
 
 Exit status: 0 when all is well, 1 when something is wrong (see --exit-zero) or the agent cannot be reached,

@@ -49,7 +49,8 @@ impl<R: Runtime> Executor<R> {
         tokio::select! {
             biased;
             () = run.patience.over() => Err(Failure {
-                reason: "ErrImagePull", message: "pull cancelled: the pod is being removed".to_owned(), retry_after: None,
+                reason: "ErrImagePull", message: "pull cancelled: the pod is being \
+                     removed".to_owned(), retry_after: None,
             }),
             image = self.images.ensure_image(request) => image,
         }

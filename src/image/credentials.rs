@@ -175,7 +175,8 @@ fn node_keyring(root: &Path, home: Option<&Path>) -> Keyring {
         match added {
             Ok(helpers) => {
                 if !helpers.is_empty() {
-                    log::info!(file, helpers = helpers.join(", "); "Credential helpers are not supported: use a credential provider");
+                    log::info!(file, helpers = helpers.join(", "); "Credential helpers are not supported: \
+                         use a credential provider");
                 }
                 return keyring;
             }

@@ -87,7 +87,7 @@ Options:
       --dry-run                          Print what would be done, without changing anything
       --example                          Also write a manifest of a small web server
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
-      --program FILE                     With --rootfs: the agent program to install, such as one for another architecture
+      --program FILE                     With --rootfs: agent program to install, such as one for another architecture
       --rootfs DIR                       Set up the system image in DIR: nothing is checked or started, the program is
                                          copied there, and certificates are generated at its first boot
       --skip-phases LIST                 Phases to skip
@@ -98,7 +98,7 @@ Phases, in this order:
 ";
 
 const RESET: &str = "\
-Undo agent init: stop the service and its pods, remove the agent's state and the files that init wrote. Data of claims is
+Undo agent init: stop the service and its pods, remove the agent's state and the files init wrote. Data of claims is
 kept unless --volumes is given. Manifests, container logs and modified files are kept and listed.
 
 Usage: agent reset [options] [-- FLAGS OF THE AGENT]

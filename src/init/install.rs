@@ -80,7 +80,7 @@ address: 127.0.0.1
 
 # Container runtime: embedded, or the socket of a CRI runtime.
 {runtime}
-# Default seccomp profile RuntimeDefault; without a profile, root in a container can raise its own CPU and process limits.
+# Default seccomp profile RuntimeDefault. Without a profile, root in a container can raise its CPU and process limits.
 seccompDefault: true
 
 # Swap and cgroup v1 are accepted.

@@ -356,8 +356,10 @@ impl Run<'_, '_> {
             return self.say(&lines.collect::<String>());
         }
         if commands.is_empty() {
-            let text =
-                format!("[start] Start the agent by hand: {}\n", install::command(&self.options.agent_flags));
+            let text = format!(
+                "[start] Start the agent manually: {}\n",
+                install::command(&self.options.agent_flags)
+            );
             return self.say(&text);
         }
         self.say("[start] Starting the agent\n")?;

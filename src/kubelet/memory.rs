@@ -53,7 +53,8 @@ fn read_key(path: &Path) -> Result<SealingKey, KeyError> {
     let metadata = file.metadata().map_err(failed)?;
     let (mode, owner) = (metadata.mode(), metadata.uid());
     if is_exposed(mode, owner) {
-        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "Store key is readable by other users: chmod 600, and chown root");
+        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "Store \
+             key is readable by other users: chmod 600, and chown root");
     }
     let mut content = Vec::new();
     file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut content).map_err(failed)?;

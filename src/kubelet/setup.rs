@@ -306,7 +306,7 @@ async fn take_lock(
 fn limit_process(resolved: &Resolved) {
     memory::use_one_arena();
     if !node::is_root() {
-        log::error!("Agent is not running as root; containers, mounts and cgroups need it");
+        log::error!("Agent is not running as root");
     }
     // Secrets are in this process's memory: none of it goes into a core dump. What it starts is not affected.
     if let Err(error) = clone::hide() {

@@ -15,19 +15,19 @@ use crate::types::Timestamp;
 /// A column: its name, what it shows, and that it is for `-o wide`.
 type Column = (&'static str, &'static str, bool);
 
-const NAME: Column = ("Name", "Name must be unique within a namespace.", false);
+const NAME: Column = ("Name", "Name, unique within a namespace.", false);
 const AGE: Column = ("Age", "Time since the object was created.", false);
 
 const PODS: &[Column] = &[
     NAME,
-    ("Ready", "Number of ready containers and of all containers.", false),
-    ("Status", "Aggregate status of the pod's containers.", false),
-    ("Restarts", "Number of container restarts, and time since the last one.", false),
+    ("Ready", "Ready containers of all.", false),
+    ("Status", "Status of the pod.", false),
+    ("Restarts", "Number of container restarts, and time of the last one.", false),
     AGE,
     ("IP", "IP address of the pod.", true),
     ("Node", "Node the pod runs on.", true),
     ("Nominated Node", "Node nominated to run the pod.", true),
-    ("Readiness Gates", "Status of the pod's readiness gates.", true),
+    ("Readiness Gates", "Readiness gates of the pod.", true),
 ];
 const DATA: Column = ("Data", "Number of data items.", false);
 const CONFIG_MAPS: &[Column] = &[NAME, DATA, AGE];
@@ -36,7 +36,7 @@ const CLASS: Column = ("StorageClass", "As requested by the claim.", false);
 const ATTRIBUTES: Column = ("VolumeAttributesClass", "As requested by the claim.", false);
 const CAPACITY: Column = ("Capacity", "Capacity of the volume.", false);
 const MODES: Column = ("Access Modes", "Access modes of the volume.", false);
-const MODE: Column = ("VolumeMode", "Volume mode: Filesystem or Block.", true);
+const MODE: Column = ("VolumeMode", "Filesystem or Block.", true);
 const STATUS: Column = ("Status", "Status of the object.", false);
 const CLAIMS: &[Column] = &[
     NAME,
@@ -53,7 +53,7 @@ const VOLUMES: &[Column] = &[
     NAME,
     CAPACITY,
     MODES,
-    ("Reclaim Policy", "What happens to the volume when the claim is deleted.", false),
+    ("Reclaim Policy", "Reclaim policy of the volume.", false),
     STATUS,
     ("Claim", "Claim bound to the volume.", false),
     CLASS,
@@ -64,11 +64,11 @@ const VOLUMES: &[Column] = &[
 ];
 const EVENTS: &[Column] = &[
     ("Last Seen", "Time of the last occurrence.", false),
-    ("Type", "Type of the event: Normal or Warning.", false),
+    ("Type", "Normal or Warning.", false),
     ("Reason", "Reason for the event.", false),
     ("Object", "Object the event is about.", false),
     ("Subobject", "Part of the object.", true),
-    ("Source", "Component that reported the event.", true),
+    ("Source", "Reporting component.", true),
     ("Message", "Description of the event.", false),
     ("First Seen", "Time of the first occurrence.", true),
     ("Count", "Number of occurrences.", true),
@@ -81,8 +81,8 @@ const NODES: &[Column] = &[
     ("Roles", "Roles of the node.", false),
     AGE,
     ("Version", "Kubelet version.", false),
-    ("Internal-IP", "Internal IP address of the node.", true),
-    ("External-IP", "External IP address of the node.", true),
+    ("Internal-IP", "Internal IP of the node.", true),
+    ("External-IP", "External IP of the node.", true),
     ("OS-Image", "Operating system of the node.", true),
     ("Kernel-Version", "Kernel version of the node.", true),
     ("Container-Runtime", "Container runtime and its version.", true),

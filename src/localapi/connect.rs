@@ -78,7 +78,8 @@ fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
 /// Who went into a container, for those who ask later.
 fn note(visit: &Visit, part: &str, namespace: &str, name: &str) {
     if matches!(part, "exec" | "attach") {
-        log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "Client started a session in a container");
+        log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "Client \
+             started a session in a container");
     }
 }
 

@@ -117,8 +117,7 @@ impl NodeShutdown {
             let why = end.await.ok().and_then(Result::err);
             let why = why.as_ref().map(|error: &DbusError| chain(error)).unwrap_or_default();
             if !was_there {
-                log::warn!(err = why; "Failed to connect to logind; machine shutdown will not wait for \
-                                       pods, which end when the init system stops the agent");
+                log::warn!(err = why; "Failed to connect to logind; machine shutdown will not wait for pods");
                 return;
             }
             log::warn!(err = why, retrySeconds = retry.as_secs(); "Lost connection to logind");

@@ -36,8 +36,8 @@ Options:
       --allow-downgrade          Accept an older version
       --window DURATION          How long the agent must stay healthy (default 2m)
       --timeout DURATION         How long the agent may take to become healthy (default 1m)
-      --restart-command COMMAND  Shell command that restarts the agent, without systemd or OpenRC; this command must then
-                                 keep running to watch the agent
+      --restart-command COMMAND  Shell command that restarts the agent, without systemd or OpenRC; this command must
+                                 then keep running to watch the agent
       --no-restart               Only replace the program, used at the agent's next start; do not watch it
       --dry-run                  Only check; change nothing
   -o, --output text|json         Output format of the result

@@ -40,7 +40,7 @@ impl Files {
     /// Opens an archive and lists it, or a directory.
     pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
         let file = crate::sys::open::open_without_waiting(path).map_err(io_error("open", path))?;
-        let metadata = file.metadata().map_err(io_error("look at", path))?;
+        let metadata = file.metadata().map_err(io_error("stat", path))?;
         if metadata.is_dir() {
             return Ok(Self::Directory(path.to_owned()));
         }

@@ -92,7 +92,7 @@ pub fn use_terminal(console: &Console, process: &Process, owner: u32) -> Result<
         set_size(terminal, size.height, size.width).doing("set size of", "the terminal")?;
     }
     // The group is devpts' own.
-    let group = facts(terminal).doing("look at", "the terminal")?.gid;
+    let group = facts(terminal).doing("stat", "the terminal")?.gid;
     set_owner(terminal, owner, group).doing("give", "the terminal")?;
     clone::become_stdio(terminal).doing("use", "the terminal")
 }
