@@ -517,7 +517,7 @@ mod tests {
             let said = unpack(&bytes[..], "asked", &root.join("to")).unwrap_err();
             assert!(said.contains("..") || said.contains("not requested"), "{said}");
         }
-        assert!(unpack(&b""[..], "asked", &root.join("to")).unwrap_err().contains("nothing"));
+        assert!(unpack(&b""[..], "asked", &root.join("to")).unwrap_err().contains("no data"));
         assert!(!root.join("out").exists() && !root.parent().unwrap().join("out").exists());
         fs::remove_dir_all(&root).unwrap();
     }

@@ -290,8 +290,8 @@ mod tests {
         assert_eq!(parsed("po/a --force").unwrap().grace, Some(0));
         assert_eq!(parsed("-f x.yaml --grace-period=7").unwrap().grace, Some(7));
         for (line, words) in [
-            ("", "say what to delete"),
-            ("pod a -f x", "not both"),
+            ("", "nothing to delete"),
+            ("pod a -f x", "-f and names"),
             ("pod a --grace-period soon", "--grace-period"),
             ("pod a --wait=maybe", "--wait=maybe"),
         ] {

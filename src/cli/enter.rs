@@ -285,7 +285,7 @@ mod tests {
             assert_eq!((wanted.pod.as_deref(), wanted.container.as_deref()), (Some("web"), Some("app")));
             assert!(wanted.stdin && wanted.tty && !wanted.quiet);
         }
-        assert!(parsed(Entry::Exec, "web").unwrap_err().contains("which command"));
+        assert!(parsed(Entry::Exec, "web").unwrap_err().contains("missing command"));
         assert!(parsed(Entry::Exec, "").unwrap_err().contains("agent exec POD -- COMMAND"));
         assert!(parsed(Entry::Exec, "web --color ls").unwrap_err().contains("--color"));
         assert!(parsed(Entry::Attach, "web ls").unwrap_err().contains("ls"));

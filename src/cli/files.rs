@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn objects_that_cannot_be_applied_say_why() {
         for (text, words) in [
-            ("kind: Pod\n", "no apiVersion"),
+            ("kind: Pod\n", "missing apiVersion"),
             (
                 "apiVersion: apps/v9\nkind: Deploiment\nmetadata: {name: d}\n",
                 "no matches for kind \"Deploiment\" in version \"apps/v9\"",

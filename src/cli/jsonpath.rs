@@ -503,10 +503,10 @@ mod tests {
     fn what_is_no_template_is_told() {
         for (template, word) in [
             ("{.items[}", "index"),
-            ("{.a", "it ends"),
+            ("{.a", "end of the template"),
             ("{range .a}x", "{end}"),
             ("{end}", "end"),
-            ("{\"a}", "closing"),
+            ("{\"a}", "unterminated"),
             ("{.a[?(@.b==c)]}", "\"c\""),
             ("{.a[?(@.b===\"c\")]}", "==="),
             ("{..}", "name"),

@@ -323,8 +323,8 @@ mod tests {
         let said = |line: &str| parse(line).map(drop).unwrap_err().to_string();
         assert!(said("web --since yesterday").contains("--since"));
         assert!(said("web side other").contains("other"));
-        assert!(said("web -l a=b").contains("not both"));
-        assert!(said("web side --all-containers").contains("not both"));
+        assert!(said("web -l a=b").contains("cannot be used together"));
+        assert!(said("web side --all-containers").contains("cannot be used together"));
         assert!(said("web --lines").contains("--lines"));
         assert!(said("").contains("agent logs POD"));
     }

@@ -436,13 +436,13 @@ mod tests {
     #[test]
     fn options_that_contradict_each_other_are_refused() {
         for (line, words) in [
-            ("", "which image"),
+            ("", "missing image"),
             ("a --rm", "--rm"),
-            ("a -t", "-t needs -i"),
+            ("a -t", "-t requires -i"),
             ("a --restart sometimes", "Always, OnFailure, Never"),
             ("a --env x", "NAME=VALUE"),
             ("a --port 0", "--port"),
-            ("a --command", "the command is missing"),
+            ("a --command", "missing command"),
         ] {
             let said = parsed(line).unwrap_err();
             assert!(said.contains(words), "{line}: {said}");

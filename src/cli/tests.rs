@@ -216,7 +216,7 @@ kube-system   dns     1/1     Running            0            60m   10.0.0.7   n
 fn bad_usage_exits_two_and_says_what_is_wrong() {
     let directory = Directory::new("usage");
     for (line, message) in [
-        ("get", "say what to get"),
+        ("get", "missing resource type"),
         (
             "get services",
             "the server doesn't have a resource type \"services\": use one of configmaps, events, \
@@ -397,7 +397,7 @@ fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are(
     assert_eq!(all.matches("\nNamespace: ").count(), 3, "{all}");
     let (code, out, err) = directory.run("describe pod/ghost");
     assert_eq!((code, &*out), (EXIT_FAILED, ""));
-    assert_eq!(err, "error: pods \"ghost\" not found in namespace \"default\"; there are: crash, web\n");
+    assert_eq!(err, "error: pods \"ghost\" not found in namespace \"default\"; existing pods: crash, web\n");
     let (code, _, err) = directory.run("describe");
     assert_eq!(
         (code, err.lines().next()),

@@ -87,7 +87,7 @@ mod tests {
         let port = socket.local_addr().unwrap().port();
         let said = taken(&[mapping("", "TCP", port), mapping("127.0.0.1", "TCP", port)]);
         let said = said.into_iter().collect::<Vec<_>>().join("\n");
-        assert!(said.starts_with(&format!("host port {port}/TCP leads to this pod now")), "{said}");
+        assert!(said.starts_with(&format!("host port {port}/TCP is now forwarded to this pod")), "{said}");
         let who = format!("(process {}), which listens on 127.0.0.1: ", std::process::id());
         assert!(said.contains(&who) && !said.contains('\n'), "{said}");
         for free in [mapping("192.0.2.1", "TCP", port), mapping("", "UDP", port), mapping("", "SCTP", port)] {

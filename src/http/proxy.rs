@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_proxy_that_cannot_be_used_is_not_gone_around() {
-        for (value, words) in [("socks5://p:1080", "only proxies of http"), ("http://", "names no host")] {
+        for (value, words) in [("socks5://p:1080", "unsupported scheme"), ("http://", "has no host")] {
             let error = chosen("https://r.example/", &[("HTTPS_PROXY", value)]).unwrap_err();
             assert_eq!(error.variable, "HTTPS_PROXY");
             assert!(error.problem.contains(words), "{value}: {}", error.problem);

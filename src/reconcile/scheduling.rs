@@ -143,7 +143,7 @@ mod tests {
         let required = "requiredDuringSchedulingIgnoredDuringExecution";
         for (spec, expected) in [
             (json!({"schedulerName": "default-scheduler"}), ""),
-            (json!({"schedulerName": "mine"}), "spec.schedulerName: \"mine\" places nothing"),
+            (json!({"schedulerName": "mine"}), "spec.schedulerName: \"mine\" has no effect"),
             (json!({"affinity": {"podAffinity": {(required): []}}}), ""),
             (
                 json!({"affinity": {"podAffinity": {(required): term}}}),

@@ -178,6 +178,6 @@ mod tests {
         assert!(said("a --window soon").contains("2m"));
         assert!(said("a -o yaml").contains("text, json"));
         assert!(said("a --now").contains("--now"));
-        assert!(said("a --no-restart --restart-command true").contains("exclude"));
+        assert!(said("a --no-restart --restart-command true").contains("cannot be used together"));
     }
 }

@@ -266,10 +266,18 @@ mod tests {
         let said = |new: Facts, downgrade| new.check(&own, downgrade).map_err(|error| error.to_string());
         assert_eq!(said(own.clone(), false), Ok(()));
         assert_eq!(said(facts("1.3.0", (7, 4), (5, 2)), false), Ok(()), "it is read by what is here");
-        assert!(said(facts("1.3.0", (5, 5), (2, 1)), true).unwrap_err().contains("no way back"));
+        assert!(
+            said(facts("1.3.0", (5, 5), (2, 1)), true)
+                .unwrap_err()
+                .contains("a rollback would be impossible")
+        );
         assert!(said(facts("1.1.9", (4, 3), (2, 1)), false).unwrap_err().contains("--allow-downgrade"));
         assert_eq!(said(facts("1.1.9", (3, 3), (2, 1)), true), Ok(()));
-        assert!(said(facts("1.1.9", (2, 2), (2, 1)), true).unwrap_err().contains("does not know the store"));
+        assert!(
+            said(facts("1.1.9", (2, 2), (2, 1)), true)
+                .unwrap_err()
+                .contains("does not support the current store schema")
+        );
         assert!(said(facts("1.3.0", (4, 3), (4, 3)), true).unwrap_err().contains("pods would be restarted"));
         assert!(said(facts("1.1.9", (4, 3), (1, 1)), true).unwrap_err().contains("monitors"));
     }
@@ -292,16 +300,16 @@ mod tests {
         };
         fs::write(&file, BODY).unwrap();
         fs::write(&key, KEY).unwrap();
-        assert!(said(&[]).contains("agent.minisig: make one with `minisign -S -m FILE`"), "{}", said(&[]));
+        assert!(said(&[]).contains("agent.minisig: create it with `minisign -S -m FILE`"), "{}", said(&[]));
         fs::write(directory.join("agent.minisig"), SIGNATURE).unwrap();
         // The signature is good: what is wrong comes next.
-        assert!(said(&[]).contains("no program for this machine"), "{}", said(&[]));
+        assert!(said(&[]).contains("not a program for this machine"), "{}", said(&[]));
         fs::write(&file, "a=2").unwrap();
-        assert!(said(&[]).contains("does not fit"), "{}", said(&[]));
-        assert!(said(&["--allow-unsigned"]).contains("no program for this machine"));
+        assert!(said(&[]).contains("does not match the body"), "{}", said(&[]));
+        assert!(said(&["--allow-unsigned"]).contains("not a program for this machine"));
         fs::write(&file, BODY).unwrap();
         fs::write(&key, OTHER_KEY).unwrap();
-        assert!(said(&[]).contains("another key"), "{}", said(&[]));
+        assert!(said(&[]).contains("a key other than"), "{}", said(&[]));
         fs::write(&key, "no key").unwrap();
         assert!(said(&[]).contains("key.pub"), "{}", said(&[]));
         fs::remove_dir_all(&directory).unwrap();

@@ -246,7 +246,7 @@ mod tests {
         assert_eq!((auth.username.as_str(), auth.password.as_str()), ("me", "hu:sh"));
         let refused = |line: &str| parse(line).err().unwrap().to_string();
         assert_eq!(refused("ls --creds me:x"), "--creds is only an option of agent image pull");
-        assert!(refused("pull a --platform arm").contains("--platform: \"arm\""));
+        assert!(refused("pull a --platform arm").contains("--platform: invalid platform \"arm\""));
         assert!(refused("pull a --creds").contains("--creds"));
     }
 

@@ -256,7 +256,7 @@ fn a_manifest_url_has_one_authorization_and_a_key_belongs_to_a_certificate() {
         "{text}"
     );
     let text = refusal(&["--manifest-url-client-key-file=/k"]);
-    assert!(text.contains("needs --manifest-url-client-cert-file"), "{text}");
+    assert!(text.contains("requires --manifest-url-client-cert-file"), "{text}");
     let agent = resolved(&["--manifest-url-client-cert-file=/c", "--manifest-url-client-key-file=/k"]).agent;
     let client = agent.manifest_url_client.unwrap();
     assert_eq!((client.certificate, client.key), ("/c".into(), Some("/k".into())));

@@ -220,7 +220,11 @@ fn the_nodes_name_is_trimmed_lowered_and_never_empty() {
     let error = parse(&[], &nameless).unwrap_err().to_string();
     assert!(error.contains("empty hostname is invalid"), "{error}");
     let odd = resolved(&["--hostname-override=a_b"]);
-    assert!(odd.node_name == "a_b" && odd.warnings[0].contains("no valid node name"), "{:?}", odd.warnings);
+    assert!(
+        odd.node_name == "a_b" && odd.warnings[0].contains("not a valid node name"),
+        "{:?}",
+        odd.warnings
+    );
     assert!(refusal(&["--root-dir="]).contains("--root-dir: must not be empty"));
 }
 

@@ -489,7 +489,7 @@ fn disks_are_judged_by_room_and_by_what_wears_flash() {
     };
     assert_eq!(only(&room(10 << 20, 1 << 19), &wanted()).severity, Severity::Error);
     assert_eq!(only(&room(100 << 20, 1 << 19), &wanted()).severity, Severity::Warning);
-    assert!(only(&room(8 << 30, 100), &wanted()).message.contains("100 more files"));
+    assert!(only(&room(8 << 30, 100), &wanted()).message.contains("100 inodes"));
     tree.file("proc/self/mountinfo", "1 0 179:2 / / rw,strictatime - ext4 /dev/mmcblk0p2 rw\n");
     assert_eq!(only(&tree.facts(), &wanted()).name, "DiskType");
     tree.file("etc/kubernetes/manifests/web.yaml", "kind: Pod\n");

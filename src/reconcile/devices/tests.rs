@@ -85,7 +85,7 @@ fn an_annotation_for_nobody_or_of_nothing_is_said() {
     let pod = pod(&annotations, false);
     let problems = annotation_problems(&pod);
     assert_eq!(problems.len(), 2);
-    assert!(problems[0].1.starts_with("\"ttyUSB0\" is neither an absolute path"), "{problems:?}");
+    assert!(problems[0].1.starts_with("\"ttyUSB0\" must be an absolute path"), "{problems:?}");
     assert_eq!(problems[1], ("devices.agent.edge/d", "container \"d\" not found in pod".to_owned()));
 }
 

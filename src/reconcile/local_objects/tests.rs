@@ -51,7 +51,7 @@ fn of_two_sources_files_win_and_the_others_version_is_there_when_they_let_go() {
     assert_eq!(
         messages(&both),
         [
-            "http://u/: ConfigMap default/m is defined by file (/m/a.yaml) and by http (http://u/); the first is used, delete one of them"
+            "http://u/: ConfigMap default/m is defined by both file (/m/a.yaml) and http (http://u/); the first is used, delete one of them"
         ]
     );
     let url = both.merge(PodSource::File, Vec::new());

@@ -297,7 +297,7 @@ fn host_ports_are_reached_from_everywhere() {
     assert!(host.run(|| call(&server, at("127.0.0.1", 8082))).is_err());
     assert!(far.run(|| call(&server, at("192.0.2.1", 90))).is_err());
     let taken = host.attach("late", &[("TCP", 8080, 1, "0.0.0.0")]).err().unwrap();
-    assert_eq!(taken.to_string(), "host port 8080 (TCP): pod web_default(u) has it");
+    assert_eq!(taken.to_string(), "host port 8080 (TCP): already used by pod web_default(u)");
     assert_eq!(host.records(), ["other.json", "web.json"]);
     host.detach(&web);
     assert!(far.run(|| call(&server, at("192.0.2.1", 8080))).is_err());
@@ -549,7 +549,7 @@ fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
         (("TCP", 70_000, 80, ""), "it must be 1 to 65535"),
         (("ICMP", 7, 80, ""), "the protocol must be TCP, UDP or SCTP"),
         (("TCP", 7, 80, "here"), "hostIP \"here\" is not an IP address"),
-        (("TCP", 7, 80, "::1"), "hostIP ::1 cannot lead to a pod"),
+        (("TCP", 7, 80, "::1"), "hostIP ::1 is not supported"),
     ] {
         let error = host.attach("pod", &[port]).err().unwrap().to_string();
         assert!(error.contains(problem), "{error}");

@@ -312,9 +312,9 @@ mod tests {
     fn what_is_not_understood_is_said() {
         for (file, words) in [
             ("servers = \"x\"", "unknown key \"servers\""),
-            ("[host.\"ftp://x\"]", "no http:// or https:// URL"),
-            ("skip_verify = \"yes\"", "skip_verify: true or false"),
-            ("dial_timeout = \"soon\"", "no duration"),
+            ("[host.\"ftp://x\"]", "not an http:// or https:// URL"),
+            ("skip_verify = \"yes\"", "skip_verify: must be true or false"),
+            ("dial_timeout = \"soon\"", "must be a duration"),
             ("[plugins.x]\na = 1", "unknown table"),
         ] {
             let error = hosts("r.example", file).unwrap_err();

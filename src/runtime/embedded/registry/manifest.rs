@@ -202,11 +202,14 @@ mod tests {
         let sha512 = format!("sha512:{}", "a".repeat(128));
         for (document, words) in [
             (json!({"schemaVersion": 1, "fsLayers": [{"blobSum": "x"}]}), "schema 1"),
-            (json!({"schemaVersion": 2}), "neither"),
+            (json!({"schemaVersion": 2}), "not an image manifest"),
             (json!([1]), "not a JSON object"),
             (image(json!([layer(tar, &sha512)])), "sha512"),
             (image(json!([layer(tar, "sha256:../../x")])), "not a sha256 digest"),
-            (image(json!([layer("application/vnd.cncf.helm.chart", &digest("b"))])), "no layer"),
+            (
+                image(json!([layer("application/vnd.cncf.helm.chart", &digest("b"))])),
+                "not a container image layer",
+            ),
             (image(json!([layer(&format!("{tar}+encrypted"), &digest("b"))])), "encrypted"),
             (image(json!(vec![layer(tar, &digest("b")); 128])), "128 layers"),
             (json!({"schemaVersion": 2, "config": {"digest": digest("a"), "size": 5_000_000}}), "4 MiB"),
@@ -222,6 +225,6 @@ mod tests {
         let config = json!({"rootfs": {"diff_ids": [digest("a")]}}).to_string();
         assert_eq!(diff_ids(config.as_bytes(), 1, "it").unwrap(), [digest("a")]);
         let error = diff_ids(config.as_bytes(), 2, "it").unwrap_err().to_string();
-        assert_eq!(error, "it: names 1 layers, the manifest 2");
+        assert_eq!(error, "it: lists 1 layers, the manifest 2");
     }
 }

@@ -166,10 +166,10 @@ mod tests {
             ("a.b.example.com/y", "reject \"*.b.example.com\""),
             ("a.b.example.com/x/y", "accept"),
             ("a.b.example.com/xy", "reject \"*.b.example.com\""),
-            ("notexample.com/a", "reject no"),
+            ("notexample.com/a", "reject not"),
             ("localhost:5000/a", "accept"),
             ("A.B.Example.COM/y", "reject \"*.b.example.com\""),
-            ("localhost:5001/a", "reject no"),
+            ("localhost:5001/a", "reject not"),
         ] {
             assert_eq!(word(image), expected, "{image}");
         }
@@ -185,12 +185,12 @@ mod tests {
             ("[]", "not a JSON object"),
             ("{}", "\"images\" is missing"),
             (r#"{"image": {}}"#, "unknown key \"image\""),
-            (r#"{"images": {"busybox": "accept"}}"#, "images[\"busybox\"]: begin with the registry"),
-            (r#"{"images": {"docker.io/a:v1": "accept"}}"#, "tags and digests"),
-            (r#"{"images": {"docker.io/a*": "accept"}}"#, "'*' stands alone"),
-            (r#"{"images": {"docker.io/a/": "accept"}}"#, "not a registry and a path"),
-            (r#"{"images": {"*": "allow"}}"#, "images[\"*\"]: \"accept\""),
-            (r#"{"images": {"*": {"keys": []}}}"#, "one file or more"),
+            (r#"{"images": {"busybox": "accept"}}"#, "images[\"busybox\"]: must begin with the registry"),
+            (r#"{"images": {"docker.io/a:v1": "accept"}}"#, "tag or digest"),
+            (r#"{"images": {"docker.io/a*": "accept"}}"#, "'*' must stand alone"),
+            (r#"{"images": {"docker.io/a/": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {"*": "allow"}}"#, "images[\"*\"]: must be \"accept\""),
+            (r#"{"images": {"*": {"keys": []}}}"#, "at least one file"),
             (r#"{"images": {"*": {"keys": ["k"], "or": 1}}}"#, "must be \"accept\", \"reject\" or"),
         ] {
             let error = rule_of(text, "busybox").unwrap_err();

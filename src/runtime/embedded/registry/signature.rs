@@ -218,10 +218,10 @@ mod tests {
                 .contains("another image, \"sha256:aaaa\"")
         );
         for (bytes, words) in [
-            (payload("atomic container signature", DIGEST), "of type \"atomic"),
+            (payload("atomic container signature", DIGEST), "has type \"atomic"),
             (payload(TYPE, ""), "another image, \"\""),
-            (b"{}".to_vec(), "of type \"\""),
-            (b"[1]".to_vec(), "not of the expected form"),
+            (b"{}".to_vec(), "has type \"\""),
+            (b"[1]".to_vec(), "invalid signed payload"),
         ] {
             let signed = claim(ed25519.sign(&bytes).as_ref());
             let problem = check(&signed, &bytes, &keys, &[DIGEST]).unwrap_err();
@@ -234,9 +234,9 @@ mod tests {
         let rsa = pem(b"\x30\x82\x01\x22", &[0; 290]);
         for (text, words) in [
             ("", "no PEM block"),
-            ("-----BEGIN PUBLIC KEY-----\nAAAA", "without its end"),
+            ("-----BEGIN PUBLIC KEY-----\nAAAA", "unterminated"),
             ("-----BEGIN PUBLIC KEY-----\n!!\n-----END PUBLIC KEY-----", "not base64"),
-            (&rsa, "another kind than ECDSA P-256"),
+            (&rsa, "must be ECDSA P-256"),
         ] {
             assert!(parse_keys(text).unwrap_err().contains(words), "{text}");
         }

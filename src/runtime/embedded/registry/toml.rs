@@ -296,12 +296,12 @@ mod tests {
             ("a = 1\nb", 2, "'='"),
             ("a = yes", 1, "true"),
             ("\n[host", 2, "']'"),
-            ("a = \"x\n\"", 1, "closed"),
-            ("a = 1 2", 1, "follows"),
+            ("a = \"x\n\"", 1, "unterminated"),
+            ("a = 1 2", 1, "unexpected text"),
             ("[[a]]", 1, "arrays of tables"),
             ("a = [1", 1, "','"),
             ("a = \"\\q\"", 1, "escape"),
-            ("a = '''x'''", 1, "several lines"),
+            ("a = '''x'''", 1, "multi-line"),
         ] {
             let error = parse(text).unwrap_err();
             assert_eq!(error.line, line, "{text:?}: {error}");

@@ -31,7 +31,7 @@ fn system_directories_that_are_links_lead_nowhere_outside() {
             let outcome = sample.run();
             is_untouched(&outside);
             match outcome.failed {
-                Some(reason) => assert!(refused && reason.contains("ordinary directory"), "{reason}"),
+                Some(reason) => assert!(refused && reason.contains("regular directory"), "{reason}"),
                 None => assert!(!refused && outcome.output == "runs\n", "{name} {outcome:?}"),
             }
         }

@@ -161,5 +161,5 @@ fn a_plugin_that_refuses_or_is_not_there_is_named() {
         ..Attachment::default()
     };
     let error = capabilities(&attachment).unwrap_err().to_string();
-    assert_eq!(error, "annotation kubernetes.io/egress-bandwidth: \"fast\" is no quantity");
+    assert_eq!(error, "annotation kubernetes.io/egress-bandwidth: \"fast\" is not a quantity");
 }
