@@ -129,11 +129,11 @@ fn what_is_no_readable_file_is_named_and_mended_in_place() {
     large.set_len(100 << 20).expect("make it large, without content");
     for words in [
         &["pipe.yaml", "named pipe", "regular file"][..],
-        &["dangling.yaml", "points to nothing"],
-        &["loop-a.yaml", "leads back to itself"],
-        &["loop-b.yaml", "leads back to itself"],
+        &["dangling.yaml", "broken symlink"],
+        &["loop-a.yaml", "symlink loop"],
+        &["loop-b.yaml", "symlink loop"],
         &["socket.yaml", "socket", "regular file"],
-        &["large.yaml", "larger than 10485760 bytes"],
+        &["large.yaml", "larger than the manifest limit of 10485760 bytes"],
     ] {
         let problem = node.problem(words);
         assert_eq!(problem.matches(words[0]).count(), 1, "{problem}");

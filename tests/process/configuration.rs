@@ -25,8 +25,8 @@ fn the_log_tells_flags_deprecations_and_what_is_not_acted_on_each_once() {
         &["FLAG: --hostname-override=", "edge"],
         &["Flag --event-qps has been deprecated", "eventRecordQPS", "--config"],
         &["Flag --log-dir was removed", "stderr"],
-        &["eventRecordQPS", "does not act on it"],
-        &["protectKernelDefaults", "does not act on it"],
+        &["eventRecordQPS", "not implemented in this version"],
+        &["protectKernelDefaults", "not implemented in this version"],
     ] {
         assert_eq!(node.log_lines(words).len(), 1, "{words:?}: {}", node.agent.log());
     }

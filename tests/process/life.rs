@@ -45,7 +45,7 @@ fn a_second_signal_ends_an_agent_whose_shutdown_hangs() {
     node.agent.signal(Signal::SIGINT);
     assert_eq!(node.agent.wait_for_end().code(), Some(1), "{}", node.agent.log());
     assert!(before.elapsed() < PATIENCE / 2, "{:?}", before.elapsed());
-    assert_eq!(node.log_lines(&["Second signal", "SIGINT"]).len(), 1);
+    assert_eq!(node.log_lines(&["second signal", "SIGINT"]).len(), 1);
     node.keeps_running("neighbour", &neighbour);
 }
 

@@ -207,7 +207,7 @@ fn a_good_program_stays_and_can_be_given_up_for_the_one_before() {
     let status = said(&node.agent(&["status", "--exit-zero", "--root-dir", "/nowhere"]));
     assert!(status.contains("Upgrade:") && status.contains("requested"), "{status}");
     let (code, _, all) = node.upgrade(&["rollback"]);
-    assert!(code == Some(1) && all.contains("nothing to put back"), "{all}");
+    assert!(code == Some(1) && all.contains("no upgrade to roll back"), "{all}");
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn what_may_not_be_the_agent_changes_nothing() {
     refused(&[&text(&new), "--verify-key-file", &text(&key)], "does not fit");
     let script = node.here().join("script");
     fs::write(&script, "#!/bin/sh\n").unwrap();
-    refused(&[&text(&script), "--allow-unsigned"], "no program for this machine");
+    refused(&[&text(&script), "--allow-unsigned"], "not a program for this machine");
     refused(&["/bin/true", "--allow-unsigned"], "does not report its version");
     refused(&["/bin/false", "--allow-unsigned"], "cannot be run on this machine");
     refused(&["/nowhere", "--allow-unsigned"], "/nowhere");
@@ -242,7 +242,7 @@ fn what_may_not_be_the_agent_changes_nothing() {
         .arg(node.node.agent.root_dir())
         .output()
         .unwrap();
-    assert!(said(&output).contains("is what the agent runs"), "{}", said(&output));
+    assert!(said(&output).contains("use that program to upgrade it"), "{}", said(&output));
     let (code, _, all) = node.upgrade(&[&text(&new), "--allow-unsigned", "--dry-run"]);
     assert_eq!(code, Some(0), "{all}");
     node.is_as_before(&["agent"]);
@@ -313,7 +313,7 @@ fn a_watch_that_is_killed_together_with_the_agent_is_carried_on() {
     watching.wait().unwrap();
     kill(Pid::from_raw(node.pid()), Signal::SIGKILL).unwrap();
     let (code, _, all) = node.upgrade(&[&text(&node.other("newer")), "--allow-unsigned"]);
-    assert!(code == Some(1) && all.contains("under way") && all.contains("carries on"), "{all}");
+    assert!(code == Some(1) && all.contains("in progress") && all.contains("agent upgrade watch"), "{all}");
     // The one that watches hears what another one asks for.
     let root = text(&node.node.agent.root_dir());
     let previous = node.here().join("agent.previous");
