@@ -58,7 +58,7 @@ const BROKEN: &[(&str, &str, &[&str])] = &[
         "unquoted.yaml",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: x, env: [{name: A, value: \
          yes}]}]}\n",
-        &["spec.containers[0].env[0].value", "quotes"],
+        &["spec.containers[0].env[0].value", "quote"],
     ),
     (
         "same-containers.yaml",

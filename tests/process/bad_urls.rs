@@ -49,7 +49,7 @@ fn bad_answers_are_named_once_and_remove_nothing() {
             Answer::manifest("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {}\n"),
             &["spec.containers"],
         ),
-        (Answer::Circle, &["10 redirects", "circles"]),
+        (Answer::Circle, &["10 redirects", "loop"]),
         (Answer::Endless, &["longer than the limit of 10485760 bytes"]),
         (
             Answer::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\napiVersion: v1\n".to_vec()),

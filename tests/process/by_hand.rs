@@ -151,7 +151,7 @@ fn restart_makes_new_instances_whatever_the_policy() {
     assert_eq!(id(0), before.0);
     assert_ne!(id(1), before.1);
     let said = refused(&node, &["restart", "two", "-c", "third"]);
-    assert!(said.contains("no container \"third\""), "{said}");
+    assert!(said.contains("no restartable container \"third\""), "{said}");
     let said = refused(&node, &["restart", "nothing"]);
     assert!(said.contains("pods \"nothing\" not found"), "{said}");
     node.keeps_running("never", &new);

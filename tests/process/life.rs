@@ -58,7 +58,7 @@ fn whoever_opens_the_lock_file_makes_the_agent_leave_and_pods_stay() {
     let neighbour = node.start_with_neighbour();
     drop(File::open(&lock).expect("open the lock file"));
     assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
-    assert_eq!(node.log_lines(&["lock file", "pods keep running"]).len(), 1, "{}", node.agent.log());
+    assert_eq!(node.log_lines(&["Lock file", "pods keep running"]).len(), 1, "{}", node.agent.log());
     node.keeps_running("neighbour", &neighbour);
 }
 
