@@ -328,7 +328,8 @@ fn flags_of_the_agent_are_the_services_and_a_kubeconfig_of_another_authority_is_
     fs::remove_dir_all(root.join("var/lib/kubelet/pki")).expect("lose the authority");
     let (_, err) = said(&["init", "phase", "kubeconfig", &rootfs], 1);
     assert!(
-        err.contains("error: error execution phase kubeconfig") && err.contains("another certificate authority"),
+        err.contains("error: error execution phase kubeconfig")
+            && err.contains("another certificate authority"),
         "{err}"
     );
     let (_, err) = said(&["init", &rootfs, "--", "status"], 1);
