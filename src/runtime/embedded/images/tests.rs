@@ -82,11 +82,11 @@ fn hostile_layers_are_refused_by_name_and_touch_nothing_outside() {
     let tar = Tar::default;
     let up = "../../../../../../../../..";
     for (layer, expected) in [
-        (tar().file("../file", "x"), "the path leads outside the layer"),
-        (tar().file("a/../../file", "x"), "the path leads outside the layer"),
-        (tar().file(&format!("{up}{outside}/file"), "x"), "the path leads outside the layer"),
+        (tar().file("../file", "x"), "the path leads outside"),
+        (tar().file("a/../../file", "x"), "the path leads outside"),
+        (tar().file(&format!("{up}{outside}/file"), "x"), "the path leads outside"),
         (tar().hard_link("a", &format!("{outside}/file")), "No such file"),
-        (tar().hard_link("a", &format!("{up}{outside}/file")), "the link leads outside the layer"),
+        (tar().hard_link("a", &format!("{up}{outside}/file")), "the link leads outside"),
         (tar().link("l", &outside).hard_link("a", "l/file"), "No such file"),
         (tar().link("l", &outside).file("l/file", "x"), "not a directory in this layer"),
         (tar().link("l", &format!("{up}{outside}")).file("l/new", "x"), "not a directory in this layer"),
@@ -99,8 +99,8 @@ fn hostile_layers_are_refused_by_name_and_touch_nothing_outside() {
         (tar().pax("path", b"x\0y").file("a", ""), "leads outside"),
         (tar().pax("GNU.sparse.major", b"1").file("a", ""), "sparse files are not supported"),
         (tar().entry(b'S', "a", "", 0o644, b""), "sparse files are not supported"),
-        (tar().file(".wh.", ""), "the whiteout matches no file"),
-        (tar().file(".wh...", ""), "the whiteout matches no file"),
+        (tar().file(".wh.", ""), "empty whiteout"),
+        (tar().file(".wh...", ""), "empty whiteout"),
         (
             tar().file(&"d/".repeat(49), "").pax("path", "d/".repeat(1000).as_bytes()).dir("x"),
             "directories in a path",

@@ -129,8 +129,7 @@ pub enum LayerError {
     },
     /// The disk would be full.
     #[error(
-        "no space for the layer: {free} {what} are free and {floor} are reserved; remove images (agent \
-         image prune) or files"
+        "no space for the layer: {free} {what} free, {floor} reserved; remove images (agent image prune) or files"
     )]
     Space {
         /// Bytes or inodes.
@@ -281,8 +280,7 @@ impl Unpacker<'_> {
         if entry.path.len() > self.limits.path_bytes {
             return Err(LayerError::Limit { what: "bytes in a path", limit: self.limits.path_bytes as u64 });
         }
-        let path =
-            Entry::below_root(&entry.path).ok_or_else(|| refused("the path leads outside the layer"))?;
+        let path = Entry::below_root(&entry.path).ok_or_else(|| refused("the path leads outside"))?;
         if path.components().count() > self.limits.depth {
             return Err(LayerError::Limit { what: "directories in a path", limit: self.limits.depth as u64 });
         }
@@ -341,8 +339,7 @@ impl Unpacker<'_> {
             return self.describe(path, parent, name, entry);
         }
         if entry.kind == EntryKind::HardLink {
-            let target =
-                Entry::below_root(&entry.link).ok_or_else(|| refused("the link leads outside the layer"))?;
+            let target = Entry::below_root(&entry.link).ok_or_else(|| refused("the link leads outside"))?;
             let target_name = target.file_name().ok_or_else(|| refused("a hard link to the root"))?;
             if target == path {
                 return Ok(());
@@ -477,10 +474,7 @@ impl Unpacker<'_> {
             // aufs kept its own things by such names.
             other if other.starts_with(WHITEOUT) => return Ok(()),
             b"" | b"." | b".." => {
-                return Err(LayerError::Refused {
-                    path: entry.path.clone(),
-                    problem: "the whiteout matches no file",
-                });
+                return Err(LayerError::Refused { path: entry.path.clone(), problem: "empty whiteout" });
             }
             _ => {}
         }
