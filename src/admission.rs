@@ -21,7 +21,7 @@ use crate::types::PodUid;
 
 static REJECTIONS: Family = Family::counter(
     "kubelet_admission_rejections_total",
-    "Pods that were rejected when they came, by reason; some wait and are tried again",
+    "Cumulative number of pod admission rejections, by reason",
     &["reason"],
 );
 

@@ -24,7 +24,7 @@ const REFUSED: [&str; 3] = ["hooks", "intelRdt", "netDevices"];
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CdiError {
     /// Nobody has described it.
-    #[error("unresolvable CDI device {name:?}: no specification in {places} has it{trouble}")]
+    #[error("unresolvable CDI device {name:?}: not found in any specification in {places}{trouble}")]
     Unknown {
         /// As asked for.
         name: String,
@@ -34,7 +34,7 @@ pub enum CdiError {
         trouble: String,
     },
     /// Two files of one directory describe it.
-    #[error("unresolvable CDI device {name:?}: it is in {one} and in {other}")]
+    #[error("unresolvable CDI device {name:?}: defined in both {one} and {other}")]
     Conflict {
         /// As asked for.
         name: String,
@@ -88,7 +88,7 @@ pub fn apply(directories: &[PathBuf], config: &mut ContainerConfig) -> Result<()
     }
     let registry = Registry::read(directories, &names);
     for trouble in &registry.trouble {
-        log::warn!(err = trouble; "Failed to read a CDI specification, going on without");
+        log::warn!(err = trouble; "Failed to read CDI specification, ignoring it");
     }
     let mut edited: Vec<&str> = Vec::new();
     for (at, name) in names.iter().enumerate() {
@@ -173,18 +173,21 @@ fn read_spec(path: &Path) -> Result<Value, String> {
     let mut text = String::new();
     file.take(MAX_SPEC_BYTES + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
     if text.len() as u64 > MAX_SPEC_BYTES {
-        return Err(format!("it is larger than {MAX_SPEC_BYTES} bytes"));
+        return Err(format!("file is larger than {MAX_SPEC_BYTES} bytes"));
     }
     let mut values = yaml_to_values(&text, false).map_err(|error| error.to_string())?;
-    let value =
-        if values.len() == 1 { values.remove(0) } else { return Err("it is not one document".to_owned()) };
+    let value = if values.len() == 1 {
+        values.remove(0)
+    } else {
+        return Err("must contain exactly one document".to_owned());
+    };
     for field in ["cdiVersion", "kind"] {
         if value[field].as_str().is_none_or(str::is_empty) {
-            return Err(format!("{field}: missing"));
+            return Err(format!("{field}: Required value"));
         }
     }
     if !crate::reconcile::devices::is_cdi_name(&format!("{}=x", value["kind"].as_str().unwrap_or_default())) {
-        return Err(format!("kind: {} is not vendor.com/class", value["kind"]));
+        return Err(format!("kind: {} must be vendor.com/class", value["kind"]));
     }
     Ok(value)
 }
@@ -201,7 +204,7 @@ fn edit(edits: &Value, config: &mut ContainerConfig) -> Result<(), String> {
         let (name, value) = variable
             .as_str()
             .and_then(|text| text.split_once('='))
-            .ok_or_else(|| format!("containerEdits.env: {variable} is not NAME=value"))?;
+            .ok_or_else(|| format!("containerEdits.env: {variable} must be NAME=value"))?;
         config.envs.push((name.to_owned(), value.to_owned()));
     }
     for node in list("deviceNodes") {
@@ -211,8 +214,9 @@ fn edit(edits: &Value, config: &mut ContainerConfig) -> Result<(), String> {
         config.mounts.push(mount(wanted)?);
     }
     for group in list("additionalGids") {
-        let group =
-            group.as_i64().ok_or_else(|| format!("containerEdits.additionalGids: {group} is no number"))?;
+        let group = group
+            .as_i64()
+            .ok_or_else(|| format!("containerEdits.additionalGids: {group} is not a number"))?;
         // The specification has no use for group 0.
         if group > 0 && !config.security.supplemental_groups.contains(&group) {
             config.security.supplemental_groups.push(group);
@@ -249,11 +253,14 @@ fn device(node: &Value) -> Result<Device, String> {
 fn mount(wanted: &Value) -> Result<Mount, String> {
     let text = |field: &str| wanted[field].as_str().unwrap_or_default().to_owned();
     if !matches!(text("type").as_str(), "" | "none" | "bind") {
-        return Err(format!("containerEdits.mounts.type: {:?}: only binds are made", text("type")));
+        return Err(format!(
+            "containerEdits.mounts.type: {:?}: only bind mounts are supported",
+            text("type")
+        ));
     }
     let (host_path, container_path) = (text("hostPath"), text("containerPath"));
     if !host_path.starts_with('/') || !container_path.starts_with('/') {
-        return Err("containerEdits.mounts: hostPath and containerPath have to be absolute".to_owned());
+        return Err("containerEdits.mounts: hostPath and containerPath must be absolute paths".to_owned());
     }
     let options = wanted["options"].as_array().map(Vec::as_slice).unwrap_or_default();
     let readonly = options.iter().any(|option| option == "ro");

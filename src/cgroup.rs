@@ -56,7 +56,7 @@ pub enum CgroupError {
         source: io::Error,
     },
     /// The kernel did not take the rules about devices, and a container must not run without.
-    #[error("rules about devices for cgroup {path:?}")]
+    #[error("set device rules of cgroup {path:?}")]
     Devices {
         /// Which.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum CgroupError {
         source: io::Error,
     },
     /// systemd was asked and said no.
-    #[error("ask systemd for {unit:?}")]
+    #[error("request unit {unit:?} from systemd")]
     Systemd {
         /// The slice.
         unit: String,
@@ -89,7 +89,7 @@ pub enum CgroupError {
         path: String,
     },
     /// The path is empty or leads upwards.
-    #[error("{path:?} is no path of a cgroup")]
+    #[error("{path:?} is not a cgroup path")]
     Path {
         /// Which.
         path: String,
@@ -170,7 +170,7 @@ pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
     if config.driver == CgroupDriver::Systemd && tree::exists(config, &path) {
         // Whatever systemd says, the directories decide: it may be away, or not know slices a runtime has made.
         if let Err(error) = systemd::stop(&path.name()) {
-            log::debug!(cgroup:% = path, err:% = crate::logging::chain(&error); "systemd did not stop a slice");
+            log::debug!(cgroup:% = path, err:% = crate::logging::chain(&error); "Failed to stop systemd slice");
         }
     }
     tree::remove(config, &path)

@@ -85,9 +85,9 @@ pub fn wants_colour(no_color: Option<&str>, term: Option<&str>) -> bool {
 enum CliError {
     #[error("{0}")]
     Usage(UsageError),
-    #[error("ask the agent")]
+    #[error("connect to the agent")]
     Client(#[source] ClientError),
-    #[error("the agent is not running, and its last known state cannot be shown")]
+    #[error("the agent is not running, and its last known state cannot be read")]
     Store(#[source] StoreError),
     #[error("pods {name:?} not found in namespace {namespace:?}")]
     NotFound { name: String, namespace: String },
@@ -106,7 +106,7 @@ enum CliError {
     Encode(#[source] serde_json::Error),
     #[error("write the output")]
     Output(#[source] io::Error),
-    #[error("start the input/output runtime")]
+    #[error("start the async runtime")]
     Runtime(#[source] io::Error),
 }
 

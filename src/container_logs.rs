@@ -61,14 +61,15 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
     loop {
         tokio::time::sleep(config.interval).await;
         let looked = config.clone();
-        let logs = rt::blocking("look at container logs", move || look(&looked)).await;
+        let logs = rt::blocking("read container logs", move || look(&looked)).await;
         for log in logs {
             match rotate(&*runtime, &config, &log, clock.now()).await {
                 Ok(()) => drop(told.remove(&log.path)),
                 Err(error) => {
                     // Once: a log that cannot be rotated now cannot be in ten seconds either.
                     if told.insert(log.path.clone()) {
-                        log::warn!(path = log.path.display().to_string(), err = error; "Failed to rotate a container log");
+                        log::warn!(path = log.path.display().to_string(), err = error; "Failed to rotate \
+                             container log");
                     }
                 }
             }
@@ -154,7 +155,7 @@ async fn rotate<R: Runtime>(
     let Err(error) = runtime.reopen_container_log(&id).await else { return Ok(()) };
     let path = log.path.clone();
     // As upstream: whoever writes it goes on with the old file, which must have its name.
-    rt::blocking("take back rotation", move || {
+    rt::blocking("undo rotation", move || {
         if !path.exists() {
             let _ = fs::rename(moved, path);
         }

@@ -60,7 +60,7 @@ pub async fn serve_connection(stream: UnixStream, answer: Handler) {
         .keep_alive_interval(KEEP_ALIVE)
         .serve_connection(TokioIo::new(Named::new(stream)), service);
     if let Err(error) = connection.await {
-        log::debug!(err:% = error; "gRPC connection ended");
+        log::debug!(err:% = error; "gRPC connection closed");
     }
 }
 
@@ -107,7 +107,7 @@ impl CriServer {
             Err(status) => Err(status),
         };
         match &answer {
-            Ok(_) => log::debug!(call = path; "CRI call done"),
+            Ok(_) => log::debug!(call = path; "CRI call succeeded"),
             Err(status) => log::debug!(call = path, err = status.message; "CRI call failed"),
         }
         grpc::response(answer)

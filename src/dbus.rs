@@ -44,7 +44,7 @@ pub struct Peer<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum DbusError {
     /// Nobody listens, or whoever does stopped answering.
-    #[error("talk to {socket:?}")]
+    #[error("communicate with {socket:?}")]
     Io {
         /// The socket.
         socket: String,

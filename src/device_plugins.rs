@@ -93,7 +93,7 @@ async fn listen(path: &Path) -> Result<UnixListener, BindError> {
         && let Err(error) = crate::sys::dir::make_dir(parent, DIRECTORY_MODE)
     {
         // Then the socket cannot be made either, and that is told.
-        log::debug!(path:% = parent.display(), err:% = error; "Failed to make a directory");
+        log::debug!(path:% = parent.display(), err:% = error; "Failed to create directory");
     }
     bind(path).await
 }
@@ -124,11 +124,11 @@ async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> 
     let request: wire::RegisterRequest = decoded(message)?;
     let name = Path::new(&request.endpoint);
     let refused = |why: String| {
-        log::warn!(resource = request.resource_name, err = why; "Refused a device plugin's registration");
+        log::warn!(resource = request.resource_name, err = why; "Rejected device plugin registration");
         Status::new(Code::Unknown, why)
     };
     if name.file_name() != Some(name.as_os_str()) {
-        return Err(refused(format!("endpoint {:?} is no file name", request.endpoint)));
+        return Err(refused(format!("endpoint {:?} is not a file name", request.endpoint)));
     }
     let (versions, socket) = ([request.version.clone()], directory.join(name));
     devices.register(&request.resource_name, &versions, socket).await.map_err(refused)?;
@@ -143,7 +143,8 @@ fn forget_sockets(directory: &Path) {
             && entry.file_name() != SOCKET
             && let Err(error) = std::fs::remove_file(entry.path())
         {
-            log::warn!(path:% = entry.path().display(), err:% = chain(&error); "Failed to remove a plugin's old socket");
+            log::warn!(path:% = entry.path().display(), err:% = chain(&error); "Failed to remove stale \
+                 plugin socket");
         }
     }
 }

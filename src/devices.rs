@@ -133,13 +133,13 @@ impl DeviceManager {
         {
             let resources = &self.0.state.borrow().resources;
             if resources.len() >= MAX_RESOURCES && !resources.contains_key(resource) {
-                return Err(format!("the node knows {MAX_RESOURCES} resources of device plugins already"));
+                return Err(format!("the limit of {MAX_RESOURCES} device plugin resources is reached"));
             }
         }
         metrics::count(&REGISTRATIONS, &[resource]);
         let client = PluginClient::new(socket.clone());
         let options = options_of(&client).await?;
-        log::info!(resource = resource, socket:% = socket.display(); "Device plugin has registered");
+        log::info!(resource = resource, socket:% = socket.display(); "Registered device plugin");
         self.take_in(resource, client, options);
         Ok(())
     }
@@ -181,7 +181,8 @@ impl DeviceManager {
         if !self.is_current(&resource, registration) {
             return;
         }
-        log::warn!(resource = resource, err = why; "Device plugin is gone; its devices are given to nobody until it returns");
+        log::warn!(resource = resource, err = why; "Device plugin disconnected; its devices are unavailable \
+             until it registers again");
         self.change(|state| {
             if let Some(plugin) = state.plugins.get_mut(&resource) {
                 plugin.lives = false;
@@ -192,7 +193,7 @@ impl DeviceManager {
         });
         tokio::time::sleep(GRACE).await;
         if self.is_current(&resource, registration) {
-            log::info!(resource = resource; "Forgetting the devices of a plugin that has not returned");
+            log::info!(resource = resource; "Device plugin did not register again, removing its devices");
             self.change(|state| {
                 state.plugins.remove(&resource);
                 state.resources.insert(resource.clone(), Devices::new());
@@ -205,7 +206,7 @@ impl DeviceManager {
         loop {
             let message = match messages.next().await {
                 Ok(Some(message)) => message,
-                Ok(None) => return "the plugin has ended its list".to_owned(),
+                Ok(None) => return "the plugin closed its ListAndWatch stream".to_owned(),
                 Err(why) => return why,
             };
             let list = match wire::ListAndWatchResponse::decode(message.as_slice()) {
@@ -404,13 +405,13 @@ impl DeviceManager {
             state.allocated.retain(&wanted);
             state.allocated.len()
         });
-        log::info!(allocations = before - left; "Devices of a pod that is gone are free");
+        log::info!(allocations = before - left; "Released devices of removed pod");
         self.write_and_tell().await;
     }
 
     async fn write_and_tell(&self) {
         if let Err(why) = self.write().await {
-            log::warn!(err = why; "Failed to remember who has which devices");
+            log::warn!(err = why; "Failed to save device allocations");
         }
     }
 

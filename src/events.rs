@@ -285,7 +285,8 @@ fn log_event(key: &EventKey, suppressed: u32) {
         EventType::Warning => log::Level::Warn,
     };
     if suppressed > 0 {
-        log::log!(level, object:% = object, reason:% = key.reason, count = suppressed; "Events were not logged");
+        log::log!(level, object:% = object, reason:% = key.reason, count = suppressed; "Events were dropped \
+             from the log");
     }
     log::log!(
         level,

@@ -355,7 +355,7 @@ impl<R: Runtime> Executor<R> {
             return Ok(());
         }
         let status = self.runtime.status().await.map_err(|error| {
-            let message = format!("container runtime is not answering: {}", error.message);
+            let message = format!("container runtime is not responding: {}", error.message);
             self.sandbox_failure(pod, "FailedCreatePodSandBox", message, retry_after(&error))
         })?;
         if let (false, Err(why)) = (pod.spec.host_network, status.network_ready) {

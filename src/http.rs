@@ -132,7 +132,8 @@ fn serve(mut queue: mpsc::Receiver<Job>) {
         }
         let answer = fetcher.fetch(&job.request);
         if job.reply.send(answer).is_err() {
-            log::debug!(url = shown_url(&job.request.url).as_str(); "Nobody waits for this answer any more");
+            log::debug!(url = shown_url(&job.request.url).as_str(); "Discarding HTTP response, the request \
+                 was cancelled");
         }
     }
 }

@@ -30,7 +30,7 @@ pub use records::Prunable;
 
 static PULL_DURATION: Family = Family::seconds(
     "kubelet_image_pull_duration_seconds",
-    "How long pulls took, by the size of the image",
+    "Duration in seconds to pull an image, by image size",
     &["image_size_in_bytes"],
 )
 .with_buckets(&[
@@ -336,7 +336,7 @@ impl<R: Runtime> ImagePuller<R> {
         let pull = async |auth| {
             let pulled = self.runtime.pull_image(image, auth, request.sandbox).await;
             pulled.map_err(|error| match error.kind {
-                ErrorKind::Unavailable => format!("container runtime is not answering: {}", error.message),
+                ErrorKind::Unavailable => format!("container runtime is not responding: {}", error.message),
                 _ => error.message,
             })
         };

@@ -48,7 +48,7 @@ enum InitError {
     Usage(#[from] UsageError),
     #[error(transparent)]
     Config(#[from] ConfigError),
-    #[error("the flags after -- are those of the agent itself: {0:?} is none")]
+    #[error("{0:?} after -- is not a flag of the agent: only agent flags may follow --")]
     NotAFlag(String),
     #[error("preflight checks failed")]
     Preflight,
@@ -61,19 +61,20 @@ enum InitError {
     },
     #[error(transparent)]
     Pki(#[from] PkiError),
-    #[error("{} exists already but is of another authority: remove it to have a new one", .0.display())]
+    #[error("{} already exists but was signed by another certificate authority: remove it to generate a new \
+             one", .0.display())]
     WrongAuthority(PathBuf),
     #[error("{0}")]
     Service(String),
-    #[error("the agent does not answer at {at}: {why}")]
+    #[error("the agent is not healthy: GET {at}: {why}")]
     Unhealthy { at: String, why: String },
-    #[error("aborted: nothing was changed (give --force to go on without a question)")]
+    #[error("aborted, nothing was changed (use --force to skip the confirmation)")]
     Aborted,
-    #[error("stop the pods: {0} (--skip-phases=pods leaves them alone)")]
+    #[error("stop the pods: {0} (use --skip-phases=pods to leave them running)")]
     Pods(String),
     #[error("an agent is using {}: stop it first", .0.display())]
     Running(PathBuf),
-    #[error("these could not be removed: {0}")]
+    #[error("failed to remove: {0}")]
     Left(String),
     #[error("error execution phase {phase}")]
     Phase {
@@ -172,7 +173,7 @@ impl Session<'_> {
         findings.extend(preflight::check(&facts, &wanted));
         let has_socket = !findings.iter().any(|finding| finding.name == "CRI");
         if options.no_self_test {
-            findings.push(Finding::skipped("CRI", "not tested: --skip-self-test"));
+            findings.push(Finding::skipped("CRI", "skipped: --skip-self-test"));
         } else if facts.uid == 0 && has_socket {
             findings.extend(self_test::run(resolved));
         }

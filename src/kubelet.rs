@@ -184,7 +184,7 @@ impl<R: Runtime> Kubelet<R> {
     /// From the store: what was wanted last is wanted until its source speaks, and what was being taken down goes on.
     async fn begin(&mut self) {
         for pod in std::mem::take(&mut self.terminating) {
-            log::info!(pod:% = pod.pod_ref(); "Going on with the removal of pod");
+            log::info!(pod:% = pod.pod_ref(); "Resuming removal of pod");
             self.workers.go_on_terminating(Rc::new(pod));
         }
         self.pod_config.begin_trials().await;
@@ -198,7 +198,7 @@ impl<R: Runtime> Kubelet<R> {
         // Of two pods of one name the one that was there first has it, as before.
         wanted.sort_by_key(|pod| first_seen(pod));
         if !wanted.is_empty() {
-            log::info!(pods = wanted.len(); "Starting from the remembered pods");
+            log::info!(pods = wanted.len(); "Restored pods from the store");
         }
         self.view.heard(PodSource::Api);
         self.take_notes();
@@ -317,7 +317,7 @@ impl<R: Runtime> Kubelet<R> {
     fn adopt_orphans(&self, snapshot: &PlegSnapshot) {
         let known = self.workers.uids();
         for orphan in orphans(&known, snapshot) {
-            log::info!(pod:% = orphan.pod; "Removing pod that nobody wants");
+            log::info!(pod:% = orphan.pod; "Removing orphaned pod");
             self.workers.go_on_terminating(Rc::new(pod_of_orphan(orphan)));
         }
     }
@@ -333,7 +333,7 @@ impl<R: Runtime> Kubelet<R> {
                 log::info!(directories = removed; "Cleaned up orphaned pod directories");
             }
             for error in errors {
-                log::warn!(err:% = chain(&error); "Orphaned pod directory found, but it cannot be removed");
+                log::warn!(err:% = chain(&error); "Failed to remove orphaned pod directory");
             }
         })
     }

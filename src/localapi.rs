@@ -241,7 +241,7 @@ fn described(answer: openapi::Answer, may_be_kept: bool) -> Response<Body> {
         // As long as kubectl keeps what it learns of a server: six hours.
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=21600"));
     }
-    crate::rt::spawn("OpenAPI for a client", async move {
+    crate::rt::spawn("serving OpenAPI", async move {
         while let Some(piece) = document.next_piece() {
             // A client that has gone ends it.
             if pieces.send(Ok(piece.into())).await.is_err() {

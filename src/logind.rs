@@ -18,7 +18,7 @@ const SYSTEMD_SOCKET: &str = "/run/systemd/private";
 /// In memory: logind reads it as it reads the one on disk, and nothing is written to flash. Upstream's name.
 pub(crate) const DROP_IN: &str = "/run/systemd/logind.conf.d/99-kubelet.conf";
 /// How it begins when the agent wrote it.
-pub(crate) const DROP_IN_HEADER: &str = "# By the agent, for shutdownGracePeriod.\n";
+pub(crate) const DROP_IN_HEADER: &str = "# Written by the agent for shutdownGracePeriod.\n";
 /// The first call may have to start logind, on a box that is still booting.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often logind is asked whether it has read its settings again, and how long after the first time; doubles (upstream).
@@ -86,7 +86,8 @@ pub fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), 
             }
             Err(error) if error.is_silence() => return Err(error),
             Err(error) => {
-                log::warn!(err = chain(&error); "logind gives no lock, so the machine does not wait for pods before it goes down");
+                log::warn!(err = chain(&error); "Failed to acquire logind inhibitor lock, shutdown will not \
+                     wait for pods");
             }
         }
         loop {
@@ -120,7 +121,7 @@ fn lock(bus: &mut Connection, delay: Duration) -> Result<OwnedFd, DbusError> {
         if error.is_silence() {
             return Err(error);
         }
-        log::warn!(err = chain(&error); "Failed to read how long logind waits");
+        log::warn!(err = chain(&error); "Failed to read logind InhibitDelayMaxSec");
     }
     let manager = Peer { destination: LOGIND, path: LOGIND_PATH, interface: LOGIND_MANAGER };
     let why = "Kubelet needs time to handle node shutdown";
@@ -129,7 +130,7 @@ fn lock(bus: &mut Connection, delay: Duration) -> Result<OwnedFd, DbusError> {
     bus.take_descriptor().ok_or_else(|| DbusError::Answer {
         method: "Inhibit".to_owned(),
         name: LOGIND_MANAGER.to_owned(),
-        message: "the answer carries no descriptor".to_owned(),
+        message: "the reply contains no file descriptor".to_owned(),
     })
 }
 
@@ -140,7 +141,7 @@ fn ask_for_delay(bus: &mut Connection, delay: Duration) -> Result<(), DbusError>
         return Ok(());
     }
     if let Err(error) = write_drop_in(Path::new(DROP_IN), delay) {
-        log::warn!(path = DROP_IN, err:% = error; "Failed to tell logind how long to wait");
+        log::warn!(path = DROP_IN, err:% = error; "Failed to write logind InhibitDelayMaxSec drop-in");
         return Ok(());
     }
     let body = Body::default().text("systemd-logind.service").text("all").number(SIGHUP);
@@ -148,7 +149,7 @@ fn ask_for_delay(bus: &mut Connection, delay: Duration) -> Result<(), DbusError>
         if error.is_silence() {
             return Err(error);
         }
-        log::warn!(err = chain(&error); "Failed to have logind read its settings again");
+        log::warn!(err = chain(&error); "Failed to reload logind configuration");
     }
     for check in 0..CHECKS {
         // Nothing says when it has read them. A signal that comes meanwhile is kept.
@@ -157,7 +158,8 @@ fn ask_for_delay(bus: &mut Connection, delay: Duration) -> Result<(), DbusError>
             return Ok(());
         }
     }
-    log::warn!(wantedSeconds = delay.as_secs(); "logind does not wait as long as shutdownGracePeriod asks for: see InhibitDelayMaxSec in logind.conf(5)");
+    log::warn!(wantedSeconds = delay.as_secs(); "logind inhibit delay is shorter than shutdownGracePeriod, \
+         set InhibitDelayMaxSec in logind.conf(5)");
     Ok(())
 }
 
@@ -200,7 +202,7 @@ pub fn machine_goes_down(bus_address: Option<&str>) -> bool {
     match state {
         Ok(state) => state == Some(Value::Text("stopping".to_owned())),
         Err(error) => {
-            log::debug!(err = chain(&error); "Nobody tells whether the machine goes down");
+            log::debug!(err = chain(&error); "Failed to watch logind for shutdown");
             false
         }
     }

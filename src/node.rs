@@ -187,7 +187,8 @@ impl NodeKeeper {
         match MemoryStalls::open() {
             Ok(stalls) => Some(stalls),
             Err(error) => {
-                log::debug!(err:% = error; "The kernel does not tell when memory is short, looking at it by the clock");
+                log::debug!(err:% = error; "Failed to watch memory pressure events, checking memory \
+                     periodically");
                 None
             }
         }
@@ -231,7 +232,7 @@ impl NodeKeeper {
         if self.places.is_none() {
             match Rc::clone(&self.parts.runtime).places().await {
                 Ok(places) => self.places = Some(places),
-                Err(error) => log::debug!(err:% = error; "The runtime does not tell where images are"),
+                Err(error) => log::debug!(err:% = error; "Failed to get image filesystem info from runtime"),
             }
         }
         let node = self.parts.stats.node().await;

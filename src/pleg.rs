@@ -17,16 +17,19 @@ use crate::reconcile::pleg::{PlegSnapshot, diff, pods_to_wake};
 use crate::runtime::{ErrorKind, Runtime, RuntimeError, RuntimeVersion};
 use crate::types::PodUid;
 
-static RELIST_DURATION: Family =
-    Family::seconds("kubelet_pleg_relist_duration_seconds", "How long a look at all containers took", &[]);
+static RELIST_DURATION: Family = Family::seconds(
+    "kubelet_pleg_relist_duration_seconds",
+    "Duration in seconds for relisting pods in PLEG",
+    &[],
+);
 static LAST_SEEN: Family = Family::gauge(
     "kubelet_pleg_last_seen_seconds",
-    "When all containers were seen last, in seconds since the epoch",
+    "Timestamp in seconds when PLEG was last seen active",
     &[],
 );
 static RELIST_INTERVAL: Family = Family::seconds(
     "kubelet_pleg_relist_interval_seconds",
-    "Time between two looks at all containers: up to a minute while the runtime gives hints",
+    "Interval in seconds between relisting in PLEG, up to a minute while the runtime sends events",
     &[],
 )
 .with_buckets(&[0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0]);
@@ -160,7 +163,8 @@ impl Hints {
         let hint = tokio::time::timeout(config.period_with_hints, runtime.next_change()).await;
         match hint {
             Ok(Err(error)) if error.kind == ErrorKind::Unimplemented => {
-                log::info!(err:% = error, periodMs = config.period_without_hints.as_millis(); "The runtime gives no hints of changes, looking often instead");
+                log::info!(err:% = error, periodMs = config.period_without_hints.as_millis(); "Container \
+                     runtime sends no events, relisting frequently");
                 self.missing_since = Some(Instant::now());
             }
             Ok(Err(_)) => tokio::time::sleep(config.period_without_hints).await,

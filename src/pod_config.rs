@@ -165,7 +165,7 @@ impl PodConfig {
         }
         for (source, stage) in stages {
             if let Err(error) = self.store.put_stage(source, &stage).await {
-                log::warn!(source = source.as_str(), err:% = error; "Failed to write down the trial of a set");
+                log::warn!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
             }
         }
     }
@@ -214,20 +214,23 @@ impl PodConfig {
                 staging.part_over();
                 let stage = staging.stage.clone();
                 if let Err(error) = self.store.put_stage(source, &stage).await {
-                    log::debug!(source = source.as_str(), err:% = error; "Failed to write down the trial of a set");
+                    log::debug!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
                 }
             }
             Verdict::Good => {
                 let (source, origin) = (source.as_str(), staging.config.origin.as_str());
                 if matches!(staging.stage, Stage::Trial { .. }) {
-                    log::info!(source = source, origin = origin; "The new set of pods has started, it is the good one from now on");
+                    log::info!(source = source, origin = origin; "New pod set started, recording it as last \
+                         good");
                 } else {
-                    log::info!(source = source, origin = origin; "The first set of pods has started, it is the good one from now on");
+                    log::info!(source = source, origin = origin; "First pod set started, recording it as \
+                         last good");
                 }
                 staging.enter(Stage::Good);
                 let source = staging.config.source;
                 if let Err(error) = self.store.put_stage(source, &Stage::Good).await {
-                    log::warn!(source = source.as_str(), err:% = error; "Failed to write down the end of a trial");
+                    log::warn!(source = source.as_str(), err:% = error; "Failed to store the result of a \
+                         pod set trial");
                 }
                 self.count(source);
             }
@@ -314,7 +317,8 @@ impl PodConfig {
         for source in gone {
             let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
             if pods > 0 {
-                log::info!(source = source.as_str(), pods = pods; "Source is not configured any more, removing its pods");
+                log::info!(source = source.as_str(), pods = pods; "Source is no longer configured, removing \
+                     its pods");
             }
             let merged = merge(&self.desired, source, Some(Vec::new()), self.clock.now());
             changes.extend(merged.changes);
@@ -414,7 +418,8 @@ impl PodConfig {
         match self.store.put_meta(meta::NEWEST_SIGNATURE, signed.as_deref()).await {
             Ok(()) => self.signed = signed,
             Err(error) => {
-                log::warn!(source = source.as_str(), err:% = error; "Failed to write down which signature is the newest");
+                log::warn!(source = source.as_str(), err:% = error; "Failed to store the newest signature \
+                     timestamp");
             }
         }
     }
@@ -448,7 +453,7 @@ impl PodConfig {
             return;
         }
         if matches!(stage, Stage::Trial { .. }) {
-            log::info!(source = staging.config.source.as_str(), origin = staging.config.origin, after = shown(staging.config.after); "A new set of pods is on trial");
+            log::info!(source = staging.config.source.as_str(), origin = staging.config.origin, after = shown(staging.config.after); "Started trial of new pod set");
         }
         staging.enter(stage);
     }
@@ -478,13 +483,14 @@ impl PodConfig {
         match self.store.commit_staged(source, &pods, &objects, validator.as_deref(), &stage).await {
             Ok(_) => {
                 if self.unwritten.is_empty() && self.store_trouble.take().is_some() {
-                    log::info!(source = source.as_str(); "The desired state is on disk again");
+                    log::info!(source = source.as_str(); "Desired state is stored again");
                 }
             }
             Err(error) => {
                 // What should run still runs; only a power cut before this is mended would forget it.
                 if self.store_trouble.is_none() {
-                    log::error!(source = source.as_str(), err:% = error; "Failed to write down the desired state, going on without");
+                    log::error!(source = source.as_str(), err:% = error; "Failed to store desired state, \
+                         keeping it in memory only");
                 }
                 self.store_trouble = Some(error.to_string());
                 self.unwritten.insert(source, validator);

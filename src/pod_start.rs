@@ -19,13 +19,13 @@ pub const BUCKETS: [f64; 25] = [
 ];
 static SLI: Family = Family::seconds(
     "kubelet_pod_start_sli_duration_seconds",
-    "How long it took from when a pod without lasting volumes was first seen until all its containers ran, without pulls and init containers",
+    "Duration in seconds to start a stateless pod, excluding time to pull images and run init containers",
     &[],
 )
 .with_buckets(&BUCKETS);
 static TOTAL: Family = Family::seconds(
     "kubelet_pod_start_total_duration_seconds",
-    "How long it took from when a pod was first seen until all its containers ran",
+    "Duration in seconds to start a pod, including time to pull images and run init containers",
     &[],
 )
 .with_buckets(&BUCKETS);

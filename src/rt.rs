@@ -47,7 +47,7 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    log::trace!(task = name; "Spawned task");
+    log::trace!(task = name; "Started task");
     tokio::task::spawn_local(task)
 }
 

@@ -119,7 +119,7 @@ async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, r
         .with_upgrades();
     if let Err(error) = connection.await {
         // A client's mistake or impatience; nobody has to act.
-        log::debug!(err:% = error; "Connection ended early");
+        log::debug!(err:% = error; "Connection closed unexpectedly");
     }
     node.served();
 }
@@ -155,7 +155,7 @@ async fn respond(
     if request.body().is_end_stream() || request.method() == Method::POST {
         answer::answer(request, wanted, node, OWN, clock, place).await
     } else {
-        let message = "a request to this server has no body";
+        let message = "this endpoint accepts no request body";
         body::failure(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 }

@@ -379,11 +379,11 @@ impl Stats {
         let known = match tokio::time::timeout(RUNTIME_PATIENCE, runtime(disks, unseen)).await {
             Ok(Ok(known)) => known,
             Ok(Err(error)) => {
-                log::debug!(err = error; "The runtime does not tell what containers use");
+                log::debug!(err = error; "Failed to get container stats from runtime");
                 RuntimeUse::default()
             }
             Err(_) => {
-                log::debug!("The runtime did not tell in time what containers use");
+                log::debug!("Timed out getting container stats from runtime");
                 RuntimeUse::default()
             }
         };
@@ -407,7 +407,7 @@ impl Stats {
             return;
         }
         let stats = Rc::clone(self);
-        rt::spawn("forget statistics", async move {
+        rt::spawn("delete statistics", async move {
             loop {
                 tokio::time::sleep(rates::LONGEST).await;
                 let no_rates = stats.rates.borrow_mut().forget(stats.origin.elapsed());

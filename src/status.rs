@@ -32,7 +32,7 @@ struct Entry {
 
 static START_DURATION: Family = Family::seconds(
     "kubelet_pod_start_duration_seconds",
-    "How long it took from when a pod was first seen until it ran",
+    "Duration in seconds from first seeing a pod until it runs",
     &[],
 )
 .with_buckets(&pod_start::BUCKETS);

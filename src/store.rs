@@ -363,7 +363,8 @@ impl StoreHandle {
             tokio::time::sleep(WRITE_BEHIND).await;
             while let Err(error) = self.flush().await {
                 if !failing {
-                    log::warn!(err:% = chain(&error); "Failed to write to the store, going on with memory");
+                    log::warn!(err:% = chain(&error); "Failed to write to the store, keeping changes in \
+                         memory");
                 }
                 failing = true;
                 if matches!(error, StoreError::Closed) {
@@ -372,7 +373,7 @@ impl StoreHandle {
                 tokio::time::sleep(RETRY_AFTER).await;
             }
             if failing {
-                log::info!("Writing to the store works again");
+                log::info!("Writing to the store succeeded again");
             }
             failing = false;
         }

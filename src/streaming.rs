@@ -129,8 +129,7 @@ pub fn respond(
         && *name != Some(TUNNEL)
         && (ports.is_empty() || ports.len() > MAX_PORTS)
     {
-        let message =
-            format!("between one and {MAX_PORTS} ports must be named for port-forward over WebSocket");
+        let message = format!("port-forward over WebSocket requires between one and {MAX_PORTS} ports");
         return refused(&Refusal { code: StatusCode::BAD_REQUEST, message, accepted: Vec::new() });
     }
     let response = switching(&protocol);
@@ -146,7 +145,7 @@ pub fn respond(
         tokio::select! {
             biased;
             () = serve(upgraded, &protocol, action, Rc::clone(&activity)) => {}
-            () = activity.idle(idle_timeout) => log::info!("Closed a stream over which nothing went"),
+            () = activity.idle(idle_timeout) => log::info!("Closed idle stream"),
         }
     });
     response
@@ -233,14 +232,18 @@ fn negotiate(headers: &HeaderMap, (spdy, websocket): Protocols) -> Result<Protoc
     let offered = words(headers, &WEBSOCKET_PROTOCOL);
     let name = known.iter().copied().find(|known| offered.iter().any(|word| word == known));
     if name.is_none() && !offered.is_empty() {
-        return Err(refusal(StatusCode::FORBIDDEN, "unable to upgrade: no protocol in common", known));
+        return Err(refusal(StatusCode::FORBIDDEN, "unable to upgrade: no common protocol", known));
     }
     let key = headers.get(&WEBSOCKET_KEY).and_then(|key| key.to_str().ok());
     match key {
         Some(key) if has(&WEBSOCKET_VERSION, "13") => {
             Ok(Protocol::WebSocket { name, accept: websocket::handshake::accept(key) })
         }
-        _ => Err(refusal(StatusCode::BAD_REQUEST, "a WebSocket handshake of version 13 is wanted", &[])),
+        _ => Err(refusal(
+            StatusCode::BAD_REQUEST,
+            "unsupported WebSocket handshake: version 13 is required",
+            &[],
+        )),
     }
 }
 

@@ -231,7 +231,7 @@ impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::parse_rfc3339(&text).ok_or_else(|| {
-            serde::de::Error::custom(format_args!("{text:?} is not a time like 2006-01-02T15:04:05Z"))
+            serde::de::Error::custom(format_args!("{text:?} is not a time such as 2006-01-02T15:04:05Z"))
         })
     }
 }

@@ -66,29 +66,28 @@ enum UpgradeError {
         #[source]
         source: io::Error,
     },
-    #[error(
-        "ask the agent that is to be replaced (--no-restart replaces the program of one that does not run)"
-    )]
+    #[error("connect to the running agent (use --no-restart to replace the program of a stopped one)")]
     Agent(#[source] ClientError),
-    #[error("{0} is what the agent runs: use it for this, too ({0} upgrade ...)")]
+    #[error("the agent runs {0}: use that program to upgrade it ({0} upgrade ...)")]
     Stranger(String),
-    #[error("the agent runs a program that is not at {0} any more: restart it first")]
+    #[error("the running agent's program is no longer at {0}: restart the agent first")]
     NotRestarted(String),
     #[error("{0}")]
     Service(String),
     #[error(
-        "an upgrade is under way: see `agent upgrade status`; `agent upgrade rollback` puts the old program back{0}"
+        "an upgrade is in progress: see `agent upgrade status`; `agent upgrade rollback` restores the old \
+         program{0}"
     )]
     UnderWay(&'static str),
-    #[error("there is nothing to put back")]
+    #[error("there is no upgrade to roll back")]
     NothingBefore,
-    #[error("{0} is not what was replaced: nothing can be put back")]
+    #[error("cannot roll back: {0} is not the program that was replaced")]
     NotKept(String),
-    #[error("nobody settled the upgrade in time: `agent upgrade watch` carries on")]
+    #[error("the upgrade was not completed in time: continue it with `agent upgrade watch`")]
     Unsettled,
     #[error(transparent)]
     Lock(#[from] lock::LockError),
-    #[error("start the input/output runtime")]
+    #[error("start the async runtime")]
     Runtime(#[source] io::Error),
     #[error("write the output")]
     Output(#[source] io::Error),
@@ -154,7 +153,7 @@ impl Session<'_> {
         let record = records::read(&options.root_dir);
         let text = match &record {
             None if options.json => "{}\n".to_owned(),
-            None => "There has been no upgrade.\n".to_owned(),
+            None => "No upgrade has been recorded.\n".to_owned(),
             Some(record) => shown(record, options.json),
         };
         self.print(&text)?;
@@ -183,7 +182,7 @@ impl Session<'_> {
         if let Some(earlier) = records::read(&options.root_dir).filter(|record| !record.phase.is_settled()) {
             // One that was cut off before the new program was in place changed nothing.
             if Machine::new(&options.root_dir, earlier).in_place() != InPlace::Old {
-                return Err(UpgradeError::UnderWay(", `agent upgrade watch` carries on when nobody does"));
+                return Err(UpgradeError::UnderWay(", if nothing watches it, run `agent upgrade watch`"));
             }
         }
         let file = Path::new(&options.what);
@@ -191,7 +190,7 @@ impl Session<'_> {
         let candidate = Candidate::read(file, options)?;
         record.to = Build { version: String::new(), digest: records::digest_of(candidate.bytes()) };
         if record.to.digest == record.from.digest {
-            self.say(&format!("{} is this program already", record.program));
+            self.say(&format!("{} is already this program", record.program));
             return Ok(EXIT_OK);
         }
         let machine = Machine::new(&options.root_dir, record.clone());
@@ -201,7 +200,7 @@ impl Session<'_> {
         let facts = facts.inspect_err(|_| machine.unstage())?;
         record.to.version.clone_from(&facts.version);
         self.say(&format!(
-            "{} {} is to replace {} ({})",
+            "upgrading: {} {} replaces {} ({})",
             file.display(),
             facts.version,
             record.program,
@@ -214,7 +213,7 @@ impl Session<'_> {
         drop(candidate);
         if options.dry_run {
             machine.unstage();
-            self.say("nothing was changed: --dry-run");
+            self.say("dry run: nothing was changed");
             return Ok(EXIT_OK);
         }
         let mut machine = Machine::new(&options.root_dir, record);
@@ -223,7 +222,7 @@ impl Session<'_> {
             return Err(error);
         }
         if options.no_restart {
-            "not watched: --no-restart".clone_into(&mut machine.record.reason);
+            "not restarted and not watched: --no-restart".clone_into(&mut machine.record.reason);
             machine.carry_out(Effect::Note(Phase::Upgraded)).await?;
             return self.end(&machine.record, EXIT_ROLLED_BACK);
         }
@@ -315,7 +314,7 @@ impl Session<'_> {
                 }
             }
             (Phase::Upgraded, Some(held)) => {
-                "asked for".clone_into(&mut record.reason);
+                "requested".clone_into(&mut record.reason);
                 (record.watches, record.since) = (0, self.environment.now);
                 if let Some(command) = &options.restart_command {
                     record.service = Service::Command(command.clone()).to_text();
@@ -330,7 +329,7 @@ impl Session<'_> {
                 for effect in [Effect::Note(Phase::RollingBack), Effect::Guard] {
                     machine.carry_out(effect).await?;
                 }
-                self.say(&format!("putting {} back", machine.record.from.version));
+                self.say(&format!("restoring {}", machine.record.from.version));
                 self.have_watched(options, &machine, held).await?
             }
             (_, None) => return Err(UpgradeError::UnderWay("")),
@@ -384,7 +383,7 @@ impl Session<'_> {
                         machine.record.reason = reason;
                     }
                     if phase == Phase::RolledBack && machine.record.phase != Phase::RolledBack {
-                        self.say(&["putting the old program back: ", &machine.record.reason].concat());
+                        self.say(&["restoring the old program: ", &machine.record.reason].concat());
                     }
                     for effect in effects(machine.record.phase, phase) {
                         machine.carry_out(*effect).await?;

@@ -173,7 +173,7 @@ pub enum VolumeError {
         source: std::io::Error,
     },
     /// Somebody mounted something below the pod's directory; nothing is deleted across a mount point.
-    #[error("{path:?} is still a mount point: unmount it, its data is not deleted")]
+    #[error("{path:?} is still a mount point: unmount it to delete the directory")]
     StillMounted {
         /// The mount point.
         path: PathBuf,
@@ -408,7 +408,7 @@ fn set_up_error(volume: &str, action: &'static str, path: &Path, source: std::io
 /// Runs one future as the agent would.
 #[cfg(test)]
 fn run<F: std::future::Future>(future: F) -> F::Output {
-    rt::run(future).expect("the kernel has descriptors for a runtime")
+    rt::run(future).expect("create the async runtime")
 }
 
 /// A directory for one test, gone with it.

@@ -5,5 +5,6 @@ mod crates;
 mod documents;
 mod files;
 mod lexer;
+mod phrases;
 mod table;
 mod tree;

@@ -28,10 +28,9 @@ static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.z"));
 
 /// What every kind has.
 const KIND: &str =
-    " apiVersion string: Group and version: which form of the kind it is.\n kind string: What it is.\n";
+    " apiVersion string: API group and version of this object.\n kind string: Kind of this object.\n";
 /// What lists have.
-const LIST: &str =
-    " items! []@: The objects.\n metadata ListMeta: Of which state it is, and how it goes on.\n";
+const LIST: &str = " items! []@: List of objects.\n metadata ListMeta: Standard list metadata.\n";
 
 /// The table.
 pub struct Schema {
@@ -142,7 +141,7 @@ impl Schema {
         Type {
             package: package.next().unwrap_or_default(),
             group_version: package.next().unwrap_or_default(),
-            text: if block.is_list { "Many of them." } else { text },
+            text: if block.is_list { "A list of objects." } else { text },
             name,
             marks: if block.is_list { "kind" } else { marks },
             body: if block.is_list { LIST } else { body },

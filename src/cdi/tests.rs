@@ -99,7 +99,10 @@ fn the_later_directory_wins_and_twice_in_one_is_nobodys() {
     assert_eq!(dirs.apply(&["a.com/b=c"]).unwrap().devices[0].host_path, "/dev/two");
     dirs.write("run/three.json", &spec("/dev/three"));
     let why = dirs.apply(&["a.com/b=c"]).unwrap_err();
-    assert_eq!(why, "unresolvable CDI device \"a.com/b=c\": it is in /run/three.json and in /run/two.json");
+    assert_eq!(
+        why,
+        "unresolvable CDI device \"a.com/b=c\": defined in both /run/three.json and /run/two.json"
+    );
 }
 
 #[test]
@@ -110,8 +113,8 @@ fn a_broken_file_is_named_and_stops_nobody_else() {
     dirs.write("etc/camera.yaml", CAMERA);
     assert!(dirs.apply(&["acme.com/camera=back"]).is_ok());
     let why = dirs.apply(&["acme.com/camera=side"]).unwrap_err();
-    assert!(why.starts_with("unresolvable CDI device \"acme.com/camera=side\": no specification in /etc, /run, /none has it; unreadable: /etc/bad.yaml: "), "{why}");
-    assert!(why.contains("/etc/kindless.json: kind: missing"), "{why}");
+    assert!(why.starts_with("unresolvable CDI device \"acme.com/camera=side\": not found in any specification in /etc, /run, /none; unreadable: /etc/bad.yaml: "), "{why}");
+    assert!(why.contains("/etc/kindless.json: kind: Required value"), "{why}");
     assert!(dirs.apply(&[]).is_ok(), "who asks for nothing reads nothing");
 }
 
@@ -126,13 +129,13 @@ fn what_the_runtime_cannot_do_is_refused_with_its_field() {
         (r#""intelRdt": {}"#, "containerEdits.intelRdt: not supported by the embedded runtime"),
         (
             r#""mounts": [{"hostPath": "/a", "containerPath": "/b", "type": "tmpfs"}]"#,
-            "containerEdits.mounts.type: \"tmpfs\": only binds are made",
+            "containerEdits.mounts.type: \"tmpfs\": only bind mounts are supported",
         ),
         (
             r#""deviceNodes": [{"path": "video0"}]"#,
             "containerEdits.deviceNodes.path: \"video0\" is not an absolute path",
         ),
-        (r#""env": ["A"]"#, "containerEdits.env: \"A\" is not NAME=value"),
+        (r#""env": ["A"]"#, "containerEdits.env: \"A\" must be NAME=value"),
     ] {
         dirs.write("etc/x.json", &format!(r#"{{"cdiVersion":"0.6.0","kind":"a.com/b","devices":[{{"name":"c","containerEdits":{{{edits}}}}}]}}"#));
         assert_eq!(

@@ -21,7 +21,7 @@ const FNV_PRIME: u32 = 0x0100_0193;
 /// Somebody else's pods are there.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "another agent has its pods below cgroup root {root:?}{}: stop it, or give this one another --cgroup-root",
+    "another agent uses cgroup root {root:?}{}: stop it, or set another --cgroup-root for this one",
     holder.as_ref().map(Holder::shown).unwrap_or_default()
 )]
 pub struct HeldError {
@@ -60,7 +60,8 @@ pub fn claim(config: &CgroupConfig, root: &str) -> Result<Option<ByteLock>, Held
         Ok(Some(lock)) => Ok(Some(lock)),
         Ok(None) => Err(HeldError { root: root.to_owned(), holder: holder(&path, byte) }),
         Err(error) => {
-            log::debug!(err:% = crate::logging::chain(&error); "The cgroup root cannot be claimed, going on without");
+            log::debug!(err:% = crate::logging::chain(&error); "Failed to claim the cgroup root, continuing \
+                 without");
             Ok(None)
         }
     }
@@ -130,8 +131,8 @@ mod tests {
     #[test]
     fn the_refusal_names_the_root_and_what_is_known_of_its_holder() {
         let said = |holder| HeldError { root: "/edge".to_owned(), holder }.to_string();
-        let fix = ": stop it, or give this one another --cgroup-root";
-        assert_eq!(said(None), format!("another agent has its pods below cgroup root \"/edge\"{fix}"));
+        let fix = ": stop it, or set another --cgroup-root for this one";
+        assert_eq!(said(None), format!("another agent uses cgroup root \"/edge\"{fix}"));
         let holder = |root_dir| Some(Holder { pid: 7, root_dir });
         assert!(said(holder(None)).contains("\"/edge\" (pid 7): "));
         assert!(

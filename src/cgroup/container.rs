@@ -126,7 +126,8 @@ pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, 
     match systemd::start_scope(scope, slice, processes) {
         Ok(()) => Ok(true),
         Err(error) if error.is_silence() => {
-            log::debug!(scope = scope, err = crate::logging::chain(&error); "systemd was not there to make a scope");
+            log::debug!(scope = scope, err = crate::logging::chain(&error); "Failed to create systemd \
+                 scope, systemd is not running");
             Ok(false)
         }
         Err(source) => Err(CgroupError::Systemd { unit: scope.to_owned(), source }),
@@ -143,7 +144,7 @@ pub fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
     if tree::exists(config, &path)
         && let Err(error) = systemd::stop(&path.name())
     {
-        log::debug!(scope = place, err = crate::logging::chain(&error); "systemd did not stop a scope");
+        log::debug!(scope = place, err = crate::logging::chain(&error); "Failed to stop systemd scope");
     }
     tree::remove(config, &path)
 }
@@ -166,11 +167,11 @@ pub fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skippe
         write_all(directory, &files, &mut skipped)?;
     }
     if !resources.hugepage_limits.is_empty() && !dirs.iter().any(|directory| holds(directory, "hugetlb")) {
-        let why = "there is no hierarchy with the controller \"hugetlb\"".to_owned();
+        let why = "no cgroup hierarchy has the controller \"hugetlb\"".to_owned();
         skipped.push(Skipped { what: "huge page limits".to_owned(), why });
     }
     for name in left {
-        skipped.push(Skipped { what: name.clone(), why: "no cgroup v2 hierarchy has it".to_owned() });
+        skipped.push(Skipped { what: name.clone(), why: "no cgroup v2 hierarchy is mounted".to_owned() });
     }
     Ok(skipped)
 }
@@ -326,7 +327,7 @@ pub fn kill_all(dirs: &[PathBuf]) -> usize {
     }
     for pid in &pids {
         if let Err(error) = kill_process(*pid) {
-            log::debug!(pid = pid, err:% = error; "Failed to kill a process of a container");
+            log::debug!(pid = pid, err:% = error; "Failed to kill container process");
         }
     }
     for freezer in &freezers {

@@ -77,7 +77,8 @@ pub(super) fn allow(dirs: &[PathBuf], v2: bool, rules: &[DeviceRule]) -> Result<
     }
     Ok(vec![Skipped {
         what: "device rules".to_owned(),
-        why: "there is no hierarchy with the controller \"devices\" and none of version 2".to_owned(),
+        why: "no cgroup v1 hierarchy has the controller \"devices\", and no cgroup v2 hierarchy is mounted"
+            .to_owned(),
     }])
 }
 

@@ -136,7 +136,7 @@ fn run_job(systemd: &mut Connection, method: &str, body: &Body) -> Result<(), Db
         result => Err(DbusError::Answer {
             method: method.to_owned(),
             name: "JobRemoved".to_owned(),
-            message: format!("the job ended with {:?}", result.unwrap_or_default()),
+            message: format!("the job finished with result {:?}", result.unwrap_or_default()),
         }),
     }
 }

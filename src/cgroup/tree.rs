@@ -181,7 +181,7 @@ pub(super) fn kill_all(config: &CgroupConfig, path: &Relative) -> usize {
         hierarchies(config).iter().flat_map(|hierarchy| pids_below(&hierarchy.root.join(&path.0))).into_set();
     for pid in &pids {
         if let Err(error) = kill_process(*pid) {
-            log::debug!(pid = pid, err:% = error; "Failed to kill a process left in a cgroup");
+            log::debug!(pid = pid, err:% = error; "Failed to kill leftover process in cgroup");
         }
     }
     pids.len()

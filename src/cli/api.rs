@@ -63,7 +63,7 @@ pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Re
     };
     client::stream(socket, path, accept, &mut write).await.map_err(words)?;
     serde_json::from_slice(&body)
-        .map_err(|error| CliError::Answer(format!("the answer is not JSON: {error}")))
+        .map_err(|error| CliError::Answer(format!("the agent's response is not JSON: {error}")))
 }
 
 /// The resource of a manifest's kind, if it can be written.
@@ -172,7 +172,7 @@ pub(super) async fn watch(
 fn words(error: CliError) -> CliError {
     let CliError::Answer(text) = &error else { return error };
     let Ok(status) = serde_json::from_str::<Value>(text) else { return error };
-    let message = status["message"].as_str().unwrap_or("no reason was given");
+    let message = status["message"].as_str().unwrap_or("no reason given");
     match status["reason"].as_str() {
         Some(reason) if !reason.is_empty() => {
             CliError::Answer(format!("from the agent ({reason}): {message}"))

@@ -16,21 +16,21 @@ use crate::rt;
 
 const HELP: &str = "\
 Create or change objects from manifests, through the API of this node: pods, ConfigMaps, Secrets, claims and
-namespaces. What is applied stays over restarts and reboots, like what kubectl applies.
+namespaces. Applied objects survive restarts and reboots, like those applied with kubectl.
 
 Usage: agent apply -f FILE|DIRECTORY|- [options]
 
 Options:
   -f, --filename FILE       Manifest, YAML or JSON; a directory for its .yaml, .yml and .json files; - for standard
                             input. May be given several times
-      --dry-run             Let the agent check it, and change nothing
-  -n, --namespace NAME      Namespace of objects that name none (default \"default\")
+      --dry-run             Only validate; change nothing
+  -n, --namespace NAME      Namespace of objects that set none (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Pods of manifest files (/etc/kubernetes/manifests) are changed in their files, not here.
+Pods of manifest files (/etc/kubernetes/manifests) cannot be changed here; edit their files.
 
-Exit status: 0, 1 if an object was not applied, 2 for bad usage.
+Exit status: 0 on success, 1 if an object was not applied, 2 for bad usage.
 ";
 
 /// Media type of a server-side apply.
@@ -54,7 +54,8 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             Own::Option("--dry-run") => {
                 wanted.dry_run = parser.optional_value().is_none_or(|given| given == "server");
                 if !wanted.dry_run {
-                    let message = "--dry-run: only the agent checks: leave the value out, or give server";
+                    let message = "--dry-run: only server-side dry run is supported: omit the value, or use \
+                                   --dry-run=server";
                     return Err(UsageError::Option { message: message.to_owned() });
                 }
             }
@@ -63,7 +64,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         Ok(true)
     })?;
     if wanted.files.is_empty() && !wanted.common.help {
-        let message = "say what to apply: agent apply -f FILE".to_owned();
+        let message = "must specify -f: agent apply -f FILE".to_owned();
         return Err(UsageError::Option { message });
     }
     Ok(wanted)
@@ -140,7 +141,7 @@ async fn apply(
     let is_fixed = reply.code == 422 && existed && resource.plural == "pods";
     let reply = reply.accepted().map_err(|error| match error {
         CliError::Answer(words) if is_fixed => CliError::Answer(format!(
-            "{words}\nTo replace the pod: agent delete pod {} -n {}, and apply it again",
+            "{words}\nTo replace the pod, run agent delete pod {} -n {} and apply it again",
             object.name, object.namespace
         )),
         error => error,

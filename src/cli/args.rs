@@ -149,29 +149,29 @@ pub enum UsageError {
     },
     /// None of what there is, nor a short name of it.
     #[error(
-        "the agent shows pods, nodes, configmaps, secrets and persistentvolumeclaims (pvc), not {given:?}"
+        "unknown resource type {given:?}: use pods, nodes, configmaps, secrets or persistentvolumeclaims (pvc)"
     )]
     Resource {
         /// As given.
         given: String,
     },
     /// None of what the API has.
-    #[error("the node has no {given:?}: it has {}", crate::cli::resources())]
+    #[error("the server doesn't have a resource type {given:?}: use one of {}", crate::cli::resources())]
     Unknown {
         /// As given.
         given: String,
     },
     /// `get` alone.
-    #[error("say what to get: agent get {}", crate::cli::resources())]
+    #[error("missing resource type: agent get {}", crate::cli::resources())]
     NoResource,
     /// `describe` alone.
-    #[error("say what to describe: agent describe pod|node|configmap|secret|pvc|namespace NAME")]
+    #[error("missing resource type: agent describe pod|node|configmap|secret|pvc|namespace NAME")]
     NothingToDescribe,
     /// `delete` alone.
-    #[error("say what to delete: agent delete pod NAME, or agent delete -f FILE")]
+    #[error("nothing to delete: agent delete pod NAME, or agent delete -f FILE")]
     NothingToDelete,
     /// `delete --yes` of something else.
-    #[error("--yes deletes the data of claims (pvc): leave it out to delete {given:?}")]
+    #[error("--yes deletes the data of claims (pvc) only: omit it to delete {given:?}")]
     NoData {
         /// As given.
         given: String,
@@ -183,7 +183,7 @@ pub enum UsageError {
         given: String,
     },
     /// A name in all namespaces.
-    #[error("nothing can be named together with --all-namespaces: use --namespace")]
+    #[error("a resource cannot be retrieved by name across all namespaces: use --namespace")]
     NameInAllNamespaces,
 }
 
@@ -282,7 +282,7 @@ pub(super) fn duration(
 ) -> Result<GoDuration, UsageError> {
     let given = text(value(parser)?);
     let parsed = GoDuration::parse(&given).ok().filter(|parsed| parsed.as_nanos() > 0);
-    let message = || format!("{name} {given:?}: a time such as {example} is wanted");
+    let message = || format!("{name} {given:?}: must be a duration such as {example}");
     parsed.ok_or_else(|| UsageError::Option { message: message() })
 }
 

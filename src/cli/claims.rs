@@ -29,17 +29,15 @@ enum Refusal {
     Name { name: String, namespace: String, why: String },
     #[error("claim {name:?} is still defined in {origin}: remove it there first")]
     Defined { name: String, origin: String },
-    #[error(
-        "claim {name:?} is still used by pod {pod}: remove the pod's manifest, and wait until it is gone"
-    )]
+    #[error("claim {name:?} is still used by pod {pod}: remove the pod and wait until it is deleted")]
     Used { name: String, pod: String },
-    #[error("there is no data of a claim {name:?} in namespace {namespace:?}: {path:?} does not exist")]
+    #[error("no data found for claim {name:?} in namespace {namespace:?}: {path:?} does not exist")]
     Missing { name: String, namespace: String, path: PathBuf },
-    #[error("claim {name:?} is still mounted on {point:?}: remove its pod, and wait until it is gone")]
+    #[error("claim {name:?} is still mounted on {point:?}: remove its pod and wait until it is deleted")]
     Mounted { name: String, point: PathBuf },
-    #[error("{point:?} is a mount point: unmount it first, nothing is deleted across one")]
+    #[error("{point:?} is a mount point: unmount it first, mounted file systems are not deleted")]
     MountPoint { point: PathBuf },
-    #[error("this would delete {files} files, {bytes} bytes, in {path:?} for good: give --yes to do so")]
+    #[error("this permanently deletes {files} files, {bytes} bytes, in {path:?}: use --yes to confirm")]
     Unconfirmed { files: u64, bytes: u64, path: PathBuf },
     #[error("{action} {path:?}")]
     Io {
@@ -141,7 +139,7 @@ fn delete(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(Refusal::Missing { name: name(), namespace: claim.namespace.clone(), path });
         }
-        Err(error) => return Err(failed("look at", &path)(error)),
+        Err(error) => return Err(failed("read", &path)(error)),
     }
     check_mounts(claim, root_dir, &path)?;
     check_mounts(claim, root_dir, &deleted)?;
@@ -177,7 +175,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn check_mounts(claim: &ObjectKey, root_dir: &Path, path: &Path) -> Result<(), Refusal> {
-    let failed = |source| Refusal::Io { action: "read the mounts below", path: path.to_owned(), source };
+    let failed = |source| Refusal::Io { action: "list the mounts below", path: path.to_owned(), source };
     let points = mount::mount_points().map_err(failed)?;
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let own = match (path.parent(), path.file_name()) {

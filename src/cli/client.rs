@@ -32,7 +32,7 @@ const MAX_WORDS: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("the agent is not running: nobody listens on {}", path.display())]
+    #[error("the agent is not running: no process listens on {}", path.display())]
     NotRunning {
         /// The socket.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// It does not speak HTTP as expected.
-    #[error("talk to {}", path.display())]
+    #[error("send the request to {}", path.display())]
     Http {
         /// The socket.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// Not a report.
-    #[error("the agent on {} answered {code}", path.display())]
+    #[error("the agent on {} responded with status {code}", path.display())]
     Refused {
         /// The socket.
         path: PathBuf,
@@ -74,7 +74,7 @@ pub enum ClientError {
         code: StatusCode,
     },
     /// The body broke off or is too long.
-    #[error("read the answer of {}: {message}", path.display())]
+    #[error("read the response from {}: {message}", path.display())]
     Body {
         /// The socket.
         path: PathBuf,
@@ -82,7 +82,7 @@ pub enum ClientError {
         message: String,
     },
     /// The answer is not JSON.
-    #[error("the answer of {} is not JSON", path.display())]
+    #[error("the response from {} is not JSON", path.display())]
     Json {
         /// The socket.
         path: PathBuf,
@@ -90,7 +90,7 @@ pub enum ClientError {
         source: serde_json::Error,
     },
     /// The answer is of another shape: another release.
-    #[error("the answer of {} is not understood", path.display())]
+    #[error("the response from {} has an unexpected format", path.display())]
     Decode {
         /// The socket.
         path: PathBuf,

@@ -16,7 +16,7 @@ use crate::server::{AgentReport, ObjectDetail};
 use crate::sys::command;
 
 const HELP: &str = "\
-Print the script with which a shell completes commands, options, and names of pods, containers and objects.
+Print a shell completion script for commands, options, and names of pods, containers and objects.
 
 Usage: agent completion bash|zsh|fish
 
@@ -24,12 +24,12 @@ Usage: agent completion bash|zsh|fish
   zsh    agent completion zsh > /usr/local/share/zsh/site-functions/_agent
   fish   agent completion fish > /etc/fish/completions/agent.fish
 
-Names come from the running agent; for users who may not use its socket only commands and options are completed.
+Names come from the running agent; users without access to its socket get commands and options only.
 
 Options:
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0, 2 for bad usage.
+Exit status: 0 on success, 2 for bad usage.
 ";
 
 const BASH: &str = r#"# bash completion of agent                                 -*- shell-script -*-
@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         Some("zsh") => ZSH,
         Some("fish") => FISH,
         _ => {
-            let message = "say for which shell: agent completion bash, zsh or fish".to_owned();
+            let message = "missing shell: agent completion bash, zsh or fish".to_owned();
             return Err(CliError::Usage(UsageError::Option { message }));
         }
     };

@@ -21,21 +21,21 @@ use crate::runtime::embedded::images::tar::{Entry, EntryKind, TarReader};
 use crate::streaming::client::{Ended, Output};
 
 const HELP: &str = "\
-Copy files and directories to and from a container. The container needs a tar program.
+Copy files and directories to and from a container. Requires a tar program in the container.
 
 Usage: agent cp POD:PATH LOCAL [options]
        agent cp LOCAL POD:PATH [options]
 
-POD may be NAMESPACE/POD, and may leave out the node's name at the end. A destination that is a directory gets the copy
-below it. Links that a container has are left out, and named.
+POD may be NAMESPACE/POD, and may omit the node name suffix. If the destination is a directory, the copy is created
+inside it. Symbolic links in the container are skipped with a warning.
 
 Options:
-  -c, --container NAME      Which container
+  -c, --container NAME      Container name
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0, 1 if something could not be copied, 2 for bad usage.
+Exit status: 0 on success, 1 if something could not be copied, 2 for bad usage.
 ";
 
 /// Bytes of one block of an archive.
@@ -65,7 +65,7 @@ impl End {
             None => (None, pod),
         };
         if pod.is_empty() || path.is_empty() {
-            return Err(wrong(&format!("{given:?}: POD:PATH is wanted")));
+            return Err(wrong(&format!("{given:?}: must be POD:PATH")));
         }
         Ok(Self::Inside { namespace, pod: pod.to_owned(), path: path.to_owned() })
     }
@@ -97,8 +97,8 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     }
     match wanted.ends[..] {
         [End::Local(_), End::Inside { .. }] | [End::Inside { .. }, End::Local(_)] => Ok(wanted),
-        [_, _] => Err(wrong("one of both is of a container, as POD:PATH, and the other is not")),
-        _ => Err(wrong("say from where and where to: agent cp POD:PATH LOCAL")),
+        [_, _] => Err(wrong("exactly one of source and destination must be in a container, as POD:PATH")),
+        _ => Err(wrong("source and destination are required: agent cp POD:PATH LOCAL")),
     }
 }
 
@@ -182,10 +182,13 @@ impl Inside<'_> {
             Ended::Code(0) => Ok(()),
             Ended::Code(code) => {
                 let said = printable(&said.trim().replace('\n', "; "));
-                Err(CliError::Answer(format!("{} in the container ended with {code}: {said}", command[0])))
+                Err(CliError::Answer(format!(
+                    "{} in the container exited with code {code}: {said}",
+                    command[0]
+                )))
             }
             Ended::Failed(words) if words.contains("tar") => {
-                Err(CliError::Answer(format!("{words}: the container needs a tar program to copy")))
+                Err(CliError::Answer(format!("{words}: agent cp needs a tar program in the container")))
             }
             Ended::Failed(words) => Err(CliError::Answer(words)),
             Ended::Lost => Err(CliError::Answer("the connection was lost".to_owned())),
@@ -302,9 +305,9 @@ fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String
         is_empty = false;
         let shown = entry.path.to_string_lossy().into_owned();
         let clean =
-            Entry::below_root(&entry.path).ok_or_else(|| format!("{shown:?}: a path with .. in it"))?;
+            Entry::below_root(&entry.path).ok_or_else(|| format!("{shown:?}: the path contains .."))?;
         let below = if top == "." { Some(clean.as_path()) } else { clean.strip_prefix(top).ok() };
-        let below = below.ok_or_else(|| format!("{shown:?} was not asked for"))?;
+        let below = below.ok_or_else(|| format!("{shown:?} was not requested"))?;
         let path =
             if below.as_os_str().is_empty() { destination.to_owned() } else { destination.join(below) };
         let failed = |error: io::Error| format!("write {}: {error}", path.display());
@@ -320,12 +323,16 @@ fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String
                 file.set_permissions(mode).map_err(failed)?;
             }
             EntryKind::SymbolicLink | EntryKind::HardLink => {
-                skipped.push(format!("left out the link {shown} -> {}", entry.link.to_string_lossy()));
+                skipped.push(format!("skipping symbolic link: {shown} -> {}", entry.link.to_string_lossy()));
             }
-            _ => skipped.push(format!("left out {shown}: no plain file")),
+            _ => skipped.push(format!("skipping {shown}: not a regular file")),
         }
     }
-    if is_empty { Err("the container sent nothing: is the path right?".to_owned()) } else { Ok(skipped) }
+    if is_empty {
+        Err("the container sent no data: check that the path exists".to_owned())
+    } else {
+        Ok(skipped)
+    }
 }
 
 /// An archive on its way into a container.
@@ -359,7 +366,7 @@ impl Archive {
         } else if kind.is_symlink() {
             self.send(header(name, b'2', &about, 0, &fs::read_link(path).map_err(named)?))?;
         } else {
-            self.skipped.push(format!("left out {}: no plain file", path.display()));
+            self.skipped.push(format!("skipping {}: not a regular file", path.display()));
         }
         Ok(())
     }
@@ -373,7 +380,7 @@ impl Archive {
             if count == 0 {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "it became shorter while it was read",
+                    "the file shrank while it was being read",
                 ));
             }
             piece.truncate(count);
@@ -469,7 +476,7 @@ mod tests {
             parse(&words).map(drop).unwrap_err().to_string()
         };
         assert!(said("a b").contains("POD:PATH") && said("p:a q:b").contains("POD:PATH"));
-        assert!(said("p: b").contains("POD:PATH is wanted") && said("p:a").contains("agent cp"));
+        assert!(said("p: b").contains("must be POD:PATH") && said("p:a").contains("agent cp"));
     }
 
     fn packed(root: &Path, name: &str) -> Vec<u8> {
@@ -492,7 +499,7 @@ mod tests {
         std::os::unix::fs::symlink("/etc/passwd", root.join("from/link")).unwrap();
         let bytes = packed(&root.join("from"), "from");
         let skipped = unpack(&bytes[..], "from", &root.join("to")).unwrap();
-        assert_eq!(skipped, ["left out the link from/link -> /etc/passwd"]);
+        assert_eq!(skipped, ["skipping symbolic link: from/link -> /etc/passwd"]);
         assert_eq!(fs::read(root.join("to/deep").join(&long).join("file")).unwrap(), vec![7; 100_000]);
         assert_eq!(fs::read(root.join("to/empty")).unwrap(), b"");
         assert!(root.join("to/link").symlink_metadata().is_err());
@@ -508,9 +515,9 @@ mod tests {
         for name in ["../out", "asked/../../out", "other"] {
             let bytes = packed(&root.join("file"), name);
             let said = unpack(&bytes[..], "asked", &root.join("to")).unwrap_err();
-            assert!(said.contains("..") || said.contains("not asked for"), "{said}");
+            assert!(said.contains("..") || said.contains("not requested"), "{said}");
         }
-        assert!(unpack(&b""[..], "asked", &root.join("to")).unwrap_err().contains("nothing"));
+        assert!(unpack(&b""[..], "asked", &root.join("to")).unwrap_err().contains("no data"));
         assert!(!root.join("out").exists() && !root.parent().unwrap().join("out").exists());
         fs::remove_dir_all(&root).unwrap();
     }

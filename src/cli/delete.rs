@@ -25,27 +25,27 @@ Usage: agent delete RESOURCE NAME... [options]
        agent delete -f FILE|DIRECTORY|- [options]
        agent delete pvc NAME... --yes [options]
 
-RESOURCE is pod (po), configmap (cm), secret, persistentvolumeclaim (pvc) or namespace (ns). What a manifest file defines
-goes when its file goes. The data of a claim stays when the claim is deleted; --yes deletes it for good, once the claim
-and its pods are gone. \"agent get pvc\" shows claims whose data is left as Released.
+RESOURCE is pod (po), configmap (cm), secret, persistentvolumeclaim (pvc) or namespace (ns). Objects of a manifest file
+are deleted by removing the file. Deleting a claim keeps its data; --yes deletes the data permanently, once the claim
+and its pods are gone. \"agent get pvc\" shows deleted claims with remaining data as Released.
 
 Options:
-  -f, --filename FILE       Delete what the manifest names; may be given several times
-  -l, --selector LABELS     Those with these labels, such as app=web
-      --all                 All of the namespace
-      --grace-period SECS   Time the pod gets to end, instead of its own
-      --now                 As --grace-period 1
-      --force               As --grace-period 0
-      --ignore-not-found    It is no error when there is none
-      --wait=false          Do not wait until they are gone
-      --timeout TIME        How long to wait, such as 60s (default: until they are gone)
-      --yes                 Delete the data of claims; without it the command says what that would delete
-  -n, --namespace NAME      Namespace to look in (default \"default\")
+  -f, --filename FILE       Delete the objects of this manifest; may be given several times
+  -l, --selector LABELS     Delete objects with these labels, such as app=web
+      --all                 Delete all objects in the namespace
+      --grace-period SECS   Seconds to terminate gracefully, overriding the pod's own
+      --now                 Same as --grace-period 1
+      --force               Same as --grace-period 0
+      --ignore-not-found    Treat \"not found\" as success
+      --wait=false          Do not wait for the objects to be gone
+      --timeout TIME        How long to wait, such as 60s (default: no limit)
+      --yes                 Delete the data of claims; without it, only print what would be deleted
+  -n, --namespace NAME      Namespace (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        Where the agent keeps data of claims (default /var/lib/kubelet); read when it is not running
-  -h, --help                This text
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
+  -h, --help                Show this help
 
-Exit status: 0, 1 if something was not deleted, 2 for bad usage.
+Exit status: 0 on success, 1 if something was not deleted, 2 for bad usage.
 ";
 
 /// kubectl waits a week.
@@ -92,7 +92,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             Own::Option("--force") => wanted.grace = Some(0),
             Own::Option("--grace-period") => {
                 let given = text(value(parser)?);
-                let message = || wrong(format!("--grace-period {given:?}: a number of seconds is wanted"));
+                let message = || wrong(format!("--grace-period {given:?}: must be a number of seconds"));
                 wanted.grace = Some(given.parse().map_err(|_| message())?);
             }
             Own::Option("--ignore-not-found") => wanted.ignore_missing = true,
@@ -101,7 +101,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
                 wanted.wait = match given.as_deref() {
                     None | Some("true") => true,
                     Some("false") => false,
-                    Some(other) => return Err(wrong(format!("--wait={other}: true or false is wanted"))),
+                    Some(other) => return Err(wrong(format!("--wait={other}: must be true or false"))),
                 };
             }
             Own::Option("--timeout") => wanted.timeout = duration(parser, "--timeout", "60s")?.to_std(),
@@ -118,7 +118,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     }
     match (wanted.words.is_empty(), wanted.files.is_empty()) {
         (true, true) => Err(UsageError::NothingToDelete),
-        (false, false) => Err(wrong("give either -f or names, not both".to_owned())),
+        (false, false) => Err(wrong("-f and names cannot be used together".to_owned())),
         _ => Ok(wanted),
     }
 }
@@ -169,7 +169,7 @@ async fn delete_all(
     let is_selected = objects.is_empty();
     if let (true, Some(resource)) = (is_selected, kind) {
         if !wanted.all && wanted.selector.is_none() {
-            let message = format!("which {}? Name them, or use -l or --all", resource.plural);
+            let message = format!("no {} specified: give names, -l or --all", resource.plural);
             return Err(CliError::Usage(UsageError::Option { message }));
         }
         let namespace = wanted.namespace.as_deref().unwrap_or("default");
@@ -244,7 +244,7 @@ async fn delete(
     {
         if let Some(origin) = found.manifest() {
             return Err(CliError::Answer(format!(
-                "pod {:?} is defined by {origin}: it ends when its manifest goes\n{}",
+                "pod {:?} is defined by {origin}: remove the manifest to delete it\n{}",
                 found.name(),
                 found.how_to_end()
             )));
@@ -272,7 +272,7 @@ async fn delete(
     if resource.plural == CLAIMS {
         let _ = writeln!(
             environment.err,
-            "Its data stays: agent delete pvc {shown} -n {namespace} --yes deletes it for good"
+            "Its data is kept: delete it permanently with agent delete pvc {shown} -n {namespace} --yes"
         );
     }
     Ok(Some(Gone { resource, namespace, name, uid }))
@@ -290,8 +290,8 @@ mod tests {
         assert_eq!(parsed("po/a --force").unwrap().grace, Some(0));
         assert_eq!(parsed("-f x.yaml --grace-period=7").unwrap().grace, Some(7));
         for (line, words) in [
-            ("", "say what to delete"),
-            ("pod a -f x", "not both"),
+            ("", "nothing to delete"),
+            ("pod a -f x", "-f and names"),
             ("pod a --grace-period soon", "--grace-period"),
             ("pod a --wait=maybe", "--wait=maybe"),
         ] {

@@ -25,24 +25,24 @@ use crate::server::{AgentReport, ObjectDetail};
 use crate::types::Timestamp;
 
 const HELP: &str = "\
-Show everything about a pod, as kubectl does: what was asked for, how it goes, and what happened; or the node, a
-ConfigMap, a Secret, a claim, or another kind of the API.
+Show details of a pod, as kubectl describe does: its spec, status and events; or of the node, a
+ConfigMap, a Secret, a claim, or another resource of the API.
 
 Usage: agent describe pod|node|configmap|secret|pvc|namespace|... [NAME...] [options]
 
 Short names: po, no, cm, pvc, ns, ev.
 
-NAME may be the beginning of a name. Without a name all of the namespace are shown.
+NAME may be a name prefix. Without a name, all objects in the namespace are shown.
 
 Options:
-  -n, --namespace NAME      Namespace to look in (default \"default\")
-  -A, --all-namespaces      Look in all namespaces
-      --show-secrets        Show the values of Secrets; without it their lengths
+  -n, --namespace NAME      Namespace (default \"default\")
+  -A, --all-namespaces      All namespaces
+      --show-secrets        Show the values of Secrets instead of their lengths
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); read when it is not running
-  -h, --help                This text
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
+  -h, --help                Show this help
 
-Exit status: 0, 1 if a pod is not found or the agent cannot be asked, 2 for bad usage.
+Exit status: 0 on success, 1 if an object is not found or the agent cannot be reached, 2 for bad usage.
 ";
 
 /// Longest annotation on one line (kubectl's).
@@ -95,9 +95,9 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     for name in &missing {
         let known: Vec<&str> = report.pods.iter().map(|pod| pod.metadata.name.as_str()).collect();
         let there = if known.is_empty() {
-            "there are none".to_owned()
+            "there are no pods".to_owned()
         } else {
-            format!("there are: {}", known.join(", "))
+            format!("existing pods: {}", known.join(", "))
         };
         let _ = writeln!(
             environment.err,

@@ -23,39 +23,39 @@ Run a command in a container.
 
 Usage: agent exec POD [options] -- COMMAND [ARGUMENTS...]
 
-POD may leave out the node's name at the end. Without -c it is the container that the annotation
-kubectl.kubernetes.io/default-container names, else the first one.
+POD may omit the node name suffix. Without -c, the container is the one named by the annotation
+kubectl.kubernetes.io/default-container, else the first one.
 
 Options:
-  -c, --container NAME      Which container
-  -i, --stdin               The command reads what is typed here
-  -t, --tty                 The command gets a terminal
-  -q, --quiet               Only what the command says
+  -c, --container NAME      Container name
+  -i, --stdin               Pass standard input to the command
+  -t, --tty                 Allocate a terminal for the command
+  -q, --quiet               Print only the command's output
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: the command's, 1 if it could not be run, 2 for bad usage.
+Exit status: that of the command, 1 if it could not be run, 2 for bad usage.
 ";
 
 const ATTACH_HELP: &str = "\
-See what a container writes from now on, and type what it reads.
+Attach to a running container: show its new output, and optionally send it input.
 
 Usage: agent attach POD [options]
 
-POD may leave out the node's name at the end. Without -c it is the container that the annotation
-kubectl.kubernetes.io/default-container names, else the first one.
+POD may omit the node name suffix. Without -c, the container is the one named by the annotation
+kubectl.kubernetes.io/default-container, else the first one.
 
 Options:
-  -c, --container NAME      Which container
-  -i, --stdin               The container reads what is typed here, if it was made with stdin: true
-  -t, --tty                 This terminal becomes the container's, if it was made with tty: true
-  -q, --quiet               Only what the container says
+  -c, --container NAME      Container name
+  -i, --stdin               Pass standard input to the container; requires stdin: true in its spec
+  -t, --tty                 Use this terminal as the container's; requires tty: true in its spec
+  -q, --quiet               Print only the container's output
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0 when the container has ended, 1 if there is none, 2 for bad usage.
+Exit status: 0 when the container has exited, 1 if it is not found, 2 for bad usage.
 ";
 
 /// What is read from this side at a time.
@@ -110,11 +110,11 @@ fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
     match (entry, &wanted) {
         (_, wanted) if wanted.common.help => {}
         (Entry::Exec, Wanted { pod: None, .. }) => {
-            return message("say where and what: agent exec POD -- COMMAND");
+            return message("pod and command are required: agent exec POD -- COMMAND");
         }
-        (Entry::Attach, Wanted { pod: None, .. }) => return message("say whose: agent attach POD"),
+        (Entry::Attach, Wanted { pod: None, .. }) => return message("missing pod name: agent attach POD"),
         (Entry::Exec, Wanted { command, .. }) if command.is_empty() => {
-            return message("say which command: agent exec POD -- COMMAND");
+            return message("missing command: agent exec POD -- COMMAND");
         }
         _ => {}
     }
@@ -164,7 +164,9 @@ async fn enter(
             say(&format!("Unable to use a TTY - container {container} did not allocate one"));
         }
         if stdin && !reads {
-            say(&format!("Container {container} does not read: it was made without stdin: true"));
+            say(&format!(
+                "Container {container} cannot read standard input: its spec does not set stdin: true"
+            ));
         }
         // What has a terminal has no stderr, whether this side has one or not.
         (tty, stdin) = (has_terminal, stdin && reads);
@@ -254,7 +256,7 @@ fn read_stdin() -> Result<mpsc::Receiver<Vec<u8>>, CliError> {
 fn follow_size() -> Result<mpsc::Receiver<TerminalSize>, CliError> {
     let (sender, sizes) = mpsc::channel(1);
     let mut changes = signal(SignalKind::window_change()).map_err(CliError::Runtime)?;
-    rt::spawn("terminal size", async move {
+    rt::spawn("get the terminal size", async move {
         // Without a terminal here the other side keeps its own idea.
         while let Ok((width, height)) = terminal_size(io::stdout().as_fd()) {
             if sender.send(TerminalSize { width, height }).await.is_err() {
@@ -283,7 +285,7 @@ mod tests {
             assert_eq!((wanted.pod.as_deref(), wanted.container.as_deref()), (Some("web"), Some("app")));
             assert!(wanted.stdin && wanted.tty && !wanted.quiet);
         }
-        assert!(parsed(Entry::Exec, "web").unwrap_err().contains("which command"));
+        assert!(parsed(Entry::Exec, "web").unwrap_err().contains("missing command"));
         assert!(parsed(Entry::Exec, "").unwrap_err().contains("agent exec POD -- COMMAND"));
         assert!(parsed(Entry::Exec, "web --color ls").unwrap_err().contains("--color"));
         assert!(parsed(Entry::Attach, "web ls").unwrap_err().contains("ls"));

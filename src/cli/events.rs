@@ -14,21 +14,21 @@ use crate::rt;
 use crate::types::Timestamp;
 
 const HELP: &str = "\
-Show what happened to pods and the node, oldest first.
+Show events of pods and the node, oldest first.
 
 Usage: agent events [options]
 
 Options:
-      --for KIND/NAME       Only what is about this object, such as pod/web-edge
-      --types TYPES         Only these: Normal, Warning
-  -w, --watch               Go on as things happen
-  -n, --namespace NAME      Namespace to look in (default \"default\")
-  -A, --all-namespaces      Look in all namespaces
-      --no-headers          No header line
+      --for KIND/NAME       Only events of this object, such as pod/web-edge
+      --types TYPES         Only events of these types: Normal, Warning
+  -w, --watch               Keep printing new events
+  -n, --namespace NAME      Namespace (default \"default\")
+  -A, --all-namespaces      All namespaces
+      --no-headers          Omit the header line
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-The agent keeps the newest events only. Exit status: 0, 1 if the agent cannot be asked, 2 for bad usage.
+The agent keeps the newest events only. Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.
 ";
 
 #[derive(Debug)]
@@ -48,10 +48,10 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         match own {
             Own::Option("--for") => {
                 let given = text(value(parser)?);
-                let (kind, name) =
-                    given.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(|| {
-                        message(format!("--for {given:?}: KIND/NAME such as pod/web is wanted"))
-                    })?;
+                let (kind, name) = given
+                    .split_once('/')
+                    .filter(|(_, name)| !name.is_empty())
+                    .ok_or_else(|| message(format!("--for {given:?}: must be KIND/NAME such as pod/web")))?;
                 wanted.about = Some((api::resource(kind)?.kind.to_owned(), name.to_owned()));
             }
             Own::Option("--types") => {
@@ -116,7 +116,9 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
             let event = &change["object"];
             match change["type"].as_str() {
                 Some("ERROR") => {
-                    ended = Some(event["message"].as_str().unwrap_or("the watch was ended").to_owned());
+                    ended = Some(
+                        event["message"].as_str().unwrap_or("the watch was closed by the agent").to_owned(),
+                    );
                     return Ok(ControlFlow::Break(()));
                 }
                 Some("ADDED" | "MODIFIED") if is_wanted(wanted, event) => {

@@ -113,7 +113,7 @@ fn named(value: Value, origin: &str, namespace: Option<&str>) -> Result<Named, C
     let wrong = |why: String| Err(CliError::Answer(format!("{origin}: {why}")));
     if kind.is_empty() || version.is_empty() {
         return wrong(
-            "an object has no apiVersion or no kind: add both, such as apiVersion: v1 and kind: Pod"
+            "an object is missing apiVersion or kind: add both, such as apiVersion: v1 and kind: Pod"
                 .to_owned(),
         );
     }
@@ -124,7 +124,7 @@ fn named(value: Value, origin: &str, namespace: Option<&str>) -> Result<Named, C
         ));
     };
     if name.is_empty() {
-        return wrong(format!("{kind}: metadata.name is missing; give it a name"));
+        return wrong(format!("{kind}: metadata.name: Required value"));
     }
     let namespace = match (resource.namespaced, namespace) {
         (false, _) => String::new(),
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn objects_that_cannot_be_applied_say_why() {
         for (text, words) in [
-            ("kind: Pod\n", "no apiVersion"),
+            ("kind: Pod\n", "missing apiVersion"),
             (
                 "apiVersion: apps/v9\nkind: Deploiment\nmetadata: {name: d}\n",
                 "no matches for kind \"Deploiment\" in version \"apps/v9\"",

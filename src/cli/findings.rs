@@ -34,7 +34,7 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     };
     let running = report.mode == AgentMode::Running;
     if !running {
-        add("agent", "it is not running".to_owned());
+        add("agent", "not running".to_owned());
     }
     if running && !report.runtime.ready {
         let runtime = &report.runtime;
@@ -50,26 +50,38 @@ pub(super) fn findings(report: &AgentReport, now: Timestamp) -> Vec<Finding> {
     }
     if now < plausible(now) {
         let reads = now.to_rfc3339();
-        let waits = "certificates count from this release's day on, and no deadline is older than the machine's start";
-        add("clock", format!("it reads {reads}, which cannot be: until it is set {waits}"));
+        let waits =
+            "certificates are treated as valid from this release's build date, and no deadline predates boot";
+        add(
+            "clock",
+            format!(
+                "the clock reads {reads}, which is before this release was built: until it is set, {waits}"
+            ),
+        );
     }
     for trouble in &report.serving {
         add("serving", trouble.clone());
     }
     if running && report.sources.is_empty() {
-        add("sources", "no source of pods is configured: give --manifest-dir or --manifest-url".to_owned());
+        add("sources", "no pod source is configured: set --manifest-dir or --manifest-url".to_owned());
     }
     for source in &report.sources {
         let subject = format!("source {}", source.name);
         match source.state {
             SourceState::Waiting if running => {
-                add(&subject, format!("no valid answer from {} yet; the stored pods stand", source.origin));
+                add(
+                    &subject,
+                    format!("no valid response from {} yet; keeping the stored pods", source.origin),
+                );
             }
             SourceState::Failing => {
                 let last = age::since_or_unknown(source.last_answer, now);
                 add(
                     &subject,
-                    format!("no valid answer from {} for {last}; its last good pods stand", source.origin),
+                    format!(
+                        "no valid response from {} for {last}; keeping the last good pods",
+                        source.origin
+                    ),
                 );
             }
             SourceState::Waiting | SourceState::Ok | SourceState::Trial => {}
@@ -150,7 +162,7 @@ fn container_trouble(container: &ContainerStatus, must_be_ready: bool) -> Option
         return (terminated.exit_code != 0).then(|| format!("container {name}{ended}"));
     }
     (must_be_ready && state.running.is_some() && !container.ready)
-        .then(|| format!("container {name} runs but is not ready"))
+        .then(|| format!("container {name} is running but not ready"))
 }
 
 fn ended(lead: &str, reason: &str, exit_code: i32, message: &str) -> String {
@@ -222,6 +234,9 @@ mod tests {
             ["node: DiskPressure for 40s: kubelet has disk pressure"]
         );
         let said = messages(&AgentReport::default(), 70);
-        assert!(said.len() == 1 && said[0].starts_with("clock: it reads 1970-01-01T00:01:10Z, "), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].starts_with("clock: the clock reads 1970-01-01T00:01:10Z, "),
+            "{said:?}"
+        );
     }
 }

@@ -15,20 +15,20 @@ use crate::rt;
 use crate::streaming::client as streams;
 
 const HELP: &str = "\
-Reach ports of a pod through ports of this machine, until Ctrl-C.
+Forward local ports to ports of a pod, until Ctrl-C.
 
 Usage: agent port-forward POD [options] [LOCAL:]REMOTE...
 
-REMOTE is a number, or the name of a port of the pod's. Without LOCAL it is the same number here; with
-nothing before the colon it is any free one.
+REMOTE is a port number, or the name of a port of the pod. Without LOCAL, the local port has the same number; with
+nothing before the colon, a free one is chosen.
 
 Options:
-      --address ADDRESS     Where to listen, with commas between several (default localhost)
+      --address ADDRESS     Comma-separated addresses to listen on (default localhost)
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 1 if it cannot listen or there is no such pod, 2 for bad usage.
+Exit status: 1 if a port cannot be opened or the pod is not found, 2 for bad usage.
 ";
 
 struct Wanted {
@@ -63,7 +63,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         Ok(true)
     })?;
     if !wanted.common.help && (wanted.pod.is_none() || wanted.ports.is_empty()) {
-        let message = "say where to: agent port-forward POD [LOCAL:]REMOTE".to_owned();
+        let message = "pod and port are required: agent port-forward POD [LOCAL:]REMOTE".to_owned();
         return Err(UsageError::Option { message });
     }
     Ok(wanted)
@@ -75,7 +75,7 @@ fn addresses(given: &str) -> Result<Vec<Vec<IpAddr>>, UsageError> {
         // kubectl's meaning of it.
         "localhost" => Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]),
         _ => text.parse().map(|address| vec![address]).map_err(|_| UsageError::Option {
-            message: format!("--address {text:?}: an address of this machine or localhost is wanted"),
+            message: format!("--address {text:?}: must be a local IP address or localhost"),
         }),
     };
     given.split(',').map(str::trim).map(one).collect()
@@ -90,7 +90,7 @@ fn ports(given: &str) -> Result<(Local, String), UsageError> {
     match local {
         Some(local) if !remote.is_empty() && remote != "0" => Ok((local, remote.to_owned())),
         _ => Err(UsageError::Option {
-            message: format!("{given:?} are no ports: a number, a name or LOCAL:REMOTE is wanted"),
+            message: format!("invalid port {given:?}: must be a number, a name or LOCAL:REMOTE"),
         }),
     }
 }
@@ -118,7 +118,7 @@ async fn forward(wanted: Wanted, environment: &mut Environment<'_>) -> Result<u8
     for (local, remote) in &wanted.ports {
         let port = remote.parse().ok().filter(|port| *port > 0).or_else(|| found.port(remote));
         let port: u16 =
-            port.ok_or_else(|| CliError::Answer(format!("the pod has no port called {remote:?}")))?;
+            port.ok_or_else(|| CliError::Answer(format!("the pod has no port named {remote:?}")))?;
         for addresses in &wanted.addresses {
             for listener in listen(addresses, *local, port).await? {
                 let at = listener.local_addr().map_err(CliError::Runtime)?;
@@ -150,7 +150,7 @@ async fn forward(wanted: Wanted, environment: &mut Environment<'_>) -> Result<u8
             Err(words) => drop(environment.err.write_all(words.as_bytes())),
         }
     }
-    Err(CliError::Answer("nobody listens any more".to_owned()))
+    Err(CliError::Answer("all listeners were closed".to_owned()))
 }
 
 /// On those of the addresses that there are, all with the same port.

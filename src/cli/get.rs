@@ -20,26 +20,26 @@ use crate::types::Timestamp;
 use std::fmt::Write;
 
 const HELP: &str = "\
-Show pods, ConfigMaps, Secrets, claims, events, nodes and namespaces of this node, as kubectl does.
+List pods, ConfigMaps, Secrets, claims, events, nodes and namespaces of this node, as kubectl get does.
 
 Usage: agent get RESOURCE [NAME...] [options]
        agent get RESOURCE/NAME... [options]
 
 Options:
-  -n, --namespace NAME      Namespace to look in (default \"default\")
-  -A, --all-namespaces      Look in all namespaces
+  -n, --namespace NAME      Namespace (default \"default\")
+  -A, --all-namespaces      All namespaces
   -o, --output FORMAT       json, yaml, wide, name or jsonpath=TEMPLATE
-  -w, --watch               Go on with what becomes of them
-  -l, --selector LABELS     Only those with these labels, such as app=web,tier!=db
-      --field-selector F    Only those with these fields, such as status.phase=Running
-      --no-headers          No header line
-      --show-secrets        Show the values of Secrets; without it their lengths
+  -w, --watch               Keep watching for changes
+  -l, --selector LABELS     Only objects with these labels, such as app=web,tier!=db
+      --field-selector F    Only objects with these fields, such as status.phase=Running
+      --no-headers          Omit the header line
+      --show-secrets        Show the values of Secrets instead of their lengths
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); pods, configmaps, secrets
-                            and pvc are read from it when the agent is not running
-  -h, --help                This text
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); pods, configmaps, secrets
+                            and pvc are read from its store when the agent is not running
+  -h, --help                Show this help
 
-Exit status: 0, 1 if something is not found or the agent cannot be asked, 2 for bad usage.
+Exit status: 0 on success, 1 if something is not found or the agent cannot be reached, 2 for bad usage.
 ";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {

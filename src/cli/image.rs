@@ -24,37 +24,37 @@ const DEFAULT_STATE_DIR: &str = "/run/agent/runtime";
 const MAX_RECORD: usize = 4 * 1024 * 1024;
 
 const HELP: &str = "\
-Images of the embedded runtime. Works with and without the agent running.
+Manage images of the embedded runtime. The agent need not be running.
 
 Usage:
   agent image ls [NAME...] [options]       list images
   agent image pull IMAGE... [options]      pull images from their registries
   agent image import FILE... [options]     import archives (docker save, OCI layout; plain, gzip or zstd) or OCI layout directories
-  agent image rm IMAGE... [options]        remove images, or one of an image's names
-  agent image prune [options]              remove all images that no container uses and that were not imported
-  agent image inspect IMAGE... [options]   everything about images
+  agent image rm IMAGE... [options]        remove images, or one name of an image
+  agent image prune [options]              remove unused images, except imported ones
+  agent image inspect IMAGE... [options]   show details of images
 
 Options:
   -o, --output FORMAT           json, yaml or wide
-  -q, --quiet                   ids only
-      --no-trunc                whole ids
-  -f, --force                   rm: also if containers use the image
-      --creds USER[:PASSWORD]   pull: whom to be; without a password its line is read from standard input
-      --creds-file FILE         pull: the same, from the first line of a file that others cannot read
+  -q, --quiet                   print only image ids
+      --no-trunc                do not truncate ids
+  -f, --force                   rm: remove images that are in use, too
+      --creds USER[:PASSWORD]   pull: registry credentials; without PASSWORD it is read from standard input
+      --creds-file FILE         pull: the same, from the first line of a file; only its owner may have access
       --platform OS/ARCH[/VARIANT]
-                                pull: an image for another machine than this (linux/arm/v7)
-      --registry-hosts-dir DIRS pull: mirrors and certificates, as containerd's hosts.toml
+                                pull: platform of the image, such as linux/arm/v7 (default: this machine's)
+      --registry-hosts-dir DIRS pull: registry mirrors and certificates, in containerd's hosts.toml format
                                 (default /etc/agent/certs.d:/etc/containerd/certs.d)
-      --root-dir DIR            Where the agent keeps its data (default /var/lib/kubelet)
-      --runtime-state-dir DIR   Where the embedded runtime keeps its records (default /run/agent/runtime)
-      --image-policy FILE       pull: which images may be pulled, and with whose signature
-                                (default /etc/agent/image-policy.json if it is there)
-  -h, --help                    This text
+      --root-dir DIR            The agent's root directory (default /var/lib/kubelet)
+      --runtime-state-dir DIR   State directory of the embedded runtime (default /run/agent/runtime)
+      --image-policy FILE       pull: which images may be pulled, and which signatures they need
+                                (default /etc/agent/image-policy.json if it exists)
+  -h, --help                    Show this help
 
-Without --creds a pull tries what the node's Docker configuration has for the image (<root-dir>/config.json,
-$HOME/.docker/config.json, /.docker/config.json), else it asks without credentials.
+Without --creds, a pull uses the credentials of the node's Docker configuration for the image (<root-dir>/config.json,
+$HOME/.docker/config.json, /.docker/config.json), else none.
 
-Exit status: 0, 1 if something did not work, 2 for bad usage.
+Exit status: 0 on success, 1 if something failed, 2 for bad usage.
 ";
 
 /// A sub-command failed.
@@ -71,15 +71,17 @@ pub(super) enum ImageCommandError {
     #[error(transparent)]
     Store(#[from] ImageError),
     /// Containers would lose their layers.
-    #[error("image {image:?} is used by a container: remove its pod first, or give --force")]
+    #[error("image {image:?} is used by a container: remove its pod first, or use --force")]
     InUse { image: String },
     /// A damaged record: its container may use any image.
     #[error(
-        "the record {path:?} cannot be read, so its container may use any image: start the agent, which removes what is damaged{}", if *can_force { ", or give --force" } else { "" }
+        "cannot determine which images are used: record {path:?} is unreadable: \
+         start the agent, which removes damaged records{}",
+        if *can_force { ", or use --force" } else { "" }
     )]
     Unreadable { path: PathBuf, can_force: bool },
     /// Nobody can say what is used.
-    #[error("find out which images are used: read {path:?}")]
+    #[error("determine which images are used: read {path:?}")]
     Records {
         path: PathBuf,
         #[source]
@@ -179,7 +181,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     let needs_names =
         matches!(action.as_str(), "import" | "load" | "pull" | "rm" | "rmi" | "remove" | "inspect");
     if needs_names && options.words.is_empty() {
-        let message = format!("say which: agent image {action} NAME...");
+        let message = format!("missing image name: agent image {action} NAME...");
         return Err(CliError::Usage(UsageError::Option { message }));
     }
     match action.as_str() {
@@ -315,7 +317,7 @@ fn import(options: &Options, environment: &mut Environment<'_>) -> Result<u8, Cl
             // Writing to a String cannot fail.
             let _ = match &image.repo_tags[..] {
                 _ if options.quiet => writeln!(said, "{}", image.id),
-                [] => writeln!(said, "Imported {} (without a name)", image.id),
+                [] => writeln!(said, "Imported {} (untagged)", image.id),
                 names => writeln!(said, "Imported {}", names.join(", ")),
             };
         }

@@ -213,7 +213,7 @@ impl Reader<'_> {
     fn parts(&mut self, in_range: bool) -> Result<Vec<Part>, String> {
         self.depth += 1;
         if self.depth > DEEPEST {
-            return Err("ranges are too deep".to_owned());
+            return Err("ranges are nested too deeply".to_owned());
         }
         let (mut parts, mut text) = (Vec::new(), String::new());
         while let Some(next) = self.chars.next() {
@@ -245,7 +245,7 @@ impl Reader<'_> {
                             parts.push(Part::Range(path, self.parts(true)?));
                             continue;
                         }
-                        other => return Err(format!("{other:?} is neither a path nor range or end")),
+                        other => return Err(format!("unexpected {other:?}: must be a path, range or end")),
                     }
                 }
                 _ => {
@@ -256,7 +256,7 @@ impl Reader<'_> {
             self.expect('}')?;
         }
         if in_range {
-            return Err("a range has no {end}".to_owned());
+            return Err("missing {end}".to_owned());
         }
         if !text.is_empty() {
             parts.push(Part::Text(text));
@@ -273,8 +273,8 @@ impl Reader<'_> {
         self.blanks();
         match self.chars.next() {
             Some(found) if found == wanted => Ok(()),
-            Some(found) => Err(format!("{found:?} where {wanted:?} is wanted")),
-            None => Err(format!("it ends where {wanted:?} is wanted")),
+            Some(found) => Err(format!("expected {wanted:?}, found {found:?}")),
+            None => Err(format!("expected {wanted:?}, found the end of the template")),
         }
     }
 
@@ -291,14 +291,14 @@ impl Reader<'_> {
         let mut text = String::new();
         loop {
             match self.chars.next() {
-                None => return Err(format!("a text has no closing {quote}")),
+                None => return Err(format!("unterminated string: missing {quote}")),
                 Some(next) if next == quote => return Ok(text),
                 Some('\\') => text.push(match self.chars.next() {
                     Some('n') => '\n',
                     Some('t') => '\t',
                     Some('r') => '\r',
                     Some(other) => other,
-                    None => return Err("a text ends with a backslash".to_owned()),
+                    None => return Err("unterminated string: it ends with a backslash".to_owned()),
                 }),
                 Some(next) => text.push(next),
             }
@@ -325,7 +325,7 @@ impl Reader<'_> {
             Some('$') => self.chars.next().is_some(),
             Some('@') => self.chars.next().is_none(),
             Some('.' | '[') => false,
-            other => return Err(format!("{other:?} begins no path")),
+            other => return Err(format!("a path cannot begin with {other:?}")),
         };
         let mut steps = Vec::new();
         loop {
@@ -339,7 +339,7 @@ impl Reader<'_> {
                     }
                     let name = self.name();
                     match (deep, name.is_empty()) {
-                        (true, true) => return Err("no name follows ..".to_owned()),
+                        (true, true) => return Err("expected a name after ..".to_owned()),
                         (true, false) => steps.push(Step::Anywhere(name)),
                         // `{.}` is all of it, `.[0]` is `[0]`.
                         (false, true) => {}
@@ -402,7 +402,7 @@ impl Reader<'_> {
         if text.is_empty() {
             return Ok(None);
         }
-        text.parse().map(Some).map_err(|_| format!("{text:?} is no index"))
+        text.parse().map(Some).map_err(|_| format!("invalid array index {text:?}"))
     }
 
     fn numbers(&mut self) -> Result<Step, String> {
@@ -411,11 +411,11 @@ impl Reader<'_> {
             let to = self.number()?;
             let by = if self.chars.next_if_eq(&':').is_some() { self.number()? } else { None };
             let by = usize::try_from(by.unwrap_or(1)).ok().filter(|by| *by > 0);
-            return Ok(Step::Slice { from: first, to, by: by.ok_or("a slice goes forward")? });
+            return Ok(Step::Slice { from: first, to, by: by.ok_or("step must be > 0")? });
         }
-        let mut indexes = vec![first.ok_or("an index, a name in quotes, * or ?() is wanted in []")?];
+        let mut indexes = vec![first.ok_or("expected an index, a quoted name, * or ?() in []")?];
         while self.comma() {
-            indexes.push(self.number()?.ok_or("an index is wanted after the comma")?);
+            indexes.push(self.number()?.ok_or("expected an index after the comma")?);
         }
         Ok(Step::Indexes(indexes))
     }
@@ -434,7 +434,7 @@ impl Reader<'_> {
             "<=" => Comparison::LessOrEqual,
             ">" => Comparison::Greater,
             ">=" => Comparison::GreaterOrEqual,
-            other => return Err(format!("{other:?} compares nothing")),
+            other => return Err(format!("unrecognized comparison operator {other:?}")),
         }))
     }
 
@@ -449,7 +449,7 @@ impl Reader<'_> {
                     word.push(next);
                 }
                 serde_json::from_str(&word).map(Operand::Literal).map_err(|_| {
-                    format!("{word:?} is no value: a text in quotes, a number, true or false is wanted")
+                    format!("invalid value {word:?}: must be a quoted string, a number, true or false")
                 })
             }
         }
@@ -503,10 +503,10 @@ mod tests {
     fn what_is_no_template_is_told() {
         for (template, word) in [
             ("{.items[}", "index"),
-            ("{.a", "it ends"),
+            ("{.a", "end of the template"),
             ("{range .a}x", "{end}"),
             ("{end}", "end"),
-            ("{\"a}", "closing"),
+            ("{\"a}", "unterminated"),
             ("{.a[?(@.b==c)]}", "\"c\""),
             ("{.a[?(@.b===\"c\")]}", "==="),
             ("{..}", "name"),

@@ -19,24 +19,24 @@ use crate::server::report::ApiReport;
 use crate::sys::node;
 
 const HELP: &str = "\
-Make a client certificate signed by this node's own authority, and print a kubeconfig with it.
+Generate a client certificate signed by this node's certificate authority, and print a kubeconfig with it.
 
 Usage: agent kubeconfig [options] > FILE
 
 Options:
       --user NAME           Name in the certificate (default \"admin\")
-      --view                May look at pods, logs and metrics, and change nothing
-      --server URL          Where the node is reached (default: what the running agent says, else https://127.0.0.1:10250)
-      --duration TIME       How long the certificate holds, such as 720h (default 8760h, a year)
-      --cert-dir DIR        Where the node's certificates are (default: what the running agent says, else ROOT-DIR/pki)
-      --root-dir DIR        The agent's root directory, when it does not run (default /var/lib/kubelet)
+      --view                Read-only access to pods, logs and metrics
+      --server URL          URL of the node's API (default: that of the running agent, else https://127.0.0.1:10250)
+      --duration TIME       Validity of the certificate, such as 720h (default 8760h, a year)
+      --cert-dir DIR        Directory of the node's certificates (default: that of the running agent, else ROOT-DIR/pki)
+      --root-dir DIR        The agent's root directory, used when it is not running (default /var/lib/kubelet)
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Whoever has the file is that user until the certificate ends: it cannot be taken back, other than with a new authority
-(remove agent-ca.crt and agent-ca.key, and start the agent again).
+The file grants access as that user until the certificate expires. It can only be revoked by replacing the authority
+(remove agent-ca.crt and agent-ca.key, and restart the agent).
 
-Exit status: 0, 1 if the authority cannot be used, 2 for bad usage.
+Exit status: 0 on success, 1 if the authority cannot be used, 2 for bad usage.
 ";
 
 struct Wanted {
@@ -73,10 +73,10 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     })?;
     let message = |message: &str| Err(UsageError::Option { message: message.to_owned() });
     if wanted.user.is_empty() || wanted.user.starts_with("system:") {
-        return message("--user: a name is wanted that does not begin with system:");
+        return message("--user: must not be empty or begin with system:");
     }
     if wanted.server.as_ref().is_some_and(|server| !server.starts_with("https://")) {
-        return message("--server: a URL that begins with https:// is wanted");
+        return message("--server: must be a URL that begins with https://");
     }
     Ok(wanted)
 }
@@ -110,8 +110,7 @@ impl Place {
         let says_all = wanted.root_dir.is_some() || (wanted.server.is_some() && wanted.cert_dir.is_some());
         let said = if says_all { None } else { ask()? };
         if said.as_ref().is_some_and(|api| api.server.is_empty()) && wanted.server.is_none() {
-            let message =
-                "the running agent serves no API: set enableServer, or name the server with --server";
+            let message = "the running agent serves no API: set enableServer, or specify --server";
             return Err(CliError::Answer(message.to_owned()));
         }
         let root_dir = wanted.root_dir.as_deref().unwrap_or(Path::new(DEFAULT_ROOT_DIR));

@@ -117,7 +117,9 @@ async fn follow(
             match event["type"].as_str() {
                 Some("ADDED" | "MODIFIED" | "DELETED") => printer.show(object, environment)?,
                 Some("ERROR") => {
-                    expired = Some(object["message"].as_str().unwrap_or("the watch was ended").to_owned());
+                    expired = Some(
+                        object["message"].as_str().unwrap_or("the watch was closed by the agent").to_owned(),
+                    );
                     return Ok(ControlFlow::Break(()));
                 }
                 _ => {}

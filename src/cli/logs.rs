@@ -13,32 +13,32 @@ use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, client, print};
 use crate::rt;
 
 const HELP: &str = "\
-Print what the containers of a pod wrote.
+Print the logs of a pod's containers.
 
 Usage: agent logs POD [CONTAINER] [options]
        agent logs -l LABELS [options]
 
-POD may leave out the node's name at the end. Without -c it is the container that the annotation
-kubectl.kubernetes.io/default-container names, else the first one.
+POD may omit the node name suffix. Without -c, the container is the one named by the annotation
+kubectl.kubernetes.io/default-container, else the first one.
 
 Options:
-  -c, --container NAME      Which container
-      --all-containers      All of the pod, init containers first
-  -l, --selector LABELS     Of all pods with these labels, such as app=web; the last ten lines unless --tail is given
-      --prefix              Each line with its pod and container before it
-  -f, --follow              Go on as it writes, until it ends
-      --max-log-requests N  How many to follow at once (default 5)
-  -p, --previous            Of the instance before the last restart
-      --tail LINES          Only the last lines
-      --since TIME          Only what is newer than so long, such as 10m
-      --since-time TIME     Only what is newer than this, such as 2026-01-31T12:00:00Z
-      --timestamps          Each line with the time it was written
-      --limit-bytes BYTES   Not more than so much
+  -c, --container NAME      Container name
+      --all-containers      All containers of the pod, init containers first
+  -l, --selector LABELS     Logs of all pods with these labels, such as app=web; last ten lines unless --tail is set
+      --prefix              Prefix each line with its pod and container
+  -f, --follow              Stream new lines until the container exits
+      --max-log-requests N  Maximum number of logs to follow at once (default 5)
+  -p, --previous            Logs of the previous container instance
+      --tail LINES          Only the last LINES lines
+      --since TIME          Only lines newer than this duration, such as 10m
+      --since-time TIME     Only lines after this time, such as 2026-01-31T12:00:00Z
+      --timestamps          Include the timestamp of each line
+      --limit-bytes BYTES   Maximum number of bytes to print
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0, 1 if there is no such pod or log, 2 for bad usage.
+Exit status: 0 on success, 1 if the pod or log is not found, 2 for bad usage.
 ";
 
 /// kubectl's, with a selector.
@@ -86,7 +86,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             Own::Option("--max-log-requests") => {
                 let given = text(value(parser)?);
                 let parsed = given.parse().ok().filter(|number| *number > 0);
-                let message = || wrong(format!("--max-log-requests {given:?}: a number is wanted"));
+                let message = || wrong(format!("--max-log-requests {given:?}: must be a number"));
                 wanted.at_once = parsed.ok_or_else(message)?;
             }
             Own::Option("-p" | "--previous") => parameters.push(("previous", "true".to_owned())),
@@ -115,10 +115,10 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         return Ok(wanted);
     }
     match (&wanted.pod, &wanted.selector) {
-        (None, None) => Err(wrong("say whose: agent logs POD".to_owned())),
-        (Some(_), Some(_)) => Err(wrong("give either a pod or -l, not both".to_owned())),
+        (None, None) => Err(wrong("missing pod name: agent logs POD".to_owned())),
+        (Some(_), Some(_)) => Err(wrong("a pod name and -l cannot be used together".to_owned())),
         _ if wanted.all_containers && wanted.container.is_some() => {
-            Err(wrong("give either a container or --all-containers, not both".to_owned()))
+            Err(wrong("a container name and --all-containers cannot be used together".to_owned()))
         }
         _ => Ok(wanted),
     }
@@ -323,8 +323,8 @@ mod tests {
         let said = |line: &str| parse(line).map(drop).unwrap_err().to_string();
         assert!(said("web --since yesterday").contains("--since"));
         assert!(said("web side other").contains("other"));
-        assert!(said("web -l a=b").contains("not both"));
-        assert!(said("web side --all-containers").contains("not both"));
+        assert!(said("web -l a=b").contains("cannot be used together"));
+        assert!(said("web side --all-containers").contains("cannot be used together"));
         assert!(said("web --lines").contains("--lines"));
         assert!(said("").contains("agent logs POD"));
     }

@@ -109,7 +109,7 @@ fn unreadable(rows: &[store::UnreadableRow]) -> String {
         [] => String::new(),
         [first, rest @ ..] => {
             let more = if rest.is_empty() { String::new() } else { format!(" (and {} more)", rest.len()) };
-            format!("row {:?} of table {} is not readable: {}{more}", first.key, first.table, first.message)
+            format!("cannot decode row {:?} of table {}: {}{more}", first.key, first.table, first.message)
         }
     }
 }

@@ -11,20 +11,20 @@ use crate::types::Timestamp;
 use serde_json::{Value, json};
 
 const HELP: &str = "\
-List the containers that run, of all namespaces.
+List running containers of all namespaces.
 
 Usage: agent ps [options]
 
 Options:
-  -a, --all                 Also those that do not run
-  -n, --namespace NAME      Only of this namespace
-  -o, --output FORMAT       json, yaml or wide (whole ids and images)
-      --no-headers          No header line
+  -a, --all                 Include containers that are not running
+  -n, --namespace NAME      Only containers of this namespace
+  -o, --output FORMAT       json, yaml or wide (full ids and image names)
+      --no-headers          Omit the header line
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); read when it is not running
-  -h, --help                This text
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
+  -h, --help                Show this help
 
-Exit status: 0, 1 if the agent cannot be asked, 2 for bad usage.
+Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.
 ";
 
 /// Digits of an id that are shown, as container engines do it.

@@ -15,44 +15,44 @@ use crate::api::pod::Pod;
 use crate::rt;
 
 const RESTART_HELP: &str = "\
-Restart the containers of a pod: each is stopped as the pod ends it (preStop hook, stop signal, grace period) and started
-again, whatever the restart policy and without a back-off. The pod stays, with its address and its volumes.
+Restart the containers of a pod: each is terminated gracefully (preStop hook, stop signal, grace period) and started
+again, regardless of the restart policy and without back-off. The pod keeps its IP address and volumes.
 
 Usage: agent restart POD... [options]
 
-POD may leave out the node's name at the end.
+POD may omit the node name suffix.
 
 Options:
-  -c, --container NAME      Only this one; may be given several times
-      --timeout TIME        How long to wait until they run again (default 2m)
+  -c, --container NAME      Only this container; may be given several times
+      --timeout TIME        How long to wait for the containers to run again (default 2m)
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0 when they run again, 1 if not, 2 for bad usage.
+Exit status: 0 when the containers run again, 1 if not, 2 for bad usage.
 ";
 
 const STOP_HELP: &str = "\
-End a pod that was created through the API, and print its manifest: Kubernetes has no stopped pods, so the pod is deleted.
-\"agent apply -f\" starts it again from what is printed:
+Stop a pod that was created through the API, and print its manifest. Kubernetes has no stopped pods: the pod is deleted.
+\"agent apply -f\" starts it again from the printed manifest:
 
   agent stop web > web.yaml
   agent apply -f web.yaml
 
-A pod of a manifest file runs as long as the file is there; for such a pod the command changes nothing and says which
+A pod of a manifest file runs as long as the file exists; for such a pod the command changes nothing and prints which
 file to move away.
 
 Usage: agent stop POD... [options] > FILE
 
-POD may leave out the node's name at the end.
+POD may omit the node name suffix.
 
 Options:
-      --timeout TIME        How long to wait for its end (default 2m)
+      --timeout TIME        How long to wait for the pod to terminate (default 2m)
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0, 1 if a pod was not ended, 2 for bad usage.
+Exit status: 0 on success, 1 if a pod was not stopped, 2 for bad usage.
 ";
 
 /// Which of the two.
@@ -89,8 +89,11 @@ fn parse(act: Act, arguments: &[String]) -> Result<Wanted, UsageError> {
         Ok(true)
     })?;
     if wanted.pods.is_empty() && !wanted.common.help {
-        let message =
-            if act == Act::Restart { "say whose: agent restart POD" } else { "say which: agent stop POD" };
+        let message = if act == Act::Restart {
+            "missing pod name: agent restart POD"
+        } else {
+            "missing pod name: agent stop POD"
+        };
         return Err(UsageError::Option { message: message.to_owned() });
     }
     Ok(wanted)
@@ -161,8 +164,11 @@ async fn restart(
     let place = (found.pod().metadata.namespace.as_str(), found.name());
     let resource = api::resource("pods").map_err(CliError::Usage)?;
     if !wait::until(socket, resource, place, false, deadline, &is_again).await? {
-        let message =
-            format!("pod {:?} does not run again yet: see agent describe pod {}", found.name(), found.name());
+        let message = format!(
+            "timed out waiting for pod {:?} to run again: see agent describe pod {}",
+            found.name(),
+            found.name()
+        );
         return Err(CliError::Answer(message));
     }
     let names: Vec<&str> = before.iter().map(|(name, _)| name.as_str()).collect();
@@ -183,7 +189,7 @@ async fn stop(
 ) -> Result<(), CliError> {
     if let Some(origin) = found.manifest() {
         return Err(CliError::Answer(format!(
-            "pod {:?} is defined by {origin}, and runs as long as that is there\n{}",
+            "pod {:?} is defined by {origin}, and runs as long as that exists\n{}",
             found.name(),
             found.how_to_end()
         )));
@@ -199,11 +205,14 @@ async fn stop(
     api::request(socket, Method::DELETE, &path, None).await?.accepted()?;
     let is_gone = |object: Option<&Value>| object.is_none_or(|object| object["metadata"]["uid"] != uid);
     if !wait::until(socket, resource, place, true, deadline, &is_gone).await? {
-        return Err(CliError::Answer(format!("pod {:?} has not ended yet; it is Terminating", found.name())));
+        return Err(CliError::Answer(format!(
+            "timed out waiting for pod {:?} to terminate; it is still Terminating",
+            found.name()
+        )));
     }
     let _ = writeln!(
         environment.err,
-        "pod/{} stopped and deleted; agent apply -f with the manifest above starts it again",
+        "pod/{} stopped and deleted; start it again with agent apply -f and the manifest above",
         found.name()
     );
     Ok(())

@@ -8,19 +8,19 @@ use super::args::{Common, Has, Own, UsageError};
 use super::{CliError, EXIT_OK, Environment, api, client, print};
 
 const HELP: &str = "\
-Take an empty answer of a source at its word.
+Accept that a pod source is empty.
 
-The agent keeps pods running when a source suddenly holds nothing: when the manifest directory is empty and is not the
-directory that the pods came from, or when the first answer of the URL after a start is an empty list. \"agent status\" says so
-then. If the pods are to go, accept the answer; if they are to stay, put the manifests back.
+The agent keeps pods running when a source is unexpectedly empty: when the manifest directory is empty and is not the
+directory that the pods came from, or when the URL's first response after a start is an empty list. \"agent status\"
+reports this. To remove the pods, accept the empty source; to keep them, restore the manifests.
 
 Usage: agent source accept file|http [options]
 
 Options:
       --socket PATH   Socket of the agent (default /run/agent/agent.sock)
-  -h, --help          This text
+  -h, --help          Show this help
 
-Exit status: 0, 1 if no answer waits to be accepted or the agent cannot be asked, 2 for bad usage.
+Exit status: 0 on success, 1 if no empty source is pending or the agent cannot be reached, 2 for bad usage.
 ";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
@@ -38,7 +38,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         return Ok(EXIT_OK);
     }
     let [word, source] = words.as_slice() else {
-        let message = "say which source: agent source accept file, or agent source accept http".to_owned();
+        let message = "missing source name: agent source accept file, or agent source accept http".to_owned();
         return Err(CliError::Usage(UsageError::Option { message }));
     };
     if word != "accept" {

@@ -16,7 +16,7 @@ use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, logs, print, to_ya
 use crate::rt;
 
 const HELP: &str = "\
-Run an image as a pod, created through the API of this node; it stays over restarts and reboots.
+Run an image as a pod, created through the API of this node. The pod survives restarts and reboots.
 
 Usage: agent run IMAGE [options] [-- ARGUMENTS...]
        agent run NAME --image IMAGE [options] [-- ARGUMENTS...]
@@ -27,27 +27,27 @@ Examples:
   agent run registry.example/app:v1 --name app --env MODE=edge --dry-run > /etc/kubernetes/manifests/app.yaml
 
 Options:
-      --name NAME           Name of the pod (default: that of the image, without registry and tag)
-      --image IMAGE         The image, where the name comes first
-  -e, --env NAME=VALUE      A variable; may be given several times
-      --port PORT           A port that the container listens on
-      --host-port PORT      The port of this machine that leads to it
-  -l, --labels LABELS       Such as app=web,tier=front (default run=NAME)
+      --name NAME           Name of the pod (default: the image name, without registry and tag)
+      --image IMAGE         Image to run, if the first argument is the name
+  -e, --env NAME=VALUE      Environment variable; may be given several times
+      --port PORT           Port that the container exposes
+      --host-port PORT      Host port mapped to --port
+  -l, --labels LABELS       Labels of the pod, such as app=web,tier=front (default run=NAME)
       --restart POLICY      Always (default), OnFailure or Never
       --image-pull-policy P Always, IfNotPresent or Never
-      --command             What follows -- is the command, not its arguments
-  -i, --stdin               Keep the container's standard input open, and attach to it
-  -t, --tty                 Give it a terminal
-      --attach              Show what it writes until it ends
-      --rm                  Delete the pod after that; needs -i or --attach
-      --dry-run             Print the pod's manifest and create nothing
-      --timeout TIME        How long its start may take before -i or --attach gives up (default 5m)
+      --command             Use the arguments after -- as the command
+  -i, --stdin               Keep the container's standard input open and attach to it
+  -t, --tty                 Allocate a terminal for the container
+      --attach              Attach to the container and show its output until it exits
+      --rm                  Delete the pod after it exits; needs -i or --attach
+      --dry-run             Print the pod's manifest without creating it
+      --timeout TIME        How long -i or --attach waits for the pod to start (default 5m)
   -n, --namespace NAME      Namespace of the pod (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0, 1 if the pod could not be created or started, 2 for bad usage. With -i or --attach and --restart Never
-that of the container.
+Exit status: 0 on success, 1 if the pod could not be created or started, 2 for bad usage. With -i or --attach and
+--restart Never that of the container.
 ";
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ fn one_of(name: &str, given: &str, allowed: &[&str]) -> Result<String, UsageErro
 
 fn pair(name: &str, given: &str) -> Result<(String, String), UsageError> {
     let pair = given.split_once('=').filter(|(key, _)| !key.is_empty());
-    let message = || wrong(format!("{name} {given:?}: NAME=VALUE is wanted"));
+    let message = || wrong(format!("{name} {given:?}: must be NAME=VALUE"));
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(message)
 }
 
@@ -114,7 +114,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         let port = |parser: &mut lexopt::Parser, name: &str| {
             let given = text(value(parser)?);
             let parsed = given.parse().ok().filter(|port| *port > 0);
-            parsed.ok_or_else(|| wrong(format!("{name} {given:?}: a number from 1 to 65535 is wanted")))
+            parsed.ok_or_else(|| wrong(format!("{name} {given:?}: must be a number from 1 to 65535")))
         };
         match own {
             Own::Option("--name") => wanted.name = Some(text(value(parser)?)),
@@ -146,7 +146,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             Own::Option("--dry-run") => {
                 // kubectl's `client` is what this is.
                 if parser.optional_value().is_some_and(|given| given != "client") {
-                    return Err(wrong("--dry-run prints the manifest: leave the value out"));
+                    return Err(wrong("--dry-run only prints the manifest: omit its value"));
                 }
                 wanted.dry_run = true;
             }
@@ -172,7 +172,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
 
 /// What belongs together; `first` is the first word that is no option.
 fn check(wanted: &mut Wanted, first: Option<String>) -> Result<(), UsageError> {
-    let first = first.ok_or_else(|| wrong("say which image: agent run IMAGE"))?;
+    let first = first.ok_or_else(|| wrong("missing image: agent run IMAGE"))?;
     match &wanted.image {
         Some(_) => {
             wanted.name.get_or_insert(first);
@@ -184,16 +184,16 @@ fn check(wanted: &mut Wanted, first: Option<String>) -> Result<(), UsageError> {
     }
     let attaches = wanted.stdin || wanted.attach;
     if wanted.tty && !wanted.stdin {
-        return Err(wrong("-t needs -i: a terminal is for typing"));
+        return Err(wrong("-t requires -i"));
     }
     if wanted.remove && !attaches {
-        return Err(wrong("--rm should only be used for attached containers: give -i or --attach"));
+        return Err(wrong("--rm should only be used for attached containers: add -i or --attach"));
     }
     if wanted.dry_run && attaches && wanted.remove {
-        return Err(wrong("--rm and --dry-run exclude each other"));
+        return Err(wrong("--rm and --dry-run cannot be used together"));
     }
     if wanted.is_command && wanted.words.is_empty() {
-        return Err(wrong("--command: the command is missing: agent run IMAGE --command -- PROGRAM"));
+        return Err(wrong("--command: missing command: agent run IMAGE --command -- PROGRAM"));
     }
     Ok(())
 }
@@ -299,7 +299,9 @@ fn remove_after(wanted: &Wanted, name: &str, environment: &mut Environment<'_>) 
         let resource = api::resource("pods").map_err(CliError::Usage)?;
         let (place, deadline) = ((wanted.common.one_namespace(), name), Instant::now() + wanted.timeout);
         if !wait::until(&wanted.common.socket, resource, place, true, deadline, &is_gone).await? {
-            return Err(CliError::Answer(format!("pod {name:?} has not ended yet; it is Terminating")));
+            return Err(CliError::Answer(format!(
+                "timed out waiting for pod {name:?} to terminate; it is still Terminating"
+            )));
         }
         let _ = writeln!(environment.err, "pod \"{}\" deleted", printable(name));
         Ok(())
@@ -339,7 +341,7 @@ async fn create(
     let place = (namespace, name);
     if !wait::until(&wanted.common.socket, resource, place, false, deadline, &has_started).await? {
         return Err(CliError::Answer(format!(
-            "pod {name:?} has not started within {} seconds: see agent describe pod {name}",
+            "pod {name:?} did not start within {} seconds: see agent describe pod {name}",
             wanted.timeout.as_secs()
         )));
     }
@@ -434,13 +436,13 @@ mod tests {
     #[test]
     fn options_that_contradict_each_other_are_refused() {
         for (line, words) in [
-            ("", "which image"),
+            ("", "missing image"),
             ("a --rm", "--rm"),
-            ("a -t", "-t needs -i"),
+            ("a -t", "-t requires -i"),
             ("a --restart sometimes", "Always, OnFailure, Never"),
             ("a --env x", "NAME=VALUE"),
             ("a --port 0", "--port"),
-            ("a --command", "the command is missing"),
+            ("a --command", "missing command"),
         ] {
             let said = parsed(line).unwrap_err();
             assert!(said.contains(words), "{line}: {said}");

@@ -14,18 +14,18 @@ use crate::types::Timestamp;
 use std::fmt::Write;
 
 const HELP: &str = "\
-Show what runs on this node, what is wrong, and why.
+Show what runs on this node, and what is wrong and why.
 
 Usage: agent status [options]
 
 Options:
   -o, --output FORMAT       json, yaml or wide
-      --exit-zero           Exit with 0 even when something is wrong
+      --exit-zero           Exit with status 0 even if something is wrong
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR        Where the agent keeps its store (default /var/lib/kubelet); read when it is not running
-  -h, --help                This text
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
+  -h, --help                Show this help
 
-Exit status: 0 when all is well, 1 when something is wrong (see --exit-zero) or the agent cannot be asked,
+Exit status: 0 when all is well, 1 when something is wrong (see --exit-zero) or the agent cannot be reached,
 2 for bad usage.
 ";
 
@@ -101,7 +101,7 @@ fn head(report: &AgentReport, now: Timestamp) -> String {
     };
     let runtime = &report.runtime;
     let state = match (report.mode, runtime.ready) {
-        (AgentMode::NotRunning, _) => "not asked",
+        (AgentMode::NotRunning, _) => "not checked",
         (_, true) => "ready",
         (_, false) => "not ready",
     };

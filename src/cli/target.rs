@@ -97,10 +97,10 @@ impl Found {
                 // Out of the directory that the agent reads.
                 let elsewhere = file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
                 let (file, elsewhere) = (file.display(), elsewhere.display());
-                format!("  mv {file} {elsewhere}        ends it; moved back, it starts again")
+                format!("  mv {file} {elsewhere}        stops it; move the file back to start it again")
             }
-            Some(Manifest::Directory(origin)) => format!("Move its file out of {origin}"),
-            Some(Manifest::Url(url)) => format!("Take it out of what {url} serves"),
+            Some(Manifest::Directory(origin)) => format!("Move the manifest out of {origin}"),
+            Some(Manifest::Url(url)) => format!("Remove it from what {url} serves"),
             None => String::new(),
         }
     }

@@ -164,7 +164,7 @@ What is wrong:
   runtime: unix:///run/crio.sock is not ready for 60s: connection refused
   store: /s/agent.db: the disk is full
   /m/a.yaml: FailedValidation (60s ago): spec.containers: required
-  source http: no valid answer from https://x/p for 120m; its last good pods stand
+  source http: no valid response from https://x/p for 120m; keeping the last good pods
   pod default/crash: container main: CrashLoopBackOff: back-off 40s restarting failed container (last run: Error, exit code 2: no such table
       exiting)
   pod default/growing: resize: Deferred: Node didn't have enough resource: cpu
@@ -216,10 +216,11 @@ kube-system   dns     1/1     Running            0            60m   10.0.0.7   n
 fn bad_usage_exits_two_and_says_what_is_wrong() {
     let directory = Directory::new("usage");
     for (line, message) in [
-        ("get", "say what to get"),
+        ("get", "missing resource type"),
         (
             "get services",
-            "the node has no \"services\": it has configmaps, events, namespaces, nodes, persistentvolumeclaims,",
+            "the server doesn't have a resource type \"services\": use one of configmaps, events, \
+             namespaces, nodes, persistentvolumeclaims,",
         ),
         ("get pods -A web", "use --namespace"),
         ("get pods -o table", "unknown output format \"table\": use one of json, yaml, wide, name"),
@@ -242,7 +243,7 @@ fn without_agent_and_without_store_the_error_names_both() {
     assert_eq!((code, &*out), (EXIT_FAILED, ""));
     assert_eq!(
         err,
-        "error: the agent is not running, and its last known state cannot be shown: there is no store at \
+        "error: the agent is not running, and its last known state cannot be read: no store found at \
          ROOT/agent.db: the agent has not run with this --root-dir\n"
     );
     assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0, "looking creates nothing");
@@ -291,7 +292,7 @@ web    1/1     Running       0          60m
     assert!(out.starts_with("Node:      n1\nAgent:     not running\n"), "{out}");
     let wrong = "\
 What is wrong:
-  agent: it is not running
+  agent: not running
   /m/b.yaml: FailedValidation (0s ago): metadata.name: required
 ";
     assert_eq!(&out[out.find("What is wrong").unwrap()..], wrong);
@@ -396,13 +397,13 @@ fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are(
     assert_eq!(all.matches("\nNamespace: ").count(), 3, "{all}");
     let (code, out, err) = directory.run("describe pod/ghost");
     assert_eq!((code, &*out), (EXIT_FAILED, ""));
-    assert_eq!(err, "error: pods \"ghost\" not found in namespace \"default\"; there are: crash, web\n");
+    assert_eq!(err, "error: pods \"ghost\" not found in namespace \"default\"; existing pods: crash, web\n");
     let (code, _, err) = directory.run("describe");
     assert_eq!(
         (code, err.lines().next()),
         (
             EXIT_USAGE,
-            Some("error: say what to describe: agent describe pod|node|configmap|secret|pvc|namespace NAME")
+            Some("error: missing resource type: agent describe pod|node|configmap|secret|pvc|namespace NAME")
         )
     );
     assert!(directory.run("describe --help").1.contains("Usage: agent describe pod|node|configmap"));
@@ -491,9 +492,10 @@ fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
     );
     assert_eq!(
         refused("delete pvc old"),
-        "error: this would delete 1 files, 5 bytes, in \"ROOT/volumes/default/old\" for good: give --yes to do so\n"
+        "error: this permanently deletes 1 files, 5 bytes, in \"ROOT/volumes/default/old\": use --yes to \
+         confirm\n"
     );
-    assert!(refused("delete pvc none --yes").contains("there is no data of a claim \"none\""));
+    assert!(refused("delete pvc none --yes").contains("no data found for claim \"none\""));
     assert!(refused("delete pvc old -n elsewhere --yes").contains("ROOT/volumes/elsewhere/old"));
     for name in ["..", "../other", ".deleted-x", "A"] {
         let said = refused(&format!("delete pvc {name} --yes"));

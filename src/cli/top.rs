@@ -12,21 +12,21 @@ use crate::api::quantity::Quantity;
 use crate::rt;
 
 const HELP: &str = "\
-Show what pods or the node use: CPU over the last moments, and memory that cannot be taken away.
+Show CPU and memory usage of pods or the node: recent CPU time, and the memory working set.
 
 Usage: agent top pods|nodes [options]
 
 Options:
-      --containers          A line for each container
-      --sort-by WHAT        cpu or memory, most first; without it by name
-  -n, --namespace NAME      Namespace to look in (default \"default\")
-  -A, --all-namespaces      Look in all namespaces
-  -w, --watch               Show it again every five seconds, until Ctrl-C
-      --no-headers          No header line
+      --containers          One line per container
+      --sort-by WHAT        cpu or memory, highest first (default: by name)
+  -n, --namespace NAME      Namespace (default \"default\")
+  -A, --all-namespaces      All namespaces
+  -w, --watch               Refresh every five seconds, until Ctrl-C
+      --no-headers          Omit the header line
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0, 1 if the agent cannot be asked, 2 for bad usage.
+Exit status: 0 on success, 1 if the agent cannot be reached, 2 for bad usage.
 ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
                 wanted.sort = match given.as_str() {
                     "cpu" => Sort::Cpu,
                     "memory" => Sort::Memory,
-                    _ => return Err(message(format!("--sort-by {given:?}: cpu or memory is wanted"))),
+                    _ => return Err(message(format!("--sort-by {given:?}: must be cpu or memory"))),
                 };
             }
             Own::Option("-w" | "--watch") => wanted.watch = true,
@@ -78,7 +78,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         Some("node" | "nodes" | "no") => true,
         Some("pod" | "pods" | "po") => false,
         _ if wanted.common.help => false,
-        _ => return Err(message("say what: agent top pods or agent top nodes".to_owned())),
+        _ => return Err(message("missing resource type: agent top pods or agent top nodes".to_owned())),
     };
     Ok(wanted)
 }

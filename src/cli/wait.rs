@@ -17,27 +17,27 @@ use crate::localapi::resource::Resource;
 use crate::rt;
 
 const HELP: &str = "\
-Wait until something has become of objects.
+Wait until objects reach a condition or state.
 
 Usage: agent wait RESOURCE/NAME... --for WHAT [options]
        agent wait RESOURCE NAME...|-l LABELS|--all --for WHAT [options]
 
 WHAT is one of
-  condition=NAME[=VALUE]    The status has this condition; VALUE is True if it is not given
-  jsonpath=PATH[=VALUE]     There is something there, or this; such as jsonpath='{.status.phase}'=Running
-  create                    It is there
-  delete                    It is gone
+  condition=NAME[=VALUE]    The status condition NAME has VALUE (default True)
+  jsonpath=PATH[=VALUE]     The field exists, or has VALUE, such as jsonpath='{.status.phase}'=Running
+  create                    The object exists
+  delete                    The object is gone
 
 Options:
-      --for WHAT            What is waited for
-      --timeout TIME        For how long (default 30s); 0 looks once
-  -l, --selector LABELS     Those with these labels
-      --all                 All of the namespace
-  -n, --namespace NAME      Namespace to look in (default \"default\")
+      --for WHAT            Condition or state to wait for
+      --timeout TIME        How long to wait (default 30s); 0 checks once
+  -l, --selector LABELS     Objects with these labels
+      --all                 All objects in the namespace
+  -n, --namespace NAME      Namespace (default \"default\")
       --socket PATH         Socket of the agent (default /run/agent/agent.sock)
-  -h, --help                This text
+  -h, --help                Show this help
 
-Exit status: 0, 1 after the timeout or if there is no such object, 2 for bad usage.
+Exit status: 0 on success, 1 on timeout or if an object is not found, 2 for bad usage.
 ";
 
 #[derive(Clone, Debug, PartialEq)]
@@ -67,7 +67,7 @@ impl For {
                 let path = Template::parse(path).map_err(wrong)?;
                 Ok(Self::JsonPath { path, value: value.map(str::to_owned) })
             }
-            _ => Err(wrong("condition=NAME, jsonpath=PATH, create or delete is wanted".to_owned())),
+            _ => Err(wrong("must be condition=NAME, jsonpath=PATH, create or delete".to_owned())),
         }
     }
 
@@ -120,7 +120,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
             Own::Option("--timeout") => {
                 let given = text(value(parser)?);
                 let parsed = GoDuration::parse(&given).ok().filter(|parsed| parsed.as_nanos() >= 0);
-                let wrong = || message(format!("--timeout {given:?}: a time such as 90s is wanted"));
+                let wrong = || message(format!("--timeout {given:?}: must be a duration such as 90s"));
                 wanted.timeout = parsed.ok_or_else(wrong)?.to_std();
             }
             Own::Option("-l" | "--selector") => wanted.selector = Some(text(value(parser)?)),
@@ -132,10 +132,10 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
     })?;
     if !wanted.common.help {
         if wanted.words.is_empty() {
-            return Err(message("say for what: agent wait pod/NAME --for condition=Ready".to_owned()));
+            return Err(message("missing object: agent wait pod/NAME --for condition=Ready".to_owned()));
         }
         if wanted.what.is_none() {
-            return Err(message("say until when: --for condition=Ready, say".to_owned()));
+            return Err(message("missing --for, such as --for condition=Ready".to_owned()));
         }
     }
     Ok(wanted)
@@ -181,7 +181,7 @@ async fn wait(
 ) -> Result<u8, CliError> {
     if let (true, Some(kind)) = (objects.is_empty(), kind) {
         if !wanted.all && wanted.selector.is_none() {
-            let message = format!("which {}? Name them, or use -l or --all", kind.plural);
+            let message = format!("no {} specified: give names, -l or --all", kind.plural);
             return Err(CliError::Usage(UsageError::Option { message }));
         }
         let (namespace, selector) = (wanted.common.one_namespace(), wanted.selector.as_deref());
@@ -255,7 +255,8 @@ pub(super) async fn until(
                 // Too much has happened since: from the beginning.
                 Some("ERROR") if event["object"]["code"] == 410 => return Ok(ControlFlow::Break(())),
                 Some("ERROR") => {
-                    let message = event["object"]["message"].as_str().unwrap_or("the watch was ended");
+                    let message =
+                        event["object"]["message"].as_str().unwrap_or("the watch was closed by the agent");
                     return Err(CliError::Answer(message.to_owned()));
                 }
                 _ => return Ok(ControlFlow::Continue(())),

@@ -145,10 +145,10 @@ pub enum FileError {
         limit: u64,
     },
     /// It holds nothing.
-    #[error("the file is empty; it needs apiVersion: {API_VERSION} and kind: {KIND}")]
+    #[error("the file is empty; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     Empty,
     /// More documents than one.
-    #[error("{count} YAML documents; a configuration is one")]
+    #[error("{count} YAML documents; a configuration file must have exactly one")]
     Documents {
         /// How many.
         count: usize,
@@ -198,13 +198,13 @@ pub const KIND: &str = "KubeletConfiguration";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunOnceError {
     /// With an apiserver.
-    #[error("it runs the pods of files and URLs only; leave out --kubeconfig")]
+    #[error("only pods of files and URLs are supported; remove --kubeconfig")]
     WithKubeconfig,
     /// With the server.
-    #[error("it never starts the server; leave out --enable-server")]
+    #[error("the server is never started; remove --enable-server")]
     WithServer,
     /// An unknown word.
-    #[error("--runonce-wait={word} is not known; write running or completed")]
+    #[error("--runonce-wait={word} is not supported; use running or completed")]
     Wait {
         /// As written.
         word: String,

@@ -74,7 +74,7 @@ pub(super) fn table(resolved: &Resolved) -> String {
     let mut text = String::new();
     let origin = |key: &str| resolved.provenance.get(key).unwrap_or(&Origin::Default);
     let mut line = |name: &str, value: &str, origin: &Origin, acted_on: bool| {
-        let note = if acted_on { "" } else { "; not acted on yet" };
+        let note = if acted_on { "" } else { "; not implemented yet" };
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{name} = {value}  # {origin}{note}");
     };

@@ -126,7 +126,7 @@ const fn ours(name: &'static str, kind: Kind, default: &'static str, help: &'sta
 }
 
 const fn cadvisor(name: &'static str, kind: Kind, default: &'static str) -> Flag {
-    let deprecated = Some("this is a cAdvisor flag without effect here, and will be removed.");
+    let deprecated = Some("this is a cAdvisor flag and has no effect; it will be removed.");
     Flag { name, kind, default, family: Family::Cadvisor, acted_on: false, deprecated, help: "" }
 }
 
@@ -136,52 +136,71 @@ const WILL_BE_REMOVED: &str = "will be removed in a future version.";
 
 #[rustfmt::skip]
 pub(super) static FLAGS: &[Flag] = &[
-    kubelet("config", Text, "", true, "the KubeletConfiguration file (YAML or JSON); flags given beside it win"),
+    kubelet("config", Text, "", true,
+        "KubeletConfiguration file (YAML or JSON); command line flags override its values"),
     kubelet("config-dir", Text, "", true, "directory of drop-in files (*.conf) merged over --config in lexical order"),
-    kubelet("kubeconfig", Text, "", false, "how to reach the API server; empty means standalone mode"),
-    kubelet("bootstrap-kubeconfig", Text, "", false, "kubeconfig for the first client certificate"),
-    kubelet("hostname-override", Text, "", true, "the node's name instead of the host's"),
-    kubelet("node-ip", Text, "", true, "the node's address, or two of them (IPv4,IPv6)"),
-    kubelet("cert-dir", Text, "", true, "where certificates live (default <root-dir>/pki)"),
+    kubelet("kubeconfig", Text, "", false, "kubeconfig for the API server; if empty, standalone mode is used"),
+    kubelet("bootstrap-kubeconfig", Text, "", false, "kubeconfig used to request the first client certificate"),
+    kubelet("hostname-override", Text, "", true, "node name to use instead of the host name"),
+    kubelet("node-ip", Text, "", true, "IP address of the node, or a dual-stack pair (IPv4,IPv6)"),
+    kubelet("cert-dir", Text, "", true, "directory of TLS certificates (default <root-dir>/pki)"),
     kubelet("cloud-provider", Text, "", false, "empty or \"external\""),
-    kubelet("root-dir", Text, "/var/lib/kubelet", true, "where pods, volumes and agent.db live"),
-    kubelet("seccomp-default", Bool, "false", true, "use the runtime's default seccomp profile where a pod names none"),
-    kubelet("node-labels", Map, "", true, "labels of this node"),
-    kubelet("lock-file", Text, "", true, "file locked while running; a second instance waits for it"),
-    kubelet("exit-on-lock-contention", Bool, "false", true, "exit when someone else wants the lock file"),
-    kubelet("runtime-cgroups", Text, "", true, "cgroup of the container runtime, for statistics"),
+    kubelet("root-dir", Text, "/var/lib/kubelet", true, "directory for pods, volumes and agent.db"),
+    kubelet("seccomp-default", Bool, "false", true,
+        "use RuntimeDefault as the default seccomp profile for all workloads"),
+    kubelet("node-labels", Map, "", true, "labels to add to this node"),
+    kubelet("lock-file", Text, "", true, "lock file, held while running; a second instance waits for it"),
+    kubelet("exit-on-lock-contention", Bool, "false", true, "exit when another process contends for the lock file"),
+    kubelet("runtime-cgroups", Text, "", true, "cgroup of the container runtime, for usage statistics"),
     kubelet("image-credential-provider-config", Text, "", true, "credential provider configuration, a file or directory"),
-    kubelet("image-credential-provider-bin-dir", Text, "", true, "where credential provider programs are"),
+    kubelet("image-credential-provider-bin-dir", Text, "", true, "directory of credential provider plugin binaries"),
     old("minimum-container-ttl-duration", Duration, "0s", false, EVICTION_REPLACES),
     old("maximum-dead-containers-per-container", Int32, "1", true, EVICTION_REPLACES),
     old("maximum-dead-containers", Int32, "-1", false, EVICTION_REPLACES),
     old("experimental-mounter-path", Text, "", false, WILL_BE_REMOVED),
     old("experimental-allocatable-ignore-eviction", Bool, "false", true, WILL_BE_REMOVED),
-    kubelet("windows-service", Bool, "false", false, "accepted; means nothing on Linux"),
-    kubelet("windows-priorityclass", Text, "NORMAL_PRIORITY_CLASS", false, "accepted; means nothing on Linux"),
-    kubelet("version", Version, "false", true, "print the version and exit; =raw prints all of it, =vX.Y.Z sets what is reported"),
-    kubelet("help", Bool, "false", true, "print this text and exit"),
-    ours("manifest-url-ca-file", Text, "", "PEM file of the authorities trusted for --manifest-url; empty means the system's"),
-    ours("manifest-url-client-cert-file", Text, "", "PEM file of the certificate shown to the server of --manifest-url"),
-    ours("manifest-url-client-key-file", Text, "", "PEM file of its key; empty means that it is in the certificate's file"),
-    ours("manifest-url-token-file", Text, "", "file of a bearer token sent to the server of --manifest-url; read each time"),
-    ours("manifest-url-verify-key-file", Text, "", "minisign public key: what the URL serves must have a good signature at the URL with .minisig added"),
-    ours("manifest-url-rollback-after", Duration, "0s", "a set from --manifest-url that has not started after this long is given up for the last good one; 0 means never"),
-    ours("token-auth-file", Text, "", "file of bearer tokens for the API on port 10250, a line each: token,user,uid,\"group,group\""),
-    ours("store-key-file", Text, "", "key (32 bytes as base64 or hex) that encrypts Secrets in agent.db; empty means the systemd credential agent-store-key, if there is one"),
-    ours("runonce-timeout", Duration, "5m", "how long --runonce waits for the pods"),
-    ours("runonce-wait", Text, "running", "what --runonce waits for: running or completed"),
+    kubelet("windows-service", Bool, "false", false, "accepted; no effect on Linux"),
+    kubelet("windows-priorityclass", Text, "NORMAL_PRIORITY_CLASS", false, "accepted; no effect on Linux"),
+    kubelet("version", Version, "false", true,
+        "print the version and exit; =raw prints full version information, =vX.Y.Z sets the reported \
+         version"),
+    kubelet("help", Bool, "false", true, "print this help and exit"),
+    ours("manifest-url-ca-file", Text, "",
+        "PEM file of certificate authorities trusted for --manifest-url; defaults to the system's"),
+    ours("manifest-url-client-cert-file", Text, "", "PEM file of the client certificate for --manifest-url"),
+    ours("manifest-url-client-key-file", Text, "", "PEM file of its private key; defaults to the certificate file"),
+    ours("manifest-url-token-file", Text, "", "bearer token file for --manifest-url; read for each request"),
+    ours("manifest-url-verify-key-file", Text, "",
+        "minisign public key; manifests of the URL must have a valid signature at the URL plus .minisig"),
+    ours("manifest-url-rollback-after", Duration, "0s",
+        "roll back to the last good pod set when a set from --manifest-url has not started within this \
+         time; 0 disables"),
+    ours("token-auth-file", Text, "",
+        "bearer token file for the API on port 10250, one per line: token,user,uid,\"group,group\""),
+    ours("store-key-file", Text, "",
+        "key (32 bytes, base64 or hex) to encrypt Secrets in agent.db; defaults to the systemd credential \
+         agent-store-key, if set"),
+    ours("runonce-timeout", Duration, "5m", "maximum time --runonce waits for the pods"),
+    ours("runonce-wait", Text, "running", "pod state --runonce waits for: running or completed"),
     ours("images-dir", Text, "", "image archives to import at start (default <root-dir>/images)"),
-    ours("container-log-ram", Text, "", "keep container logs in memory, at most this much for all (64Mi); they go with the boot, and nothing of them is written to disk"),
-    ours("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and its relatives"),
-    ours("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: records of what runs, on a tmpfs"),
-    ours("bridge-name", Text, "agent0", "embedded runtime: the bridge of pods; also names its nftables table"),
-    ours("cni-conf-dir", Text, "/etc/cni/net.d", "embedded runtime: a CNI configuration in here replaces the built-in network"),
-    ours("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni", "embedded runtime: where CNI plugins are, several separated by colons"),
-    ours("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS, "embedded runtime: mirrors and certificates per registry, as containerd's hosts.toml"),
-    ours("image-policy", Text, "", "embedded runtime: which images may be pulled, and with whose signature (JSON; /etc/agent/image-policy.json if it is there)"),
-    ours("allowed-devices", List, "*", "devices that pods may ask for by annotation or volume: paths and CDI names, * stands for anything"),
-    ours("runtime-handlers", Map, "", "embedded runtime: OCI runtimes by runtimeClassName, for example crun=/usr/bin/crun"),
+    ours("container-log-ram", Text, "",
+        "keep container logs in memory only, with this total limit (such as 64Mi); they are lost at reboot"),
+    ours("agent-socket", Text, "/run/agent/agent.sock", "Unix socket for agent status and other commands"),
+    ours("runtime-state-dir", Text, "/run/agent/runtime", "embedded runtime: state directory, on a tmpfs"),
+    ours("bridge-name", Text, "agent0", "embedded runtime: name of the pod network bridge and its nftables table"),
+    ours("cni-conf-dir", Text, "/etc/cni/net.d",
+        "embedded runtime: CNI configuration directory; a configuration in it replaces the built-in network"),
+    ours("cni-bin-dir", Text, "/opt/cni/bin:/usr/lib/cni",
+        "embedded runtime: CNI plugin directories, separated by colons"),
+    ours("registry-hosts-dir", Text, DEFAULT_HOSTS_DIRS,
+        "embedded runtime: registry mirrors and certificates, in containerd's hosts.toml format"),
+    ours("image-policy", Text, "",
+        "embedded runtime: image policy file, allowed images and required signatures (JSON; defaults to \
+         /etc/agent/image-policy.json if it exists)"),
+    ours("allowed-devices", List, "*",
+        "devices that pods may request by annotation or volume: paths and CDI names, with * as a wildcard"),
+    ours("runtime-handlers", Map, "",
+        "embedded runtime: OCI runtimes by runtimeClassName, such as crun=/usr/bin/crun"),
     cadvisor("housekeeping-interval", Duration, "10s"),
     cadvisor("max-housekeeping-interval", Duration, "15s"),
     cadvisor("application-metrics-count-limit", Int32, "100"),
@@ -218,7 +237,7 @@ const fn refused(name: &'static str, advice: &'static str) -> Removed {
 
 const RUNTIME_OWNS_NETWORK: &str = "the container runtime sets up pod networks; configure CNI there";
 const RUNTIME_ENDPOINT: &str = "use --container-runtime-endpoint";
-const LOGS_TO_STDERR: &str = "logs go to stderr; let the service manager store them";
+const LOGS_TO_STDERR: &str = "logs go to stderr; have the service manager store them";
 const ALWAYS: &str = "this is no longer optional";
 
 #[rustfmt::skip]
@@ -243,7 +262,7 @@ pub(super) static REMOVED: &[Removed] = &[
     refused("experimental-bootstrap-kubeconfig", "use --bootstrap-kubeconfig"),
     gone_bool("experimental-check-node-capabilities-before-mount", ALWAYS),
     gone_bool("really-crash-for-testing", "a panic always ends the process"),
-    gone("chaos-chance", "there is no fault injection in this program"),
+    gone("chaos-chance", "fault injection is not supported"),
     gone_bool("experimental-kernel-memcg-notification", "use --kernel-memcg-notification"),
     gone_bool("add-dir-header", LOGS_TO_STDERR),
     gone_bool("alsologtostderr", LOGS_TO_STDERR),

@@ -10,51 +10,51 @@ use super::resolve::EMBEDDED;
 use super::value::Kind;
 
 const INTRODUCTION: &str = "\
-agent is a kubelet for the edge: it runs the pods of manifest files and URLs on this machine, with or without a
-Kubernetes cluster. It takes the flags and the KubeletConfiguration file of kubelet v1.36.
+agent is a kubelet for the edge. It runs the pods of manifest files and URLs on this machine, with or without a
+Kubernetes cluster. It accepts the flags and the KubeletConfiguration file of kubelet v1.36.
 
 Usage:
-  agent [flags]                     run
-  agent --runonce [flags]           start the pods once, wait for them, and leave them running
-  agent config [--explain] [flags]  print the resolved configuration; --explain says where each setting came from
-  agent cri [flags]                 the embedded runtime served as CRI; --listen (unix:///run/agent/cri.sock) and
-                                    --stream-address (127.0.0.1:0) say where
-  agent version                     the version
+  agent [flags]                     run the agent
+  agent --runonce [flags]           start the pods once, wait for them, and exit leaving them running
+  agent config [--explain] [flags]  print the resolved configuration; --explain shows the origin of each setting
+  agent cri [flags]                 serve the embedded runtime over CRI; --listen (unix:///run/agent/cri.sock) and
+                                    --stream-address (127.0.0.1:0) set its addresses
+  agent version                     print the version
 ";
 
 /// Commands that ask the running agent or work beside it, each with a line of help; `cli` carries them out.
 pub const CLIENT_COMMANDS: &[(&str, &str)] = &[
-    ("preflight", "what of this machine is in the way of running pods, and what helps"),
-    ("init", "set this machine up: certificates, kubeconfig, configuration, service"),
-    ("reset", "undo that: pods, state, what init wrote"),
-    ("upgrade", "another program in the agent's place, and the old one back when it does not do"),
-    ("status", "what runs, what is wrong, and why"),
-    ("source", "confirm that a source which is suddenly empty is meant to be"),
-    ("get", "pods, ConfigMaps, Secrets, claims, events, nodes as a table"),
-    ("ps", "containers that run"),
-    ("describe", "everything about one of them"),
-    ("events", "what happened, oldest first"),
-    ("top", "what pods and the node use"),
-    ("wait", "wait until something has become of objects"),
-    ("logs", "what a container wrote"),
+    ("preflight", "check whether this machine can run pods, and suggest fixes"),
+    ("init", "set up this machine: certificates, kubeconfig, configuration, service"),
+    ("reset", "undo agent init: remove pods, state and the files it wrote"),
+    ("upgrade", "replace the agent's program, with automatic rollback on failure"),
+    ("status", "show what runs, what is wrong, and why"),
+    ("source", "accept that a pod source is empty"),
+    ("get", "list pods, ConfigMaps, Secrets, claims, events, nodes"),
+    ("ps", "list running containers"),
+    ("describe", "show details of a pod, the node or another object"),
+    ("events", "show events, oldest first"),
+    ("top", "show CPU and memory usage of pods and the node"),
+    ("wait", "wait until objects reach a condition or state"),
+    ("logs", "print a container's logs"),
     ("exec", "run a command in a container"),
-    ("attach", "see what a container writes, and type what it reads"),
-    ("port-forward", "reach ports of a pod through ports of this machine"),
+    ("attach", "attach to a running container"),
+    ("port-forward", "forward local ports to a pod"),
     ("cp", "copy files to and from a container"),
     ("run", "run an image as a pod, through the node's API"),
     ("apply", "create or change objects from manifests, through the node's API"),
     ("delete", "delete objects of the node's API, or the data of a claim"),
     ("restart", "restart the containers of a pod"),
-    ("stop", "end a pod of the node's API and print its manifest"),
-    ("image", "images of the embedded runtime: list, pull, import, remove"),
-    ("kubeconfig", "make a client certificate and print a kubeconfig with it"),
-    ("completion", "the script that completes commands and names in bash, zsh or fish"),
+    ("stop", "stop a pod of the node's API and print its manifest"),
+    ("image", "manage images of the embedded runtime: list, pull, import, remove"),
+    ("kubeconfig", "generate a client certificate and print a kubeconfig with it"),
+    ("completion", "print a shell completion script for bash, zsh or fish"),
 ];
 
 /// The whole text.
 pub(super) fn text() -> String {
     let mut text = INTRODUCTION.to_owned();
-    text.push_str("\nCommands, each with a --help of its own:\n");
+    text.push_str("\nCommands (each has its own --help):\n");
     for (name, help) in CLIENT_COMMANDS {
         let _ = writeln!(text, "  agent {name:<27} {help}");
     }
@@ -67,16 +67,16 @@ pub(super) fn text() -> String {
     }
     let _ = writeln!(
         text,
-        "      --runonce\n            start the pods once, wait for them, and leave them running"
+        "      --runonce\n            start the pods once, wait for them, and exit leaving them running"
     );
     for flag in FLAGS.iter().filter(|flag| flag.family == Family::Agent) {
         write_flag(&mut text, flag);
     }
-    text.push_str("\nFlags of the kubelet that are no fields of the configuration file:\n");
+    text.push_str("\nKubelet flags without a configuration file field:\n");
     for flag in FLAGS.iter().filter(|flag| flag.family == Family::Kubelet) {
         write_flag(&mut text, flag);
     }
-    text.push_str("\nFlags for fields of the configuration file (a flag wins over the file):\n");
+    text.push_str("\nFlags for configuration file fields (a flag overrides the file):\n");
     let mut fields: Vec<_> =
         FIELDS.iter().filter(|field| !field.flag.is_empty() && field.flag != "runonce").collect();
     fields.sort_by_key(|field| field.flag);
@@ -85,10 +85,10 @@ pub(super) fn text() -> String {
         let default =
             default_text(field.kind, agent_default(field.path).or(field.default).unwrap_or_default());
         let note = if field.flag_deprecated() { "deprecated: set" } else { "sets" };
-        let effect = if field.acted_on() { "" } else { "; not acted on yet" };
+        let effect = if field.acted_on() { "" } else { "; not implemented yet" };
         let _ = writeln!(
             text,
-            "{dash}{}{}\n            {note} {} of the file{default}{effect}",
+            "{dash}{}{}\n            {note} {} in the file{default}{effect}",
             field.flag,
             word(field.kind),
             field.path
@@ -109,7 +109,7 @@ fn write_flag(text: &mut String, flag: &Flag) {
     };
     let default =
         if flag.kind == Kind::Version { String::new() } else { default_text(flag.kind, flag.default) };
-    let effect = if flag.acted_on { "" } else { "; not acted on yet" };
+    let effect = if flag.acted_on { "" } else { "; not implemented yet" };
     let _ = writeln!(text, "{dash}{}{}\n            {help}{default}{effect}", flag.name, word(flag.kind));
 }
 

@@ -206,12 +206,20 @@ fn apply_agent_defaults(layered: &mut Layered) {
     };
     settle("failCgroupV1", json!(false), "hosts with cgroup v1 are accepted");
     settle("failSwapOn", json!(false), "hosts with swap are accepted");
-    settle("containerRuntimeEndpoint", json!(EMBEDDED), "containers run without a separate runtime");
+    settle("containerRuntimeEndpoint", json!(EMBEDDED), "no separate container runtime is needed");
     settle("authentication.anonymous.enabled", json!(false), "requests need a client certificate");
     settle("readOnlyPort", json!(0), "there is no unauthenticated port");
-    settle("address", json!("127.0.0.1"), "a node serves other machines only when an address is set");
-    settle("authentication.webhook.enabled", json!(false), "this version asks no API server");
-    settle("authorization.mode", json!("Local"), "the groups of certificates and tokens decide");
+    settle(
+        "address",
+        json!("127.0.0.1"),
+        "the API is reachable from other machines only when an address is set",
+    );
+    settle("authentication.webhook.enabled", json!(false), "this version does not use an API server");
+    settle(
+        "authorization.mode",
+        json!("Local"),
+        "access is decided by the groups of certificates and tokens",
+    );
     let parallel = tree::get(&layered.document, "maxParallelImagePulls").and_then(Value::as_i64).unwrap_or(0);
     if parallel >= 2 && layered.provenance.get("serializeImagePulls") == Some(&Origin::Default) {
         // The kubelet's own default depends on the other field, which a later layer may have set.

@@ -216,7 +216,7 @@ fn container_log_ram(text: &str) -> Result<Option<u64>, ConfigError> {
         return Ok(Some(bytes));
     }
     let mut findings = Findings::default();
-    let problem = format!("{text:?} is no amount of memory of at least 1Mi; for example 64Mi");
+    let problem = format!("{text:?} is not a memory size of at least 1Mi, such as 64Mi");
     findings.add("--container-log-ram", problem);
     Err(ConfigError::Flags(findings))
 }
@@ -238,14 +238,14 @@ fn agent_flags(values: &Values<'_>, root_dir: &Path, run_once: bool) -> Result<A
     let key = path("manifest-url-client-key-file");
     if certificate.is_none() && key.is_some() {
         let mut findings = Findings::default();
-        findings.add("--manifest-url-client-key-file", "needs --manifest-url-client-cert-file beside it");
+        findings.add("--manifest-url-client-key-file", "requires --manifest-url-client-cert-file");
         return Err(ConfigError::Flags(findings));
     }
     let manifest_url_rollback_after = values.duration("manifest-url-rollback-after");
     let trouble = if manifest_url_rollback_after.is_negative() {
-        Some("must not be negative; 0 means never")
+        Some("must not be negative; 0 disables")
     } else if run_once && !manifest_url_rollback_after.is_zero() {
-        Some("needs an agent that stays and watches; leave it out with --runonce")
+        Some("cannot be used with --runonce")
     } else {
         None
     };
@@ -292,7 +292,7 @@ fn check_authorization(agent: &AgentFlags, kubelet: &KubeletConfiguration) -> Re
     let mut findings = Findings::default();
     findings.add(
         "--manifest-url-token-file",
-        "staticPodURLHeader (--manifest-url-header) has an Authorization already; remove one of them",
+        "staticPodURLHeader (--manifest-url-header) already sets Authorization; remove one of the two",
     );
     Err(ConfigError::Flags(findings))
 }
@@ -369,7 +369,7 @@ fn check_run_once(args: &Args, flags: &KubeletFlags, run_once: bool) -> Result<(
 fn stop_server(layered: &mut Layered) {
     if tree::get(&layered.document, "enableServer") == Some(&Value::Bool(true)) {
         tree::set(&mut layered.document, "enableServer", Value::Bool(false));
-        let origin = Origin::AgentDefault("run-once never starts the server");
+        let origin = Origin::AgentDefault("the server is never started with --runonce");
         layered.provenance.insert("enableServer".to_owned(), origin);
     }
 }
@@ -387,17 +387,17 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
         if tree::get(&silent, field.path) == tree::get(&layered.document, field.path) {
             continue;
         }
-        lines.push(format!("{} ({origin}) is accepted but this version does not act on it yet", field.path));
+        lines.push(format!("{} ({origin}) is accepted but not implemented in this version", field.path));
     }
     let gates = gates_of(tree::get(&layered.document, "featureGates"));
     for (name, on) in gates::without_effect(&gates) {
-        lines.push(format!("featureGates.{name}={on} is accepted but this version does not act on it"));
+        lines.push(format!("featureGates.{name}={on} is accepted but not implemented in this version"));
     }
     for (name, given) in &args.given {
         let Some(target @ super::flags::Target::Flag(_)) = find(name) else { continue };
         if without_effect(target) {
             let name = &given.spelled;
-            lines.push(format!("--{name} is accepted but this version does not act on it yet"));
+            lines.push(format!("--{name} is accepted but not implemented in this version"));
         }
     }
     lines

@@ -127,7 +127,7 @@ impl Kind {
             Self::Int64 => json!(parse_int(text).ok_or_else(|| expected("an integer"))?),
             Self::Level => {
                 let number = parse_int(text).and_then(|number| u32::try_from(number).ok());
-                json!(number.ok_or_else(|| expected("a number from 0"))?)
+                json!(number.ok_or_else(|| expected("a non-negative number"))?)
             }
             Self::Float => {
                 let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
@@ -152,9 +152,9 @@ impl Kind {
                 Value::String(address.to_string())
             }
             Self::List => split_list(text)?,
-            Self::IntList | Self::Objects => return Err(expected("nothing: this setting has no flag")),
+            Self::IntList | Self::Objects => return Err(expected("no value: this setting has no flag")),
             Self::Map => pairs(text, '=', "pairs like key=value,key2=value2", true)?,
-            Self::MapNoSplit => pairs(text, '=', "one pair like key=value", false)?,
+            Self::MapNoSplit => pairs(text, '=', "a pair like key=value", false)?,
             Self::LessMap => pairs(text, '<', "pairs like memory.available<100Mi", true)?,
             Self::MultiMap => multimap(text)?,
             Self::Gates => gates(text)?,

@@ -201,14 +201,17 @@ pub async fn message(request: Request<Incoming>) -> Result<Bytes, Status> {
 
 fn unframed(body: &Bytes) -> Result<Bytes, Status> {
     let Some((prefix, _)) = body.split_first_chunk::<PREFIX>() else {
-        return Err(Status::new(Code::InvalidArgument, "a request without a message"));
+        return Err(Status::new(Code::InvalidArgument, "the request contains no message"));
     };
     if prefix[0] != 0 {
         return Err(Status::new(Code::Unimplemented, "compressed requests are not supported"));
     }
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
     if body.len() != PREFIX + length {
-        return Err(Status::new(Code::InvalidArgument, "a request of one whole message is wanted"));
+        return Err(Status::new(
+            Code::InvalidArgument,
+            "the request must contain exactly one complete message",
+        ));
     }
     Ok(body.slice(PREFIX..))
 }

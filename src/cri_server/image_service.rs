@@ -29,7 +29,7 @@ fn image_failed(error: &ImageError) -> Status {
 fn reference(image: Option<cri::ImageSpec>) -> Result<String, Status> {
     let image = image.unwrap_or_default().image;
     if image.is_empty() {
-        return Err(Status::new(Code::InvalidArgument, "image: missing"));
+        return Err(Status::new(Code::InvalidArgument, "image: Required value"));
     }
     Ok(image)
 }
@@ -116,7 +116,7 @@ impl CriServer {
             return Ok(cri::RemoveImageResponse {});
         };
         if self.runtime.images_in_use().contains(&image.id) {
-            let message = format!("image {reference} is in use by a container: remove that first");
+            let message = format!("image {reference} is in use by a container: remove the container first");
             return Err(Status::new(Code::FailedPrecondition, message));
         }
         let images = self.runtime.images().clone();
@@ -172,7 +172,7 @@ fn auth(auth: cri::AuthConfig) -> Result<Option<ImageAuth>, Status> {
         // Docker pads some with zero bytes.
         let pair = text.as_deref().and_then(|text| text.trim_end_matches('\0').split_once(':'));
         let Some((user, secret)) = pair else {
-            return Err(Status::new(Code::InvalidArgument, "auth: base64 of user:password is wanted"));
+            return Err(Status::new(Code::InvalidArgument, "auth: must be base64 of user:password"));
         };
         (username, password) = (user.to_owned(), secret.to_owned());
     }

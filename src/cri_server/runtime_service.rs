@@ -41,7 +41,7 @@ fn unfound(what: &str, wanted: &str, why: &Unfound) -> Status {
             let message = format!("an error occurred when try to find {what} \"{wanted}\": not found");
             Status::new(Code::NotFound, message)
         }
-        Unfound::Several => invalid(format!("{what} id \"{wanted}\" is the beginning of several")),
+        Unfound::Several => invalid(format!("{what} id prefix \"{wanted}\" is ambiguous")),
     }
 }
 
@@ -187,7 +187,7 @@ impl CriServer {
         &self,
         request: cri::RunPodSandboxRequest,
     ) -> Result<cri::RunPodSandboxResponse, Status> {
-        let config = request.config.ok_or_else(|| invalid("config: missing"))?;
+        let config = request.config.ok_or_else(|| invalid("config: Required value"))?;
         let config = convert::requested_sandbox(config, &request.runtime_handler).map_err(asked)?;
         let id = self.runtime.run_sandbox(&config).await.map_err(failed)?;
         Ok(cri::RunPodSandboxResponse { pod_sandbox_id: id.to_string() })
@@ -239,7 +239,7 @@ impl CriServer {
         request: cri::CreateContainerRequest,
     ) -> Result<cri::CreateContainerResponse, Status> {
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
-        let config = request.config.ok_or_else(|| invalid("config: missing"))?;
+        let config = request.config.ok_or_else(|| invalid("config: Required value"))?;
         let mut config = convert::requested_container(config).map_err(asked)?;
         if !config.cdi_devices.is_empty() || !cdi::annotated(&config).is_empty() {
             let directories = cdi::DIRECTORIES.map(PathBuf::from);
@@ -382,7 +382,10 @@ impl CriServer {
         };
         check(Streams { stdin: request.stdin, ..wanted })?;
         if request.tty != view.config.tty {
-            return Err(invalid(format!("tty must be {}, as of the container", view.config.tty)));
+            return Err(invalid(format!(
+                "tty must be {}, as in the container's configuration",
+                view.config.tty
+            )));
         }
         let runtime = self.runtime.clone();
         // The client opens the streams it asked for, whether they have something behind them or not.
@@ -418,7 +421,7 @@ impl CriServer {
         }
         let ports = request.port.iter().map(|port| u16::try_from(*port).ok().filter(|port| *port != 0));
         let ports: Vec<u16> =
-            ports.collect::<Option<_>>().ok_or_else(|| invalid("port: 1 to 65535 is wanted"))?;
+            ports.collect::<Option<_>>().ok_or_else(|| invalid("port: must be between 1 and 65535"))?;
         let runtime = self.runtime.clone();
         let begin = move || Action::Forward { ports, dial: streams::dialer(runtime, view.id) };
         let url = self.streams.announce(Kind::PortForward, begin).map_err(announced)?;
@@ -427,7 +430,7 @@ impl CriServer {
 }
 
 fn command(command: Vec<String>) -> Result<Vec<String>, Status> {
-    if command.is_empty() { Err(invalid("cmd: missing")) } else { Ok(command) }
+    if command.is_empty() { Err(invalid("cmd: Required value")) } else { Ok(command) }
 }
 
 /// As upstream's servers.

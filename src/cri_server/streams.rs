@@ -73,7 +73,7 @@ pub async fn exec(
     let begun = runtime.exec(&container, &command, wanted.tty, far).await;
     let mut session = begun.map_err(|error| error.message)?;
     let terminal = session.take_terminal().map(Terminal::new).transpose();
-    let terminal = terminal.map_err(|error| format!("terminal of the program: {error}"))?;
+    let terminal = terminal.map_err(|error| format!("open terminal: {error}"))?;
     let exit = Box::pin(async move {
         let exited = session.wait().await;
         exited.map(|exited| exited.code).map_err(|error| crate::logging::chain(&error))
@@ -89,7 +89,7 @@ pub async fn exec(
         stderr: None,
         resize: Some(Box::new(move |new: TerminalSize| {
             if let Err(error) = size.resize(new.width, new.height) {
-                log::debug!(err:% = error; "Failed to resize a program's terminal");
+                log::debug!(err:% = error; "Failed to resize exec terminal");
             }
         })),
         exit,
@@ -116,7 +116,7 @@ pub async fn attach(
         let (runtime, container) = (runtime.clone(), container.clone());
         crate::rt::spawn("resize", async move {
             if let Err(error) = runtime.resize(&container, size.width, size.height).await {
-                log::debug!(err:% = error; "Failed to resize a container's terminal");
+                log::debug!(err:% = error; "Failed to resize container terminal");
             }
         });
     };

@@ -40,13 +40,14 @@ enum Socket {
 /// Watches until it is dropped.
 pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
     if let Err(error) = crate::sys::dir::make_dir(&directory, 0o750) {
-        log::warn!(path:% = directory.display(), err:% = error; "Failed to make the plugin registry, plugins cannot register there");
+        log::warn!(path:% = directory.display(), err:% = error; "Failed to create plugin registry \
+             directory, plugins cannot register");
         return;
     }
     let watcher = match Watcher::new() {
         Ok(watcher) => watcher,
         Err(error) => {
-            log::warn!(err:% = chain(&error); "Failed to watch the plugin registry, plugins cannot register there");
+            log::warn!(err:% = chain(&error); "Failed to watch plugin registry, plugins cannot register");
             return;
         }
     };
@@ -74,7 +75,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
             let state = match answer {
                 Ok(()) => Socket::Answered,
                 Err(why) => {
-                    log::warn!(socket:% = path.display(), err = why; "Failed to register a plugin");
+                    log::warn!(socket:% = path.display(), err = why; "Failed to register plugin");
                     Socket::Silent(Instant::now() + pause, pause)
                 }
             };
@@ -93,7 +94,8 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
             () = until(retry) => Ok(()),
         };
         if let Err(error) = read {
-            log::warn!(err:% = chain(&error); "Failed to watch the plugin registry, plugins cannot register there any more");
+            log::warn!(err:% = chain(&error); "Lost the watch of the plugin registry, plugins can no longer \
+                 register");
             return;
         }
         // A socket that was made anew is another plugin.
@@ -119,7 +121,7 @@ async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
     while let Some((directory, depth)) = directories.pop() {
         // Watched first and read then: what appears in between is seen.
         if let Err(error) = watcher.watch(&directory, Interest::Names) {
-            log::debug!(err:% = chain(&error); "A directory of the plugin registry is gone");
+            log::debug!(err:% = chain(&error); "Plugin registry directory was removed");
         }
         let listed = directory.clone();
         let list = move || {
@@ -145,7 +147,7 @@ async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
     let info = wire::PluginInfo::decode(answer.as_slice()).map_err(|error| error.to_string())?;
     let verdict = take_in(socket, &info, devices).await;
     if let Err(why) = &verdict {
-        log::warn!(plugin = info.name, socket:% = socket.display(), err = why; "Refused a plugin");
+        log::warn!(plugin = info.name, socket:% = socket.display(), err = why; "Rejected plugin registration");
     }
     let status = wire::RegistrationStatus {
         plugin_registered: verdict.is_ok(),
@@ -154,7 +156,7 @@ async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
     let path = "/pluginregistration.Registration/NotifyRegistrationStatus";
     // Whether it listens or not: that is what becomes of it.
     if let Err(why) = client.call(path, status.encode_to_vec(), NOTIFY_LIMIT).await {
-        log::debug!(plugin = info.name, err = why; "A plugin did not hear what became of it");
+        log::debug!(plugin = info.name, err = why; "Failed to notify plugin of its registration status");
     }
     Ok(())
 }
@@ -164,7 +166,8 @@ async fn take_in(socket: &Path, info: &wire::PluginInfo, devices: &DeviceManager
         "DevicePlugin" => {}
         "CSIPlugin" | "DRAPlugin" => {
             return Err(format!(
-                "plugins of type {} are not supported by this node: it has no cluster to attach volumes or resource claims",
+                "plugins of type {} are not supported on this node: volume attachments and resource claims \
+                 need a cluster",
                 info.r#type
             ));
         }

@@ -35,7 +35,8 @@ impl File {
             Ok(remembered)
         });
         remembered.unwrap_or_else(|why| {
-            log::warn!(path:% = self.path.display(), err = why; "Failed to read which devices pods have, beginning with none");
+            log::warn!(path:% = self.path.display(), err = why; "Failed to read device checkpoint, starting \
+                 without device allocations");
             Default::default()
         })
     }

@@ -125,7 +125,7 @@ fn a_node_remembers_so_many_resources_and_no_more() {
             let socket = directory.join("nobody.sock");
             async move { manager.register(&name, &versions, socket).await.unwrap_err() }
         };
-        assert!(register("example.com/another").await.contains("knows 256 resources"));
+        assert!(register("example.com/another").await.contains("limit of 256 device plugin resources"));
         assert!(register("example.com/r0").await.contains("options"), "one that is known may return");
     });
     std::fs::remove_dir_all(&directory).unwrap();

@@ -78,7 +78,7 @@ impl<R: Runtime> Executor<R> {
             let (tree, layout) = (self.cgroup_tree(), self.cgroup_layout());
             let capacity = self.config.capacity.clone();
             let pods = self.config.node_cgroups.pods.clone();
-            let made = rt::blocking("make node cgroups", move || {
+            let made = rt::blocking("create node cgroups", move || {
                 make_node_cgroups(&tree, &layout, &capacity, &pods)
             });
             let limits = NodeLimits {
@@ -107,7 +107,7 @@ impl<R: Runtime> Executor<R> {
         let values = self.remember_pod_cgroup(pod);
         self.weigh_burstable(&mut weight).await;
         let tree = self.cgroup_tree();
-        let made = rt::blocking("make pod cgroup", move || cgroup::ensure(&tree, &path, &values)).await;
+        let made = rt::blocking("create pod cgroup", move || cgroup::ensure(&tree, &path, &values)).await;
         match made {
             Ok(skipped) => {
                 self.say_skipped(skipped);
@@ -140,10 +140,11 @@ impl<R: Runtime> Executor<R> {
             Ok(skipped) => self.say_skipped(skipped),
             // Its containers run somewhere else (another cgroup root before), and nothing is worth stopping them for.
             Err(error @ CgroupError::Missing { .. }) => {
-                log::debug!(pod:% = pod.pod_ref(), err:% = error; "A running pod is not in its cgroup");
+                log::debug!(pod:% = pod.pod_ref(), err:% = error; "Running pod is not in its cgroup");
             }
             Err(error) => {
-                log::warn!(pod:% = pod.pod_ref(), err:% = chain(&error); "Failed to update the cgroup of a running pod");
+                log::warn!(pod:% = pod.pod_ref(), err:% = chain(&error); "Failed to update cgroup of \
+                     running pod");
             }
         }
     }
@@ -200,9 +201,9 @@ impl<R: Runtime> Executor<R> {
         let job = move || {
             for path in orphans(&tree, &layout, &kept) {
                 match remove_if_empty(&tree, &path) {
-                    Ok(()) => log::info!(cgroup = path; "Removed the cgroup of a pod that nobody knows"),
+                    Ok(()) => log::info!(cgroup = path; "Removed orphaned pod cgroup"),
                     Err(why) => {
-                        log::warn!(cgroup = path, err = why; "The cgroup of a pod that nobody knows is in use, leaving it");
+                        log::warn!(cgroup = path, err = why; "Orphaned pod cgroup is in use, keeping it");
                     }
                 }
             }
@@ -267,7 +268,7 @@ impl<R: Runtime> Executor<R> {
         let path = class_cgroup_path(QosClass::Burstable, &self.cgroup_layout());
         let values = qos_values(QosClass::Burstable, sum, &self.config.capacity);
         let update = move || cgroup::update(&tree, &path, &values);
-        match rt::blocking("weigh burstable pods", update).await {
+        match rt::blocking("set CPU weight of burstable pods", update).await {
             Ok(skipped) => {
                 self.say_skipped(skipped);
                 *weight = Some(sum);
@@ -289,7 +290,8 @@ impl<R: Runtime> Executor<R> {
     fn say_skipped(&self, skipped: Vec<Skipped>) {
         for each in skipped {
             if self.cgroups.said.borrow_mut().insert(each.what.clone()) {
-                log::warn!(what = each.what, err = each.why; "A part of the cgroup settings cannot be made on this node, going on without");
+                log::warn!(what = each.what, err = each.why; "Failed to apply a cgroup setting on this \
+                     node, continuing without");
             }
         }
     }
@@ -325,7 +327,7 @@ fn make_node_cgroups(
         match cgroup::ensure(tree, &path, &values) {
             Ok(more) => skipped.extend(more),
             // Each of its pods fails for the same reason, and says so.
-            Err(error) => log::warn!(cgroup = path, err:% = chain(&error); "Failed to make a QoS cgroup"),
+            Err(error) => log::warn!(cgroup = path, err:% = chain(&error); "Failed to create QoS cgroup"),
         }
     }
     NodeMade { limited, skipped }
@@ -414,7 +416,7 @@ fn kill_and_remove(tree: &CgroupConfig, path: &str) -> Result<(), CgroupError> {
     }
     let killed = cgroup::kill_all(tree, path);
     if killed > 0 {
-        log::info!(cgroup = path, processes = killed; "Killed processes left in the cgroup of a pod");
+        log::info!(cgroup = path, processes = killed; "Killed leftover processes in pod cgroup");
     }
     cgroup::remove(tree, path).into_iter().next().map_or(Ok(()), Err)
 }
@@ -422,7 +424,7 @@ fn kill_and_remove(tree: &CgroupConfig, path: &str) -> Result<(), CgroupError> {
 /// Looks first: systemd ends what runs in a slice that it is told to stop, and a process here is somebody's.
 fn remove_if_empty(tree: &CgroupConfig, path: &str) -> Result<(), String> {
     if cgroup::is_populated(tree, path) {
-        return Err("there are processes in it".to_owned());
+        return Err("it contains processes".to_owned());
     }
     cgroup::remove(tree, path).first().map_or(Ok(()), |error| Err(chain(error)))
 }

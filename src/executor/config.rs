@@ -229,9 +229,9 @@ impl<R: Runtime> Executor<R> {
             }
             Ok(mounts)
         };
-        rt::blocking("make container files", make)
+        rt::blocking("create container files", make)
             .await
-            .map_err(|(path, error)| format!("make {}: {error}", path.display()))
+            .map_err(|(path, error)| format!("create {}: {error}", path.display()))
     }
 
     /// Tells what of the pod's DNS had to be left out.

@@ -9,27 +9,30 @@ use crate::reconcile::plan::ContainerKind;
 use crate::runtime::RuntimeError;
 
 static STARTED_PODS: Family =
-    Family::counter("kubelet_started_pods_total", "Sandboxes of pods that were started", &[]);
-static POD_ERRORS: Family =
-    Family::counter("kubelet_started_pods_errors_total", "Sandboxes of pods that could not be started", &[]);
+    Family::counter("kubelet_started_pods_total", "Cumulative number of pods started", &[]);
+static POD_ERRORS: Family = Family::counter(
+    "kubelet_started_pods_errors_total",
+    "Cumulative number of errors when starting pods",
+    &[],
+);
 static SANDBOX_DURATION: Family = Family::seconds(
     "kubelet_run_podsandbox_duration_seconds",
-    "How long the runtime took to start a sandbox",
+    "Duration in seconds of the run_podsandbox operations",
     &["runtime_handler"],
 );
 static SANDBOX_ERRORS: Family = Family::counter(
     "kubelet_run_podsandbox_errors_total",
-    "Sandboxes that the runtime did not start",
+    "Cumulative number of run_podsandbox operation errors",
     &["runtime_handler"],
 );
 static STARTED_CONTAINERS: Family = Family::counter(
     "kubelet_started_containers_total",
-    "Containers and sandboxes whose start was tried",
+    "Cumulative number of containers started",
     &["container_type"],
 );
 static CONTAINER_ERRORS: Family = Family::counter(
     "kubelet_started_containers_errors_total",
-    "Containers and sandboxes that could not be started, and why",
+    "Cumulative number of errors when starting containers",
     &["container_type", "code"],
 );
 

@@ -69,7 +69,8 @@ impl Shared {
                 read = watcher.read(&mut events) => read,
             };
             if let Err(error) = read {
-                log::warn!(err:% = chain(&error); "Failed to watch for devices; pods that wait for one try again when they change");
+                log::warn!(err:% = chain(&error); "Failed to watch for devices; waiting pods are only \
+                     retried when they change");
                 self.waiting.borrow_mut().clear();
             }
         }
@@ -80,7 +81,7 @@ impl Shared {
         self.waiting.borrow_mut().retain(|(_, mailbox)| Rc::strong_count(mailbox) > 1);
         let paths: Vec<PathBuf> = self.waiting.borrow().iter().map(|(path, _)| path.clone()).collect();
         let there = move || paths.into_iter().filter(|path| path.exists()).collect::<Vec<_>>();
-        let there = rt::blocking("look for devices", there).await;
+        let there = rt::blocking("check devices", there).await;
         self.waiting.borrow_mut().retain(|(path, mailbox)| {
             let is_there = there.contains(path);
             if is_there {
@@ -95,7 +96,8 @@ impl Shared {
 fn watch_above(watcher: &Watcher, path: &Path) {
     let is_watched = |directory: &Path| watcher.watch(directory, Interest::Names).is_ok();
     if !path.ancestors().skip(1).any(is_watched) {
-        log::warn!(path:% = path.display(); "Failed to watch for a device; it is looked for when its pod changes");
+        log::warn!(path:% = path.display(); "Failed to watch for device; it is only checked when its pod \
+             changes");
     }
 }
 

@@ -81,7 +81,7 @@ impl<R: Runtime> Executor<R> {
         let options = devices.run_options(&pod.metadata.uid, &container.name).await.map_err(refused)?;
         if let Some(path) = options.relative_path() {
             return Err(refused(format!(
-                "the device plugin gives {path:?} of the node, which is not an absolute path"
+                "host path {path:?} from the device plugin is not an absolute path"
             )));
         }
         // As upstream: a variable of the pod's spec wins, a mount of the plugin's does not hide one of the pod's.
@@ -114,14 +114,15 @@ impl<R: Runtime> Executor<R> {
             wanted.into_iter().map(real).collect()
         };
         rt::blocking("find devices", look).await.map_err(|(path, error)| {
-            let message = format!("device {path:?} is not there ({error}); waiting for it");
+            let message = format!("device {path:?} is not present ({error}); waiting for it");
             let waits = match run.patience {
                 Patience::UntilRemoval(mailbox) => self.device_waits.wait(Path::new(&path), mailbox),
                 Patience::Until(_) => Ok(()),
             };
             // Without inotify it is tried again as anything else that failed.
             let retry_after = waits.err().map(|error| {
-                log::warn!(device = path, err:% = chain(&error); "Failed to watch for a device, looking for it now and then");
+                log::warn!(device = path, err:% = chain(&error); "Failed to watch for device, checking \
+                     periodically");
                 RETRY_AFTER
             });
             Failure { reason: NOT_FOUND, message, retry_after }

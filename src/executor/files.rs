@@ -69,7 +69,7 @@ fn counts_in(directory: &Path) -> BTreeMap<ContainerName, u32> {
 impl<R: Runtime> Executor<R> {
     pub(super) async fn make_log_dir(&self, directory: &str) -> std::io::Result<()> {
         let directory = PathBuf::from(directory);
-        rt::blocking("make log directory", move || make_dir(&directory, 0o755)).await
+        rt::blocking("create log directory", move || make_dir(&directory, 0o755)).await
     }
 
     /// The link by which log shippers find a container's log. Failure is only logged, as upstream.
@@ -136,7 +136,7 @@ impl<R: Runtime> Executor<R> {
     /// left out.
     pub async fn logged_counts(&self, pod: &Pod) -> BTreeMap<ContainerName, u32> {
         let directory = log_directory(&self.config.pod_logs_dir, pod);
-        rt::blocking("look at pod logs", move || counts_in(&directory)).await
+        rt::blocking("read pod logs", move || counts_in(&directory)).await
     }
 
     /// Removes the pod's log directory, and links into it: they go with their containers, but an agent may have died between

@@ -138,7 +138,7 @@ impl<R: Runtime> Executor<R> {
             // What is given up here is stopped by the plan that takes the pod down.
             () = mailbox.removal() => return Err(Failure {
                 reason: "PostStartHookError",
-                message: "hook given up: the pod is being removed".to_owned(),
+                message: "hook cancelled: the pod is being removed".to_owned(),
                 retry_after: None,
             }),
             outcome = self.hooks.run(&site, &hook) => outcome,

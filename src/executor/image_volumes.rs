@@ -9,8 +9,7 @@ use crate::image::{ImageRequest, PodSecret, StartFailure as Failure};
 use crate::runtime::{ImageStatus, Runtime};
 
 /// Added to a refusal of a container that mounts an image: older runtimes do not say what they lack.
-const HINT: &str =
-    "the container mounts an image as a volume, which containerd can from 2.1 on and CRI-O from 1.31";
+const HINT: &str = "the container mounts an image volume, which requires containerd 2.1 or CRI-O 1.31";
 
 impl<R: Runtime> Executor<R> {
     /// Gets the images that the container mounts and notes in the pod's volumes what they resolved to.
@@ -50,7 +49,8 @@ impl<R: Runtime> Executor<R> {
         tokio::select! {
             biased;
             () = run.patience.over() => Err(Failure {
-                reason: "ErrImagePull", message: "pull given up: the pod is being removed".to_owned(), retry_after: None,
+                reason: "ErrImagePull", message: "pull cancelled: the pod is being \
+                     removed".to_owned(), retry_after: None,
             }),
             image = self.images.ensure_image(request) => image,
         }

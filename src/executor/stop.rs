@@ -109,7 +109,7 @@ impl<R: Runtime> Stopping<R> {
         self.wait_for_turn(group, turn).await;
         let stopped = self.stop().await;
         if let Some(mut late) = late {
-            let killed = || Err("the container was stopped before the hook ended".to_owned());
+            let killed = || Err("the container was stopped before the hook completed".to_owned());
             self.tell_outcome(late.try_join_next().map_or_else(killed, flat));
         }
         stopped

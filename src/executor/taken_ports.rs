@@ -1,4 +1,4 @@
-//! Host ports of a pod that a process of the node listens on.
+//! Host ports of a pod that a host process listens on.
 //!
 //! Owns the warning. Must not know how ports get to pods.
 //!
@@ -27,7 +27,7 @@ impl<R: Runtime> Executor<R> {
         if mappings.is_empty() || pod.spec.host_network {
             return;
         }
-        let taken = rt::blocking("look for listeners on host ports", move || taken(&mappings)).await;
+        let taken = rt::blocking("check listeners on host ports", move || taken(&mappings)).await;
         for message in taken {
             self.pod_event(pod, EventType::Warning, "HostPortConflict", &message);
         }
@@ -60,11 +60,11 @@ fn message(found: &Listener, protocol: &str) -> String {
     let Listener { address, port, process } = found;
     let who = match process {
         Some((name, pid)) => format!("{name} (process {pid})"),
-        None => "a process of the node".to_owned(),
+        None => "a host process".to_owned(),
     };
     format!(
-        "host port {port}/{protocol} leads to this pod now, and no longer to {who}, which listens on {address}: \
-         stop that, or give the pod another hostPort"
+        "host port {port}/{protocol} is now forwarded to this pod instead of {who}, which listens on \
+         {address}: stop that process, or use another hostPort"
     )
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let port = socket.local_addr().unwrap().port();
         let said = taken(&[mapping("", "TCP", port), mapping("127.0.0.1", "TCP", port)]);
         let said = said.into_iter().collect::<Vec<_>>().join("\n");
-        assert!(said.starts_with(&format!("host port {port}/TCP leads to this pod now")), "{said}");
+        assert!(said.starts_with(&format!("host port {port}/TCP is now forwarded to this pod")), "{said}");
         let who = format!("(process {}), which listens on 127.0.0.1: ", std::process::id());
         assert!(said.contains(&who) && !said.contains('\n'), "{said}");
         for free in [mapping("192.0.2.1", "TCP", port), mapping("", "UDP", port), mapping("", "SCTP", port)] {

@@ -55,7 +55,7 @@ pub enum HttpError {
         source: pem::Error,
     },
     /// A file of certificates has none.
-    #[error("{} holds no PEM certificate", path.display())]
+    #[error("{} contains no PEM certificate", path.display())]
     EmptyAuthorities {
         /// The file.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub enum HttpError {
         source: io::Error,
     },
     /// A file without a usable private key.
-    #[error("{} holds no PEM private key", path.display())]
+    #[error("{} contains no PEM private key", path.display())]
     Key {
         /// The file.
         path: PathBuf,
@@ -100,7 +100,7 @@ pub enum HttpError {
         source: io::Error,
     },
     /// The whole request took too long.
-    #[error("{url}: no complete answer within {seconds} s")]
+    #[error("{url}: no complete response within {seconds} s")]
     Timeout {
         /// The URL.
         url: String,
@@ -108,7 +108,9 @@ pub enum HttpError {
         seconds: u64,
     },
     /// Bytes come, and so few that there would be no end.
-    #[error("{url}: only {bytes} bytes came in {seconds} s; slower than {least} bytes a second is given up")]
+    #[error(
+        "{url}: only {bytes} bytes received in {seconds} s, less than the minimum of {least} bytes per second"
+    )]
     Slow {
         /// The URL.
         url: String,
@@ -120,15 +122,13 @@ pub enum HttpError {
         least: u64,
     },
     /// A redirect loop, or nearly one.
-    #[error("{url}: more than 10 redirects; the server sends us in circles")]
+    #[error("{url}: more than 10 redirects; check the server for a redirect loop")]
     TooManyRedirects {
         /// The URL.
         url: String,
     },
     /// From https to http: the next hop could be read and changed on the way.
-    #[error(
-        "{url}: it redirects to {target}, which is not encrypted, and is not followed there; serve it over https"
-    )]
+    #[error("{url}: redirect from https to unencrypted {target} not followed; serve it over https")]
     Downgrade {
         /// The URL that redirects.
         url: String,
@@ -150,7 +150,7 @@ pub enum HttpError {
         url: String,
     },
     /// Compressed although we did not ask for it.
-    #[error("{url}: the server sent content encoding {encoding:?}, which was not asked for")]
+    #[error("{url}: the server sent content encoding {encoding:?}, which was not requested")]
     Encoded {
         /// The URL.
         url: String,
@@ -176,7 +176,7 @@ pub enum HttpError {
         reason: String,
     },
     /// The server does not speak HTTP as it should.
-    #[error("{url}: not a valid HTTP answer: {reason}")]
+    #[error("{url}: not a valid HTTP response: {reason}")]
     Protocol {
         /// The URL.
         url: String,
@@ -189,9 +189,7 @@ pub enum HttpError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TlsError {
     /// Past its notAfter.
-    #[error(
-        "the server's certificate has expired; renew it, or correct this machine's clock if that is ahead"
-    )]
+    #[error("the server's certificate has expired; renew it, or correct this machine's clock")]
     Expired,
     /// Before its notBefore.
     #[error("the server's certificate is not valid yet; this machine's clock is probably behind")]
@@ -206,15 +204,15 @@ pub enum TlsError {
     WrongName,
     /// A certificate that signs others, used for a server: what `openssl req -x509` makes unless told otherwise.
     #[error(
-        "the server's certificate is an authority's own (CA:TRUE) and cannot stand for a server; make one with \
-         basicConstraints CA:FALSE"
+        "the server's certificate is a CA certificate (CA:TRUE) and cannot be used by a server; issue one \
+         with basicConstraints CA:FALSE"
     )]
     Authority,
     /// Any other fault of the certificate.
     #[error("the server's certificate is not acceptable: {0:?}")]
     Certificate(CertificateError),
     /// The server wants to know who we are.
-    #[error("the server does not take our client certificate, or wants one and none is configured: {0:?}")]
+    #[error("the server rejected the client certificate, or requires one and none is configured: {0:?}")]
     ClientRefused(AlertDescription),
     /// The other side does not speak TLS.
     #[error("the server does not speak TLS on this port; is it an http:// URL?")]

@@ -42,8 +42,8 @@ pub(super) fn choose(
     let whole = if text.contains("://") { text } else { format!("http://{text}") };
     match whole.split_once("://") {
         Some(("http" | "https", rest)) if !rest.is_empty() && !rest.starts_with('/') => Ok(Some(whole)),
-        Some(("http" | "https", _)) => bad("names no host; write it as http://proxy.example:3128"),
-        _ => bad("only proxies of http:// and https:// are known here"),
+        Some(("http" | "https", _)) => bad("has no host; use a URL such as http://proxy.example:3128"),
+        _ => bad("unsupported scheme; use http:// or https://"),
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_proxy_that_cannot_be_used_is_not_gone_around() {
-        for (value, words) in [("socks5://p:1080", "only proxies of http"), ("http://", "names no host")] {
+        for (value, words) in [("socks5://p:1080", "unsupported scheme"), ("http://", "has no host")] {
             let error = chosen("https://r.example/", &[("HTTPS_PROXY", value)]).unwrap_err();
             assert_eq!(error.variable, "HTTPS_PROXY");
             assert!(error.problem.contains(words), "{value}: {}", error.problem);

@@ -28,7 +28,7 @@ impl Hop {
         }
         let url = Url::parse(text).ok_or_else(|| HttpError::Invalid {
             url: shown_url(text),
-            reason: "no host, or a space in it".to_owned(),
+            reason: "the host is missing or contains a space".to_owned(),
         })?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let user_info = authority.rsplit_once('@').map(|(user_info, _)| user_info.to_owned());
@@ -42,7 +42,7 @@ impl Hop {
     pub(super) fn follow(&self, location: &str) -> Result<Self, HttpError> {
         let url = self.url.join(location).ok_or_else(|| HttpError::Protocol {
             url: self.url.shown(),
-            reason: format!("it redirects to {:?}, which is not an http or https URL", shown_url(location)),
+            reason: format!("redirect to {:?}, which is not an http or https URL", shown_url(location)),
         })?;
         if self.url.is_encrypted() && !url.is_encrypted() {
             return Err(HttpError::Downgrade { url: self.url.shown(), target: url.shown() });
@@ -122,14 +122,14 @@ mod tests {
         let error = detour.follow("http://a.example/y").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "https://b.example/: it redirects to http://a.example/y, which is not encrypted, and is not followed there; \
-             serve it over https"
+            "https://b.example/: redirect from https to unencrypted http://a.example/y not followed; serve \
+             it over https"
         );
     }
 
     #[test]
     fn a_location_that_is_no_url_is_named() {
         let error = after("https://a.example/x", "ftp://b.example/").unwrap_err();
-        assert!(error.to_string().contains("it redirects to \"ftp://b.example/\""), "{error}");
+        assert!(error.to_string().contains("redirect to \"ftp://b.example/\""), "{error}");
     }
 }

@@ -162,7 +162,7 @@ fn what_is_not_a_working_server_is_said_in_words_that_help() {
     assert!(failure("ftp://host/").contains("the scheme must be http or https"));
     assert!(failure("http:///x").contains("not a valid"), "{}", failure("http:///x"));
     let server = Server::answers(vec!["SSH-2.0-OpenSSH_9.2\r\n".to_owned()]);
-    assert!(failure(&server.url("/")).contains("not a valid HTTP answer"), "{}", failure(&server.url("/")));
+    assert!(failure(&server.url("/")).contains("not a valid HTTP response"), "{}", failure(&server.url("/")));
     let server = Server::answers(vec![answer("200 OK", &["Content-Encoding: gzip"], "x")]);
     assert!(failure(&server.url("/")).contains("content encoding \"gzip\""));
 }
@@ -314,7 +314,7 @@ fn a_server_that_asks_who_we_are_is_shown_the_certificate_as_it_is_now() {
     let both = |names: [&str; 2]| names.map(|name| std::fs::read_to_string(file(name)).unwrap()).concat();
     std::fs::write(file("client.pem"), std::fs::read(file("other.pem")).unwrap()).unwrap();
     let error = fetcher.fetch(&request).unwrap_err().to_string();
-    assert_eq!(error, format!("{} holds no PEM private key", file("client.pem").display()));
+    assert_eq!(error, format!("{} contains no PEM private key", file("client.pem").display()));
     std::fs::write(file("client.pem"), both(["other.pem", "other.key"])).unwrap();
     let error = fetcher.fetch(&request).unwrap_err();
     assert!(matches!(error, HttpError::Tls { reason: TlsError::ClientRefused(_), .. }), "{error:?}");
@@ -345,7 +345,7 @@ fn a_bad_file_of_authorities_is_named() {
     let missing = Request { ca_file: Some("/nowhere/ca.pem".into()), ..Request::get("https://127.0.0.1/") };
     assert_eq!(get(missing).unwrap_err().to_string(), "read trusted certificates from /nowhere/ca.pem");
     let empty = Request { ca_file: Some("/proc/self/comm".into()), ..Request::get("https://127.0.0.1/") };
-    assert_eq!(get(empty).unwrap_err().to_string(), "/proc/self/comm holds no PEM certificate");
+    assert_eq!(get(empty).unwrap_err().to_string(), "/proc/self/comm contains no PEM certificate");
 }
 
 #[tokio::test]

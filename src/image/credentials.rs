@@ -147,7 +147,7 @@ fn keyring_of<'a>(secrets: impl IntoIterator<Item = &'a PodSecret>) -> Keyring {
             (None, None) => Err(format!("has neither the key {CONFIG_JSON_KEY:?} nor {DOCKERCFG_KEY:?}")),
         };
         if let Err(problem) = added {
-            log::warn!(problem; "An image pull secret is left out");
+            log::warn!(problem; "Ignoring invalid image pull secret");
         }
     }
     keyring
@@ -175,11 +175,12 @@ fn node_keyring(root: &Path, home: Option<&Path>) -> Keyring {
         match added {
             Ok(helpers) => {
                 if !helpers.is_empty() {
-                    log::info!(file, helpers = helpers.join(", "); "Credential helpers are not run: use a credential provider");
+                    log::info!(file, helpers = helpers.join(", "); "Credential helpers are not supported: \
+                         use a credential provider");
                 }
                 return keyring;
             }
-            Err(problem) => log::warn!(file, problem; "A Docker configuration is left out"),
+            Err(problem) => log::warn!(file, problem; "Ignoring invalid Docker configuration"),
         }
     }
     keyring

@@ -177,7 +177,7 @@ impl PullRecords {
                     to.note(&image, &status.id, None, now).and_then(|()| to.remove_intent(&image))
                 });
                 if let Err(error) = done.await {
-                    log::warn!(err:% = error; "Cannot record a pull that was cut off");
+                    log::warn!(err:% = error; "Failed to record interrupted image pull");
                 }
             }
         };
@@ -227,7 +227,7 @@ impl PullRecords {
             if is_last { files.remove_intent(&name) } else { Ok(()) }
         });
         if let Err(error) = done.await {
-            log::warn!(image, err:% = error; "Cannot record a pull: the image is asked for at the registry again");
+            log::warn!(image, err:% = error; "Failed to record image pull, the image will be pulled again");
         }
     }
 
@@ -240,7 +240,7 @@ impl PullRecords {
         }
         let image = intent.image.to_owned();
         if let Err(error) = rt::blocking("pull-intent", move || files.remove_intent(&image)).await {
-            log::warn!(image = intent.image, err:% = error; "Cannot remove the note of a pull that failed");
+            log::warn!(image = intent.image, err:% = error; "Failed to remove record of failed image pull");
         }
     }
 }

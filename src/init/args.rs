@@ -18,7 +18,7 @@ pub(super) enum UsageError {
     Option(String),
     #[error("invalid phase name: {0}")]
     Phase(String),
-    #[error("say which phase: {0}")]
+    #[error("missing phase name: use one of {0}")]
     NoPhase(String),
     #[error("unexpected argument {0:?}")]
     Unexpected(String),
@@ -52,28 +52,28 @@ pub(super) struct Options {
 }
 
 const PREFLIGHT: &str = "\
-Look at this machine and tell what is in the way of running pods, and what helps. Changes nothing: a test container runs in
-a directory and a cgroup of its own, which are removed.
+Check whether this machine can run pods, and suggest fixes. Changes nothing: the test container runs in
+its own directory and cgroup, which are removed afterwards.
 
 Usage: agent preflight [options] [-- FLAGS OF THE AGENT]
 
 Options:
-      --config FILE                      KubeletConfiguration the agent is to have (default /var/lib/kubelet/config.yaml,
-                                         if it is there)
-      --container-runtime-endpoint URL   Runtime the agent is to use (default embedded); also --cri-socket
-      --control-plane                    Also check what a control plane beside it needs: 2 CPUs, 1700 MB, its ports
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings, by name, 'all' for all of them
-      --skip-self-test                   Run no test container
-  -o, --output text|json                 text, or everything for programs
-  -v, --verbose                          Show what is well, too
-  -h, --help                             This text
+      --config FILE                      KubeletConfiguration file of the agent (default /var/lib/kubelet/config.yaml,
+                                         if it exists)
+      --container-runtime-endpoint URL   Container runtime of the agent (default embedded); also --cri-socket
+      --control-plane                    Also check the requirements of a control plane: 2 CPUs, 1700 MB, its ports
+      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
+      --skip-self-test                   Do not run the test container
+  -o, --output text|json                 text, or all details as JSON
+  -v, --verbose                          Also show checks that passed
+  -h, --help                             Show this help
 
-Exit status: 0 when there is no error, 1 when there is one, 2 for bad usage. docs/init.md has every check.
+Exit status: 0 if no check failed, 1 if one failed, 2 for bad usage. docs/init.md describes every check.
 ";
 
 const INIT: &str = "\
-Set this machine up as a node of its own: check it, make certificates and a kubeconfig, write the configuration, start the
-service, wait until it is healthy. May be repeated: what is there and valid is kept, what differs is kept and named.
+Set up this machine as a standalone node: check it, generate certificates and a kubeconfig, write the configuration,
+start the service, wait until it is healthy. Can be repeated: existing files are kept, and those that differ are listed.
 
 Usage: agent init [options] [-- FLAGS OF THE AGENT]
        agent init phase NAME [options]
@@ -81,38 +81,38 @@ Usage: agent init [options] [-- FLAGS OF THE AGENT]
 Flags after -- are written to /etc/default/agent, for the service.
 
 Options:
-      --cert-dir DIR                     Where certificates are (default ROOT-DIR/pki)
-      --config FILE                      KubeletConfiguration to install, instead of one with commented defaults
-      --container-runtime-endpoint URL   Runtime to use, written into the configuration (default embedded); also --cri-socket
-      --dry-run                          Print what would be done and written; change nothing
-      --example                          Write a manifest of a small web server, too
-      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings, by name, 'all' for all of them
-      --program FILE                     With --rootfs: the program to put there, such as one for another processor
-      --rootfs DIR                       Set up the system in DIR, which does not run (an image): nothing is checked or
-                                         started, the program is put there, and certificates are made at its first boot
-      --skip-phases LIST                 Phases to leave out
-      --skip-self-test                   Run no test container
-  -h, --help                             This text
+      --cert-dir DIR                     Directory of certificates (default ROOT-DIR/pki)
+      --config FILE                      KubeletConfiguration file to install instead of the default one
+      --container-runtime-endpoint URL   Container runtime to configure (default embedded); also --cri-socket
+      --dry-run                          Print what would be done, without changing anything
+      --example                          Also write a manifest of a small web server
+      --ignore-preflight-errors LIST     Checks whose errors are shown as warnings: names, or 'all'
+      --program FILE                     With --rootfs: agent program to install, such as one for another architecture
+      --rootfs DIR                       Set up the system image in DIR: nothing is checked or started, the program is
+                                         copied there, and certificates are generated at its first boot
+      --skip-phases LIST                 Phases to skip
+      --skip-self-test                   Do not run the test container
+  -h, --help                             Show this help
 
 Phases, in this order:
 ";
 
 const RESET: &str = "\
-Undo what agent init did: stop the service and its pods, remove the agent's state and what init wrote. Data of claims stays
-unless --volumes is given; manifests, container logs and files that somebody changed stay, and are named.
+Undo agent init: stop the service and its pods, remove the agent's state and the files init wrote. Data of claims is
+kept unless --volumes is given. Manifests, container logs and modified files are kept and listed.
 
 Usage: agent reset [options] [-- FLAGS OF THE AGENT]
        agent reset phase NAME [options]
 
 Options:
-      --cert-dir DIR                     Where certificates are (default ROOT-DIR/pki)
-      --dry-run                          Print what would be done; change nothing
-  -f, --force                            Do not ask
+      --cert-dir DIR                     Directory of certificates (default ROOT-DIR/pki)
+      --dry-run                          Print what would be done, without changing anything
+  -f, --force                            Do not ask for confirmation
       --ignore-preflight-errors LIST     Checks whose errors are shown as warnings
-      --rootfs DIR                       Reset the system in DIR, which does not run
-      --skip-phases LIST                 Phases to leave out
-      --volumes                          Delete the data of claims (/var/lib/kubelet/volumes), for good
-  -h, --help                             This text
+      --rootfs DIR                       Reset the system image in DIR
+      --skip-phases LIST                 Phases to skip
+      --volumes                          Permanently delete the data of claims (/var/lib/kubelet/volumes)
+  -h, --help                             Show this help
 
 Phases, in this order:
 ";
@@ -126,7 +126,7 @@ pub(super) fn help(command: &str, phases: &Phases) -> String {
     };
     let listed: String =
         phases.iter().map(|(name, help)| ["  ", &format!("{name:<18} {help}"), "\n"].concat()).collect();
-    format!("{text}{listed}\nExit status: 0, 1 when it failed, 2 for bad usage.\n")
+    format!("{text}{listed}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n")
 }
 
 impl Options {
@@ -181,12 +181,12 @@ impl Options {
         }
         options.take_phase(&words, phases)?;
         if options.program.is_some() && options.is_live() {
-            let message = "--program is for --rootfs DIR: here the program that you call is the service's";
+            let message = "--program requires --rootfs DIR: without it, the service runs this program";
             return Err(UsageError::Option(message.to_owned()));
         }
         if init && options.config.is_some() && options.endpoint.is_some() {
             let message =
-                "can not mix '--config' with arguments [container-runtime-endpoint]: write it into the file";
+                "can not mix '--config' with arguments [container-runtime-endpoint]: set it in the file";
             return Err(UsageError::Option(message.to_owned()));
         }
         // The service has to find them, too.

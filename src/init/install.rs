@@ -64,33 +64,33 @@ pub(super) fn configuration(endpoint: Option<&str>) -> String {
     };
     format!(
         "\
-# What this node is to be: a KubeletConfiguration as the kubelet's, read at the start of the agent.
-# \"agent config --explain --config {file}\" shows every setting that is in force. Commented lines are defaults.
+# Configuration of this node: a KubeletConfiguration, read when the agent starts.
+# \"agent config --explain --config {file}\" shows all effective settings. Commented lines are defaults.
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 
-# Pods run from the manifests in this directory; those of a URL come beside them.
+# Directory of static pod manifests; a URL can be configured in addition.
 staticPodPath: {MANIFESTS}
 #staticPodURL: https://fleet.example.com/box-1.yaml
 
-# The API (kubectl) listens here. 0.0.0.0 makes it reachable from other machines; clients need a certificate either way.
+# Address of the API (kubectl). 0.0.0.0 makes it reachable from other machines; clients always need a certificate.
 address: 127.0.0.1
 #port: 10250
 #healthzPort: 10248
 
-# Who runs containers: the agent itself, or a runtime that speaks CRI.
+# Container runtime: embedded, or the socket of a CRI runtime.
 {runtime}
-# Pods that name no seccomp profile get RuntimeDefault; without one, root in a container can lift its own CPU and process limits.
+# Default seccomp profile RuntimeDefault. Without a profile, root in a container can raise its CPU and process limits.
 seccompDefault: true
 
 # Swap and cgroup v1 are accepted.
 #failSwapOn: false
 #failCgroupV1: false
 
-# What pods may not have, for the system and the agent.
+# Resources reserved for the system and the agent.
 #systemReserved: {{cpu: 100m, memory: 64Mi}}
 
-# Logs of containers.
+# Container logs.
 #containerLogMaxSize: 10Mi
 #containerLogMaxFiles: 5
 
@@ -103,7 +103,7 @@ seccompDefault: true
 
 /// A pod to begin with.
 pub(super) const EXAMPLE: &str = "\
-# Written by agent init --example: a web server on port 8080 of this machine. Change it or remove it, the agent follows.
+# Written by agent init --example: a web server on port 8080 of this machine. The agent picks up changes to this file.
 apiVersion: v1
 kind: Pod
 metadata:
@@ -134,7 +134,10 @@ pub(super) fn script(program: &Path) -> String {
 
 /// The service's flags.
 pub(super) fn defaults(flags: &[String]) -> String {
-    format!("{DEFAULTS_HEADER} Flags of the agent, beside --config.\nAGENT_ARGS=\"{}\"\n", flags.join(" "))
+    format!(
+        "{DEFAULTS_HEADER} Flags of the agent, in addition to --config.\nAGENT_ARGS=\"{}\"\n",
+        flags.join(" ")
+    )
 }
 
 /// The flags of such a file, of any author: of `AGENT_ARGS`, split at blanks as systemd does it.
@@ -154,14 +157,14 @@ pub(super) fn next_steps(port: i32, is_started: bool, flags: &[String]) -> Strin
     let start = if is_started {
         String::new()
     } else {
-        format!("The agent does not run yet. Start it, as root:\n\n  {}\n\n", command(flags))
+        format!("The agent is not running yet. Start it, as root:\n\n  {}\n\n", command(flags))
     };
     format!(
         "\nThis machine is set up.\n\n{start}\
-         See what runs and what is wrong:\n\n  agent status\n\n\
-         Run a pod: put its manifest into {MANIFESTS}, and look at it:\n\n  agent get pods\n\n\
+         Show what runs and what is wrong:\n\n  agent status\n\n\
+         Run a pod: put its manifest into {MANIFESTS}, and check it:\n\n  agent get pods\n\n\
          With kubectl, as root (port {port}):\n\n  export KUBECONFIG={ADMIN_CONF}\n  kubectl get nodes,pods -A\n\n\
-         Undo all this:\n\n  agent reset\n"
+         To undo all this:\n\n  agent reset\n"
     )
 }
 
@@ -169,11 +172,11 @@ pub(super) fn next_steps(port: i32, is_started: bool, flags: &[String]) -> Strin
 pub(super) fn next_steps_elsewhere(rootfs: &Path) -> String {
     let there = rootfs.display();
     format!(
-        "\nThe system in {there} is set up: the agent starts when it boots, and makes its certificates then.\n\n\
-         Pods that it is to have from the beginning: put their manifests into {there}{MANIFESTS}\n\
+        "\nThe system in {there} is set up: the agent starts at boot and generates its certificates at the first one.\n\n\
+         To run pods from the first boot, put their manifests into {there}{MANIFESTS}\n\
          and archives of their images into {there}/var/lib/kubelet/images\n\n\
-         Once it runs, as root there:\n\n  agent status\n  agent init phase kubeconfig\n\n\
-         Undo all this:\n\n  agent reset --rootfs {there}\n"
+         Once it is running, as root there:\n\n  agent status\n  agent init phase kubeconfig\n\n\
+         To undo all this:\n\n  agent reset --rootfs {there}\n"
     )
 }
 

@@ -52,7 +52,7 @@ pub(super) const PHASES: &[Phase] = &[
     Phase { name: "preflight", help: "Check this machine", run: |run| run.preflight() },
     Phase {
         name: "certs",
-        help: "Make the node's authority and its serving certificate",
+        help: "Generate the node's certificate authority and serving certificate",
         run: |run| run.certs(),
     },
     Phase { name: "kubeconfig", help: "Write /etc/kubernetes/admin.conf", run: |run| run.kubeconfig() },
@@ -63,22 +63,22 @@ pub(super) const PHASES: &[Phase] = &[
     },
     Phase {
         name: "manifests",
-        help: "Make /etc/kubernetes/manifests; --example writes a pod",
+        help: "Create /etc/kubernetes/manifests; --example writes a pod",
         run: |run| run.manifests(),
     },
     Phase {
         name: "program",
-        help: "With --rootfs: put the program there, unless a package has",
+        help: "With --rootfs: install the program, unless a package did",
         run: |run| run.program(),
     },
     Phase {
         name: "systemd",
-        help: "Write and enable the service, of systemd or OpenRC",
+        help: "Write and enable the systemd or OpenRC service",
         run: |run| run.service(),
     },
     Phase { name: "start", help: "(Re)start the service", run: |run| run.start() },
-    Phase { name: "wait", help: "Wait until the agent says that it is healthy", run: |run| run.wait() },
-    Phase { name: "show-next-steps", help: "Print what to do now", run: |run| run.next_steps() },
+    Phase { name: "wait", help: "Wait until the agent is healthy", run: |run| run.wait() },
+    Phase { name: "show-next-steps", help: "Print the next steps", run: |run| run.next_steps() },
 ];
 
 /// One run of `init`.
@@ -132,7 +132,7 @@ impl Run<'_, '_> {
 
     fn preflight(&mut self) -> Result<(), InitError> {
         if !self.options.is_live() {
-            return self.say("[preflight] Another system is set up: this machine is not checked\n");
+            return self.say("[preflight] Skipped: --rootfs sets up another system\n");
         }
         self.say("[preflight] Running pre-flight checks\n")?;
         let findings = self.session.check(self.options, &self.resolved);
@@ -148,7 +148,7 @@ impl Run<'_, '_> {
     fn certs(&mut self) -> Result<(), InitError> {
         if self.leaves_certificates() {
             return self.say(
-                "[certs] Another system is set up: the agent makes its authority and its certificate at its first boot\n",
+                "[certs] Skipped: --rootfs is set, the agent generates its certificates at its first boot\n",
             );
         }
         let directory = self.cert_dir();
@@ -175,8 +175,8 @@ impl Run<'_, '_> {
         }
         if !self.options.is_live() {
             self.session.complain(
-                "\t[WARNING certs]: every device made from this system will have the same authority: \
-                 without this phase it makes its own at its first boot\n",
+                "\t[WARNING certs]: all devices created from this image will share one certificate \
+                 authority: skip this phase to have each generate its own at its first boot\n",
             );
         }
         let authority = Authority::open(&directory, &self.resolved.node_name)?;
@@ -187,7 +187,7 @@ impl Run<'_, '_> {
         })?;
         if !serves {
             let file = self.resolved.kubelet.tls_cert_file.clone();
-            return self.say(&format!("[certs] Serving with {file}, as configured\n"));
+            return self.say(&format!("[certs] Using the configured serving certificate {file}\n"));
         }
         let file = directory.join("kubelet.crt");
         let before = fs::read(&file).ok();
@@ -206,7 +206,8 @@ impl Run<'_, '_> {
     fn kubeconfig(&mut self) -> Result<(), InitError> {
         if self.leaves_certificates() {
             return self.say(
-                "[kubeconfig] Needs the authority: \"agent init phase kubeconfig\" writes it there, once that system runs\n",
+                "[kubeconfig] Skipped: no certificate authority yet; run \"agent init phase kubeconfig\" on \
+                 that system once it is running\n",
             );
         }
         self.directories("kubeconfig")?;
@@ -247,7 +248,8 @@ impl Run<'_, '_> {
         let kept = self.ensure("kubelet-config", &File::new(CONFIG_FILE, 0o644, content))?;
         if let (true, Some(endpoint)) = (kept, endpoint) {
             self.session.complain(&format!(
-                "\t[WARNING kubelet-config]: the configuration is kept as it is: write containerRuntimeEndpoint: {endpoint} into it\n"
+                "\t[WARNING kubelet-config]: the existing configuration is kept: add \
+                 containerRuntimeEndpoint: {endpoint} to it\n"
             ));
         }
         if self.options.agent_flags.is_empty() {
@@ -271,7 +273,7 @@ impl Run<'_, '_> {
         }
         let place = service::program(self.options);
         if service::is_packaged(self.options) && self.options.program.is_none() {
-            return self.say(&format!("[program] Using the package's program {}\n", place.display()));
+            return self.say(&format!("[program] Using the program of the package: {}\n", place.display()));
         }
         let source = self.options.program.clone().unwrap_or_else(|| service::OWN.into());
         let bytes = fs::read(&source).map_err(|error| InitError::File {
@@ -282,8 +284,8 @@ impl Run<'_, '_> {
         if !service::fits(self.options, &bytes) {
             let there = self.options.rootfs.display();
             let text = format!(
-                "\t[WARNING program]: the programs in {there} are for another processor than this one: \
-                 --program FILE names one for it\n"
+                "\t[WARNING program]: the programs in {there} are for another architecture: specify a \
+                 matching agent program with --program FILE\n"
             );
             self.session.complain(&text);
         }
@@ -295,7 +297,8 @@ impl Run<'_, '_> {
             }
             Ok(_) => {
                 return self.say(&format!(
-                    "[program] Keeping existing file {shown:?}, which differs: remove it to have this program\n"
+                    "[program] Keeping existing file {shown:?}, which differs: remove it to install this \
+                     program\n"
                 ));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -318,7 +321,7 @@ impl Run<'_, '_> {
     fn service(&mut self) -> Result<(), InitError> {
         let program = service::program(self.options);
         let Some(service) = service::plan(self.options, self.init_system, &program) else {
-            return self.say("[systemd] No supported init system found: the agent is not made a service\n");
+            return self.say("[systemd] No supported init system found: no service is created\n");
         };
         let label = if self.init_system == InitSystem::OpenRc { "openrc" } else { "systemd" };
         if let Some(file) = &service.file {
@@ -335,26 +338,28 @@ impl Run<'_, '_> {
         if self.options.dry_run {
             return self.say(&format!("[dryrun] Would enable the service: {}\n", link.display()));
         }
-        let failed = |source| InitError::File { action: "make the link", path: path.clone(), source };
+        let failed = |source| InitError::File { action: "create the link", path: path.clone(), source };
         if let Some(parent) = path.parent() {
             dir::make_dir(parent, 0o755).map_err(failed)?;
         }
         symlink(&target, &path).map_err(failed)?;
-        self.say(&["[", label, "] Enabled the service: it starts at boot\n"].concat())
+        self.say(&["[", label, "] Enabled the service: it will start at boot\n"].concat())
     }
 
     fn start(&mut self) -> Result<(), InitError> {
         let commands = service::start(self.init_system);
         if !self.options.is_live() {
-            return self.say("[start] Another system is set up: the agent starts when that boots\n");
+            return self.say("[start] Skipped: --rootfs is set, the agent starts when that system boots\n");
         }
         if self.options.dry_run {
             let lines = commands.iter().map(|words| format!("[dryrun] Would run {:?}\n", words.join(" ")));
             return self.say(&lines.collect::<String>());
         }
         if commands.is_empty() {
-            let text =
-                format!("[start] Start the agent by hand: {}\n", install::command(&self.options.agent_flags));
+            let text = format!(
+                "[start] Start the agent manually: {}\n",
+                install::command(&self.options.agent_flags)
+            );
             return self.say(&text);
         }
         self.say("[start] Starting the agent\n")?;
@@ -412,12 +417,12 @@ impl Run<'_, '_> {
             }
             if self.options.dry_run {
                 if self.named.insert(path) {
-                    self.say(&format!("[dryrun] Would make directory {:?}\n", real.display().to_string()))?;
+                    self.say(&format!("[dryrun] Would create directory {:?}\n", real.display().to_string()))?;
                 }
                 continue;
             }
             dir::make_dir(&real, mode).map_err(|source| InitError::File {
-                action: "make directory",
+                action: "create directory",
                 path: real,
                 source,
             })?;

@@ -34,12 +34,12 @@ pub(super) struct Phase {
 
 /// In the order in which they run.
 pub(super) const PHASES: &[Phase] = &[
-    Phase { name: "preflight", help: "Ask, and see that this is root", run: |run| run.preflight() },
+    Phase { name: "preflight", help: "Ask for confirmation, and check for root", run: |run| run.preflight() },
     Phase { name: "stop", help: "Stop the service and disable it", run: |run| run.stop() },
     Phase { name: "pods", help: "Stop and remove all pods", run: |run| run.pods() },
     Phase {
         name: "cleanup-node",
-        help: "Remove state, certificates and what init wrote",
+        help: "Remove state, certificates and the files that init wrote",
         run: |run| run.cleanup(),
     },
 ];
@@ -78,7 +78,7 @@ pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), In
         // A configuration that cannot be read must not keep a machine from being given up.
         Err(error) if options.agent_flags.is_empty() => {
             let why = crate::logging::chain(&error);
-            session.complain(&format!("\t[WARNING reset]: the configuration is not used: {why}\n"));
+            session.complain(&format!("\t[WARNING reset]: the configuration is ignored: {why}\n"));
             resolve(&Options { rootfs: PathBuf::from("/nonexistent"), ..Options::default() })?
         }
         Err(error) => return Err(error),
@@ -139,7 +139,7 @@ impl Run<'_, '_> {
             }
         }
         let removed = self.remove_file(&self.options.rooted(link))?;
-        if removed { self.say("[reset] The service is disabled\n") } else { Ok(()) }
+        if removed { self.say("[reset] Disabled the service\n") } else { Ok(()) }
     }
 
     fn pods(&mut self) -> Result<(), InitError> {
@@ -153,7 +153,7 @@ impl Run<'_, '_> {
         let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
         let records = self.resolved.agent.runtime_state_dir.clone();
         if is_embedded && !records.exists() {
-            return self.say("[reset] No pods run\n");
+            return self.say("[reset] No pods are running\n");
         }
         self.say("[reset] Stopping and removing pods\n")?;
         let cleared = rt::run(async { Box::pin(earlier::clear_node(&self.resolved)).await });
@@ -221,7 +221,7 @@ impl Run<'_, '_> {
         left.extend(self.left(&root));
         if !left.is_empty() {
             let lines: String = left.iter().map(|line| ["  ", line, "\n"].concat()).collect();
-            self.say(&format!("[reset] These stay:\n{lines}"))?;
+            self.say(&format!("[reset] Kept:\n{lines}"))?;
         }
         Ok(())
     }
@@ -249,7 +249,7 @@ impl Run<'_, '_> {
             let path = self.options.rooted(path);
             let Ok(text) = fs::read_to_string(&path) else { continue };
             if !is_ours(&text) {
-                left.push(format!("{} (it is not as init wrote it)", path.display()));
+                left.push(format!("{} (modified since init wrote it)", path.display()));
                 continue;
             }
             let shown = path.display().to_string();
@@ -310,16 +310,16 @@ impl Run<'_, '_> {
             }
         };
         if !self.options.volumes {
-            say(root.join(VOLUMES_DIR), "data of claims: --volumes deletes it");
+            say(root.join(VOLUMES_DIR), "data of claims: use --volumes to delete it");
         }
-        say(self.options.rooted(&self.resolved.kubelet.static_pod_path), "manifests: yours");
-        say(self.options.rooted(&self.resolved.kubelet.pod_logs_dir), "logs of containers");
+        say(self.options.rooted(&self.resolved.kubelet.static_pod_path), "your manifests");
+        say(self.options.rooted(&self.resolved.kubelet.pod_logs_dir), "container logs");
         say(self.options.rooted(service::program(self.options)), "the program");
         for name in names(root) {
             let is_agents =
                 name == VOLUMES_DIR || STATE.contains(&name.as_str()) || name.starts_with(store::FILE_NAME);
             if !is_agents {
-                say(root.join(name), "not the agent's");
+                say(root.join(name), "not created by the agent");
             }
         }
         if self.options.is_live() && self.resolved.kubelet.container_runtime_endpoint != "embedded" {

@@ -66,8 +66,8 @@ pub fn run(resolved: &Resolved) -> Vec<Finding> {
     let place = Place::new(&resolved.flags.root_dir);
     let tested = place.make().and_then(|()| {
         let main = async { timeout(PATIENCE, Box::pin(test(resolved, &place, &program))).await };
-        let outcome = rt::run(main).map_err(|error| format!("start the input/output runtime: {error}"))?;
-        outcome.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+        let outcome = rt::run(main).map_err(|error| format!("start the async runtime: {error}"))?;
+        outcome.unwrap_or_else(|_| Err(format!("no response within {} s", PATIENCE.as_secs())))
     });
     if tested.is_err() {
         place.end(&embedded::config(resolved, Vec::new()).cgroup);
@@ -81,20 +81,23 @@ pub fn run(resolved: &Resolved) -> Vec<Finding> {
                 "the test container failed",
                 format!("container runtime is not running: {why}"),
             )
-            .wanted("a container that runs")
-            .fix("the checks above usually say what is missing; the kernel may say more")
+            .wanted("a running container")
+            .fix("see the checks above for what is missing, and the kernel log")
             .command("dmesg | tail"),
         ],
         Ok(network) => {
             let ran = Finding::ok(
                 NAME,
-                format!("a container of the embedded runtime ran and was removed, in {took} ms"),
+                format!("the embedded runtime ran and removed a test container in {took} ms"),
             );
             let network = match network {
-                Ok(()) => Finding::ok("PodNetwork", "the kernel has what the pods' network needs"),
+                Ok(()) => Finding::ok("PodNetwork", "the kernel supports the pod network"),
                 Err(why) => Finding::warning("PodNetwork", "not ready", why)
-                    .wanted("bridges and nf_tables with NAT, or a CNI configuration")
-                    .fix("install the kernel's modules or another kernel; pods with hostNetwork: true run without"),
+                    .wanted("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
+                    .fix(
+                        "install the kernel modules or another kernel; pods with hostNetwork: true do not \
+                          need them",
+                    ),
             };
             vec![ran, network]
         }
@@ -115,7 +118,7 @@ fn external(resolved: &Resolved) -> Finding {
     let answer = rt::run(async { timeout(CONNECT, ask).await });
     let said = match answer {
         Ok(Ok(said)) => said,
-        Ok(Err(_)) => Err(format!("{endpoint} does not answer")),
+        Ok(Err(_)) => Err(format!("{endpoint} does not respond")),
         Err(error) => Err(error.to_string()),
     };
     match said {
@@ -123,8 +126,11 @@ fn external(resolved: &Resolved) -> Finding {
         Err(why) => {
             let message = format!("could not connect to the container runtime: {why}");
             Finding::error(NAME, endpoint, message)
-                .wanted("a CRI v1 runtime that is ready")
-                .fix("start it, and see that its CRI plugin is on (Docker's containerd has disabled_plugins = [\"cri\"])")
+                .wanted("a ready CRI v1 runtime")
+                .fix(
+                    "start it, and check that its CRI plugin is enabled (Docker's containerd has \
+                      disabled_plugins = [\"cri\"])",
+                )
                 .command("systemctl status containerd crio")
         }
     }
@@ -155,7 +161,7 @@ impl Place {
 
     fn make(&self) -> Result<(), String> {
         for path in [&self.data, &self.state] {
-            dir::make_dir(path, 0o711).map_err(|error| format!("make {}: {error}", path.display()))?;
+            dir::make_dir(path, 0o711).map_err(|error| format!("create {}: {error}", path.display()))?;
         }
         Ok(())
     }
@@ -229,7 +235,7 @@ async fn test(resolved: &Resolved, place: &Place, program: &[u8]) -> Result<Resu
     let left = cgroup::remove(&cgroup, &path);
     ran?;
     if let Some(error) = left.first() {
-        return Err(format!("remove the test's cgroup: {}", said(error)));
+        return Err(format!("remove the test cgroup: {}", said(error)));
     }
     network.map_err(|error| said(&error))
 }
@@ -274,11 +280,11 @@ async fn in_sandbox(
     runtime.remove_container(&id).await.map_err(said)?;
     if ended.exit_code != program::EXIT_CODE {
         let (code, reason, message) = (ended.exit_code, ended.reason, ended.message);
-        return Err(format!("the test container ended with {code} {reason} {message}"));
+        return Err(format!("the test container exited with code {code} {reason} {message}"));
     }
     let log = fs::read_to_string(place.data.join("log/test.log")).unwrap_or_default();
     let has_line = log.lines().any(|line| line.ends_with(&format!("stdout F {}", program::SAYS)));
-    if has_line { Ok(()) } else { Err("the log does not have what the test container wrote".to_owned()) }
+    if has_line { Ok(()) } else { Err("the output of the test container is missing in its log".to_owned()) }
 }
 
 fn pod_labels() -> std::collections::BTreeMap<String, String> {

@@ -22,10 +22,10 @@ use crate::streaming::server::{ListenError, Server};
 #[derive(Debug, thiserror::Error)]
 pub enum CriError {
     /// `--listen`.
-    #[error("--listen {0:?}: unix:///path or an absolute path is wanted")]
+    #[error("--listen {0:?}: must be unix:///path or an absolute path")]
     Endpoint(String),
     /// `--stream-address`.
-    #[error("--stream-address {0:?}: address:port is wanted, for example 127.0.0.1:0")]
+    #[error("--stream-address {0:?}: must be address:port, such as 127.0.0.1:0")]
     StreamAddress(String),
     /// The pods' subnets make no sense.
     #[error("podCIDR")]

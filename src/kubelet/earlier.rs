@@ -48,16 +48,18 @@ pub(super) async fn settle(resolved: &Resolved, store: &StoreHandle, known: &BTr
         log::warn!(key = meta::RUNTIME_ENDPOINT, err:% = error; "Failed to write to the store");
     }
     for earlier in waiting.clone() {
-        log::warn!(earlier = earlier, now = now; "The runtime endpoint has changed; stopping the pods of the earlier runtime there first");
+        log::warn!(earlier = earlier, now = now; "Runtime endpoint has changed; stopping pods on the \
+             previous runtime first");
         let cleared = clear(resolved, &earlier).await;
         match cleared.and_then(|cleared| cleared.left.into_iter().next().map_or(Ok(cleared.pods), Err)) {
             Ok(pods) => {
-                log::info!(earlier = earlier, pods = pods; "The earlier runtime holds no pods any more");
+                log::info!(earlier = earlier, pods = pods; "Stopped all pods on the previous runtime");
                 waiting.remove(&earlier);
                 remember(store, meta::EARLIER_RUNTIMES, &waiting).await;
             }
             Err(why) => {
-                log::error!(earlier = earlier, err = why; "Failed to stop the pods of the earlier runtime; they may still run, the next start of the agent tries again");
+                log::error!(earlier = earlier, err = why; "Failed to stop pods on the previous runtime; \
+                     they may still be running, retrying at the next start");
             }
         }
     }
@@ -145,7 +147,7 @@ async fn clear(resolved: &Resolved, endpoint: &str) -> Result<Cleared, String> {
         }
     };
     if tokio::time::timeout(PATIENCE, answers).await.is_err() {
-        return Err(format!("{endpoint} does not answer"));
+        return Err(format!("{endpoint} does not respond"));
     }
     Box::pin(clear_runtime(runtime)).await
 }

@@ -92,7 +92,7 @@ pub(super) async fn import_images(resolved: &Resolved, runtime: &EmbeddedRuntime
     };
     let task = rt::spawn("import images", async move {
         if let Err(error) = watch_images(store, directory, changed).await {
-            log::warn!(err = chain(&error); "Failed to watch the images directory, going on without");
+            log::warn!(err = chain(&error); "Failed to watch images directory, new archives are not imported");
         }
     });
     // An error is the task's end: nothing more comes. A large archive must not keep pods that run from being looked after;

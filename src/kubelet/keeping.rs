@@ -84,10 +84,10 @@ pub(super) fn end_with_machine<R>(
     let gate = rt::spawn("end", async move {
         asked.asked().await;
         if shutdown.machine_goes_down().await {
-            log::info!("The machine goes down, pods end first");
+            log::info!("Machine is shutting down, terminating pods first");
             shutdown.end_with_machine(|by| notifier.extend(by)).await;
         } else {
-            log::info!("Pods keep running");
+            log::info!("Exiting, pods keep running");
         }
         trigger.ask();
     });

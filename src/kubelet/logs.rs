@@ -24,7 +24,7 @@ pub(super) fn place(resolved: &Resolved, pod_logs_dir: &Path) {
     if let Err(error) = container_logs::keep_in_memory(pod_logs_dir, bytes) {
         log::error!(
             path = pod_logs_dir.display().to_string(), err:% = error;
-            "Failed to keep container logs in memory, they are written to disk"
+            "Failed to keep container logs in memory, writing them to disk"
         );
     }
 }

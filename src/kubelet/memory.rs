@@ -26,7 +26,7 @@ const MAX_KEY_FILE_BYTES: u64 = 4096;
 /// A key file that gives no key.
 #[derive(Debug, thiserror::Error)]
 enum KeyError {
-    #[error("read the store key {path:?}: {source}; put the key there and start the agent again")]
+    #[error("read the store key {path:?}: {source}; provide the key and restart the agent")]
     Read { path: PathBuf, source: io::Error },
     #[error("the store key {path:?} {source}")]
     Content { path: PathBuf, source: BadKey },
@@ -40,7 +40,8 @@ pub(super) fn store_key(key_file: Option<&Path>, credentials: Option<&Path>) -> 
         Ok(key) => StoreKey::Sealed(Box::new(key)),
         Err(error) => {
             let reason = error.to_string();
-            log::error!(err = reason; "Secrets are not written down and encrypted ones cannot be read until the store key is there");
+            log::error!(err = reason; "Store key is missing, Secrets are not stored and encrypted ones \
+                                       cannot be read");
             StoreKey::Unusable { reason }
         }
     }
@@ -52,7 +53,8 @@ fn read_key(path: &Path) -> Result<SealingKey, KeyError> {
     let metadata = file.metadata().map_err(failed)?;
     let (mode, owner) = (metadata.mode(), metadata.uid());
     if is_exposed(mode, owner) {
-        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "The store key can be read by others: chmod 600, and chown root");
+        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "Store \
+             key is readable by other users: chmod 600, and chown root");
     }
     let mut content = Vec::new();
     file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut content).map_err(failed)?;
@@ -96,17 +98,20 @@ pub(super) async fn open_store(
     let options = OpenOptions { mode: Mode::Threaded, now: clock.now(), key };
     let (store, report) = StoreHandle::open(path, options)?;
     if let Some(damaged) = report.damaged {
-        log::error!(keptAs:% = damaged.kept_as.display(), reason = damaged.reason; "The store was damaged and has been set aside, starting from sources and the runtime");
+        log::error!(keptAs:% = damaged.kept_as.display(), reason = damaged.reason; "Store was damaged and \
+             has been moved aside, starting from sources and the runtime");
     }
     if let Some(error) = report.unsealed {
-        log::error!(err:% = chain(&error); "Secrets in the store are not encrypted yet, the next start tries again");
+        log::error!(err:% = chain(&error); "Failed to encrypt Secrets in the store, retrying at the next \
+             start");
     }
     let loaded = store.load().await?;
     for row in &loaded.unreadable {
-        log::error!(table = row.table, key = row.key, err = row.message; "Skipped a row of the store that cannot be read");
+        log::error!(table = row.table, key = row.key, err = row.message; "Skipped unreadable row in the store");
     }
     for row in &loaded.dropped {
-        log::warn!(table = row.table, pod = row.key, err = row.message; "A pod in the store has a field of the wrong type and is kept without it");
+        log::warn!(table = row.table, pod = row.key, err = row.message; "Dropped field of the wrong type \
+             from stored pod");
     }
     Ok((store, loaded))
 }

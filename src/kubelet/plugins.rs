@@ -44,7 +44,7 @@ pub(super) async fn start<R: Runtime>(
         Ok(sockets) => tasks.extend(sockets),
         Err(error) => {
             let why = chain(&error);
-            log::error!(err = why; "Failed to listen for device plugins, going on without any");
+            log::error!(err = why; "Failed to listen for device plugins, continuing without");
             view.set_plugin_trouble(why);
         }
     }

@@ -147,11 +147,11 @@ impl View {
     pub fn loop_health(&self) -> Result<(), String> {
         let state = self.state.borrow();
         if !state.begun {
-            return Err("the sync loop has not begun yet".to_owned());
+            return Err("the sync loop has not started yet".to_owned());
         }
         match state.busy_since.map(|since| since.elapsed()) {
             Some(busy) if busy > STUCK_AFTER => {
-                Err(format!("the sync loop has been busy with one thing for {} seconds", busy.as_secs()))
+                Err(format!("the sync loop has been blocked for {} seconds", busy.as_secs()))
             }
             _ => Ok(()),
         }
@@ -401,14 +401,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_loop_is_healthy_while_it_goes_round() {
         let view = View::new(Identity::default(), Rc::default());
-        assert_eq!(view.loop_health().unwrap_err(), "the sync loop has not begun yet");
+        assert_eq!(view.loop_health().unwrap_err(), "the sync loop has not started yet");
         view.set_sources(&BTreeMap::new());
         view.set_busy(true);
         tokio::time::advance(STUCK_AFTER).await;
         assert_eq!(view.loop_health(), Ok(()));
         tokio::time::advance(Duration::from_secs(1)).await;
         let said = view.loop_health().unwrap_err();
-        assert_eq!(said, "the sync loop has been busy with one thing for 121 seconds");
+        assert_eq!(said, "the sync loop has been blocked for 121 seconds");
         view.set_busy(false);
         tokio::time::advance(STUCK_AFTER * 10).await;
         assert_eq!(view.loop_health(), Ok(()), "it waits for something to do");

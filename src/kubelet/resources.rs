@@ -80,10 +80,10 @@ fn node_capacity(root_dir: &Path, local_storage: bool) -> NodeCapacity {
 /// Where the kubelet refuses to start, the agent says a line and goes on: the fleet is full of such boxes.
 fn say_what_is_accepted(node: &NodeCapacity) {
     if !node.cgroup_v2 {
-        log::info!("The node has cgroup v1, going on with it; newer container runtimes need cgroup v2");
+        log::info!("Node uses cgroup v1; newer container runtimes require cgroup v2");
     }
     if node.swap_bytes > 0 {
-        log::info!(swapBytes = node.swap_bytes; "The node has swap, going on with it");
+        log::info!(swapBytes = node.swap_bytes; "Node has swap enabled");
     }
 }
 

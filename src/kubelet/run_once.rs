@@ -145,7 +145,7 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
     let mut failures = Vec::new();
     for (source, state) in view.sources() {
         if timed_out && !state.seen && state.problems.is_empty() {
-            failures.push(format!("source {source}: no answer after {}s", config.timeout.as_secs()));
+            failures.push(format!("source {source}: no response after {}s", config.timeout.as_secs()));
         }
         failures.extend(state.problems.iter().map(|problem| {
             let named = problem.message.starts_with(&problem.origin);
@@ -180,7 +180,7 @@ fn judge(pod: &Pod) -> Verdict {
         return Verdict::Succeeded;
     }
     if is_going(pod) {
-        return Verdict::Starting("it is no longer wanted and still being removed".to_owned());
+        return Verdict::Starting("the pod is no longer defined and still terminating".to_owned());
     }
     match status.phase.as_str() {
         "Succeeded" => return Verdict::Succeeded,
@@ -189,7 +189,7 @@ fn judge(pod: &Pod) -> Verdict {
         }
         "Failed" => return Verdict::Failed(why_failed(pod)),
         _ if is_gated(&pod.spec) => {
-            return Verdict::Failed("it has schedulingGates; take them out of the manifest".to_owned());
+            return Verdict::Failed("the pod has schedulingGates; remove them from the manifest".to_owned());
         }
         _ => {}
     }
@@ -198,7 +198,7 @@ fn judge(pod: &Pod) -> Verdict {
         let state =
             status.container_statuses.iter().find(|status| status.name == name).map(|status| &status.state);
         let Some(state) = state else {
-            return Verdict::Starting("its containers are not known yet".to_owned());
+            return Verdict::Starting("container states are not known yet".to_owned());
         };
         if state.running.is_some() {
             continue;
@@ -208,7 +208,7 @@ fn judge(pod: &Pod) -> Verdict {
             if pod.spec.restart_policy != "Always" && ended.exit_code == 0 {
                 continue;
             }
-            return Verdict::Starting(format!("container {name} ended with exit code {}", ended.exit_code));
+            return Verdict::Starting(format!("container {name} exited with code {}", ended.exit_code));
         }
         let waiting = state.waiting.clone().unwrap_or_default();
         let why = format!("container {name}: {}: {}", waiting.reason, waiting.message);
@@ -234,7 +234,7 @@ fn why_failed(pod: &Pod) -> String {
         status.init_container_statuses.iter().chain(&status.container_statuses).find_map(|container| {
             let ended = container.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
             Some(format!(
-                "container {} ended with exit code {} ({})",
+                "container {} exited with code {} ({})",
                 container.name, ended.exit_code, ended.reason
             ))
         });
@@ -281,7 +281,7 @@ mod tests {
         ]});
         assert_eq!(
             judge(&pod("Never", &failed)),
-            Verdict::Failed("container a ended with exit code 3 (Error)".to_owned())
+            Verdict::Failed("container a exited with code 3 (Error)".to_owned())
         );
     }
 

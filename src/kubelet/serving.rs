@@ -49,7 +49,7 @@ pub enum ServingError {
         source: IdentityError,
     },
     /// Webhooks, which this version does not have.
-    #[error("{setting} asks an API server, which this version does not do: set {instead}")]
+    #[error("{setting} requires an API server, which this version does not support: set {instead}")]
     NoApiServer {
         /// What asks.
         setting: &'static str,
@@ -134,13 +134,14 @@ async fn persist<T>(
         match open() {
             Ok(opened) => {
                 view.set_serving_trouble(name, None);
-                log::info!(address:% = at; "Serving: {name}");
+                log::info!(address:% = at; "Serving {name}");
                 return opened;
             }
             Err(error) => {
                 let trouble = chain(&error);
                 if view.set_serving_trouble(name, Some(&trouble)) {
-                    log::error!(address:% = at, err = trouble; "Cannot serve: {name}; pods run without, it is tried again");
+                    log::error!(address:% = at, err = trouble; "Failed to serve {name}, retrying; pods are \
+                         not affected");
                 }
                 tokio::time::sleep(RETRY).await;
             }
@@ -245,7 +246,7 @@ impl WantedApi {
         let believed = Identities::open(files, move || {
             let identity = |setting| move |source| ServingError::Identity { setting, source };
             let mut believed = Believed::new(anonymous);
-            believed.trust(&own, &own_file).map_err(identity("the node's own authority"))?;
+            believed.trust(&own, &own_file).map_err(identity("the node's certificate authority"))?;
             if let Some(file) = &client_ca {
                 believed.trust_file(file).map_err(identity("authentication.x509.clientCAFile"))?;
             }

@@ -135,7 +135,7 @@ pub enum SetupError {
     #[error("install signal handlers")]
     Signals(#[source] std::io::Error),
     /// The local API's socket.
-    #[error("listen for agent status")]
+    #[error("listen on the agent socket")]
     Listen(#[source] server::BindError),
     /// The API's servers.
     #[error(transparent)]
@@ -299,7 +299,7 @@ async fn take_lock(
         let trigger = trigger.clone();
         rt::spawn("lock contention", async move {
             contended.await;
-            log::info!("Somebody else wants the lock file, exiting; pods keep running");
+            log::info!("Lock file contention detected, exiting; pods keep running");
             trigger.ask();
         });
     }
@@ -310,22 +310,23 @@ async fn take_lock(
 fn limit_process(resolved: &Resolved) {
     memory::use_one_arena();
     if !node::is_root() {
-        log::error!("The agent should be run as root");
+        log::error!("Agent is not running as root");
     }
     // Secrets are in this process's memory: none of it goes into a core dump. What it starts is not affected.
     if let Err(error) = clone::hide() {
-        log::warn!(err:% = error; "Failed to keep memory out of core dumps, going on without");
+        log::warn!(err:% = error; "Failed to exclude memory from core dumps, continuing");
     }
     if let Err(error) = node::set_oom_score_adj(resolved.kubelet.oom_score_adj) {
-        log::warn!(value = resolved.kubelet.oom_score_adj, err:% = error; "Failed to set own oom_score_adj, going on without");
+        log::warn!(value = resolved.kubelet.oom_score_adj, err:% = error; "Failed to set own oom_score_adj, \
+             continuing");
     }
     let wanted = u64::try_from(resolved.kubelet.max_open_files).unwrap_or(0);
     match node::raise_open_files(wanted) {
         Ok(granted) if granted < wanted => {
-            log::info!(wanted = wanted, granted = granted; "Open files are limited by the hard limit");
+            log::info!(wanted = wanted, granted = granted; "Limited maxOpenFiles to the hard limit");
         }
         Ok(_) => {}
-        Err(error) => log::warn!(err:% = error; "Failed to set the limit of open files"),
+        Err(error) => log::warn!(err:% = error; "Failed to set open file limit"),
     }
 }
 
@@ -390,7 +391,7 @@ impl<R: Runtime> House<R> {
         // What came through the API stays whatever is served now.
         let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();
         if identity.origins.is_empty() {
-            log::warn!("No source of pods is configured: give --manifest-dir or --manifest-url");
+            log::warn!("No pod source is configured: set --manifest-dir or --manifest-url");
         }
         let (editor, edits) = Editor::channel();
         Ok(Self {

@@ -116,13 +116,13 @@ impl<R> Window<R> {
     fn asked_source(&self, name: &str) -> Result<(mpsc::Sender<Accept>, String), String> {
         let Some((source, sender)) = self.accepts.iter().find(|(source, _)| source.as_str() == name) else {
             let known: Vec<_> = self.accepts.keys().map(|source| source.as_str()).collect();
-            return Err(format!("there is no source {name:?}; this agent has: {}", known.join(", ")));
+            return Err(format!("source {name:?} not found; configured sources: {}", known.join(", ")));
         };
         let views = self.view.sources();
         let problems = views.get(source).map(|view| view.problems.as_slice()).unwrap_or_default();
         match problems.iter().find(|problem| problem.reason == REASON_EMPTY) {
             Some(problem) => Ok((sender.clone(), problem.origin.clone())),
-            None => Err(format!("source {name} has no empty answer that waits to be accepted")),
+            None => Err(format!("source {name} has no pending empty response to accept")),
         }
     }
 }
@@ -215,13 +215,14 @@ impl<R: Enter> Node for Window<R> {
         Box::pin(async move {
             let (source, origin) = asked?;
             let (done, answered) = oneshot::channel();
-            let ended = || format!("source {name} has ended");
+            let ended = || format!("source {name} has stopped");
             source.send(done).await.map_err(|_| ended())?;
             if answered.await.map_err(|_| ended())? {
-                log::info!(source = name.as_str(), origin = origin.as_str(); "The answer of a source was accepted by hand");
-                return Ok(format!("source {name}: what {origin} holds now counts"));
+                log::info!(source = name.as_str(), origin = origin.as_str(); "Empty response of a source \
+                     was accepted manually");
+                return Ok(format!("source {name}: accepted the current content of {origin}"));
             }
-            Err(format!("source {name}: {origin} gives no valid answer now; see agent status"))
+            Err(format!("source {name}: {origin} has no valid content; see agent status"))
         })
     }
 
@@ -238,7 +239,7 @@ impl<R: Enter> Node for Window<R> {
                 Wanted::PortForward(uid, ports) => {
                     let sandboxes = runtime.list_sandboxes(Some(&uid)).await.map_err(|error| said(&error))?;
                     let ready = sandboxes.into_iter().find(|sandbox| sandbox.ready);
-                    let ready = ready.ok_or("the pod has no sandbox that is ready")?;
+                    let ready = ready.ok_or("the pod has no ready sandbox")?;
                     Entry::PortForward(ready.id, ports)
                 }
             };

@@ -16,78 +16,87 @@ use crate::types::Timestamp;
 /// A column: its name, what it shows, and that it is for `-o wide`.
 type Column = (&'static str, &'static str, bool);
 
-const NAME: Column = ("Name", "Name of the object, unique in its namespace.", false);
-const AGE: Column = ("Age", "How long ago the object was made.", false);
+const NAME: Column = ("Name", "Name, unique within a namespace.", false);
+const AGE: Column = ("Age", "Time since the object was created.", false);
 
 const PODS: &[Column] = &[
     NAME,
-    ("Ready", "Containers that are ready, of all.", false),
-    ("Status", "What the pod is doing, in one word.", false),
-    ("Restarts", "How often its containers were started again, and when last.", false),
+    ("Ready", "Ready containers of all.", false),
+    ("Status", "Status of the pod.", false),
+    ("Restarts", "Number of container restarts, and time of the last one.", false),
     AGE,
-    ("IP", "Address of the pod.", true),
-    ("Node", "Where it runs.", true),
-    ("Nominated Node", "Where it is to run.", true),
-    ("Readiness Gates", "Conditions it waits for besides its containers.", true),
+    ("IP", "IP address of the pod.", true),
+    ("Node", "Node the pod runs on.", true),
+    ("Nominated Node", "Node nominated to run the pod.", true),
+    ("Readiness Gates", "Readiness gates of the pod.", true),
 ];
-const DATA: Column = ("Data", "How many keys it has.", false);
+const DATA: Column = ("Data", "Number of data items.", false);
 const CONFIG_MAPS: &[Column] = &[NAME, DATA, AGE];
-const SECRETS: &[Column] = &[NAME, ("Type", "What kind of secret it is.", false), DATA, AGE];
-const CLASS: Column = ("StorageClass", "As the claim names it.", false);
-const ATTRIBUTES: Column = ("VolumeAttributesClass", "As the claim names it.", false);
-const CAPACITY: Column = ("Capacity", "How much was asked for.", false);
-const MODES: Column = ("Access Modes", "How it may be mounted.", false);
-const MODE: Column = ("VolumeMode", "Whether it is a file system.", true);
-const STATUS: Column = ("Status", "What it is doing, in one word.", false);
-const CLAIMS: &[Column] =
-    &[NAME, STATUS, ("Volume", "What it is bound to.", false), CAPACITY, MODES, CLASS, ATTRIBUTES, AGE, MODE];
+const SECRETS: &[Column] = &[NAME, ("Type", "Type of the secret.", false), DATA, AGE];
+const CLASS: Column = ("StorageClass", "As requested by the claim.", false);
+const ATTRIBUTES: Column = ("VolumeAttributesClass", "As requested by the claim.", false);
+const CAPACITY: Column = ("Capacity", "Capacity of the volume.", false);
+const MODES: Column = ("Access Modes", "Access modes of the volume.", false);
+const MODE: Column = ("VolumeMode", "Filesystem or Block.", true);
+const STATUS: Column = ("Status", "Status of the object.", false);
+const CLAIMS: &[Column] = &[
+    NAME,
+    STATUS,
+    ("Volume", "Name of the bound volume.", false),
+    CAPACITY,
+    MODES,
+    CLASS,
+    ATTRIBUTES,
+    AGE,
+    MODE,
+];
 const VOLUMES: &[Column] = &[
     NAME,
     CAPACITY,
     MODES,
-    ("Reclaim Policy", "What becomes of the data without the claim.", false),
+    ("Reclaim Policy", "Reclaim policy of the volume.", false),
     STATUS,
-    ("Claim", "What is bound to it.", false),
+    ("Claim", "Claim bound to the volume.", false),
     CLASS,
     ATTRIBUTES,
-    ("Reason", "Why it is in this state.", false),
+    ("Reason", "Reason for the current status.", false),
     AGE,
     MODE,
 ];
 const EVENTS: &[Column] = &[
-    ("Last Seen", "When it happened last.", false),
+    ("Last Seen", "Time of the last occurrence.", false),
     ("Type", "Normal or Warning.", false),
-    ("Reason", "What happened, in one word.", false),
-    ("Object", "What it is about.", false),
-    ("Subobject", "Which part of it.", true),
-    ("Source", "Who told.", true),
-    ("Message", "What happened.", false),
-    ("First Seen", "When it happened first.", true),
-    ("Count", "How often it happened.", true),
+    ("Reason", "Reason for the event.", false),
+    ("Object", "Object the event is about.", false),
+    ("Subobject", "Part of the object.", true),
+    ("Source", "Reporting component.", true),
+    ("Message", "Description of the event.", false),
+    ("First Seen", "Time of the first occurrence.", true),
+    ("Count", "Number of occurrences.", true),
     ("Name", "Name of the event.", true),
 ];
 const NAMESPACES: &[Column] = &[NAME, STATUS, AGE];
 const NODES: &[Column] = &[
     NAME,
     STATUS,
-    ("Roles", "What it is for.", false),
+    ("Roles", "Roles of the node.", false),
     AGE,
-    ("Version", "Of the kubelet.", false),
-    ("Internal-IP", "Address of the node.", true),
-    ("External-IP", "Address of the node from outside.", true),
-    ("OS-Image", "Its operating system.", true),
-    ("Kernel-Version", "Its kernel.", true),
-    ("Container-Runtime", "What runs containers.", true),
+    ("Version", "Kubelet version.", false),
+    ("Internal-IP", "Internal IP of the node.", true),
+    ("External-IP", "External IP of the node.", true),
+    ("OS-Image", "Operating system of the node.", true),
+    ("Kernel-Version", "Kernel version of the node.", true),
+    ("Container-Runtime", "Container runtime and its version.", true),
 ];
 const RUNTIME_CLASSES: &[Column] =
-    &[NAME, ("Handler", "The runtime's handler that runs its pods.", false), AGE];
-const LEASES: &[Column] = &[NAME, ("Holder", "Who holds it.", false), AGE];
+    &[NAME, ("Handler", "Handler of the container runtime that runs the pods.", false), AGE];
+const LEASES: &[Column] = &[NAME, ("Holder", "Identity of the lease holder.", false), AGE];
 const DEFINITIONS: &[Column] = &[NAME, ("Created At", "When it was created.", false)];
 const METRICS: &[Column] = &[
     NAME,
-    ("cpu", "In use.", false),
-    ("memory", "In use.", false),
-    ("Window", "Time it was measured over.", false),
+    ("cpu", "Current usage.", false),
+    ("memory", "Current usage.", false),
+    ("Window", "Time window of the measurement.", false),
 ];
 
 fn columns(store: Store) -> &'static [Column] {

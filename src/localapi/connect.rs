@@ -78,7 +78,8 @@ fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
 /// Who went into a container, for those who ask later.
 fn note(visit: &Visit, part: &str, namespace: &str, name: &str) {
     if matches!(part, "exec" | "attach") {
-        log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "A client entered a container");
+        log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "Client \
+             started a session in a container");
     }
 }
 
@@ -158,7 +159,8 @@ pub(super) async fn node_proxy(
     let own = api.cluster.node().port.to_string();
     if !port.is_empty() && port != own {
         let message = format!(
-            "error trying to reach service: the proxy of node \"{name}\" leads to port {own}, where its kubelet listens; port {port:?} is reached over its address"
+            "error trying to reach service: the proxy of node \"{name}\" only serves kubelet port {own}; \
+             connect to the node's address for port {port:?}"
         );
         return Err(Failure::new(503, "ServiceUnavailable", message));
     }

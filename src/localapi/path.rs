@@ -222,7 +222,7 @@ impl Parameters {
             None => Ok(None),
             Some("" | "true" | "True" | "TRUE" | "t" | "T" | "1") => Ok(Some(true)),
             Some("false" | "False" | "FALSE" | "f" | "F" | "0") => Ok(Some(false)),
-            Some(other) => Err(status::bad_request(format!("{name}: {other:?} is neither true nor false"))),
+            Some(other) => Err(status::bad_request(format!("{name}: {other:?} must be true or false"))),
         }
     }
 
@@ -232,7 +232,7 @@ impl Parameters {
             Some(text) => text
                 .parse()
                 .map(Some)
-                .map_err(|_| status::bad_request(format!("{name}: {text:?} is no whole number"))),
+                .map_err(|_| status::bad_request(format!("{name}: {text:?} must be an integer"))),
         }
     }
 }
@@ -330,7 +330,7 @@ mod tests {
             assert_eq!(read(method, bare, query).unwrap_err().code, code, "{method} {path}");
         }
         let bad = read("GET", "/api/v1/pods", "limit=many").unwrap_err();
-        assert_eq!((bad.code, bad.message.as_str()), (400, "limit: \"many\" is no whole number"));
+        assert_eq!((bad.code, bad.message.as_str()), (400, "limit: \"many\" must be an integer"));
         assert_eq!(read("GET", "/api/v1/pods", "watch=perhaps").unwrap_err().code, 400);
     }
 

@@ -133,7 +133,7 @@ impl Page {
             return Ok(Self { after: None, version: current });
         }
         let (version, after) = read_go_on(&options.go_on).ok_or_else(|| {
-            status::bad_request("continue key is not valid: it was not given by this server")
+            status::bad_request("continue key is not valid: it was not issued by this server")
         })?;
         // A list that was begun before this process cannot be watched from its beginning.
         if version > current || version < base {

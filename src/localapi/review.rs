@@ -23,10 +23,10 @@ pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Bod
     let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let mut review: Value = match kind.as_str() {
         protobuf::CONTENT_TYPE => protobuf::review(wanted.resource.kind, &bytes)
-            .ok_or_else(|| status::bad_request("the body is no object in Kubernetes' binary form"))?,
+            .ok_or_else(|| status::bad_request("the body is not a Kubernetes protobuf object"))?,
         "" | "application/json" if bytes.is_empty() => json!({}),
         "" | "application/json" => serde_json::from_slice(&bytes)
-            .map_err(|error| status::bad_request(format!("the body is no JSON: {error}")))?,
+            .map_err(|error| status::bad_request(format!("the body is not JSON: {error}")))?,
         _ => {
             return Err(status::unsupported_media_type(
                 "application/json, application/vnd.kubernetes.protobuf",
@@ -34,7 +34,7 @@ pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Bod
         }
     };
     if !review.is_object() {
-        return Err(status::bad_request("the body is no object"));
+        return Err(status::bad_request("the body is not an object"));
     }
     let api_version = wanted.resource.api_version();
     write::is_of(&Schema::load(), &api_version, wanted.resource.kind, &review)?;

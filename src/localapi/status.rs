@@ -224,7 +224,7 @@ pub fn too_large(limit: usize) -> Failure {
 /// A body that does not end.
 #[must_use]
 pub fn too_slow() -> Failure {
-    Failure::new(408, "Timeout", "the body of the request did not come in time")
+    Failure::new(408, "Timeout", "timed out reading the request body")
 }
 
 /// Our own fault, or the machine's.

@@ -203,7 +203,8 @@ impl Watchers {
             let slowest =
                 clients.filter(|client| client.holds_something()).min_by_key(|client| client.took.get());
             let Some(slowest) = slowest else { return };
-            log::debug!(user = slowest.user.as_str(); "Ending the slowest watch, too much waits for clients");
+            log::debug!(user = slowest.user.as_str(); "Too many pending watch events, closing the slowest \
+                 watch");
             slowest.end();
         }
     }
@@ -223,8 +224,7 @@ impl Membership {
         let mut state = api.watchers.state.borrow_mut();
         let all = state.stores.values().flat_map(|watched| watched.clients.values());
         if all.filter(|client| client.user == user).count() >= MAX_OF_A_USER {
-            let message =
-                format!("user {user:?} has {MAX_OF_A_USER} watches open, the most that one user may have");
+            let message = format!("user {user:?} has {MAX_OF_A_USER} open watches, the maximum per user");
             return Err(status::too_many_requests(message));
         }
         let number = state.next;

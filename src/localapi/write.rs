@@ -112,7 +112,7 @@ pub async fn change(
         (Verb::Update | Verb::Patch, "" | "resize" | "ephemeralcontainers") => change::change,
         _ => return Err(status::not_supported(resource, verb.as_str())),
     };
-    log::debug!(user = user.name, verb = verb.as_str(), resource = resource.plural; "Writing through the API");
+    log::debug!(user = user.name, verb = verb.as_str(), resource = resource.plural; "API write");
     let edited = api.editor.edit(move |config| match decide(&asked, config) {
         Ok((change, done)) if asked.dry_run => (ApiChange::default(), Ok((drop(change), done).1)),
         Ok((change, done)) => (change, Ok(done)),
@@ -266,7 +266,7 @@ impl Task {
 
     /// What is written in a manifest is changed there.
     fn read_only(&self, name: &str, origin: &str) -> Failure {
-        let why = format!("it is defined by the manifest {origin} of this node; change it there");
+        let why = format!("the object is defined by manifest {origin} of this node; change it there");
         self.refused(name, &why)
     }
 

@@ -24,7 +24,7 @@ use crate::sys::node::FileSystemFacts;
 
 static COLLECTED: Family = Family::counter(
     "kubelet_image_garbage_collected_total",
-    "Images removed because nobody used them: for want of room, or for their age",
+    "Total number of images garbage collected, by reason: disk usage or image age",
     &["reason"],
 );
 
@@ -132,7 +132,9 @@ impl NodeKeeper {
             match self.collect(if frees { excess } else { None }).await {
                 Ok(()) => {}
                 Err(error) if frees || is_due => self.tell_images("ImageGCFailed", &chain(&error)),
-                Err(error) => log::debug!(err = chain(&error); "The runtime does not tell of its images"),
+                Err(error) => {
+                    log::debug!(err = chain(&error); "Failed to get image filesystem stats from runtime")
+                }
             }
         }
         self.images.again_at.map(|at| at.saturating_sub(self.now()))
@@ -203,7 +205,7 @@ impl NodeKeeper {
 
     /// Returns the bytes that came free, or the image's size where nobody knows.
     async fn remove(&self, id: &str, size: u64, why: &str) -> Result<u64, RuntimeError> {
-        log::info!(imageID = id, reason = why; "Removing image nobody uses");
+        log::info!(imageID = id, reason = why; "Removing unused image");
         let freed = Rc::clone(&self.parts.runtime).remove(id.to_owned()).await?;
         metrics::count(&COLLECTED, &[why]);
         Ok(freed.unwrap_or(size))
@@ -243,7 +245,7 @@ impl NodeKeeper {
             return;
         }
         if let Err(error) = self.plan().await {
-            log::debug!(err:% = error; "The runtime does not tell which images there are");
+            log::debug!(err:% = error; "Failed to list images");
         }
     }
 

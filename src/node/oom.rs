@@ -17,7 +17,7 @@ pub async fn watch(events: EventRecorder) {
     let log = match KernelLog::open() {
         Ok(log) => log,
         Err(error) => {
-            log::info!(err:% = error; "The kernel's log cannot be read: processes it ends for want of memory are not told of");
+            log::info!(err:% = error; "Failed to read the kernel log: OOM kills are not reported");
             return;
         }
     };
@@ -37,7 +37,7 @@ pub async fn watch(events: EventRecorder) {
                 }
             }
             Err(error) => {
-                log::warn!(err:% = error; "The kernel's log cannot be read any more");
+                log::warn!(err:% = error; "Lost access to the kernel log: OOM kills are no longer reported");
                 return;
             }
         }

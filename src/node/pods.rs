@@ -24,7 +24,7 @@ use crate::types::PodUid;
 
 static EVICTIONS: Family = Family::counter(
     "kubelet_evictions",
-    "Pods that had to go, by what there was too little of",
+    "Cumulative number of pod evictions, by eviction signal",
     &["eviction_signal"],
 );
 
@@ -63,7 +63,7 @@ impl NodeKeeper {
     async fn evict_one(&mut self, threshold: Threshold, look: &Look) -> bool {
         let pods = self.candidates();
         if pods.is_empty() {
-            log::debug!(signal = threshold.signal.name(); "No pod may go");
+            log::debug!(signal = threshold.signal.name(); "Unable to evict any pods from the node");
             return false;
         }
         let usage = self.measure().await;
@@ -89,7 +89,7 @@ impl NodeKeeper {
                 summary.pods.iter().map(|pod| (pod.pod.uid.clone(), usage::of_pod(pod))).into_map()
             }
             Err(error) => {
-                log::warn!(err = error; "Nobody tells what pods use");
+                log::warn!(err = error; "Failed to collect pod usage");
                 BTreeMap::new()
             }
         }
@@ -106,7 +106,7 @@ impl NodeKeeper {
         let grace = Duration::from_secs(u64::try_from(grace_seconds).unwrap_or_default());
         let patience = SHORTEST_KILL.max(grace * 3 / 2) + LONGEST_CLEAN_UP;
         if tokio::time::timeout(patience, ended).await.is_err() {
-            log::warn!(pod:% = pod.pod_ref(); "An evicted pod takes long to end");
+            log::warn!(pod:% = pod.pod_ref(); "Timed out waiting for evicted pod to terminate");
         }
     }
 

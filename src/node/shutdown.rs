@@ -28,12 +28,12 @@ use crate::status::StatusManager;
 
 static START: Family = Family::gauge(
     "kubelet_graceful_shutdown_start_time_seconds",
-    "When the last graceful end of the node's pods began",
+    "Last graceful shutdown start time since unix epoch in seconds",
     &[],
 );
 static END: Family = Family::gauge(
     "kubelet_graceful_shutdown_end_time_seconds",
-    "When the last graceful end of the node's pods was over",
+    "Last graceful shutdown end time since unix epoch in seconds",
     &[],
 );
 
@@ -105,7 +105,8 @@ impl NodeShutdown {
                 let _ = ended.send(logind::follow(&config, tell));
             });
             if let Err(error) = thread {
-                log::error!(err:% = error; "Failed to start the thread that listens to logind; the machine does not wait for pods before it goes down");
+                log::error!(err:% = error; "Failed to start the logind watch thread; machine shutdown will \
+                     not wait for pods");
                 return;
             }
             while let Some(event) = news.recv().await {
@@ -116,10 +117,10 @@ impl NodeShutdown {
             let why = end.await.ok().and_then(Result::err);
             let why = why.as_ref().map(|error: &DbusError| chain(error)).unwrap_or_default();
             if !was_there {
-                log::warn!(err = why; "There is no logind to talk to, so the machine does not wait for pods before it goes down; they end when the init system ends the agent");
+                log::warn!(err = why; "Failed to connect to logind; machine shutdown will not wait for pods");
                 return;
             }
-            log::warn!(err = why, retrySeconds = retry.as_secs(); "Lost the connection to logind");
+            log::warn!(err = why, retrySeconds = retry.as_secs(); "Lost connection to logind");
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(LONGEST_RETRY);
         }
@@ -128,12 +129,12 @@ impl NodeShutdown {
     async fn hear(&self, event: News, news: &mut mpsc::UnboundedReceiver<News>) {
         match event {
             News::Locked(lock) => {
-                log::info!("The machine waits for pods before it goes down");
+                log::info!("Machine shutdown will wait for pods");
                 self.lock.replace(Some(lock));
             }
             News::Preparing(false) => self.resume(),
             News::Preparing(true) => {
-                log::info!("The machine is about to go down");
+                log::info!("Machine is about to shut down");
                 let mut ending = pin!(self.end_pods(&self.parts.periods));
                 let mut next_lock = None;
                 loop {
@@ -147,7 +148,7 @@ impl NodeShutdown {
                         },
                     }
                 }
-                log::info!("The machine need not wait for pods any more");
+                log::info!("Machine shutdown no longer waits for pods");
                 self.lock.replace(next_lock);
                 if self.is_called_off.replace(false) {
                     self.resume();
@@ -171,7 +172,7 @@ impl NodeShutdown {
             openrc::machine_goes_down(openrc_state.as_deref())
                 || logind::machine_goes_down(bus_address.as_deref())
         };
-        rt::blocking("ask who rules the machine", ask).await
+        rt::blocking("query the init system", ask).await
     }
 
     async fn end_pods(&self, periods: &[Period]) {
@@ -197,7 +198,7 @@ impl NodeShutdown {
     /// Ends a group and waits for it, as long as its time lasts.
     async fn end_group(&self, turn: Turn) {
         let deadline = Instant::now() + seconds(turn.seconds);
-        log::info!(pods = turn.pods.len(), seconds = turn.seconds; "Ending pods, {NODE_MESSAGE}");
+        log::info!(pods = turn.pods.len(), seconds = turn.seconds; "Terminating pods, {NODE_MESSAGE}");
         let end = |(uid, grace_seconds)| {
             let (done, ended) = oneshot::channel::<()>();
             let message = MESSAGE.to_owned();
@@ -210,14 +211,14 @@ impl NodeShutdown {
             late += usize::from(tokio::time::timeout_at(deadline, ended).await.is_err());
         }
         if late > 0 {
-            log::warn!(pods = late; "The time of a group of pods is over before they have ended");
+            log::warn!(pods = late; "Shutdown grace period of a pod group expired before its pods terminated");
         }
     }
 
     fn resume(&self) {
         let parts = &self.parts;
         if parts.health.set_shutting_down(false, parts.clock.now()) {
-            log::info!("The machine does not go down after all, pods run again");
+            log::info!("Machine shutdown was cancelled, restarting pods");
             parts.pods.set_shutting_down(false);
         }
     }

@@ -150,7 +150,7 @@ pub fn from_value(kind: ObjectKind, value: Value) -> Result<LocalObject, String>
 }
 
 fn without_values(path: &str) -> String {
-    format!("{path}: not what it should be")
+    format!("{path}: invalid value")
 }
 
 /// The object as JSON, with uid and time of creation.
@@ -372,6 +372,6 @@ mod tests {
     #[test]
     fn a_secret_of_the_wrong_shape_is_named_without_its_value() {
         let error = from_value(ObjectKind::Secret, json!({"data": {"pin": 1234}})).unwrap_err();
-        assert_eq!(error, "data.pin: not what it should be");
+        assert_eq!(error, "data.pin: invalid value");
     }
 }

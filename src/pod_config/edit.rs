@@ -100,7 +100,7 @@ pub enum EditError {
     #[error("the agent is shutting down")]
     Ending,
     /// The disk.
-    #[error("write down the change: {0}")]
+    #[error("store the change: {0}")]
     Store(String),
 }
 
@@ -225,7 +225,7 @@ impl PodConfig {
 
 fn refused_by_disk(error: &StoreError) -> String {
     let error = chain(error);
-    log::warn!(source = PodSource::Api.as_str(), err = error; "Failed to write down a change, refusing it");
+    log::warn!(source = PodSource::Api.as_str(), err = error; "Failed to store change, rejecting it");
     error
 }
 

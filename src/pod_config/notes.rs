@@ -38,7 +38,7 @@ impl Notes {
     pub(super) fn remembered(facts: &BTreeMap<String, String>, wanted: &BTreeSet<PodUid>) -> Self {
         let Some(text) = facts.get(NOTES_KEY) else { return Self::default() };
         let mut notes: Self = serde_json::from_str(text).unwrap_or_else(|error| {
-            log::warn!(err:% = error; "Changes of the node by clients cannot be read from the store, going on without");
+            log::warn!(err:% = error; "Failed to read node changes from the store, discarding them");
             Self::default()
         });
         notes.mirrors.retain(|uid, _| wanted.contains(uid));

@@ -76,7 +76,7 @@ impl PodConfig {
     pub(super) async fn publish_problems(&mut self, source: PodSource, problems: Vec<SourceProblem>) {
         self.report_problems(source, &problems);
         if let Err(error) = self.store.put_problems(source, &problems).await {
-            log::debug!(source = source.as_str(), err:% = error; "Failed to write down problems");
+            log::debug!(source = source.as_str(), err:% = error; "Failed to store source problems");
         }
         self.views.entry(source).or_default().problems = problems;
     }
@@ -88,7 +88,7 @@ impl PodConfig {
         let known: BTreeSet<_> = before.iter().map(identity).into_set();
         let new: Vec<_> = problems.iter().filter(|problem| !known.contains(&identity(problem))).collect();
         for problem in new.iter().take(LOGGED_PROBLEMS) {
-            log::error!(source = source.as_str(), origin = problem.origin, reason = problem.reason, err = problem.message; "Problem with a source of pods");
+            log::error!(source = source.as_str(), origin = problem.origin, reason = problem.reason, err = problem.message; "Problem with a pod source");
             let text = format!("{}: {}", problem.origin, problem.message);
             let pod =
                 problem.pod.split_once('/').and_then(|(namespace, name)| self.find_pod(namespace, name));
@@ -101,16 +101,18 @@ impl PodConfig {
             }
         }
         if new.len() > LOGGED_PROBLEMS {
-            log::error!(source = source.as_str(), more = new.len() - LOGGED_PROBLEMS; "More problems with a source of pods, agent status shows them all");
+            log::error!(source = source.as_str(), more = new.len() - LOGGED_PROBLEMS; "More problems with a \
+                 pod source, see agent status for all");
         }
         let broken: BTreeSet<_> = problems.iter().map(|problem| problem.origin.as_str()).into_set();
         let were_broken: BTreeSet<_> = before.iter().map(|problem| problem.origin.as_str()).into_set();
         let mended: Vec<_> = were_broken.difference(&broken).collect();
         for origin in mended.iter().take(LOGGED_PROBLEMS) {
-            log::info!(source = source.as_str(), origin = **origin; "Problem with a source of pods is gone");
+            log::info!(source = source.as_str(), origin = **origin; "Problem with a pod source is resolved");
         }
         if mended.len() > LOGGED_PROBLEMS {
-            log::info!(source = source.as_str(), more = mended.len() - LOGGED_PROBLEMS; "More problems with a source of pods are gone");
+            log::info!(source = source.as_str(), more = mended.len() - LOGGED_PROBLEMS; "More problems with \
+                 a pod source are resolved");
         }
     }
 }

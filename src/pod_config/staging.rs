@@ -90,7 +90,8 @@ impl Staging {
             origin: self.config.origin.clone(),
             reason: REASON_ROLLED_BACK.to_owned(),
             message: format!(
-                "the newest set did not start within {after}, the last good one runs instead; serve a corrected set: {why}"
+                "the newest pod set did not start within {after}, rolled back to the last good one; serve a \
+                 corrected set: {why}"
             ),
             since: *since,
             pod: String::new(),

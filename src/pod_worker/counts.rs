@@ -103,7 +103,7 @@ impl Counts {
             let written = store.put_container_state(&pod.metadata.uid, &start.name, state).await;
             if let Err(error) = written {
                 // A full or read-only disk must not stop what should run: the store writes it when it can.
-                log::warn!(pod:% = pod.pod_ref(), err:% = error; "Failed to remember restart count");
+                log::warn!(pod:% = pod.pod_ref(), err:% = error; "Failed to store restart count");
             }
             self.stored.insert(start.name.clone(), state);
         }

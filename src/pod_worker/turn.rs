@@ -4,7 +4,7 @@ use crate::metrics::{self, Family};
 
 static DURATION: Family = Family::seconds(
     "kubelet_pod_worker_duration_seconds",
-    "How long a turn of a pod's worker took",
+    "Duration in seconds to sync a single pod",
     &["operation_type"],
 );
 

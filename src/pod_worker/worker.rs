@@ -170,7 +170,8 @@ impl<R: Runtime> Worker<R> {
         let grace = self.pod.termination_grace_period_seconds();
         let (state, effects) = transition(self.state, event, now, grace);
         if state != self.state {
-            log::debug!(pod:% = self.pod.pod_ref(), from:? = self.state, to:? = state, event:?; "Pod worker moved");
+            log::debug!(pod:% = self.pod.pod_ref(), from:? = self.state, to:? = state, event:?; "Pod worker \
+                 state changed");
             self.retry = None;
             self.last_actions.clear();
             if event == PodWorkerEvent::Resumed {
@@ -196,7 +197,7 @@ impl<R: Runtime> Worker<R> {
         }
         let mut status = self.last_status();
         if !is_terminal(&status) {
-            "waiting for an earlier pod of the same name to end".clone_into(&mut status.message);
+            "waiting for a previous pod of the same name to terminate".clone_into(&mut status.message);
         }
         self.shared.deps.statuses.set(&self.pod, status);
         Next::OnLetter
@@ -241,7 +242,7 @@ impl<R: Runtime> Worker<R> {
         if self.is_repeated(&plan) {
             return Next::After(REPEATED_PLAN_PAUSE);
         }
-        log::debug!(pod:% = self.pod.pod_ref(), plan:%; "Carrying out plan");
+        log::debug!(pod:% = self.pod.pod_ref(), plan:%; "Executing plan");
         self.counts.remember(&self.pod, &plan, &self.shared.deps.store).await;
         if plan.actions.iter().any(|action| matches!(action, Action::ResizeContainer(_))) {
             self.keep_cgroup(&allocated, &observed).await;
@@ -334,7 +335,7 @@ impl<R: Runtime> Worker<R> {
         let metadata = &mut Rc::make_mut(&mut self.pod).metadata;
         (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = wanted;
         if let Err(error) = self.shared.deps.store.put_terminating(&self.pod).await {
-            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember the end of the pod's grace");
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to store end of pod grace period");
         }
     }
 
@@ -393,7 +394,7 @@ impl<R: Runtime> Worker<R> {
         // Before anything else can happen: whoever wants the pod from now on gets a new worker.
         self.shared.forget(&self.uid, self.counts.take_life());
         if let Err(error) = deps.store.forget_pod(&self.uid).await {
-            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget pod in the store");
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to delete pod from the store");
         }
         self.over = true;
     }
@@ -403,7 +404,8 @@ impl<R: Runtime> Worker<R> {
     async fn start_over(&mut self) {
         self.counts.begin_next_life();
         if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
-            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to forget the pod's earlier life in the store");
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to delete previous pod state from \
+                 the store");
         }
         self.shared.deps.statuses.remove(&self.uid);
         self.held.clear();

@@ -61,7 +61,7 @@ impl Counts {
 
 /// All probes, with whose they are.
 pub(super) fn show(text: &mut Text, all: &[(&Pod, &Counts)]) {
-    text.family(Histogram, "prober_probe_duration_seconds", "How long probes took");
+    text.family(Histogram, "prober_probe_duration_seconds", "Duration in seconds for a probe response");
     for (pod, one) in all {
         let labels = [
             ("probe_type", one.kind()),
@@ -71,7 +71,7 @@ pub(super) fn show(text: &mut Text, all: &[(&Pod, &Counts)]) {
         ];
         text.histogram(&labels, &SECONDS, &one.took.map(u64::from), one.seconds);
     }
-    text.family(Counter, "prober_probe_total", "Probes by what they came to");
+    text.family(Counter, "prober_probe_total", "Cumulative number of probes, by result");
     for (pod, one) in all {
         for (result, number) in RESULTS.into_iter().zip(one.results).filter(|(_, number)| *number > 0) {
             let labels = [

@@ -102,7 +102,7 @@ pub(super) async fn run<R: Runtime>(runtime: Rc<R>, job: Job) -> Ended {
 async fn ask<R: Runtime>(runtime: &R, job: &Job) -> Answer {
     let found = find_container(&job.pod, &job.place.container);
     let probe = found.and_then(|(container, _)| Some((container, job.place.kind.of(container)?)));
-    let Some((container, probe)) = probe else { return error("the container has no such probe") };
+    let Some((container, probe)) = probe else { return error("the container has no probe of this type") };
     let limit = Duration::from_secs(u64::try_from(probe.timeout_seconds).unwrap_or_default().max(1));
     match probe_target(probe, container, &job.pod_ip) {
         // Boxed: a task is as large as its largest branch, and most probes are small.
@@ -136,7 +136,7 @@ async fn exec<R: Runtime>(runtime: &R, id: &ContainerId, command: &[String], lim
             Answer::Failure(format!("command timed out: {:?} timed out after {limit}", command.join(" ")))
         }
         Ok(Err(failed)) => Answer::Error { state: "unknown", words: failed.message, is_passing: true },
-        Err(_) => error("the container runtime does not answer"),
+        Err(_) => error("the container runtime does not respond"),
     }
 }
 

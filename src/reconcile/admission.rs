@@ -256,7 +256,8 @@ fn check_own_ports(pod: &Pod, own: &[OwnPort]) -> Result<(), Rejection> {
     };
     let Some(OwnPort { port, setting, .. }) = own.iter().find(taken) else { return Ok(()) };
     let why = format!(
-        "host port {port}/TCP is the agent's own ({setting}); use another hostPort, or set {setting} to another port"
+        "host port {port}/TCP is used by the agent ({setting}); use another hostPort, or set {setting} to \
+         another port"
     );
     Err(failed_predicate("NodePorts", &why))
 }

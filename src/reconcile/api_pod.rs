@@ -66,7 +66,8 @@ pub fn refused_account(pod: &Pod) -> Option<String> {
             volume.projected.as_ref().map(|projected| projected.sources.as_slice()).unwrap_or_default();
         let source = sources.iter().position(|source| source.service_account_token.is_some())?;
         Some(format!(
-            "spec.volumes[{index}].projected.sources[{source}].serviceAccountToken: this node issues no service account tokens; leave the source out"
+            "spec.volumes[{index}].projected.sources[{source}].serviceAccountToken: this node issues no \
+             service account tokens; remove the source"
         ))
     };
     spec.volumes.iter().enumerate().find_map(of_volume)
@@ -96,7 +97,7 @@ pub fn create(pod: Pod, node_name: &str, uid: PodUid, now: Timestamp) -> Result<
     metadata.annotations.retain(|name, _| !is_ours(name));
     let mut errors = Vec::new();
     if !pod.spec.node_name.is_empty() && pod.spec.node_name != node_name {
-        let detail = format!("this API has one node, {node_name:?}; leave the field out");
+        let detail = format!("the only node is {node_name:?}; omit the field");
         errors.push(invalid("spec.nodeName", format!("{:?}", pod.spec.node_name), &detail));
     }
     errors.extend(validate_placement(&pod));
@@ -320,7 +321,7 @@ fn changes_of_size(old: &Pod, new: &Pod) -> Vec<FieldError> {
 fn changes_of_guests(old: &Pod, new: &Pod) -> Vec<FieldError> {
     let rest = PodSpec { ephemeral_containers: old.spec.ephemeral_containers.clone(), ..new.spec.clone() };
     if rest != old.spec {
-        return vec![forbidden("spec", "only ephemeralContainers may change over this path")];
+        return vec![forbidden("spec", "only ephemeralContainers may be changed through this subresource")];
     }
     for known in &old.spec.ephemeral_containers {
         let path = "spec.ephemeralContainers";

@@ -285,11 +285,11 @@ pub fn from_checkpoint(text: &str) -> Result<(Vec<Allocation>, Resources), Strin
             entry[field]
                 .as_str()
                 .map(str::to_owned)
-                .ok_or_else(|| format!("PodDeviceEntries: {field}: missing"))
+                .ok_or_else(|| format!("PodDeviceEntries: {field}: Required value"))
         };
         let mut devices: BTreeMap<i64, Vec<String>> = BTreeMap::new();
         for (node, ids) in entry["DeviceIDs"].as_object().into_iter().flatten() {
-            let node = node.parse().map_err(|_| format!("DeviceIDs: {node:?} is no number"))?;
+            let node = node.parse().map_err(|_| format!("DeviceIDs: {node:?} is not a number"))?;
             let ids = ids.as_array().into_iter().flatten().filter_map(Value::as_str);
             devices.insert(node, ids.map(str::to_owned).collect());
         }

@@ -49,7 +49,8 @@ fn parse_entry(entry: &str) -> Result<Wanted, String> {
             return Ok(Wanted::Cdi(entry.to_owned()));
         }
         return Err(format!(
-            "{entry:?} is neither an absolute path (/dev/x, /dev/x:/dev/y, /dev/x:rw) nor a CDI name (vendor.com/class=name)"
+            "{entry:?} must be an absolute path (/dev/x, /dev/x:/dev/y, /dev/x:rw) or a CDI name \
+             (vendor.com/class=name)"
         ));
     }
     let (paths, letters) = match entry.rsplit_once(':') {
@@ -61,7 +62,7 @@ fn parse_entry(entry: &str) -> Result<Wanted, String> {
         None => (paths.to_owned(), paths.to_owned()),
     };
     if host.ends_with(':') || container.ends_with(':') {
-        return Err(format!("{entry:?} does not end in letters of rwm after its last colon"));
+        return Err(format!("{entry:?} must have permissions of the letters rwm after its last colon"));
     }
     for path in [&host, &container] {
         if path.split('/').any(|part| part == "..") {
@@ -69,7 +70,9 @@ fn parse_entry(entry: &str) -> Result<Wanted, String> {
         }
     }
     if container.trim_end_matches('/').matches('/').count() < 2 {
-        return Err(format!("{container:?} is no place for a device: give a path such as /dev/x"));
+        return Err(format!(
+            "{container:?} is not a valid device path in a container: use a path such as /dev/x"
+        ));
     }
     Ok(Wanted::Path(Device {
         host_path: host,
@@ -144,7 +147,7 @@ pub fn annotation_problems(pod: &Pod) -> Vec<(&str, String)> {
     for (key, text) in &pod.metadata.annotations {
         let Some(name) = key.strip_prefix(DEVICES_ANNOTATION) else { continue };
         if !all_with_ephemeral(pod).any(|(container, _)| container.name == name) {
-            problems.push((key.as_str(), format!("the pod has no container {name:?}")));
+            problems.push((key.as_str(), format!("container {name:?} not found in pod")));
         } else if let Err(why) = parse(text) {
             problems.push((key.as_str(), why));
         }
@@ -169,7 +172,7 @@ pub fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String> {
             |wanted: &&Wanted| !allowed.iter().any(|pattern| matches_pattern(pattern, wanted.name()));
         if let Some(refused) = wanted.iter().find(is_refused) {
             return Err(format!(
-                "container {:?} asks for device {:?}, which is not among --allowed-devices of this node",
+                "container {:?} requests device {:?}, which --allowed-devices of this node does not include",
                 container.name,
                 refused.name()
             ));

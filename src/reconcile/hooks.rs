@@ -100,7 +100,7 @@ fn http_request(
     pod_ip: Option<&str>,
 ) -> Result<HttpTarget, String> {
     if get.host.is_empty() && pod_ip.is_none() {
-        return Err("failed to find networking container: the pod has no address".to_owned());
+        return Err("failed to find networking container: the pod has no IP address".to_owned());
     }
     http_target(get, ports, pod_ip.unwrap_or_default()).map_err(|error| match error {
         PortError::Unknown(name) => format!("port {name} not found"),

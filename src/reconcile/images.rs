@@ -101,10 +101,10 @@ fn check_host(host: &str) -> Result<(), InvalidImageName> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => {
             let Some((address, after)) = rest.split_once(']') else {
-                return invalid("the registry's [ is not closed");
+                return invalid("the registry host has no closing ]");
             };
             if !address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':') {
-                return invalid("the registry's IPv6 address is malformed");
+                return invalid("the registry's IPv6 address is invalid");
             }
             if !after.is_empty() && !after.starts_with(':') {
                 return invalid("only a port may follow the registry's IPv6 address");
@@ -123,7 +123,7 @@ fn check_host(host: &str) -> Result<(), InvalidImageName> {
             && !label.ends_with('-')
     };
     if !name.split('.').all(label) {
-        return invalid("the registry's host name is malformed");
+        return invalid("the registry's host name is invalid");
     }
     if port.is_some_and(|port| port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit())) {
         return invalid("the registry's port is not a number");
@@ -157,7 +157,7 @@ fn check_digest(digest: &str) -> Result<(), InvalidImageName> {
             && hex.len() >= 32
             && hex.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
     });
-    if fits { Ok(()) } else { invalid("the digest must look like sha256:<64 hex digits>") }
+    if fits { Ok(()) } else { invalid("the digest must be sha256:<64 hex digits>") }
 }
 
 #[cfg(test)]

@@ -134,9 +134,7 @@ fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> 
     let value: Value = serde_json::from_slice(bytes)
         .map_err(|error| format!("not JSON: line {}, column {}", error.line(), error.column()))?;
     // A type error's text quotes the value, which may be a password: its path says enough.
-    decode(value)
-        .map(|decoded| decoded.object)
-        .map_err(|error| format!("{}: not of the expected type", error.path))
+    decode(value).map(|decoded| decoded.object).map_err(|error| format!("{}: unexpected type", error.path))
 }
 
 /// `auth` wins over user and password, as upstream.

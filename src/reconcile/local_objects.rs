@@ -86,9 +86,7 @@ pub fn ignored(object: &LocalObject) -> Vec<String> {
             .iter()
             .filter(|class| !class.is_empty())
             .map(|class| {
-                format!(
-                    "spec.storageClassName: {class:?} is not looked at, a claim gets a directory of this node"
-                )
+                format!("spec.storageClassName: {class:?} is ignored, claims use a directory on this node")
             })
             .collect(),
         _ => Vec::new(),
@@ -158,7 +156,8 @@ impl ObjectSets {
                 Some(old) if !errors.is_empty() => {
                     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
                     let message = format!(
-                        "{key} may not change so, its last version stays: {}; delete it first, or give the new one another name",
+                        "{key} cannot be changed, keeping its last version: {}; delete it first, or use \
+                         another name",
                         texts.join(", ")
                     );
                     findings.push(ObjectFinding { origin: new.origin.clone(), message });
@@ -210,7 +209,8 @@ impl ObjectSets {
                 findings.push(ObjectFinding {
                     origin: object.origin.clone(),
                     message: format!(
-                        "{key} is defined by {other} ({}) and by {source} ({}); the first is used, delete one of them",
+                        "{key} is defined by both {other} ({}) and {source} ({}); the first is used, delete \
+                         one of them",
                         earlier.origin, object.origin
                     ),
                 });

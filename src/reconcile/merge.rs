@@ -168,8 +168,8 @@ fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, Sou
         } else {
             admitted.get(&who.uid).map(|first| {
                 format!(
-                    "Error validating pod {who} from {source} due to duplicate uid \"{}\", ignoring (pod {} of {} has it); \
-                     give each pod its own metadata.uid, or none",
+                    "Error validating pod {who} from {source} due to duplicate uid \"{}\", ignoring (used \
+                     by pod {} of {}); set a unique metadata.uid, or none",
                     who.uid,
                     first.pod.pod_ref().full_name(),
                     first.origin
@@ -204,8 +204,8 @@ fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
             }
             Some((other, earlier)) => findings.push(Finding {
                 message: format!(
-                    "pod name \"{name}\" is wanted by {other} ({}) and by {source} ({}); only one can run at a time, the \
-                     other waits until it is gone",
+                    "pod name \"{name}\" is used by both {other} ({}) and {source} ({}); only one can run \
+                     at a time, the other waits until the first is removed",
                     earlier.origin, pod.origin
                 ),
                 pod: who,

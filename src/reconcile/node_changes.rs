@@ -92,7 +92,7 @@ impl NodeChanges {
         for (name, value) in &base.labels {
             if wish.labels.get(name) != Some(value) {
                 let detail = format!(
-                    "this node has {name}={value} from its configuration (--node-labels) or its machine"
+                    "{name}={value} is set by the configuration of this node (--node-labels) or by its hardware"
                 );
                 errors.push(error(
                     FieldErrorKind::Forbidden,
@@ -157,7 +157,7 @@ fn check_taint(taint: &Taint, before: &[Taint], earlier: &[Taint], at: &str, err
         let detail = "supported values: \"NoExecute\", \"NoSchedule\", \"PreferNoSchedule\"";
         errors.push(error(FieldErrorKind::NotSupported, &format!("{at}.effect"), effect, detail));
     } else if effect == NO_EXECUTE && !before.contains(taint) {
-        let detail = "nothing on this node ends pods because of a taint: use NoSchedule, and kubectl drain";
+        let detail = "NoExecute is not supported on this node: use NoSchedule, and kubectl drain";
         errors.push(error(FieldErrorKind::Forbidden, &format!("{at}.effect"), "", detail));
     }
     if earlier.iter().any(|other| other.key == *key && other.effect == *effect) {

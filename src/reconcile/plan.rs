@@ -219,7 +219,7 @@ impl fmt::Display for PodPlan {
             writeln!(formatter, "blocked {}: {}: {}", blocked.name, blocked.reason, blocked.message)?;
         }
         match self.requeue_after {
-            Some(after) => writeln!(formatter, "look again after {after:?}"),
+            Some(after) => writeln!(formatter, "resync after {after:?}"),
             None => Ok(()),
         }
     }
@@ -243,7 +243,7 @@ impl fmt::Display for Action {
             Self::StopSandbox { id } => write!(formatter, "stop sandbox {id}"),
             Self::RemoveSandbox { id } => write!(formatter, "remove sandbox {id}"),
             Self::RemoveContainer { id, name, keep_log } => {
-                let but = if *keep_log { " but for its log" } else { "" };
+                let but = if *keep_log { " except its log" } else { "" };
                 write!(formatter, "remove container {name} ({id}){but}")
             }
             Self::CreateSandbox { attempt } => write!(formatter, "create sandbox, attempt {attempt}"),

@@ -67,7 +67,7 @@ pub enum ProjectionError {
     #[error(transparent)]
     Value(#[from] EnvError),
     /// What only a cluster has.
-    #[error("projected source {0} needs an apiserver: this pod has none")]
+    #[error("projected source {0} requires an API server, which this pod does not have")]
     NeedsApiserver(&'static str),
     /// A path that would leave the volume, or that no file can have.
     #[error("invalid path: {0}")]
@@ -279,7 +279,7 @@ fn checked(files: Files, extra_mode: u32) -> Result<Payload, ProjectionError> {
     for path in payload.keys() {
         let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
         if let Some(parent) = parents.into_iter().find(|parent| payload.contains_key(*parent)) {
-            return Err(ProjectionError::Path(format!("{path}: {parent} is a file of this volume, too")));
+            return Err(ProjectionError::Path(format!("{path}: {parent} is also a file in this volume")));
         }
     }
     Ok(payload)

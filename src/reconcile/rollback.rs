@@ -233,7 +233,7 @@ fn reasons(pods: &[(String, Progress)]) -> String {
     let named: Vec<String> = failing.by_ref().take(NAMED_PODS).collect();
     let more = failing.count();
     match (named.is_empty(), more) {
-        (true, _) => "its pods did not stay up".to_owned(),
+        (true, _) => "its pods did not keep running".to_owned(),
         (_, 0) => named.join("; "),
         (_, more) => format!("{}; and {more} more", named.join("; ")),
     }

@@ -73,13 +73,13 @@ pub fn unscheduled(spec: &PodSpec) -> Vec<String> {
     let mut doubts = Vec::new();
     if !matches!(spec.scheduler_name.as_str(), "" | DEFAULT_SCHEDULER) {
         doubts.push(format!(
-            "spec.schedulerName: {:?} places nothing on this node: agent runs the pod without a scheduler",
+            "spec.schedulerName: {:?} has no effect: the agent runs the pod without a scheduler",
             spec.scheduler_name
         ));
     }
     for (field, words) in [
-        ("podAffinity", "the pod runs whether or not a pod that matches is there"),
-        ("podAntiAffinity", "the pod runs beside pods that match, because there is no other node"),
+        ("podAffinity", "the pod runs whether or not a matching pod exists"),
+        ("podAntiAffinity", "the pod runs alongside matching pods, because this is the only node"),
     ] {
         let pointer = format!("/{field}/requiredDuringSchedulingIgnoredDuringExecution");
         let terms = spec.affinity.as_ref().and_then(|affinity| affinity.pointer(&pointer));
@@ -143,7 +143,7 @@ mod tests {
         let required = "requiredDuringSchedulingIgnoredDuringExecution";
         for (spec, expected) in [
             (json!({"schedulerName": "default-scheduler"}), ""),
-            (json!({"schedulerName": "mine"}), "spec.schedulerName: \"mine\" places nothing"),
+            (json!({"schedulerName": "mine"}), "spec.schedulerName: \"mine\" has no effect"),
             (json!({"affinity": {"podAffinity": {(required): []}}}), ""),
             (
                 json!({"affinity": {"podAffinity": {(required): term}}}),

@@ -234,12 +234,12 @@ pub fn check_runtime(
 fn unknown_handler(class: Option<&RuntimeClassSpec>, name: &str, handlers: &[RuntimeHandler]) -> String {
     let named = handlers.iter().map(|handler| handler.name.as_str()).filter(|known| !known.is_empty());
     let known: Vec<String> = named.map(|known| format!("{known:?}")).collect();
-    let known = if known.is_empty() { "only its default".to_owned() } else { known.join(", ") };
+    let known = if known.is_empty() { "only the default".to_owned() } else { known.join(", ") };
     let what = match class {
         Some(_) => format!("handler {name:?} of its RuntimeClass is"),
         None => format!("RuntimeClass {name:?} not found, and the name is"),
     };
-    format!("{what} no handler of the container runtime, which has {known}")
+    format!("{what} not a handler of the container runtime, which supports {known}")
 }
 
 /// The field of the container, then the annotation from before the fields, then the field of the pod.

@@ -218,7 +218,7 @@ pub struct Answering {
 pub struct Seen {
     /// On the disk.
     pub in_place: InPlace,
-    /// Somebody asked for the old program.
+    /// Somebody requested the old program.
     pub is_asked_back: bool,
     /// The agent, or why it does not answer.
     pub agent: Result<Answering, String>,
@@ -252,22 +252,22 @@ pub fn step(watch: &mut Watch, record: &Record, seen: &Seen, passed: Duration) -
     match (record.phase, seen.in_place) {
         (phase, _) if phase.is_settled() => return Step::Settle(phase, record.reason.clone()),
         (_, InPlace::Other) => {
-            let reason = ["somebody else has replaced ", &record.program].concat();
+            let reason = ["another process replaced ", &record.program].concat();
             return Step::Settle(Phase::Replaced, reason);
         }
         (Phase::RollingBack, _) => return back(record.reason.clone()),
         (_, InPlace::New) => {}
         (_, InPlace::Old) => {
-            let reason = "it was broken off before the new program was in place";
+            let reason = "it was interrupted before the new program was installed";
             return Step::Settle(Phase::Abandoned, reason.to_owned());
         }
-        (_, InPlace::Missing) => return back([&record.program, " is gone"].concat()),
+        (_, InPlace::Missing) => return back([&record.program, " no longer exists"].concat()),
     }
     if seen.is_asked_back {
-        return back("asked for".to_owned());
+        return back("requested".to_owned());
     }
     if record.watches > MOST_WATCHES {
-        return back("the machine, or whoever watches, was restarted again and again".to_owned());
+        return back("the machine or the watching process restarted repeatedly".to_owned());
     }
     let trouble = match &seen.agent {
         Err(why) => why.clone(),
@@ -276,20 +276,20 @@ pub fn step(watch: &mut Watch, record: &Record, seen: &Seen, passed: Duration) -
                 watch.is_restarted = true;
                 return Step::Restart;
             }
-            ["the service does not run ", &record.program].concat()
+            ["the service is not running ", &record.program].concat()
         }
         Ok(agent) => {
             watch.lives.insert(agent.life);
             if watch.lives.len() > MOST_STARTS {
-                return back(format!("the agent was started {} times", watch.lives.len()));
+                return back(format!("the agent started {} times", watch.lives.len()));
             }
             if agent.lost.is_empty() {
                 watch.lost_since = None;
             } else if passed.saturating_sub(*watch.lost_since.get_or_insert(passed)) >= LOSS_COUNTS_AFTER {
-                return back(["containers did not stay: ", &agent.lost.join(", ")].concat());
+                return back(["containers stopped running: ", &agent.lost.join(", ")].concat());
             }
             match (agent.lost.is_empty(), agent.is_ready) {
-                (false, _) => "containers did not stay".to_owned(),
+                (false, _) => "containers stopped running".to_owned(),
                 (true, false) => "the runtime is not ready".to_owned(),
                 (true, true) => String::new(),
             }
@@ -317,11 +317,7 @@ pub fn step(watch: &mut Watch, record: &Record, seen: &Seen, passed: Duration) -
             }
         }
     }
-    if passed >= longest {
-        back("it was not well for long enough without a break".to_owned())
-    } else {
-        Step::Look
-    }
+    if passed >= longest { back("it did not stay healthy long enough".to_owned()) } else { Step::Look }
 }
 
 /// One thing that is done to the machine: it happens as a whole or not at all, and may be repeated.
@@ -341,7 +337,7 @@ pub enum Effect {
     PutBack,
     /// The service runs what is in place.
     Restart,
-    /// The kept one is gone.
+    /// The kept one no longer exists.
     Forget,
 }
 
@@ -377,12 +373,14 @@ pub fn summary(record: &Record) -> String {
     let because = if reason.is_empty() { String::new() } else { [": ", reason].concat() };
     let window = record.window.as_secs();
     match record.phase {
-        Phase::Trial => format!("{to} is on trial in place of {from}, until it has been well for {window} s"),
-        Phase::RollingBack => format!("{to} is given up for {from}{because}"),
+        Phase::Trial => {
+            format!("{to} is on trial as replacement for {from}, until it has been healthy for {window} s")
+        }
+        Phase::RollingBack => format!("{to} is being rolled back to {from}{because}"),
         Phase::Upgraded => format!("{from} was upgraded to {to}{because}"),
-        Phase::RolledBack => format!("{to} was given up for {from}, which is back{because}"),
-        Phase::Abandoned => format!("{from} stays, the upgrade to {to} was broken off{because}"),
-        Phase::Replaced => format!("the upgrade from {from} to {to} was left alone{because}"),
+        Phase::RolledBack => format!("{to} was rolled back to {from}{because}"),
+        Phase::Abandoned => format!("{from} was kept, the upgrade to {to} was aborted{because}"),
+        Phase::Replaced => format!("the upgrade from {from} to {to} was abandoned{because}"),
     }
 }
 

@@ -248,7 +248,7 @@ pub fn parse_mappings(text: &str) -> Result<IdRange, RangeError> {
     number("hostId")
         .zip(number("length"))
         .map(|(host, length)| IdRange { host, length })
-        .ok_or(RangeError::File("hostId and length must be numbers of 32 bits"))
+        .ok_or(RangeError::File("hostId and length must be 32-bit numbers"))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub struct Notifier {
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
     /// `WATCHDOG_USEC` is too small.
-    #[error("watchdog interval of {0:?} is too short: set WatchdogSec to more than 1s")]
+    #[error("watchdog interval {0:?} is too short: set WatchdogSec to more than 1s")]
     WatchdogTooShort(Duration),
     /// `NOTIFY_SOCKET` does not lead anywhere.
     #[error("connect to the notification socket {path}")]

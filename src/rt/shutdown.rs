@@ -93,6 +93,6 @@ pub fn first_signal() -> std::io::Result<impl Future<Output = ()>> {
     reason = "upstream: a second signal ends the process with status 1, cleanly or not"
 )]
 fn exit_now(signal: &str) -> ! {
-    log::error!(signal = signal; "Second signal, exiting at once");
+    log::error!(signal = signal; "Received second signal, exiting immediately");
     std::process::exit(1)
 }

@@ -153,7 +153,8 @@ impl Runtime for CriRuntime {
         let answer =
             self.in_lane(Lane::Health, call, self.request_timeout, self.runtime().version(request)).await?;
         if answer.version != API_VERSION {
-            let message = format!("the runtime speaks version {:?}, not {API_VERSION:?}", answer.version);
+            let message =
+                format!("unsupported runtime API version {:?}, expected {API_VERSION:?}", answer.version);
             return Err(RuntimeError::new(call, ErrorKind::Refused, message));
         }
         Ok(RuntimeVersion {

@@ -6,16 +6,19 @@ use tokio::time::Instant;
 
 use crate::metrics::{self, Family};
 
-static OPERATIONS: Family =
-    Family::counter("kubelet_runtime_operations_total", "Calls of the runtime", &["operation_type"]);
+static OPERATIONS: Family = Family::counter(
+    "kubelet_runtime_operations_total",
+    "Cumulative number of runtime operations",
+    &["operation_type"],
+);
 static ERRORS: Family = Family::counter(
     "kubelet_runtime_operations_errors_total",
-    "Calls of the runtime that failed",
+    "Cumulative number of runtime operation errors",
     &["operation_type"],
 );
 static DURATION: Family = Family::seconds(
     "kubelet_runtime_operations_duration_seconds",
-    "How long calls of the runtime took",
+    "Duration in seconds of runtime operations",
     &["operation_type"],
 )
 .with_buckets(&BUCKETS);

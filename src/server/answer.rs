@@ -331,7 +331,7 @@ async fn restart(
     let known: Vec<ContainerName> =
         pod.spec.containers.iter().map(|container| container.name.as_str().into()).collect();
     if let Some(unknown) = containers.iter().find(|container| !known.contains(container)) {
-        let message = format!("pod {name:?} has no container {:?} that can be restarted", unknown.as_str());
+        let message = format!("pod {name:?} has no restartable container {:?}", unknown.as_str());
         return Err((StatusCode::NOT_FOUND, message));
     }
     if containers.is_empty() {
@@ -340,7 +340,7 @@ async fn restart(
     let phase = pod.status.phase.as_str();
     if matches!(phase, "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some() {
         let state = if pod.metadata.deletion_timestamp.is_some() { "Terminating" } else { phase };
-        let message = format!("pod {name:?} is {state}: its containers do not run again");
+        let message = format!("pod {name:?} is {state}: its containers cannot be restarted");
         return Err((StatusCode::CONFLICT, message));
     }
     let failed = |message| (StatusCode::SERVICE_UNAVAILABLE, message);

@@ -21,13 +21,13 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Somebody answers there.
-    #[error("another agent is listening on {}: stop it, or choose another socket", path.display())]
+    #[error("another agent is listening on {}: stop it, or use another socket", path.display())]
     InUse {
         /// The socket.
         path: PathBuf,
     },
     /// A file of another kind is in the way.
-    #[error("{} is in the way and is not a socket: move it, or choose another socket", path.display())]
+    #[error("{} exists and is not a socket: move it, or use another socket", path.display())]
     NotASocket {
         /// The file.
         path: PathBuf,
@@ -72,7 +72,7 @@ pub async fn bind(path: &Path) -> Result<UnixListener, BindError> {
     let listener = UnixListener::bind(&young).map_err(|error| fail("listen on", &young, error))?;
     let placed = fs::set_permissions(&young, fs::Permissions::from_mode(SOCKET_MODE))
         .map_err(|error| fail("set the mode of", &young, error))
-        .and_then(|()| fs::rename(&young, path).map_err(|error| fail("put the socket at", path, error)));
+        .and_then(|()| fs::rename(&young, path).map_err(|error| fail("create the socket at", path, error)));
     if let Err(error) = placed {
         let _ = fs::remove_file(&young);
         return Err(error);
@@ -84,7 +84,7 @@ async fn make_way(path: &Path) -> Result<(), BindError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(source) => {
-            return Err(BindError::File { action: "look at", path: path.to_owned(), source });
+            return Err(BindError::File { action: "check", path: path.to_owned(), source });
         }
         Ok(metadata) if !metadata.file_type().is_socket() => {
             return Err(BindError::NotASocket { path: path.to_owned() });
@@ -94,7 +94,7 @@ async fn make_way(path: &Path) -> Result<(), BindError> {
     match tokio::time::timeout(PROBE_TIMEOUT, UnixStream::connect(path)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Ok(Err(source)) => Err(BindError::File { action: "ask who serves", path: path.to_owned(), source }),
+        Ok(Err(source)) => Err(BindError::File { action: "connect to", path: path.to_owned(), source }),
         Ok(Ok(_)) | Err(_) => Err(BindError::InUse { path: path.to_owned() }),
     }
 }

@@ -103,7 +103,7 @@ pub fn object(code: StatusCode, object: &impl serde::Serialize) -> Response<Body
     match serde_json::to_vec(object) {
         Ok(json) => response(code, "application/json", Body::Whole(Full::new(Bytes::from(json)))),
         Err(error) => {
-            log::error!(err:% = error; "Failed to encode an answer");
+            log::error!(err:% = error; "Failed to encode response");
             text(StatusCode::INTERNAL_SERVER_ERROR, Bytes::new())
         }
     }

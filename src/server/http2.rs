@@ -103,7 +103,7 @@ impl Streams {
     /// Once, until there is place again.
     fn tell(&self, refused: bool) {
         if refused && !self.told.replace(true) {
-            log::warn!("Too many requests at a time, refusing more");
+            log::warn!("Too many concurrent requests, rejecting new ones");
         }
         if !refused && self.places.available_permits() > 0 {
             self.told.set(false);
@@ -273,7 +273,7 @@ pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: Share
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     // A client's mistake or impatience; nobody has to act.
-                    log::debug!(err:% = error; "Connection ended early");
+                    log::debug!(err:% = error; "Connection closed unexpectedly");
                 }
                 break;
             }

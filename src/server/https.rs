@@ -111,7 +111,7 @@ async fn serve_tls(stream: TcpStream, shared: Rc<Shared>, place: Place) {
         Ok(Ok(stream)) => stream,
         // A client's mistake, a port scan: nobody has to act.
         Ok(Err(error)) => return log::debug!(err:% = error; "TLS handshake failed"),
-        Err(_) => return log::debug!("TLS handshake took too long"),
+        Err(_) => return log::debug!("TLS handshake timed out"),
     };
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let shown = Shown::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
@@ -210,7 +210,7 @@ fn note(user: &User, wanted: &Result<Route, Refused>) {
         _ => return,
     };
     let (pod, name) = (&container.pod, &container.container);
-    log::info!(user = user.name, verb = what, pod = format!("{}/{}", pod.namespace, pod.name), container = name.as_str(); "A client entered a container");
+    log::info!(user = user.name, verb = what, pod = format!("{}/{}", pod.namespace, pod.name), container = name.as_str(); "Client started a session in a container");
 }
 
 /// What a plain listener shows.

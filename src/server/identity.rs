@@ -84,11 +84,11 @@ impl Identities {
                 state.stamps = stamps;
                 match (self.read)() {
                     Ok(believed) => {
-                        log::info!("Read again who is believed");
+                        log::info!("Reloaded credentials");
                         state.believed = Rc::new(believed);
                     }
                     Err(error) => {
-                        log::warn!(err = error; "Failed to read again who is believed, going on with those of before");
+                        log::warn!(err = error; "Failed to reload credentials, keeping the previous ones");
                     }
                 }
             }
@@ -126,7 +126,7 @@ impl Believed {
             let certificate =
                 certificate.map_err(|source| error(format!("no certificates in PEM: {source}")))?;
             if webpki::anchor_from_trusted_cert(&certificate).is_err() {
-                return Err(error("one of its certificates is not an X.509 certificate".to_owned()));
+                return Err(error("contains an invalid X.509 certificate".to_owned()));
             }
             self.authorities.push(certificate);
         }
@@ -161,9 +161,8 @@ impl Believed {
                 continue;
             }
             let number = index + 1;
-            let wanted = || {
-                error(format!("line {number}: token,user,uid or token,user,uid,\"group,group\" is wanted"))
-            };
+            let wanted =
+                || error(format!("line {number}: must be token,user,uid or token,user,uid,\"group,group\""));
             let mut fields = line.splitn(4, ',').map(str::trim);
             let (Some(token), Some(name), Some(_)) = (fields.next(), fields.next(), fields.next()) else {
                 return Err(wanted());
@@ -219,7 +218,7 @@ impl Believed {
             None,
         );
         if let Err(error) = verified {
-            log::debug!(err:% = error; "A client's certificate does not hold");
+            log::debug!(err:% = error; "Rejected client certificate");
             return None;
         }
         let subject = Subject::parse(parsed.subject());

@@ -52,7 +52,7 @@ async fn asked(node: &SharedNode, ask: Ask) -> Option<Summary> {
     match node.stats(ask).await {
         Ok(summary) => Some(summary),
         Err(error) => {
-            log::warn!(err = error; "Failed to measure for metrics");
+            log::warn!(err = error; "Failed to collect metrics");
             None
         }
     }
@@ -75,20 +75,18 @@ fn recorded(prefixes: &[&str]) -> String {
 
 /// Of all three.
 const OF_REQUESTS: &[&str] = &["method", "path", "server_type", "long_running"];
-static REQUESTS: Family = Family::counter("kubelet_http_requests_total", "Requests of the API", OF_REQUESTS);
+static REQUESTS: Family =
+    Family::counter("kubelet_http_requests_total", "Number of HTTP requests received", OF_REQUESTS);
 static DURATION: Family = Family::seconds(
     "kubelet_http_requests_duration_seconds",
-    "How long answers took, those that are streams left out",
+    "Duration in seconds to serve HTTP requests, excluding streams",
     OF_REQUESTS,
 );
-static IN_FLIGHT: Family = Family::gauge(
-    "kubelet_http_inflight_requests",
-    "Requests of the API that have no answer yet",
-    OF_REQUESTS,
-);
+static IN_FLIGHT: Family =
+    Family::gauge("kubelet_http_inflight_requests", "Number of inflight HTTP requests", OF_REQUESTS);
 static HEALTH_CHECKS: Family = Family::counter(
     "kubernetes_healthchecks_total",
-    "Checks of health that somebody asked for, by what they came to",
+    "Number of health checks, by result",
     &["name", "status", "type"],
 );
 
@@ -167,7 +165,7 @@ pub(super) fn count_health(name: &str, is_well: bool, what: &str) {
 /// `/metrics/slis`: health now, and what earlier checks came to.
 fn health(node: &SharedNode) -> String {
     let mut text = Text::default();
-    text.family(Gauge, "kubernetes_healthcheck", "1 if the check holds now, else 0");
+    text.family(Gauge, "kubernetes_healthcheck", "Result of the health check, 1 if it passes");
     let (plugins, syncloop) = (node.plugin_health().is_ok(), node.loop_health().is_ok());
     for (name, is_well) in [("device-plugin", plugins), ("log", true), ("ping", true), ("syncloop", syncloop)]
     {
@@ -180,7 +178,7 @@ fn health(node: &SharedNode) -> String {
 /// `/metrics`: what this program has done, and what there is now.
 async fn agent(node: &SharedNode) -> String {
     let mut text = Text::default();
-    text.family(Gauge, "kubernetes_build_info", "1, with the release");
+    text.family(Gauge, "kubernetes_build_info", "Version information, always 1");
     let platform = format!("linux/{}", go_arch(std::env::consts::ARCH));
     let labels = [
         ("build_date", "1970-01-01T00:00:00Z"),
@@ -194,9 +192,9 @@ async fn agent(node: &SharedNode) -> String {
         ("platform", &platform),
     ];
     text.sample(&labels, &1);
-    text.family(Gauge, "kubelet_node_name", "1, with the node's name");
+    text.family(Gauge, "kubelet_node_name", "Name of the node, always 1");
     text.sample(&[("node", node.name())], &1);
-    text.family(Gauge, "kubelet_cgroup_version", "Version of the cgroup hierarchy, 1 or 2");
+    text.family(Gauge, "kubelet_cgroup_version", "cgroup version of the host");
     text.sample(&[], &(if cgroup_v2() { 2 } else { 1 }));
     let containers = node.containers(None).await.ok();
     pods(&mut text, &node.pods(), containers.as_deref().unwrap_or_default());
@@ -238,8 +236,8 @@ fn pods(text: &mut Text, known: &[Pod], containers: &[ObservedContainer]) {
     let wanted = |pod: &Pod| config(pod) == "desired";
     let active = |pod: &Pod| wanted(pod) && lifecycle(pod) != "terminated";
     let families: [(&'static str, &str, Is<'_>); 2] = [
-        ("kubelet_desired_pods", "Pods that are wanted", &wanted),
-        ("kubelet_active_pods", "Pods that are wanted and have not ended", &active),
+        ("kubelet_desired_pods", "Number of desired pods", &wanted),
+        ("kubelet_active_pods", "Number of active pods", &active),
     ];
     for (name, help, is_it) in families {
         text.family(Gauge, name, help);
@@ -247,16 +245,12 @@ fn pods(text: &mut Text, known: &[Pod], containers: &[ObservedContainer]) {
             text.sample(&[("static", label(of))], &count(of, is_it));
         }
     }
-    text.family(
-        Gauge,
-        "kubelet_mirror_pods",
-        "Static pods that have not ended, each of which the API shows a mirror of",
-    );
+    text.family(Gauge, "kubelet_mirror_pods", "Number of mirror pods, one per admitted static pod");
     text.sample(&[], &count(true, &active));
     text.family(
         Gauge,
         "kubelet_working_pods",
-        "Pods by where they are in their lives, and whether they are wanted",
+        "Number of pods, by lifecycle phase and whether they are desired or orphaned",
     );
     for phase in ["sync", "terminating", "terminated"] {
         for place in ["desired", "orphan"] {
@@ -284,9 +278,9 @@ fn is_static(pod: &Pod) -> bool {
 fn running(text: &mut Text, containers: &[ObservedContainer]) {
     let is_running = |found: &&ObservedContainer| found.state == ContainerStateKind::Running;
     let pods: BTreeSet<_> = containers.iter().filter(is_running).map(|found| &found.pod.uid).into_set();
-    text.family(Gauge, "kubelet_running_pods", "Pods that have a running container");
+    text.family(Gauge, "kubelet_running_pods", "Number of pods with a running container");
     text.sample(&[], &pods.len());
-    text.family(Gauge, "kubelet_running_containers", "Containers that the runtime has, by state");
+    text.family(Gauge, "kubelet_running_containers", "Number of containers, by state");
     for (name, state) in [
         ("created", ContainerStateKind::Created),
         ("exited", ContainerStateKind::Exited),
@@ -301,14 +295,16 @@ fn running(text: &mut Text, containers: &[ObservedContainer]) {
 fn volumes(text: &mut Text, summary: &Summary) {
     type Of = fn(&FileSystem) -> Option<u64>;
     let families: [(&'static str, &str, Of); 6] = [
-        ("kubelet_volume_stats_capacity_bytes", "Size of the volume's file system", |fs| {
+        ("kubelet_volume_stats_capacity_bytes", "Capacity in bytes of the volume", |fs| {
             Some(fs.facts.capacity)
         }),
-        ("kubelet_volume_stats_available_bytes", "What of it is free", |fs| Some(fs.facts.available)),
-        ("kubelet_volume_stats_used_bytes", "What the volume uses of it", |fs| fs.used),
-        ("kubelet_volume_stats_inodes", "Inodes of the volume's file system", |fs| Some(fs.facts.inodes)),
-        ("kubelet_volume_stats_inodes_free", "Inodes of it that are free", |fs| Some(fs.facts.inodes_free)),
-        ("kubelet_volume_stats_inodes_used", "Inodes of it that the volume uses", |fs| fs.inodes_used),
+        ("kubelet_volume_stats_available_bytes", "Available bytes in the volume", |fs| {
+            Some(fs.facts.available)
+        }),
+        ("kubelet_volume_stats_used_bytes", "Used bytes in the volume", |fs| fs.used),
+        ("kubelet_volume_stats_inodes", "Maximum number of inodes in the volume", |fs| Some(fs.facts.inodes)),
+        ("kubelet_volume_stats_inodes_free", "Free inodes in the volume", |fs| Some(fs.facts.inodes_free)),
+        ("kubelet_volume_stats_inodes_used", "Used inodes in the volume", |fs| fs.inodes_used),
     ];
     // Pods may share a claim; it is shown once.
     let mut claims = BTreeMap::new();
@@ -327,7 +323,7 @@ fn volumes(text: &mut Text, summary: &Summary) {
             }
         }
     }
-    text.family(Gauge, "kubelet_container_log_filesystem_used_bytes", "Bytes of the container's log files");
+    text.family(Gauge, "kubelet_container_log_filesystem_used_bytes", "Bytes used by the container's logs");
     for pod in &summary.pods {
         for container in &pod.containers {
             if let Some(used) = container.logs.and_then(|logs| logs.used) {
@@ -348,13 +344,13 @@ fn process(text: &mut Text) {
     let process = Process::read(Path::new("/proc"));
     let cpu = process.cpu_ns.map(Seconds);
     let numbers = [
-        ("process_open_fds", "Open file descriptors", process.open_files),
-        ("process_max_fds", "The most file descriptors there can be", process.max_files),
-        ("process_resident_memory_bytes", "Memory in use", process.resident),
-        ("process_virtual_memory_bytes", "Address space in use", process.address_space),
-        ("process_start_time_seconds", "When it was started, in seconds since the epoch", process.started_at),
+        ("process_open_fds", "Number of open file descriptors", process.open_files),
+        ("process_max_fds", "Maximum number of open file descriptors", process.max_files),
+        ("process_resident_memory_bytes", "Resident memory size in bytes", process.resident),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes", process.address_space),
+        ("process_start_time_seconds", "Start time since unix epoch in seconds", process.started_at),
     ];
-    text.family(Counter, "process_cpu_seconds_total", "CPU time used");
+    text.family(Counter, "process_cpu_seconds_total", "Total CPU time spent in seconds");
     if let Some(cpu) = cpu {
         text.sample(&[], &cpu);
     }

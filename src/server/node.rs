@@ -83,7 +83,7 @@ pub trait Node {
     fn restart(&self, pod: PodUid, containers: Vec<ContainerName>) -> Pending<Result<(), String>>;
     /// Takes an empty answer of a source at its word. Answers what became of it.
     fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
-        let message = format!("there is no source {name:?}");
+        let message = format!("source {name:?} not found");
         Box::pin(async { Err(message) })
     }
     /// A stream over which nothing went for so long is ended; never if it is zero. `streamingConnectionIdleTimeout`.

@@ -57,9 +57,10 @@ impl<S> Patient<S> {
         let waits =
             self.waits.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
         match waits.as_mut().poll(context) {
-            Poll::Ready(()) => {
-                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
-            }
+            Poll::Ready(()) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client does not read the response",
+            ))),
             Poll::Pending => Poll::Pending,
         }
     }

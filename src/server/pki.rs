@@ -60,7 +60,7 @@ pub enum PkiError {
     #[error(transparent)]
     Lock(#[from] lock::LockError),
     /// The library's word; nothing that a user did.
-    #[error("make a certificate")]
+    #[error("generate a certificate")]
     Make(#[from] rcgen::Error),
 }
 
@@ -114,8 +114,8 @@ impl Authority {
         let file = authority_file(directory);
         // Beside it there may be the key of an authority whose making was cut short.
         if read(&file)?.is_none() {
-            let message = "not there: the agent makes it at its first start, below its root directory; \
-                 name the directory of the agent's certificates with --cert-dir, or its root directory with --root-dir"
+            let message = "not found: the agent generates it at its first start; set its certificate \
+                           directory with --cert-dir, or its root directory with --root-dir"
                 .to_owned();
             return Err(PkiError::Content { path: file, message });
         }
@@ -130,20 +130,21 @@ impl Authority {
     pub fn open(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
         let (file, key_file) = (authority_file(directory), authority_key_file(directory));
         let fail = |action| move |source| PkiError::File { action, path: directory.to_owned(), source };
-        crate::sys::dir::make_dir(directory, 0o755).map_err(fail("make the directory"))?;
+        crate::sys::dir::make_dir(directory, 0o755).map_err(fail("create the directory"))?;
         // The agent and somebody who wants a kubeconfig may come at the same time, and each make one.
         let _lock = lock::acquire(&directory.join(".lock"))?;
         let (certificate, key) = (read(&file)?, read(&key_file)?);
         let key = match (&certificate, key) {
             (Some(_), None) => {
                 let message = format!(
-                    "its key {} is missing: put it back, or remove this file to have a new authority",
+                    "its key {} is missing: restore it, or remove this file to generate a new authority",
                     key_file.display()
                 );
                 return Err(PkiError::Content { path: file, message });
             }
             (_, Some(key)) => KeyPair::from_pem(&key).map_err(|_| {
-                let message = "no private key in PEM; put it back, or remove it and agent-ca.crt to have a new authority";
+                let message = "no private key in PEM; restore it, or remove it and agent-ca.crt to generate \
+                               a new authority";
                 PkiError::Content { path: key_file, message: message.to_owned() }
             })?,
             (None, None) => {
@@ -161,11 +162,11 @@ impl Authority {
         };
         let content = |message: &str| PkiError::Content { path: file.clone(), message: message.to_owned() };
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|_| {
-            content("no certificate in PEM; put it back, or remove it to have it made from its key")
+            content("no certificate in PEM; restore it, or remove it to regenerate it from its key")
         })?;
         let parsed = EndEntityCert::try_from(&der).map_err(|_| content("not an X.509 certificate"))?;
         if parsed.subject_public_key_info().as_ref() != rcgen::PublicKeyData::subject_public_key_info(&key) {
-            return Err(content("does not belong to agent-ca.key; remove it to have it made from that key"));
+            return Err(content("does not match agent-ca.key; remove it to regenerate it from that key"));
         }
         let name = Subject::parse(parsed.subject()).common_name;
         Ok(Self { certificate, issuer: Issuer::new(authority_params(&name), key) })
@@ -282,7 +283,7 @@ pub fn serving_pair(
     // The key first: a certificate whose key is missing is made anew as well.
     write(&key_file, &pair.key, 0o600)?;
     write(&file, &pair.certificate, 0o644)?;
-    log::info!(path:% = file.display(); "Made a serving certificate");
+    log::info!(path:% = file.display(); "Generated serving certificate");
     Ok(pair)
 }
 
@@ -364,7 +365,7 @@ fn read(path: &Path) -> Result<Option<String>, PkiError> {
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     let fail = |action| move |source| PkiError::File { action, path: path.to_owned(), source };
     let directory = path.parent().unwrap_or(Path::new("/"));
-    crate::sys::dir::make_dir(directory, 0o755).map_err(fail("make the directory of"))?;
+    crate::sys::dir::make_dir(directory, 0o755).map_err(fail("create the directory of"))?;
     write_durably(path, text.as_bytes(), mode).map_err(fail("write"))
 }
 

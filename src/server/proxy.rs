@@ -39,7 +39,7 @@ pub async fn pass_on(
     let client = hyper::upgrade::on(&mut request);
     let answered = tokio::time::timeout(CREATION_TIMEOUT, ask(&address, passed)).await;
     let mut answer = answered
-        .map_err(|_| format!("the runtime's streaming server at {address} does not answer"))?
+        .map_err(|_| format!("the runtime's streaming server at {address} does not respond"))?
         .map_err(|error| format!("the runtime's streaming server at {address}: {error}"))?;
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         let code = answer.status();
@@ -59,12 +59,12 @@ pub async fn pass_on(
 
 /// The request as the runtime gets it: its own path, the client's headers.
 fn passed_on(request: &Request<Received>, url: &str) -> Result<(String, Request<Empty<Bytes>>), String> {
-    let uri: Uri = url.parse().map_err(|_| format!("the runtime answered {url:?}, which is no URL"))?;
+    let uri: Uri = url.parse().map_err(|_| format!("the runtime returned an invalid URL {url:?}"))?;
     let address = match uri.authority() {
         Some(authority) if uri.scheme_str() == Some("http") => {
             format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(80))
         }
-        _ => return Err(format!("the runtime serves streams at {url:?}; only http:// can be passed on")),
+        _ => return Err(format!("the runtime serves streams at {url:?}; only http:// is supported")),
     };
     let mut passed = Request::new(Empty::new());
     let upgrade =
@@ -75,7 +75,7 @@ fn passed_on(request: &Request<Received>, url: &str) -> Result<(String, Request<
     *passed.headers_mut() = request.headers().clone();
     // Who the client is, is our business alone.
     passed.headers_mut().remove(hyper::header::AUTHORIZATION);
-    let host = address.parse().map_err(|_| format!("{address:?} is no host"))?;
+    let host = address.parse().map_err(|_| format!("invalid host {address:?}"))?;
     passed.headers_mut().insert(HOST, host);
     *passed.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse().unwrap_or_default();
     Ok((address, passed))
@@ -88,7 +88,7 @@ async fn ask(address: &str, request: Request<Empty<Bytes>>) -> Result<Response<I
     let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
     crate::rt::spawn("runtime's stream", async move {
         if let Err(error) = connection.with_upgrades().await {
-            log::debug!(err:% = error; "The runtime's streaming server hung up");
+            log::debug!(err:% = error; "Runtime streaming server closed the connection");
         }
     });
     sender.send_request(request).await.map_err(|error| error.to_string())
@@ -109,7 +109,7 @@ async fn couple(client: OnUpgrade, runtime: OnUpgrade, idle_timeout: Duration) {
     tokio::select! {
         () = inward => {}
         _ = copy(runtime.0, client.1, &moved) => {}
-        () = idle(&moved, idle_timeout) => log::info!("Closed a stream over which nothing went"),
+        () = idle(&moved, idle_timeout) => log::info!("Closed idle stream"),
     }
 }
 

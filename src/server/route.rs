@@ -184,7 +184,7 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
             if command.is_empty() {
                 return Err(Refused::Invalid(
                     400,
-                    "you must specify the command, as `command=` for each word".to_owned(),
+                    "you must specify at least one `command=` parameter".to_owned(),
                 ));
             }
             Ok(Route::Exec(target(rest, true)?, command, wanted_streams(&parameters)?))
@@ -208,13 +208,15 @@ pub fn route(method: &str, path: &str, query: &str) -> Result<Route, Refused> {
                 .map(str::to_owned)
                 .collect();
             if command.is_empty() {
-                return Err(Refused::Invalid(400, "you must specify the command, as `cmd=`".to_owned()));
+                return Err(Refused::Invalid(400, "you must specify the `cmd=` parameter".to_owned()));
             }
             Ok(Route::Run(target(rest, true)?, command))
         }
-        ["checkpoint", ..] => Err(Refused::NotServed("no runtime that this agent drives makes checkpoints")),
+        ["checkpoint", ..] => {
+            Err(Refused::NotServed("checkpoints are not supported by the container runtime"))
+        }
         ["debug", ..] => Err(Refused::NotServed(
-            "there are no profiles; for CPU use perf, for memory /proc/PID/smaps_rollup",
+            "profiling is not supported; use perf for CPU, /proc/PID/smaps_rollup for memory",
         )),
         _ => Err(Refused::NotFound),
     }
@@ -255,7 +257,7 @@ fn pod_name(parts: &[&str]) -> Result<PodName, Refused> {
         _ => return Err(Refused::NotFound),
     };
     if namespace.is_empty() || name.is_empty() {
-        return Err(Refused::Invalid(400, "the path names no pod: NAMESPACE/NAME is wanted".to_owned()));
+        return Err(Refused::Invalid(400, "the path has no pod: must contain NAMESPACE/NAME".to_owned()));
     }
     Ok(PodName { namespace: (*namespace).to_owned(), name: (*name).to_owned(), uid })
 }
@@ -267,7 +269,7 @@ fn target(parts: &[&str], with_uid: bool) -> Result<Target, Refused> {
     }
     let pod = pod_name(pod)?;
     if container.is_empty() {
-        return Err(Refused::Invalid(400, "the path names no container".to_owned()));
+        return Err(Refused::Invalid(400, "the path has no container".to_owned()));
     }
     Ok(Target { pod, container: (*container).into() })
 }
@@ -283,7 +285,7 @@ fn only_cpu_and_memory(parameters: &Parameters) -> Result<bool, Refused> {
         None | Some("" | "0" | "f" | "F" | "false" | "FALSE" | "False") => Ok(false),
         Some("1" | "t" | "T" | "true" | "TRUE" | "True") => Ok(true),
         Some(other) => {
-            Err(Refused::Invalid(400, format!("only_cpu_and_memory: {other:?} is neither true nor false")))
+            Err(Refused::Invalid(400, format!("only_cpu_and_memory: {other:?} must be true or false")))
         }
     }
 }
@@ -321,9 +323,7 @@ pub fn ports(parameters: &Parameters) -> Result<Vec<u16>, Refused> {
         .filter(|port| !port.is_empty())
         .map(|port| match port.parse() {
             Ok(port) if port > 0 => Ok(port),
-            _ => {
-                Err(Refused::Invalid(400, format!("{port:?} is no port: a number from 1 to 65535 is wanted")))
-            }
+            _ => Err(Refused::Invalid(400, format!("invalid port {port:?}: must be between 1 and 65535"))),
         })
         .collect()
 }
@@ -338,7 +338,7 @@ pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
         let Some(text) = only(name) else { return Ok(None) };
         let value: i64 = text
             .parse()
-            .map_err(|_| Refused::Invalid(400, format!("{name}: {text:?} is no whole number")))?;
+            .map_err(|_| Refused::Invalid(400, format!("{name}: {text:?} must be an integer")))?;
         if value < least {
             let message = format!("{name}: Invalid value: {value}: must be greater than or equal to {least}");
             return Err(Refused::Invalid(422, message));
@@ -349,7 +349,7 @@ pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
         match only(name).as_deref() {
             None | Some("false" | "0") => Ok(false),
             Some("" | "true" | "1") => Ok(true),
-            Some(other) => Err(Refused::Invalid(400, format!("{name}: {other:?} is neither true nor false"))),
+            Some(other) => Err(Refused::Invalid(400, format!("{name}: {other:?} must be true or false"))),
         }
     };
     // Upstream's older words: `tail=all`, or a number.
@@ -361,7 +361,7 @@ pub fn log_options(parameters: &Parameters) -> Result<LogOptions, Refused> {
     let since_time = match only("sinceTime") {
         None => None,
         Some(text) => Some(Timestamp::parse_rfc3339(&text).ok_or_else(|| {
-            Refused::Invalid(400, format!("sinceTime: {text:?} is no time like 2026-01-31T12:00:00Z"))
+            Refused::Invalid(400, format!("sinceTime: {text:?} must be a time such as 2026-01-31T12:00:00Z"))
         })?),
     };
     let since = number("sinceSeconds", 1)?.map(Duration::from_secs);

@@ -33,7 +33,7 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 type Failed = (StatusCode, String);
 
-/// Whether a query of logs is meant, and not a file.
+/// Whether a log query is meant, and not a file.
 pub(super) fn asks(parameters: &Parameters) -> bool {
     parameters.iter().any(|(name, _)| name == "query")
 }
@@ -41,7 +41,7 @@ pub(super) fn asks(parameters: &Parameters) -> bool {
 /// A file, or what is in a directory.
 pub(super) async fn file(root: &Path, path: &str) -> Response<Body> {
     let (root, path) = (root.to_owned(), path.to_owned());
-    let found = rt::blocking("open a log of the machine", move || open(&root, &path)).await;
+    let found = rt::blocking("open a system log", move || open(&root, &path)).await;
     match found {
         Ok(Found::File(file)) => send(file),
         Ok(Found::Directory(page)) => {
@@ -94,7 +94,7 @@ fn listing(entries: &[(String, bool)]) -> String {
 /// As much of a file as it has now.
 fn send(file: File) -> Response<Body> {
     let (pieces, body) = Body::in_pieces();
-    rt::spawn("log of the machine", send_file(file, pieces));
+    rt::spawn("system log", send_file(file, pieces));
     response(StatusCode::OK, PLAIN, body)
 }
 
@@ -103,7 +103,7 @@ async fn send_file(mut file: File, pieces: Pieces) {
     while left > 0 {
         let length = CHUNK.min(usize::try_from(left).unwrap_or(CHUNK));
         let piece;
-        (file, piece) = rt::blocking("read a log of the machine", move || {
+        (file, piece) = rt::blocking("read a system log", move || {
             let mut chunk = vec![0; length];
             let read = file.read(&mut chunk);
             let piece = read.map(|length| {
@@ -175,7 +175,7 @@ impl Query {
                 query.services.push(asked.to_owned());
             } else {
                 return Err(unacceptable(
-                    "query: Invalid value: a service's name has letters, digits and -_.:@ only",
+                    "query: Invalid value: service names may only contain letters, digits and -_.:@",
                 ));
             }
         }
@@ -186,7 +186,7 @@ impl Query {
             return Err(unacceptable("query: Invalid value: specify services or a file, not both"));
         }
         if query.file.is_some() && query.has_options() {
-            return Err(unacceptable("query: Invalid value: a file takes no other options"));
+            return Err(unacceptable("query: Invalid value: no other options are allowed with a file"));
         }
         if query.tail.is_some_and(|lines| lines > 100_000) {
             return Err(unacceptable("tailLines: Invalid value: must be between 0 and 100000, inclusive"));
@@ -243,12 +243,11 @@ pub(super) async fn query(parameters: &Parameters) -> Result<Response<Body>, Fai
         }
     }
     if known.is_empty() && files.is_empty() {
-        let message =
-            format!("no logs of {}: neither the journal nor {ROOT} has any", query.services.join(", "));
+        let message = format!("no logs of {} in the journal or {ROOT}", query.services.join(", "));
         return Ok(text(StatusCode::NOT_FOUND, format!("{message}\n")));
     }
     let (pieces, body) = Body::in_pieces();
-    rt::spawn("query of logs", async move {
+    rt::spawn("log query", async move {
         if !known.is_empty() {
             send_journal(&query.arguments(&known), &pieces).await;
         }
@@ -305,7 +304,7 @@ async fn send_journal(arguments: &[String], pieces: &Pieces) {
 /// Of a service that the journal does not know: the first of the usual files.
 async fn file_of_service(service: &str) -> Option<File> {
     let names = [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")];
-    rt::blocking("open a log of a service", move || {
+    rt::blocking("open a service log", move || {
         names.iter().find_map(|name| open_file_below(Path::new(ROOT), Path::new(name)).ok())
     })
     .await

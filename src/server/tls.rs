@@ -99,12 +99,12 @@ pub struct TlsSettings {
 
 static RENEW_ERRORS: Family = Family::counter(
     "kubelet_server_expiration_renew_errors",
-    "Failures to renew the serving certificate",
+    "Number of serving certificate renewal errors",
     &[],
 );
 static ROTATED: Family = Family::seconds(
     "kubelet_certificate_manager_server_rotation_seconds",
-    "How long a serving certificate had served when another one took its place",
+    "Seconds the previous serving certificate lived before being rotated",
     &[],
 )
 .with_buckets(&[
@@ -183,7 +183,7 @@ impl Tls {
         let tls = Rc::downgrade(self);
         metrics::show(SHOWN, move |text| {
             let Some(tls) = tls.upgrade() else { return };
-            text.family(Kind::Gauge, TTL, "Seconds until the serving certificate ends");
+            text.family(Kind::Gauge, TTL, "Seconds until the serving certificate expires");
             let first = CertificateDer::from_pem_slice(tls.state.borrow().pair.certificate.as_bytes());
             match first.ok().and_then(|first| not_after(&first)) {
                 Some(end) => {
@@ -229,7 +229,7 @@ impl Tls {
         match renewed {
             Ok((_, None)) => state.trouble = None,
             Ok((pair, Some(config))) => {
-                log::info!("Serving with a new certificate");
+                log::info!("Reloaded serving certificate");
                 metrics::observe(&ROTATED, &[], state.since.elapsed());
                 state.since = Instant::now();
                 (state.pair, state.config, state.trouble) = (pair, config, None);
@@ -238,7 +238,8 @@ impl Tls {
                 metrics::count(&RENEW_ERRORS, &[]);
                 let trouble = crate::logging::chain(&error);
                 if state.trouble.as_ref() != Some(&trouble) {
-                    log::warn!(err:% = trouble; "Failed to renew the serving certificate, going on with the last one");
+                    log::warn!(err:% = trouble; "Failed to renew serving certificate, keeping the previous \
+                         one");
                 }
                 state.trouble = Some(trouble);
             }
@@ -299,7 +300,7 @@ fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
         "VersionTLS13" => vec![&rustls::version::TLS13],
         other => {
             let message =
-                format!("tlsMinVersion: {other:?} is unknown: VersionTLS12 or VersionTLS13 is wanted");
+                format!("tlsMinVersion: {other:?} is not supported: use VersionTLS12 or VersionTLS13");
             return Err(TlsError::Setting(message));
         }
     };
@@ -318,7 +319,7 @@ fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
         let known: Vec<String> =
             known.cipher_suites.iter().filter(|suite| suite.tls13().is_none()).map(name).collect();
         let message = format!(
-            "tlsCipherSuites: none of {} is offered: name one of {}, or set tlsMinVersion: VersionTLS13",
+            "tlsCipherSuites: none of {} is supported: use one of {}, or set tlsMinVersion: VersionTLS13",
             settings.cipher_suites.join(", "),
             known.join(", ")
         );

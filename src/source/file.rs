@@ -260,8 +260,7 @@ impl<P: ManifestParser> FileSource<P> {
         if !self.is_still_there() {
             // Part of what was read may be of one directory and part of another. An event, or the next rescan, brings the whole.
             let path = self.config.path.display();
-            let message =
-                format!("{path}: was replaced, mounted or unmounted while it was read; it is read again");
+            let message = format!("{path}: was replaced, mounted or unmounted while being read; retrying");
             self.set_unavailable(REASON_UNAVAILABLE, message);
             return;
         }
@@ -269,10 +268,11 @@ impl<P: ManifestParser> FileSource<P> {
             && !scan.names.iter().filter_map(|name| self.entries.get(name)).any(Entry::has_fresh);
         let same_directory = scan.directory == self.spoke || scan.is_accepted;
         if !is_believed(is_empty, self.holds_something, same_directory) {
-            let found = if scan.names.is_empty() { "is empty" } else { "holds no valid manifest" };
+            let found = if scan.names.is_empty() { "is empty" } else { "contains no valid manifest" };
             let message = format!(
-                "{}: {found}, and is not the directory that the pods came from: a mount is missing, or it was replaced. What \
-                 ran from it keeps running. Put the manifests back, or confirm that they are gone: agent source accept file",
+                "{}: {found}, and is not the directory that the pods came from: a mount is missing, or it \
+                 was replaced. Its pods keep running. Restore the manifests, or confirm their removal: \
+                 agent source accept file",
                 self.config.path.display()
             );
             let found = scan.names.iter().filter_map(|name| self.entries.get(name));
@@ -332,7 +332,7 @@ impl<P: ManifestParser> FileSource<P> {
             Looked::Directory => {
                 self.entries.remove(name);
                 if self.logged_directories.insert(name.to_owned()) {
-                    log::debug!(path:% = path.display(); "Sub-directories of the static pod path are not read");
+                    log::debug!(path:% = path.display(); "Ignoring subdirectories of the static pod path");
                 }
             }
         }
@@ -347,7 +347,7 @@ impl<P: ManifestParser> FileSource<P> {
         let path = shown.display();
         match look(&self.config.path) {
             Found::Missing => Listing::Unavailable(format!(
-                "{path}: does not exist; create it, or correct staticPodPath. What ran from it keeps running"
+                "{path}: does not exist; create it, or correct staticPodPath. Its pods keep running"
             )),
             Found::Unusable(error) => Listing::Unavailable(format!("{path}: {error}")),
             Found::File(_) => {
@@ -359,7 +359,7 @@ impl<P: ManifestParser> FileSource<P> {
                 .and_then(|directory| Ok((directory, self.list_directory()?)))
             {
                 Ok((_, names)) if names.len() > MAX_FILES => Listing::Unavailable(format!(
-                    "{path}: holds more than {MAX_FILES} files; give static pods a directory of their own"
+                    "{path}: contains more than {MAX_FILES} files; use a separate directory for static pods"
                 )),
                 Ok((directory, names)) => {
                     Listing::Names(Scan { names, directory: Some(directory), is_accepted: false })
@@ -456,7 +456,7 @@ impl<P: ManifestParser> FileSource<P> {
         match PathWatch::new(&self.config.path) {
             Ok(watch) => Some(watch),
             Err(error) => {
-                log::warn!(err:% = error; "No inotify: manifests are only found by polling");
+                log::warn!(err:% = error; "inotify is not available, polling for manifests");
                 None
             }
         }
@@ -468,7 +468,7 @@ impl<P: ManifestParser> FileSource<P> {
         {
             let level = if self.watch_failed { log::Level::Debug } else { log::Level::Warn };
             log::log!(level, path:% = self.config.path.display(), err:% = error;
-                "Cannot watch the static pod path: changes are found by polling");
+                "Failed to watch static pod path, polling for changes");
             self.watch_failed = true;
         }
     }
@@ -479,7 +479,7 @@ async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, looked: Instant,
     let Some(armed) = watch else { return std::future::pending().await };
     while hints.is_empty() {
         if let Err(error) = armed.wait(hints).await {
-            log::warn!(err:% = error; "inotify failed: manifests are only found by polling");
+            log::warn!(err:% = error; "inotify failed, polling for manifests");
             *watch = None;
             return std::future::pending().await;
         }

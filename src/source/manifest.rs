@@ -126,7 +126,7 @@ pub fn decode_manifest(bytes: &[u8], origin: ManifestOrigin) -> Manifest {
 fn readable_text(bytes: &[u8], origin: ManifestOrigin) -> Result<&str, String> {
     if bytes.len() > MAX_MANIFEST_BYTES {
         return Err(format!(
-            "the manifest has {} bytes, more than the {MAX_MANIFEST_BYTES} allowed; split it into several",
+            "the manifest is {} bytes, more than the limit of {MAX_MANIFEST_BYTES}; split it into several",
             bytes.len()
         ));
     }
@@ -334,17 +334,17 @@ fn object_name(value: &Value) -> Option<String> {
 }
 
 fn object_kind(value: &Value) -> Result<Kind, String> {
-    const KINDS: &str = "only Pod, PodList, List, ConfigMap, Secret and PersistentVolumeClaim of apiVersion v1 and RuntimeClass of node.k8s.io/v1 are read";
+    const KINDS: &str = "only Pod, PodList, List, ConfigMap, Secret and PersistentVolumeClaim of apiVersion v1 and RuntimeClass of node.k8s.io/v1 are supported";
     let Value::Object(members) = value else {
         return Err(format!(
-            "not an object but {}; a manifest is a mapping with apiVersion, kind, metadata and spec",
+            "expected an object, found {}; a manifest is a mapping with apiVersion, kind, metadata and spec",
             type_name(value)
         ));
     };
     let text = |field: &str| match members.get(field) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
-        Some(other) => Err(format!("{field}: must be a text, not {}", type_name(other))),
+        Some(other) => Err(format!("{field}: must be a string, not {}", type_name(other))),
     };
     let (version, kind) = (text("apiVersion")?, text("kind")?);
     if kind.is_empty() {
@@ -355,7 +355,7 @@ fn object_kind(value: &Value) -> Result<Kind, String> {
         ("Pod", _) => (Kind::Pod, "v1".to_owned()),
         ("PodList" | "List", _) => (Kind::List, "v1".to_owned()),
         (_, Some(kind)) => (Kind::Local(kind), kind.api_version()),
-        _ => return Err(format!("kind {kind:?} of apiVersion {version:?} is not run by agent: {KINDS}")),
+        _ => return Err(format!("kind {kind:?} of apiVersion {version:?} is not supported: {KINDS}")),
     };
     match version {
         version if version == wanted => Ok(known),

@@ -9,21 +9,21 @@ use sha2::{Digest, Sha256};
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SignatureError {
     /// The key file is not a public key.
-    #[error("not a minisign public key; give the .pub file that minisign -G wrote")]
+    #[error("not a minisign public key; use the .pub file written by minisign -G")]
     Key,
     /// The signature file is not a signature.
     #[error("not a minisign signature; sign the body with minisign -S")]
     Format,
     /// It is by somebody else.
-    #[error("signed with another key than the configured one")]
+    #[error("signed with a key other than the configured one")]
     OtherKey,
     /// It is for something else.
-    #[error("the signature does not fit the body; sign again what is served")]
+    #[error("the signature does not match the body; sign the served body again")]
     Mismatch,
     /// It is good, and older than one that was seen before.
     #[error(
-        "signed with timestamp:{signed}, and one with timestamp:{seen} was served before: an old version is served; sign the \
-         wanted one again"
+        "signed with timestamp:{signed}, older than timestamp:{seen} served before: an old version is \
+         served; sign the intended one again"
     )]
     Older {
         /// Of this one.
@@ -33,7 +33,8 @@ pub enum SignatureError {
     },
     /// It is good, but says no time, and one that was seen before did.
     #[error(
-        "signed without a timestamp: in its trusted comment, and one with timestamp:{seen} was served before; sign it with one"
+        "signed without a timestamp: in its trusted comment, but timestamp:{seen} was served before; sign \
+         it with one"
     )]
     Undated {
         /// The newest that was seen.

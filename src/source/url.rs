@@ -107,23 +107,23 @@ enum PollError {
     #[error("{location}: {status_line}")]
     Status { location: String, status_line: String },
     #[error(
-        "{location}: {status_line} from {other_origin}, where it redirects to: headers, token and client certificate are for \
-         the configured origin alone and are not sent on; configure the URL that answers"
+        "{location}: {status_line} from {other_origin} after a redirect: headers, token and client \
+         certificate are only sent to the configured origin; configure the redirect target as URL"
     )]
     Elsewhere { location: String, status_line: String, other_origin: String },
-    #[error("{location}: 304 Not Modified, but nothing was asked for by version")]
+    #[error("{location}: 304 Not Modified, but the request was not conditional")]
     Unasked { location: String },
-    #[error("{location}: only file:///absolute/path is understood")]
+    #[error("{location}: must be file:///absolute/path")]
     FileUrl { location: String },
     #[error("read the bearer token in {}", path.display())]
     ReadToken { path: PathBuf, source: ReadError },
-    #[error("{}: a bearer token is one line of visible ASCII characters", path.display())]
+    #[error("{}: a bearer token must be one line of visible ASCII characters", path.display())]
     Token { path: PathBuf },
-    #[error("read the key for signatures in {}", path.display())]
+    #[error("read the signature key in {}", path.display())]
     ReadKey { path: PathBuf, source: ReadError },
     #[error("{}", path.display())]
     Key { path: PathBuf, source: SignatureError },
-    #[error("{location}: no signature beside it, at {signature}")]
+    #[error("{location}: no signature found at {signature}")]
     Unsigned { location: String, signature: String, source: Box<PollError> },
     #[error("{location}")]
     Signature { location: String, source: SignatureError },
@@ -222,7 +222,8 @@ impl<P: ManifestParser> UrlSource<P> {
             Err(error) => {
                 let message = chain(&error);
                 // Told once where problems are shown; here each time, for whoever looks closely.
-                log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid answer from the static pod URL");
+                log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid response from \
+                     static pod URL");
                 let problems = self.problems(error.reason(), vec![message]);
                 self.tell(false, problems, false)
             }
@@ -344,7 +345,7 @@ impl<P: ManifestParser> UrlSource<P> {
         let origin = Origin { source: PodSource::Http, location: self.location.clone() };
         let parsed = parse_manifest(&self.parser, bytes, &origin);
         for warning in &parsed.warnings {
-            log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
+            log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest has warnings");
         }
         let nothing = !parsed.complete && parsed.pods.is_empty() && parsed.objects.is_empty();
         let (now, whole) = (self.clock.now(), parsed.complete);
@@ -358,8 +359,8 @@ impl<P: ManifestParser> UrlSource<P> {
         let same_speaker = self.has_spoken || is_dated || self.is_accepted;
         if !is_believed(is_empty, self.holds_something, same_speaker) {
             let message = format!(
-                "{}: the list is empty, and the server has said nothing else since the agent started. What ran from it keeps \
-                 running. Serve the pods, or confirm that they are gone: agent source accept http",
+                "{}: the list is empty, and has been since the agent started. Its pods keep running. Serve \
+                 the pods, or confirm their removal: agent source accept http",
                 self.location
             );
             let problems = self.problems(REASON_EMPTY, vec![message]);
@@ -377,7 +378,7 @@ impl<P: ManifestParser> UrlSource<P> {
             .into_iter()
             .map(|problem| match &hint {
                 Some(kind) => {
-                    format!("{problem} (the server calls it {kind}: is this a web page, not a manifest?)")
+                    format!("{problem} (content type {kind}: is this a web page instead of a manifest?)")
                 }
                 None => problem,
             })

@@ -177,13 +177,13 @@ impl Disks {
         };
         if rt::jobs_run_inline() {
             walk();
-        } else if let Err(error) = rt::spawn_thread("walk disks", walk) {
-            log::warn!(err:% = error; "Failed to start a thread that measures directories");
+        } else if let Err(error) = rt::spawn_thread("measure disk usage", walk) {
+            log::warn!(err:% = error; "Failed to start disk usage thread");
             return;
         }
         self.walking.set(true);
         let disks = Rc::clone(self);
-        rt::spawn("walk disks", async move {
+        rt::spawn("measure disk usage", async move {
             while let Some((path, taken, took)) = walked.recv().await {
                 let now = Instant::now();
                 disks.answers.borrow_mut().insert(path, Answer { taken, at: now, took, asked: now });

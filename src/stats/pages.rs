@@ -26,7 +26,11 @@ pub fn resource(summary: Option<&Summary>) -> String {
         resource_containers(&mut text, summary);
         resource_pods(&mut text, summary);
     }
-    text.family(Gauge, "resource_scrape_error", "1 if the figures of this page could not be had, else 0");
+    text.family(
+        Gauge,
+        "resource_scrape_error",
+        "1 if there was an error while getting these metrics, 0 otherwise",
+    );
     text.sample(&[], &u8::from(summary.is_none()));
     text.finish()
 }
@@ -44,11 +48,11 @@ fn resource_nodes(text: &mut Text, summary: &Summary) {
         (
             "node_cpu_usage_seconds_total",
             Counter,
-            "CPU time that the node has used, in seconds of a core",
+            "Cumulative CPU time consumed by the node in core-seconds",
             CPU,
         ),
-        ("node_memory_working_set_bytes", Gauge, "Memory of the node that cannot be taken away", WORKING_SET),
-        ("node_swap_usage_bytes", Gauge, "Swap of the node in use", SWAP),
+        ("node_memory_working_set_bytes", Gauge, "Current working set of the node in bytes", WORKING_SET),
+        ("node_swap_usage_bytes", Gauge, "Current swap usage of the node in bytes", SWAP),
     ];
     for (name, kind, help, figure) in families {
         text.family(kind, name, help);
@@ -61,7 +65,7 @@ fn resource_containers(text: &mut Text, summary: &Summary) {
     text.family(
         Gauge,
         "container_start_time_seconds",
-        "When the container was started, in seconds since the epoch",
+        "Start time of the container since unix epoch in seconds",
     );
     for (pod, container) in each().filter(|(_, container)| !container.started_at.is_zero()) {
         text.sample(&of_container(pod, container), &started(container));
@@ -70,16 +74,16 @@ fn resource_containers(text: &mut Text, summary: &Summary) {
         (
             "container_cpu_usage_seconds_total",
             Counter,
-            "CPU time that the container has used, in seconds of a core",
+            "Cumulative CPU time consumed by the container in core-seconds",
             CPU,
         ),
         (
             "container_memory_working_set_bytes",
             Gauge,
-            "Memory of the container that cannot be taken away",
+            "Current working set of the container in bytes",
             WORKING_SET,
         ),
-        ("container_swap_usage_bytes", Gauge, "Swap of the container in use", SWAP),
+        ("container_swap_usage_bytes", Gauge, "Current swap usage of the container in bytes", SWAP),
     ];
     for (name, kind, help, figure) in families {
         text.family(kind, name, help);
@@ -87,7 +91,7 @@ fn resource_containers(text: &mut Text, summary: &Summary) {
             timed(text, &of_container(pod, container), &container.usage, figure, kind);
         }
     }
-    text.family(Gauge, "container_swap_limit_bytes", "Swap that the container may use");
+    text.family(Gauge, "container_swap_limit_bytes", "Swap limit of the container in bytes");
     for (pod, container) in each() {
         if let Some(limit) = container.usage.counted.swap_limit {
             text.sample_at(&of_container(pod, container), &limit, container.usage.at);
@@ -97,9 +101,14 @@ fn resource_containers(text: &mut Text, summary: &Summary) {
 
 fn resource_pods(text: &mut Text, summary: &Summary) {
     let families = [
-        ("pod_cpu_usage_seconds_total", Counter, "CPU time that the pod has used, in seconds of a core", CPU),
-        ("pod_memory_working_set_bytes", Gauge, "Memory of the pod that cannot be taken away", WORKING_SET),
-        ("pod_swap_usage_bytes", Gauge, "Swap of the pod in use", SWAP),
+        (
+            "pod_cpu_usage_seconds_total",
+            Counter,
+            "Cumulative CPU time consumed by the pod in core-seconds",
+            CPU,
+        ),
+        ("pod_memory_working_set_bytes", Gauge, "Current working set of the pod in bytes", WORKING_SET),
+        ("pod_swap_usage_bytes", Gauge, "Current swap usage of the pod in bytes", SWAP),
     ];
     for (name, kind, help, figure) in families {
         text.family(kind, name, help);
@@ -153,7 +162,11 @@ pub fn cadvisor(summary: Option<&Summary>, names: &MachineNames) -> String {
         networks(&mut text, &groups);
         machine(&mut text, summary, names);
     }
-    text.family(Gauge, "container_scrape_error", "1 if the figures of this page could not be had, else 0");
+    text.family(
+        Gauge,
+        "container_scrape_error",
+        "1 if there was an error while getting these metrics, 0 otherwise",
+    );
     text.sample(&[], &u8::from(summary.is_none()));
     text.finish()
 }
@@ -216,7 +229,7 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
 }
 
 fn used(text: &mut Text, groups: &[Group<'_>]) {
-    text.family(Counter, "container_cpu_usage_seconds_total", "CPU time used, in seconds of a core");
+    text.family(Counter, "container_cpu_usage_seconds_total", "Cumulative CPU time consumed in seconds");
     for group in groups {
         if let Some(nanos) = group.usage.counted.cpu_ns {
             let labels = with(group, ("cpu", "total"));
@@ -224,17 +237,15 @@ fn used(text: &mut Text, groups: &[Group<'_>]) {
         }
     }
     let families: [(&'static str, &str, Figure); 7] = [
-        ("container_memory_usage_bytes", "Memory in use, whenever it was touched last", |usage| {
-            usage.counted.memory_usage
-        }),
-        ("container_memory_working_set_bytes", "Memory that cannot be taken away", WORKING_SET),
-        ("container_memory_rss", "Anonymous memory, in bytes", |usage| usage.counted.rss),
-        ("container_memory_swap", "Swap in use, in bytes", SWAP),
-        ("container_spec_memory_limit_bytes", "The memory limit, 0 for none", |usage| {
+        ("container_memory_usage_bytes", "Current memory usage in bytes", |usage| usage.counted.memory_usage),
+        ("container_memory_working_set_bytes", "Current working set in bytes", WORKING_SET),
+        ("container_memory_rss", "Size of RSS in bytes", |usage| usage.counted.rss),
+        ("container_memory_swap", "Swap usage in bytes", SWAP),
+        ("container_spec_memory_limit_bytes", "Memory limit, 0 for none", |usage| {
             Some(usage.counted.memory_limit.unwrap_or(0))
         }),
-        ("container_spec_memory_swap_limit_bytes", "Swap that may be used", |usage| usage.counted.swap_limit),
-        ("container_threads", "Processes and threads", |usage| usage.counted.pids),
+        ("container_spec_memory_swap_limit_bytes", "Swap limit", |usage| usage.counted.swap_limit),
+        ("container_threads", "Number of processes and threads", |usage| usage.counted.pids),
     ];
     for (name, help, figure) in families {
         text.family(Gauge, name, help);
@@ -245,7 +256,7 @@ fn used(text: &mut Text, groups: &[Group<'_>]) {
     text.family(
         Counter,
         "container_memory_failures_total",
-        "Page faults, and those of them that read from disk",
+        "Cumulative count of page faults and major page faults",
     );
     for group in groups {
         let counted = &group.usage.counted;
@@ -260,14 +271,18 @@ fn used(text: &mut Text, groups: &[Group<'_>]) {
     text.family(
         Gauge,
         "container_start_time_seconds",
-        "When the container was started, in seconds since the epoch",
+        "Start time of the container since unix epoch in seconds",
     );
     for group in groups {
         if let Some(container) = group.container.filter(|container| !container.started_at.is_zero()) {
             text.sample(&group.labels, &started(container));
         }
     }
-    text.family(Gauge, "container_last_seen", "When it was read, in seconds since the epoch");
+    text.family(
+        Gauge,
+        "container_last_seen",
+        "Last time the container was seen, since unix epoch in seconds",
+    );
     for group in groups {
         text.sample_at(&group.labels, &(group.usage.at.as_nanos() / 1_000_000_000), group.usage.at);
     }
@@ -282,81 +297,75 @@ fn with<'a>(group: &Group<'a>, more: (&'a str, &'a str)) -> Vec<(&'a str, &'a st
 fn detailed(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Detail) -> Option<u64>;
     let seconds: [(&'static str, &str, Of); 9] = [
-        ("container_cpu_user_seconds_total", "CPU time in programs", |detail| detail.user_ns),
-        ("container_cpu_system_seconds_total", "CPU time in the kernel", |detail| detail.system_ns),
-        (
-            "container_cpu_cfs_throttled_seconds_total",
-            "Time spent waiting for a new period of the CPU quota",
-            |detail| detail.throttled_ns,
-        ),
+        ("container_cpu_user_seconds_total", "Cumulative user CPU time in seconds", |detail| detail.user_ns),
+        ("container_cpu_system_seconds_total", "Cumulative system CPU time in seconds", |detail| {
+            detail.system_ns
+        }),
+        ("container_cpu_cfs_throttled_seconds_total", "Total time throttled by the CPU quota", |detail| {
+            detail.throttled_ns
+        }),
         (
             "container_pressure_cpu_waiting_seconds_total",
-            "Time in which some threads wanted a CPU",
+            "Total time tasks waited due to CPU congestion",
             |detail| detail.pressure[0].waiting_ns,
         ),
         (
             "container_pressure_cpu_stalled_seconds_total",
-            "Time in which all threads wanted a CPU",
+            "Total time no task made progress due to CPU congestion",
             |detail| detail.pressure[0].stalled_ns,
         ),
         (
             "container_pressure_memory_waiting_seconds_total",
-            "Time in which some threads wanted memory",
+            "Total time tasks waited due to memory congestion",
             |detail| detail.pressure[1].waiting_ns,
         ),
         (
             "container_pressure_memory_stalled_seconds_total",
-            "Time in which all threads wanted memory",
+            "Total time no task made progress due to memory congestion",
             |detail| detail.pressure[1].stalled_ns,
         ),
         (
             "container_pressure_io_waiting_seconds_total",
-            "Time in which some threads wanted a disk",
+            "Total time tasks waited due to IO congestion",
             |detail| detail.pressure[2].waiting_ns,
         ),
         (
             "container_pressure_io_stalled_seconds_total",
-            "Time in which all threads wanted a disk",
+            "Total time no task made progress due to IO congestion",
             |detail| detail.pressure[2].stalled_ns,
         ),
     ];
     let numbers: [(&'static str, Kind, &str, Of); 13] = [
-        (
-            "container_cpu_cfs_periods_total",
-            Counter,
-            "Periods of the CPU quota in which something ran",
-            |detail| detail.periods,
-        ),
+        ("container_cpu_cfs_periods_total", Counter, "Number of elapsed enforcement periods", |detail| {
+            detail.periods
+        }),
         (
             "container_cpu_cfs_throttled_periods_total",
             Counter,
-            "Periods of the CPU quota in which it was used up",
+            "Number of throttled enforcement periods",
             |detail| detail.throttled_periods,
         ),
-        ("container_memory_cache", Gauge, "File pages in memory, in bytes", |detail| detail.cache),
-        ("container_memory_mapped_file", Gauge, "Mapped file pages, in bytes", |detail| detail.mapped_file),
-        ("container_memory_max_usage_bytes", Gauge, "The most memory there ever was in use", |detail| {
+        ("container_memory_cache", Gauge, "Page cache memory in bytes", |detail| detail.cache),
+        ("container_memory_mapped_file", Gauge, "Size of memory mapped files in bytes", |detail| {
+            detail.mapped_file
+        }),
+        ("container_memory_max_usage_bytes", Gauge, "Maximum memory usage recorded in bytes", |detail| {
             detail.memory_max_usage
         }),
-        ("container_oom_events_total", Counter, "Processes killed for want of memory", |detail| {
-            detail.oom_kills
+        ("container_oom_events_total", Counter, "Count of out of memory events", |detail| detail.oom_kills),
+        ("container_threads_max", Gauge, "Maximum number of threads, 0 for no limit", |detail| {
+            Some(detail.pids_limit.unwrap_or(0))
         }),
-        (
-            "container_threads_max",
-            Gauge,
-            "How many processes and threads there may be, 0 for any number",
-            |detail| Some(detail.pids_limit.unwrap_or(0)),
-        ),
         ("container_processes", Gauge, "Processes", |detail| Some(detail.processes?.count)),
-        ("container_file_descriptors", Gauge, "Open file descriptors", |detail| detail.processes?.files),
-        ("container_sockets", Gauge, "Open sockets", |detail| detail.processes?.sockets),
-        ("container_spec_cpu_shares", Gauge, "The CPU's weight, as shares", |detail| detail.cpu_shares),
-        ("container_spec_cpu_quota", Gauge, "CPU time per period, in microseconds", |detail| {
+        ("container_file_descriptors", Gauge, "Number of open file descriptors", |detail| {
+            detail.processes?.files
+        }),
+        ("container_sockets", Gauge, "Number of open sockets", |detail| detail.processes?.sockets),
+        ("container_spec_cpu_shares", Gauge, "CPU shares", |detail| detail.cpu_shares),
+        ("container_spec_cpu_quota", Gauge, "CPU quota per period in microseconds", |detail| {
             detail.cpu_quota
         }),
-        ("container_spec_cpu_period", Gauge, "Length of a period, in microseconds", |detail| {
-            detail.cpu_period
-        }),
+        ("container_spec_cpu_period", Gauge, "CPU period in microseconds", |detail| detail.cpu_period),
     ];
     let each = || groups.iter().filter_map(|group| Some((group, group.detail?)));
     for (name, help, of) in seconds {
@@ -381,13 +390,11 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
 fn limits(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Detail) -> Option<u64>;
     let numbers: [(&'static str, Kind, &str, Of); 2] = [
-        ("container_memory_failcnt", Counter, "How often the memory limit was hit", |detail| {
-            detail.memory_failures
-        }),
+        ("container_memory_failcnt", Counter, "Number of memory limit hits", |detail| detail.memory_failures),
         (
             "container_spec_memory_reservation_limit_bytes",
             Gauge,
-            "Memory that is left to it when the node is short of memory, 0 for none",
+            "Memory reservation limit, 0 for none",
             |detail| Some(detail.memory_reservation.unwrap_or(0)),
         ),
     ];
@@ -399,7 +406,7 @@ fn limits(text: &mut Text, groups: &[Group<'_>]) {
             }
         }
     }
-    text.family(Gauge, "container_ulimits_soft", "What a process may have, by its soft limits");
+    text.family(Gauge, "container_ulimits_soft", "Soft ulimits of the container root process");
     for group in groups {
         let processes = group.detail.and_then(|detail| detail.processes);
         if let Some(number) = processes.and_then(|processes| processes.max_files) {
@@ -411,7 +418,7 @@ fn limits(text: &mut Text, groups: &[Group<'_>]) {
 fn disks(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Io) -> u64;
     type OfLayer = fn(&ContainerUse) -> Option<u64>;
-    text.family(Counter, "container_blkio_device_usage_total", "Bytes read from and written to the disk");
+    text.family(Counter, "container_blkio_device_usage_total", "Bytes read from and written to disk");
     for group in groups {
         for (device, io) in group.detail.iter().flat_map(|detail| &detail.io) {
             let (major, minor) = (io.device.0.to_string(), io.device.1.to_string());
@@ -441,23 +448,19 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
         }
     }
     let families: [(&'static str, &str, OfLayer); 5] = [
-        ("container_fs_usage_bytes", "Bytes of the writable layer", |container| container.rootfs?.used),
-        ("container_fs_inodes_used", "Inodes of the writable layer", |container| {
+        ("container_fs_usage_bytes", "Bytes used by the writable layer", |container| container.rootfs?.used),
+        ("container_fs_inodes_used", "Inodes used by the writable layer", |container| {
             container.rootfs?.inodes_used
         }),
-        ("container_fs_limit_bytes", "Bytes of the file system that the writable layer is on", |container| {
+        ("container_fs_limit_bytes", "Capacity in bytes of the writable layer's filesystem", |container| {
             Some(container.rootfs?.facts.capacity)
         }),
-        (
-            "container_fs_inodes_total",
-            "Inodes of the file system that the writable layer is on",
-            |container| Some(container.rootfs?.facts.inodes),
-        ),
-        (
-            "container_fs_inodes_free",
-            "Free inodes of the file system that the writable layer is on",
-            |container| Some(container.rootfs?.facts.inodes_free),
-        ),
+        ("container_fs_inodes_total", "Number of inodes of the writable layer's filesystem", |container| {
+            Some(container.rootfs?.facts.inodes)
+        }),
+        ("container_fs_inodes_free", "Free inodes of the writable layer's filesystem", |container| {
+            Some(container.rootfs?.facts.inodes_free)
+        }),
     ];
     for (name, help, of) in families {
         text.family(Gauge, name, help);
@@ -534,9 +537,9 @@ fn machine(text: &mut Text, summary: &Summary, names: &MachineNames) {
     ];
     let node = &summary.node;
     let families = [
-        ("machine_cpu_cores", "CPUs that this program may use", Some(node.cpus)),
-        ("machine_memory_bytes", "Memory of the machine", node.memory_total),
-        ("machine_swap_bytes", "Swap of the machine", node.swap_total),
+        ("machine_cpu_cores", "Number of logical CPU cores", Some(node.cpus)),
+        ("machine_memory_bytes", "Memory of the machine in bytes", node.memory_total),
+        ("machine_swap_bytes", "Swap of the machine in bytes", node.swap_total),
     ];
     for (name, help, number) in families {
         text.family(Gauge, name, help);

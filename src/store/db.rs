@@ -244,14 +244,14 @@ impl Db {
     /// The stage alone.
     pub(crate) fn put_trial(&mut self, source: PodSource, row: Option<&TrialRow>) -> Result<(), StoreError> {
         let key = self.key.clone();
-        self.write(Durability::Full, "remember a trial", |transaction| {
+        self.write(Durability::Full, "store a trial", |transaction| {
             put_trial(transaction, &key, source, row).map(drop)
         })
     }
 
     /// Only of a pod that terminates: one that a source wants again begins anew.
     pub(crate) fn put_terminating(&mut self, uid: &str, json: &str) -> Result<(), StoreError> {
-        self.write(Durability::Full, "remember a pod's end", |transaction| {
+        self.write(Durability::Full, "store a terminating pod", |transaction| {
             execute(
                 transaction,
                 "UPDATE terminating SET json = ?2 WHERE uid = ?1 AND json <> ?2",
@@ -262,7 +262,7 @@ impl Db {
     }
 
     pub(crate) fn forget_pod(&mut self, uid: &str) -> Result<(), StoreError> {
-        self.write(Durability::Full, "forget a pod", |transaction| {
+        self.write(Durability::Full, "delete a pod", |transaction| {
             // The desired rows stay: they belong to the sources, and a pod may be wanted again under the same uid.
             for statement in [
                 "DELETE FROM terminating WHERE uid = ?1",
@@ -462,7 +462,7 @@ fn is_known(transaction: &Transaction<'_>, uid: &str) -> Result<bool, StoreError
             [uid],
             |row| row.get(0),
         )
-        .doing("look for a pod")
+        .doing("find a pod")
 }
 
 fn put_event(transaction: &Transaction<'_>, event: &StoredEvent) -> Result<(), StoreError> {

@@ -112,7 +112,7 @@ pub(super) fn loaded(raw: RawLoaded) -> Loaded {
 
 /// An object with the values that are kept apart from it; a Secret is whole or not there.
 fn local_object(row: RawObject) -> Result<LocalObject, String> {
-    let kind = ObjectKind::from_name(&row.kind).ok_or("not a kind this agent knows")?;
+    let kind = ObjectKind::from_name(&row.kind).ok_or("unknown kind")?;
     let value = serde_json::from_str(&row.json).map_err(|error| error.to_string())?;
     let mut object = wire::from_value(kind, value)?;
     if let ObjectContent::Secret { data, .. } = &mut object.content {
@@ -193,5 +193,5 @@ fn readable<T>(
 }
 
 fn unknown_source(table: &'static str, name: String) -> UnreadableRow {
-    UnreadableRow { table, key: name, message: "not a source this agent knows".to_owned() }
+    UnreadableRow { table, key: name, message: "unknown source".to_owned() }
 }

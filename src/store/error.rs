@@ -27,7 +27,7 @@ pub enum StoreError {
         source: rusqlite::Error,
     },
     /// The file is not a database, or no longer one.
-    #[error("{action}: the store is damaged; it is set aside at the next start")]
+    #[error("{action}: the store is damaged; it will be moved aside at the next start")]
     Damaged {
         /// What was being done.
         action: &'static str,
@@ -60,7 +60,7 @@ pub enum StoreError {
     },
     /// A second agent on the same root directory.
     #[error(
-        "another agent is using {}: stop it, or give this one another --root-dir", path.display()
+        "another agent is using {}: stop it, or use another --root-dir", path.display()
     )]
     InUse {
         /// The database file.
@@ -68,8 +68,8 @@ pub enum StoreError {
     },
     /// Written by a newer release.
     #[error(
-        "{} was written by a newer agent (schema {found}, this one knows up to {known}): run the newer agent, \
-         or move the file away to start without history", path.display()
+        "{} was written by a newer agent (schema {found}, this version supports up to {known}): run the \
+         newer agent, or move the file away to start without history", path.display()
     )]
     TooNew {
         /// The database file.
@@ -90,7 +90,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// There is nothing to read.
-    #[error("there is no store at {}: the agent has not run with this --root-dir", path.display())]
+    #[error("no store found at {}: the agent has not run with this --root-dir", path.display())]
     Missing {
         /// The database file.
         path: PathBuf,

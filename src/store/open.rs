@@ -64,7 +64,7 @@ pub(super) fn open(path: &Path, now: Timestamp, key: StoreKey) -> Result<(Db, Op
             report.created = true;
             connect(path)?
         }
-        Err(error) => return Err(StoreError::file("look at", path, error)),
+        Err(error) => return Err(StoreError::file("stat", path, error)),
         Ok(metadata) if metadata.len() < LEAST_BYTES => {
             let reason = format!("{} bytes are not a database", metadata.len());
             report.damaged = set_aside_because(path, now, reason)?;
@@ -119,7 +119,7 @@ fn ensure_file(path: &Path) -> Result<(), StoreError> {
         .mode(FILE_MODE)
         .open(path)
         .map_err(|error| StoreError::file("open", path, error))?;
-    let metadata = file.metadata().map_err(|error| StoreError::file("look at", path, error))?;
+    let metadata = file.metadata().map_err(|error| StoreError::file("stat", path, error))?;
     if metadata.mode() & 0o777 != FILE_MODE {
         file.set_permissions(fs::Permissions::from_mode(FILE_MODE))
             .map_err(|error| StoreError::file("set the mode of", path, error))?;
@@ -136,7 +136,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     configure(&connection)?;
     schema::migrate(&mut connection).map_err(shape_error)?;
     if !schema::has_our_shape(&connection) {
-        return Err(damaged("check the tables", "a table of ours is missing"));
+        return Err(damaged("check the tables", "a table is missing"));
     }
     Ok(connection)
 }

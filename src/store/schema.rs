@@ -141,7 +141,7 @@ pub(crate) fn check(connection: &Connection, path: &Path) -> Result<i64, StoreEr
     let (found, known) = (version(connection)?, known_version());
     let readable_by: i64 = connection
         .query_row("PRAGMA application_id", [], |row| row.get(0))
-        .doing("read who may use the store")?;
+        .doing("read the store's compatibility version")?;
     if found > known && !(1..=known).contains(&readable_by) {
         return Err(StoreError::TooNew { path: path.to_owned(), found, known });
     }

@@ -141,10 +141,11 @@ impl StoreKey {
         }
         let what = format!("the value of {:?} is encrypted with store key {key_id}", place.key);
         match self {
-            Self::None => Err(format!("{what}, and no key is configured: give --store-key-file")),
+            Self::None => Err(format!("{what}, and no key is configured: set --store-key-file")),
             Self::Unusable { reason } => Err(format!("{what}: {reason}")),
             Self::Sealed(key) if key.id != key_id => Err(format!(
-                "{what}, but the configured key is {}: configure that key again, or wait for the source to bring the Secret",
+                "{what}, but the configured key is {}: restore the previous key, or wait for the source to \
+                 deliver the Secret again",
                 key.id
             )),
             Self::Sealed(key) => {

@@ -112,7 +112,7 @@ fn pod(item: Item, read: &mut impl FnMut(Value) -> Result<Pod, String>) -> Resul
 }
 
 fn object(item: ObjectItem) -> Result<SourceObject, String> {
-    let kind = ObjectKind::from_name(&item.kind).ok_or("not a kind this agent knows")?;
+    let kind = ObjectKind::from_name(&item.kind).ok_or("unknown kind")?;
     Ok(SourceObject { object: Rc::new(wire::from_value(kind, item.object)?), origin: item.origin })
 }
 

@@ -159,7 +159,7 @@ fn ended(words: &[u8]) -> Ended {
     let causes = status["details"]["causes"].as_array().map(Vec::as_slice).unwrap_or_default();
     let code = causes.iter().find(|cause| cause["reason"] == "ExitCode");
     let code = code.and_then(|cause| cause["message"].as_str()?.parse().ok());
-    let message = || Ended::Failed(status["message"].as_str().unwrap_or("no reason was given").to_owned());
+    let message = || Ended::Failed(status["message"].as_str().unwrap_or("no reason given").to_owned());
     code.map_or_else(message, Ended::Code)
 }
 

@@ -60,7 +60,7 @@ pub async fn over_spdy(
     let mut connection = SpdyConnection::start(io, &activity);
     let opened = tokio::time::timeout(CREATION_TIMEOUT, collect(&mut connection, dialect, wanted)).await;
     let Ok(Some(client)) = opened else {
-        log::debug!("Streaming client did not open its streams in time");
+        log::debug!("Timed out waiting for client streams");
         return;
     };
     tokio::select! {

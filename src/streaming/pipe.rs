@@ -24,7 +24,7 @@ pub const LINGER: Duration = Duration::from_secs(5);
 
 /// The client is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the client is gone")]
+#[error("the client has disconnected")]
 pub struct Gone;
 
 /// When something last went over a connection.
@@ -241,7 +241,7 @@ impl Outlet {
     /// Sends bytes; waits for as long as the client does not take them.
     ///
     /// # Errors
-    /// When the client is gone.
+    /// When the client has disconnected.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), Gone> {
         while !bytes.is_empty() {
             let mut size = bytes.len().min(frame::MAX_PIECE);
@@ -262,7 +262,7 @@ impl Outlet {
     /// One frame, which may be empty.
     ///
     /// # Errors
-    /// When the client is gone.
+    /// When the client has disconnected.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         let frame = match &self.framing {
             Framing::Spdy { stream, .. } => frame::data(*stream, bytes, false),

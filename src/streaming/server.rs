@@ -147,7 +147,7 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place)
         .with_upgrades();
     if let Err(error) = connection.await {
         // A client's mistake or impatience; nobody has to act.
-        log::debug!(err:% = error; "Connection for streams ended early");
+        log::debug!(err:% = error; "Streaming connection closed unexpectedly");
     }
 }
 
@@ -163,7 +163,7 @@ fn route(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Resp
 
 fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "GET or POST is wanted".to_owned());
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and POST are allowed".to_owned());
     }
     let path = request.uri().path().trim_matches('/');
     let found = path.split_once('/').and_then(|(kind, token)| {
@@ -174,7 +174,7 @@ fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Res
         Some(waiting) => respond(request.map(drop), (waiting.begin)(), IDLE_TIMEOUT, place),
         None => text(
             StatusCode::NOT_FOUND,
-            "no stream is announced here: its URL works once, for a minute".to_owned(),
+            "unknown or expired stream: its URL can be used once, within a minute".to_owned(),
         ),
     }
 }

@@ -11,21 +11,21 @@ pub mod headers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpdyError {
     /// Another version.
-    #[error("SPDY version {0}, not 3")]
+    #[error("unsupported SPDY version {0}, expected 3")]
     Version(u16),
     /// A control frame that is too long to be honest.
-    #[error("a control frame of {0} bytes")]
+    #[error("control frame of {0} bytes is too large")]
     FrameTooLarge(usize),
     /// A control frame that ends too early.
-    #[error("a control frame of type {0} ends too early")]
+    #[error("control frame of type {0} is truncated")]
     Short(u16),
     /// A header block that cannot be decompressed.
-    #[error("headers that cannot be decompressed")]
+    #[error("headers cannot be decompressed")]
     Compression,
     /// A header block that is too long to be honest.
-    #[error("headers that are too long")]
+    #[error("headers are too long")]
     HeadersTooLarge,
     /// A header block that is not one.
-    #[error("headers that are none")]
+    #[error("invalid headers")]
     Headers,
 }

@@ -19,11 +19,12 @@ const TOKEN_BYTES: usize = 16;
 pub enum TokenError {
     /// Too many wait.
     #[error(
-        "maximum number of in-flight requests exceeded: {MAX_WAITING} streams were asked for within a minute; try again"
+        "maximum number of in-flight requests exceeded: {MAX_WAITING} streams were requested within a \
+         minute; retry later"
     )]
     TooMany,
     /// The kernel has no random numbers.
-    #[error("the kernel gives no random numbers")]
+    #[error("failed to read random numbers from the kernel")]
     Random,
 }
 

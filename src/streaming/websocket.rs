@@ -15,21 +15,21 @@ pub const CLOSE_CHANNEL: u8 = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WebSocketError {
     /// Reserved bits.
-    #[error("a frame with reserved bits")]
+    #[error("frame has reserved bits set")]
     Reserved,
     /// Clients mask what they send.
-    #[error("a frame that is not masked")]
+    #[error("frame is not masked")]
     Unmasked,
     /// An unknown kind of frame.
-    #[error("a frame of unknown kind {0}")]
+    #[error("frame has unknown opcode {0}")]
     Kind(u8),
     /// A ping, pong or close that is long or in parts.
-    #[error("a control frame that is too long or in parts")]
+    #[error("control frame is too long or fragmented")]
     Control,
     /// A part of no message, or a message within another.
-    #[error("a message that is out of order")]
+    #[error("unexpected continuation frame")]
     Order,
     /// Base64 that is none.
-    #[error("text that is not base64")]
+    #[error("text is not base64")]
     Base64,
 }

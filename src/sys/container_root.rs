@@ -286,7 +286,7 @@ impl ContainerRoot {
         let is_ours = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == kind
             && (kind == SFlag::S_IFIFO || stat.st_rdev == device);
         if !is_ours {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it was replaced while it was made"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "replaced while being created"));
         }
         set_owner(found.as_fd(), node.uid, node.gid)
     }
@@ -381,7 +381,7 @@ fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
             Component::Normal(name) => names.push(name),
             Component::RootDir | Component::CurDir => {}
             Component::ParentDir | Component::Prefix(_) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with .."));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path contains .."));
             }
         }
     }
@@ -405,7 +405,7 @@ impl Procfs {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = nix::fcntl::open("/proc", flags, Mode::empty())?;
         if file_system(fd.as_fd())? != FileSystem::Proc {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "/proc is no procfs"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "/proc is not a procfs"));
         }
         Ok(Self(fd))
     }
@@ -462,7 +462,7 @@ pub fn change_directory(path: &Path) -> io::Result<()> {
     // The kernel says so when the directory cannot be reached from the root; the C library makes that ENOENT.
     let here = nix::unistd::getcwd()?;
     if here.as_os_str().as_bytes().first() != Some(&b'/') {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is outside of the container"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "outside of the container"));
     }
     Ok(())
 }

@@ -147,7 +147,7 @@ impl Watcher {
     /// Ends a watch. One that has ended by itself is no error.
     pub fn unwatch(&self, watch: WatchId) {
         if let Err(errno) = self.fd.get_ref().0.rm_watch(watch.0) {
-            log::trace!(err:% = errno; "Watch had ended already");
+            log::trace!(err:% = errno; "Watch was already removed");
         }
     }
 

@@ -166,7 +166,7 @@ impl Message {
 
     fn seal(&mut self, sequence: u32, flags: u16, what: &str) -> Result<(), NetlinkError> {
         let length = u32::try_from(self.bytes.len()).ok().filter(|_| !self.oversized).ok_or_else(|| {
-            NetlinkError::Malformed { what: what.to_owned(), problem: "it does not fit into a message" }
+            NetlinkError::Malformed { what: what.to_owned(), problem: "does not fit into a message" }
         })?;
         let flags = u16::from_ne_bytes([self.bytes[6], self.bytes[7]]) | flags;
         self.bytes[0..4].copy_from_slice(&length.to_ne_bytes());
@@ -353,14 +353,13 @@ impl Socket {
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(NetlinkError::Socket { call: "recv", source: errno.into() }),
             };
-            let mut rest =
-                buffer.get(..length).ok_or_else(|| malformed("the answer is longer than any should be"))?;
+            let mut rest = buffer.get(..length).ok_or_else(|| malformed("the reply is too long"))?;
             while !rest.is_empty() {
-                let (reply, next) = split(rest).ok_or_else(|| malformed("the answer is cut off"))?;
+                let (reply, next) = split(rest).ok_or_else(|| malformed("the reply is truncated"))?;
                 rest = next;
                 count += 1;
                 if count > MAX_REPLIES {
-                    return Err(malformed("the answer does not end"));
+                    return Err(malformed("the reply has no end"));
                 }
                 if !(first..=last).contains(&reply.sequence) {
                     continue;
@@ -368,7 +367,7 @@ impl Socket {
                 match reply.kind {
                     NLMSG_ERROR => {
                         let (code, detail) =
-                            verdict(reply).ok_or_else(|| malformed("the answer is cut off"))?;
+                            verdict(reply).ok_or_else(|| malformed("the reply is truncated"))?;
                         if code != 0 {
                             let source = std::io::Error::from_raw_os_error(code.saturating_neg());
                             return Err(NetlinkError::Refused { what: what.to_owned(), detail, source });

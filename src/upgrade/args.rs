@@ -19,33 +19,33 @@ const WINDOW: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) const HELP: &str = "\
-Replace the agent's program with FILE, restart the agent, and watch it: when it is not well for --window without a break, when it
-loops, or when a container that ran does not run any more, the old program is put back. Pods are not touched either way.
+Replace the agent's program with FILE, restart the agent, and watch it. If it does not stay healthy for --window, keeps
+restarting, or a running container stops, the old program is restored. Pods are not restarted either way.
 
 Usage: agent upgrade FILE [options]
-       agent upgrade status [-o json]    how far the last one is, and why
-       agent upgrade rollback            put back what the last one replaced
-       agent upgrade watch               carry on with one that nobody watches
+       agent upgrade status [-o json]    show the state of the last upgrade
+       agent upgrade rollback            restore the program that the last upgrade replaced
+       agent upgrade watch               continue an interrupted upgrade
 
-FILE is a program for this machine with a minisign signature beside it (FILE.minisig).
+FILE is an agent program for this machine, with its minisign signature in FILE.minisig.
 
 Options:
-      --verify-key-file FILE     minisign public key of whoever signs (default /etc/kubernetes/upgrade.pub)
-      --signature FILE           The signature, when it is not FILE.minisig
-      --allow-unsigned           Take a program that nobody has signed
-      --allow-downgrade          Take one that is older
-      --window DURATION          How long it has to be well (default 2m)
-      --timeout DURATION         How long it may take until it is (default 1m)
-      --restart-command COMMAND  Shell command that restarts the agent, where neither systemd nor OpenRC do; this command watches
-                                 then, and must not be ended
-      --no-restart               Only replace the program: the next start of the agent uses it, nobody watches
-      --dry-run                  Check everything, change nothing
-  -o, --output text|json         Of the result
+      --verify-key-file FILE     minisign public key of the signer (default /etc/kubernetes/upgrade.pub)
+      --signature FILE           Signature file (default FILE.minisig)
+      --allow-unsigned           Accept an unsigned program
+      --allow-downgrade          Accept an older version
+      --window DURATION          How long the agent must stay healthy (default 2m)
+      --timeout DURATION         How long the agent may take to become healthy (default 1m)
+      --restart-command COMMAND  Shell command that restarts the agent, without systemd or OpenRC; this command must
+                                 then keep running to watch the agent
+      --no-restart               Only replace the program, used at the agent's next start; do not watch it
+      --dry-run                  Only check; change nothing
+  -o, --output text|json         Output format of the result
       --socket PATH              Socket of the agent (default /run/agent/agent.sock)
-      --root-dir DIR             Where the agent keeps its store (default /var/lib/kubelet)
-  -h, --help                     This text
+      --root-dir DIR             The agent's root directory (default /var/lib/kubelet)
+  -h, --help                     Show this help
 
-Exit status: 0 done, 1 refused or failed and nothing was changed, 2 bad usage, 3 the old program was put back.
+Exit status: 0 on success, 1 if refused or failed with nothing changed, 2 for bad usage, 3 if rolled back.
 ";
 
 /// The command line makes no sense.
@@ -125,10 +125,10 @@ impl Options {
             }
         }
         if options.what.is_empty() && !options.help {
-            return Err(UsageError("say which program: agent upgrade FILE".to_owned()));
+            return Err(UsageError("missing program: agent upgrade FILE".to_owned()));
         }
         if options.no_restart && options.restart_command.is_some() {
-            return Err(UsageError("--no-restart and --restart-command exclude each other".to_owned()));
+            return Err(UsageError("--no-restart and --restart-command cannot be used together".to_owned()));
         }
         Ok(options)
     }
@@ -145,7 +145,7 @@ fn text(parser: &mut lexopt::Parser) -> Result<String, UsageError> {
 
 fn duration(name: &str, given: &str) -> Result<Duration, UsageError> {
     let parsed = GoDuration::parse(given).ok().map(GoDuration::to_std).filter(|parsed| !parsed.is_zero());
-    parsed.ok_or_else(|| UsageError(format!("{name} {given:?}: a time such as 2m is wanted")))
+    parsed.ok_or_else(|| UsageError(format!("{name} {given:?}: must be a duration such as 2m")))
 }
 
 #[cfg(test)]
@@ -178,6 +178,6 @@ mod tests {
         assert!(said("a --window soon").contains("2m"));
         assert!(said("a -o yaml").contains("text, json"));
         assert!(said("a --now").contains("--now"));
-        assert!(said("a --no-restart --restart-command true").contains("exclude"));
+        assert!(said("a --no-restart --restart-command true").contains("cannot be used together"));
     }
 }

@@ -37,11 +37,13 @@ pub(super) enum CandidateError {
         source: io::Error,
     },
     #[error(
-        "no key to check the signature with: write the signer's minisign public key to {KEY_FILE}, name it with --verify-key-file, or give --allow-unsigned"
+        "no public key to verify the signature: put the signer's minisign public key into {KEY_FILE}, or \
+         use --verify-key-file or --allow-unsigned"
     )]
     NoKey,
     #[error(
-        "no signature {}: make one with `minisign -S -m FILE`, name it with --signature, or give --allow-unsigned", .0.display()
+        "no signature {}: create it with `minisign -S -m FILE`, or use --signature or --allow-unsigned",
+        .0.display()
     )]
     NoSignature(PathBuf),
     #[error("key {}", path.display())]
@@ -56,22 +58,23 @@ pub(super) enum CandidateError {
         #[source]
         source: SignatureError,
     },
-    #[error("{} is no program for this machine ({})", .0.display(), std::env::consts::ARCH)]
+    #[error("{} is not a program for this machine ({})", .0.display(), std::env::consts::ARCH)]
     Foreign(PathBuf),
-    #[error("{} does not run here: {why}", path.display())]
+    #[error("{} cannot be run on this machine: {why}", path.display())]
     DoesNotRun { path: PathBuf, why: String },
-    #[error("{} does not say what it is: it is no agent that can be upgraded to", .0.display())]
+    #[error("{} does not report its version: it is not an agent that supports upgrade", .0.display())]
     NoAgent(PathBuf),
-    #[error("it is older ({new}) than what is here ({own}): --allow-downgrade takes it all the same")]
+    #[error("its version ({new}) is older than the current one ({own}): use --allow-downgrade to accept it")]
     Older { new: String, own: String },
     #[error(
-        "it would write a store (schema {new}) that this agent ({own}) could not read again: there would be no way back"
+        "its store schema ({new}) is not readable by the current agent ({own}): a rollback would be impossible"
     )]
     Store { new: i64, own: i64 },
-    #[error("it does not know the store that is here (schema {own}, it knows up to {new})")]
+    #[error("it does not support the current store schema ({own}, it supports up to {new})")]
     OldStore { new: i64, own: i64 },
     #[error(
-        "it does not speak to the monitors of the pods that run ({own}; it speaks {oldest} to {newest}): pods would be started anew"
+        "it does not support the protocol of the running pods' monitors ({own}; it supports {oldest} to \
+         {newest}): pods would be restarted"
     )]
     Monitors { own: i64, oldest: i64, newest: i64 },
 }
@@ -205,12 +208,12 @@ impl Candidate {
     pub(super) fn warnings(&self, program: &str) -> Vec<String> {
         let mut warnings = Vec::new();
         if !self.is_signed {
-            warnings.push(format!("the signature of {} was not checked", self.path.display()));
+            warnings.push(format!("the signature of {} was not verified", self.path.display()));
         }
         let list = fs::read_to_string(PACKAGE_LIST).unwrap_or_default();
         if list.lines().any(|line| line == program) {
             warnings.push(format!(
-                "{program} is of the package edge-agent: its next upgrade replaces what is put there now"
+                "{program} belongs to package edge-agent: the package's next upgrade will overwrite it"
             ));
         }
         warnings
@@ -263,13 +266,19 @@ mod tests {
         let said = |new: Facts, downgrade| new.check(&own, downgrade).map_err(|error| error.to_string());
         assert_eq!(said(own.clone(), false), Ok(()));
         assert_eq!(said(facts("1.3.0", (7, 4), (5, 2)), false), Ok(()), "it is read by what is here");
-        assert!(said(facts("1.3.0", (5, 5), (2, 1)), true).unwrap_err().contains("no way back"));
+        assert!(
+            said(facts("1.3.0", (5, 5), (2, 1)), true)
+                .unwrap_err()
+                .contains("a rollback would be impossible")
+        );
         assert!(said(facts("1.1.9", (4, 3), (2, 1)), false).unwrap_err().contains("--allow-downgrade"));
         assert_eq!(said(facts("1.1.9", (3, 3), (2, 1)), true), Ok(()));
-        assert!(said(facts("1.1.9", (2, 2), (2, 1)), true).unwrap_err().contains("does not know the store"));
         assert!(
-            said(facts("1.3.0", (4, 3), (4, 3)), true).unwrap_err().contains("pods would be started anew")
+            said(facts("1.1.9", (2, 2), (2, 1)), true)
+                .unwrap_err()
+                .contains("does not support the current store schema")
         );
+        assert!(said(facts("1.3.0", (4, 3), (4, 3)), true).unwrap_err().contains("pods would be restarted"));
         assert!(said(facts("1.1.9", (4, 3), (1, 1)), true).unwrap_err().contains("monitors"));
     }
 
@@ -291,16 +300,16 @@ mod tests {
         };
         fs::write(&file, BODY).unwrap();
         fs::write(&key, KEY).unwrap();
-        assert!(said(&[]).contains("agent.minisig: make one with `minisign -S -m FILE`"), "{}", said(&[]));
+        assert!(said(&[]).contains("agent.minisig: create it with `minisign -S -m FILE`"), "{}", said(&[]));
         fs::write(directory.join("agent.minisig"), SIGNATURE).unwrap();
         // The signature is good: what is wrong comes next.
-        assert!(said(&[]).contains("no program for this machine"), "{}", said(&[]));
+        assert!(said(&[]).contains("not a program for this machine"), "{}", said(&[]));
         fs::write(&file, "a=2").unwrap();
-        assert!(said(&[]).contains("does not fit"), "{}", said(&[]));
-        assert!(said(&["--allow-unsigned"]).contains("no program for this machine"));
+        assert!(said(&[]).contains("does not match the body"), "{}", said(&[]));
+        assert!(said(&["--allow-unsigned"]).contains("not a program for this machine"));
         fs::write(&file, BODY).unwrap();
         fs::write(&key, OTHER_KEY).unwrap();
-        assert!(said(&[]).contains("another key"), "{}", said(&[]));
+        assert!(said(&[]).contains("a key other than"), "{}", said(&[]));
         fs::write(&key, "no key").unwrap();
         assert!(said(&[]).contains("key.pub"), "{}", said(&[]));
         fs::remove_dir_all(&directory).unwrap();

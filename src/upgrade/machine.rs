@@ -173,10 +173,10 @@ impl Machine {
             }
         };
         let action = match effect {
-            Effect::Guard => "make the watch of the upgrade a service, for",
+            Effect::Guard => "create the watch service for",
             Effect::Keep => "keep the program as",
             Effect::Unguard | Effect::Forget => "clean up after the upgrade:",
-            _ => "put the program into place as",
+            _ => "install the program as",
         };
         done.map_err(|source| UpgradeError::File { action, path, source })
     }
@@ -211,7 +211,7 @@ impl Machine {
         loop {
             let trouble = match self.agent().await {
                 Ok(agent) if agent.runs_program => return,
-                Ok(_) => "another program runs".to_owned(),
+                Ok(_) => "a different program is running".to_owned(),
                 Err(why) => why,
             };
             let Some(refusal) = &refused else {
@@ -220,7 +220,7 @@ impl Machine {
             };
             if begin.elapsed() > self.record.patience {
                 let why = refusal.as_ref().unwrap_or(&trouble);
-                self.record.reason.push_str(&["; with the old program: ", why].concat());
+                self.record.reason.push_str(&["; after the rollback: ", why].concat());
                 return;
             }
             tokio::time::sleep(LOOK_AGAIN).await;

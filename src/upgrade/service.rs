@@ -25,9 +25,9 @@ const ZAP: &[&str] = &["rc-service", "agent-upgrade", "zap"];
 
 /// Started by hand and at boot; one that is killed is started again. It removes itself.
 const UNIT_TEXT: &str = "\
-# Written by agent upgrade; it goes with the end of the upgrade.
+# Written by agent upgrade; removed when the upgrade ends.
 [Unit]
-Description=agent upgrade: watch the new program, put the old one back when it does not do
+Description=agent upgrade: watch the new program, roll back on failure
 StartLimitIntervalSec=0
 
 [Service]
@@ -42,13 +42,13 @@ WantedBy=multi-user.target
 ";
 const SCRIPT_TEXT: &str = "\
 #!/sbin/openrc-run
-# Written by agent upgrade; it goes with the end of the upgrade.
-description=\"agent upgrade: watch the new program, put the old one back when it does not do\"
+# Written by agent upgrade; removed when the upgrade ends.
+description=\"agent upgrade: watch the new program, roll back on failure\"
 command=\"@PROGRAM@\"
 command_args=\"upgrade watch --root-dir @ROOT@\"
 command_background=\"yes\"
 pidfile=\"/run/agent-upgrade.pid\"
-# Stopped before it: with the machine pods end.
+# Stopped before the agent: pods end when the machine shuts down.
 depend() { after agent; }
 ";
 
@@ -69,7 +69,7 @@ impl Service {
     /// # Errors
     /// Nobody we know.
     pub(super) fn find(pid: &str) -> Result<Self, String> {
-        let help = "give --restart-command, or --no-restart and start it anew yourself";
+        let help = "use --restart-command, or --no-restart and restart it manually";
         if node::systemd_is_running() {
             let groups = fs::read_to_string(["/proc/", pid, "/cgroup"].concat()).unwrap_or_default();
             return if groups.contains("/agent.service") {
@@ -81,7 +81,7 @@ impl Service {
         if Path::new(RC_SERVICE).exists() && Path::new("/etc/init.d/agent").exists() {
             return Ok(Self::OpenRc);
         }
-        Err(["neither systemd nor OpenRC start the agent here: ", help].concat())
+        Err(["the agent is not a systemd or OpenRC service: ", help].concat())
     }
 
     pub(super) fn to_text(&self) -> String {

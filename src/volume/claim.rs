@@ -37,7 +37,7 @@ const CLAIM_MODE: u32 = 0o777;
 /// Makes the directory of a claim when it is used for the first time. One that is there is left as it is.
 pub(super) async fn ensure_directory(name: &str, path: &Path) -> Result<(), VolumeError> {
     let (name, path) = (name.to_owned(), path.to_owned());
-    rt::blocking("make claim directory", move || {
+    rt::blocking("create claim directory", move || {
         if path.is_dir() {
             return Ok(());
         }
@@ -99,7 +99,7 @@ pub(super) async fn ensure_local(
     };
     let target = plugin_dir(pod_dir, PLUGIN).join(volume);
     let (owned_name, from, to) = (name.to_owned(), source.to_owned(), target.clone());
-    let use_ = rt::blocking("look at local volume", move || look(&owned_name, &from, &to)).await?;
+    let use_ = rt::blocking("stat local volume", move || look(&owned_name, &from, &to)).await?;
     if single_pod && use_ == Use::OtherPods {
         return Err(in_use());
     }
@@ -128,7 +128,7 @@ fn look(name: &str, source: &Path, target: &Path) -> Result<Use, VolumeError> {
     }
     let parent = target.parent().unwrap_or(target);
     make_dir(parent, 0o750).map_err(|error| set_up_error(name, "create directory", parent, error))?;
-    let failed = |error| set_up_error(name, "read mounts below", target, error);
+    let failed = |error| set_up_error(name, "list mounts below", target, error);
     if mount::is_mount_point(target).map_err(failed)? {
         return Ok(Use::ThisPod);
     }

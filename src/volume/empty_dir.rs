@@ -40,7 +40,7 @@ fn set_up(name: &str, path: &Path, marker: &Path, medium: EmptyDirMedium) -> Res
     let failed = |action| move |error| set_up_error(name, action, path, error);
     let was_there = path.is_dir();
     make_dir(path, 0o750).map_err(failed("create directory"))?;
-    let is_mounted = || mount::is_mount_point(path).map_err(failed("read mounts below"));
+    let is_mounted = || mount::is_mount_point(path).map_err(failed("list mounts below"));
     let mounted = medium == EmptyDirMedium::Disk || is_mounted()?;
     if was_there && mounted && marker.exists() {
         return Ok(true);

@@ -31,7 +31,7 @@ pub(super) fn ensure(name: &str, source: &HostPathVolumeSource) -> Result<Mounte
             Ok(MountedVolume { host_path: path, ..MountedVolume::default() })
         }
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(set_up_error(name, "look at host path", &path, error))
+            Err(set_up_error(name, "stat host path", &path, error))
         }
         Ok(_) | Err(_) => Err(VolumeError::HostPathType { volume: name.to_owned(), path, expected }),
     }

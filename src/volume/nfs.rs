@@ -40,13 +40,13 @@ pub(super) struct Export {
 /// Why an export could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NfsError {
-    #[error("look up the address of {server}")]
+    #[error("resolve {server}")]
     Lookup {
         server: String,
         #[source]
         source: io::Error,
     },
-    #[error("the kernel has no NFS client (module nfs), and there is no mount.nfs")]
+    #[error("the kernel has no NFS client (module nfs), and mount.nfs is not installed")]
     NoClient,
     #[error("mount {export} with options {options:?}")]
     Kernel {
@@ -117,7 +117,7 @@ pub(super) async fn ensure(
 ) -> Result<MountedVolume, VolumeError> {
     let target = plugin_dir(pod_dir, PLUGIN).join(volume);
     let (owned_name, to) = (name.to_owned(), target.clone());
-    if !rt::blocking("look at NFS volume", move || prepare(&owned_name, &to)).await? {
+    if !rt::blocking("stat NFS volume", move || prepare(&owned_name, &to)).await? {
         let to = target.clone();
         let mounted = remote::run(jobs, &target, PATIENCE, move || mount_export(&export, &to)).await;
         let failed = |message| VolumeError::Remote { volume: name.to_owned(), message };
@@ -134,7 +134,7 @@ fn prepare(name: &str, target: &Path) -> Result<bool, VolumeError> {
     let parent = target.parent().unwrap_or(target);
     make_dir(parent, 0o750).map_err(|error| set_up_error(name, "create directory", parent, error))?;
     let failed = |action| move |error| set_up_error(name, action, target, error);
-    if mount::is_mount_point(target).map_err(failed("read mounts below"))? {
+    if mount::is_mount_point(target).map_err(failed("list mounts below"))? {
         return Ok(true);
     }
     make_dir(target, 0o750).map_err(failed("create directory"))?;
@@ -264,7 +264,7 @@ mod tests {
         let made = run(ensure(&jobs, &pod_dir, "data", "data", export("127.0.0.1", &[])));
         let text = made.unwrap_err().to_string();
         tear_down_dir(&pod_dir).unwrap();
-        let why = "the kernel has no NFS client (module nfs), and there is no mount.nfs";
+        let why = "the kernel has no NFS client (module nfs), and mount.nfs is not installed";
         assert_eq!(text, format!("MountVolume.SetUp failed for volume \"data\" : {why}"));
     }
 }

@@ -47,7 +47,8 @@ pub(super) async fn apply(volume: &str, root: &Path, group: u32, policy: Policy)
     }
     if let Some((path, error)) = walk.first_failure {
         let path = root.join(path);
-        log::warn!(volume, files = walk.failures, first:% = path.display(), err:% = error; "Failed to set the group of files of a volume");
+        log::warn!(volume, files = walk.failures, first:% = path.display(), err:% = error; "Failed to set \
+             group of volume files");
     }
     Ok(())
 }

@@ -24,10 +24,12 @@ pub async fn share_mounts_below(root: &Path) {
             log::info!(path:%; "Bind-mounted the root directory with shared mount propagation");
         }
         Ok(Sharing::InUse(point)) => {
-            log::warn!(path:%, mounted:% = point.display(); "The root directory is on no shared mount, and something is mounted below: mount propagation begins after the next boot");
+            log::warn!(path:%, mounted:% = point.display(); "Root directory is not on a shared mount and \
+                 has mounts below it, mount propagation starts after the next boot");
         }
         Err(error) => {
-            log::warn!(path:%, err:% = error; "Failed to make the root directory a shared mount, going on without mount propagation");
+            log::warn!(path:%, err:% = error; "Failed to make the root directory a shared mount, continuing \
+                 without mount propagation");
         }
     }
 }

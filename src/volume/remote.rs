@@ -21,7 +21,7 @@ pub type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// It is under way still, this one or an earlier one for the same path.
-    #[error("the server has not answered yet")]
+    #[error("waiting for the server to respond")]
     Waiting,
     /// It could not be started.
     #[error("start a thread: {0}")]

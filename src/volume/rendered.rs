@@ -82,7 +82,7 @@ impl Volumes {
             let (rendering, pod_dir) = (self.render(pod, volume), pod_dir(&self.config, uid));
             match rt::blocking("refresh volume", move || rendering.refresh(&pod_dir)).await {
                 Ok(true) => {
-                    log::info!(pod:% = pod.pod_ref(), volume = volume.name; "Updated the content of volume");
+                    log::info!(pod:% = pod.pod_ref(), volume = volume.name; "Updated volume content");
                 }
                 Ok(false) => {}
                 Err(error) => {
@@ -189,7 +189,7 @@ impl Rendering {
         let failed = |action| move |source| set_up_error(&self.name, action, path, source);
         make_dir(path, 0o750).map_err(failed("create directory"))?;
         let in_memory = self.plugin != CONFIG_MAP_PLUGIN;
-        if in_memory && !mount::is_mount_point(path).map_err(failed("read mounts below"))? {
+        if in_memory && !mount::is_mount_point(path).map_err(failed("list mounts below"))? {
             mount::mount_tmpfs(path, None).map_err(failed("mount tmpfs on"))?;
         }
         let mode = if in_memory { MEMORY_ROOT_MODE } else { DISK_ROOT_MODE };

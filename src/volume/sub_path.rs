@@ -110,7 +110,7 @@ fn make_missing(volume: &Path, relative: &Path) -> io::Result<()> {
 
 /// `real` has had all its links resolved: one that is met now has been put there since.
 fn open_below(base: &Path, real: &Path) -> io::Result<Handle> {
-    let outside = |_| io::Error::new(io::ErrorKind::PermissionDenied, "it leads out of the volume");
+    let outside = |_| io::Error::new(io::ErrorKind::PermissionDenied, "the path leads outside the volume");
     let relative = real.strip_prefix(base).map_err(outside)?;
     if relative.as_os_str().is_empty() {
         return Handle::open(base);

@@ -16,14 +16,14 @@ pub(super) fn tear_down_dir(pod_dir: &Path) -> Result<(), VolumeError> {
     // The mount table knows real paths only.
     let real = match pod_dir.canonicalize() {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        other => other.map_err(failed("look at pod directory"))?,
+        other => other.map_err(failed("stat pod directory"))?,
     };
-    let points = mount::mount_points().map_err(failed("read mounts below"))?;
+    let points = mount::mount_points().map_err(failed("list mounts below"))?;
     for path in own_mounts(&real, &points) {
         let failed = |source| VolumeError::TearDown { action: "unmount volume", path: path.clone(), source };
         mount::unmount(&path).map_err(failed)?;
     }
-    let left = mount::mount_points().map_err(failed("read mounts below"))?;
+    let left = mount::mount_points().map_err(failed("list mounts below"))?;
     if let Some(path) = left.into_iter().find(|point| point.starts_with(&real)) {
         return Err(VolumeError::StillMounted { path });
     }

@@ -235,7 +235,7 @@ fn a_host_path_on_a_server_that_is_gone_holds_up_its_own_pod_alone() {
         drop(release);
         (first, again, others)
     });
-    assert_eq!(first, "MountVolume.SetUp failed for volume \"nas\" : the server has not answered yet");
+    assert_eq!(first, "MountVolume.SetUp failed for volume \"nas\" : waiting for the server to respond");
     assert!(matches!(again, Err(VolumeError::Remote { .. })), "one thread per path: {again:?}");
     assert_eq!(others, (true, 7));
 }

@@ -51,7 +51,7 @@ fn pods_of_a_runtime_that_cannot_be_reached_are_not_forgotten() {
     agent.start();
     wait_for("the agent to say so", PATIENCE, || {
         let log = agent.log();
-        if log.contains("the next start of the agent tries again") { Ok(()) } else { Err(agent.log_tail()) }
+        if log.contains("retrying at the next start") { Ok(()) } else { Err(agent.log_tail()) }
     });
     agent.wait_for_phase("left", "Running");
     agent.terminate();
@@ -81,7 +81,7 @@ fn two_agents_cannot_have_the_same_directories() {
         .output()
         .expect("start the other one");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("another agent works with"), "{said}");
+    assert!(!output.status.success() && said.contains("another agent uses"), "{said}");
     assert!(said.contains("state.lock") && !socket.exists(), "{said}");
     assert_eq!(node.running(), [before]);
     node.agent.assert_alive();

@@ -46,7 +46,7 @@ fn a_pod_whose_monitor_speaks_another_language_is_made_anew_once_and_one_of_an_o
     change(&|fields| drop(fields.insert("monitor_protocol".to_owned(), json!(99))));
     node.agent.start();
     let second = node.one_running_other_than(&first.id);
-    assert!(node.agent.log().contains("it speaks another version of the protocol"));
+    assert!(node.agent.log().contains("unsupported protocol version"));
     node.agent.kill9();
     node.agent.start();
     node.agent.wait_for_phase("quiet", "Running");

@@ -51,7 +51,10 @@ fn a_host_port_that_is_in_use_is_said_or_refused() {
         let status = &pod["status"];
         (status["reason"] == "NodePorts").then(|| status["message"].as_str().unwrap_or_default().to_owned())
     });
-    assert!(message.contains(&format!("host port {own}/TCP is the agent's own (healthzPort)")), "{message}");
+    assert!(
+        message.contains(&format!("host port {own}/TCP is used by the agent (healthzPort)")),
+        "{message}"
+    );
     node.running("taker");
     let said = wait_for("a warning", PATIENCE, || {
         let said = node.agent.status_json()?["events"].to_string();

@@ -364,7 +364,7 @@ fn objects_that_make_no_sense_are_refused_in_upstreams_words() {
     );
     assert_eq!(
         served.refused(400, "POST", MAPS, JSON, &pod("p")),
-        "Pod in version \"v1\" cannot be handled as a ConfigMap: it is of another kind"
+        "Pod in version \"v1\" cannot be handled as a ConfigMap: it is another kind"
     );
     assert!(
         served

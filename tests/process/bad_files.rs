@@ -22,7 +22,7 @@ const BROKEN: &[(&str, &str, &[&str])] = &[
     ("tabs.yaml", "apiVersion: v1\nkind: Pod\nspec:\n\tcontainers: []\n", &["line 4", "tab"]),
     ("broken.json", "{\"apiVersion\": \"v1\" \"kind\": \"Pod\"}", &["line 1", "JSON"]),
     ("list.yaml", "- a\n- b\n", &["list", "mapping"]),
-    ("text.yaml", "hello\n", &["not an object but a text", "apiVersion"]),
+    ("text.yaml", "hello\n", &["expected an object, found a text", "apiVersion"]),
     ("no-kind.yaml", "apiVersion: v1\nmetadata: {name: a}\n", &["kind is missing", "kind: Pod"]),
     ("no-version.yaml", "kind: Pod\nmetadata: {name: a}\n", &["apiVersion is missing", "apiVersion: v1"]),
     ("deployment.yaml", "apiVersion: apps/v1\nkind: Deployment\n", &["\"Deployment\"", "only Pod"]),
@@ -58,7 +58,7 @@ const BROKEN: &[(&str, &str, &[&str])] = &[
         "unquoted.yaml",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: x, env: [{name: A, value: \
          yes}]}]}\n",
-        &["spec.containers[0].env[0].value", "quotes"],
+        &["spec.containers[0].env[0].value", "quote"],
     ),
     (
         "same-containers.yaml",
@@ -129,11 +129,11 @@ fn what_is_no_readable_file_is_named_and_mended_in_place() {
     large.set_len(100 << 20).expect("make it large, without content");
     for words in [
         &["pipe.yaml", "named pipe", "regular file"][..],
-        &["dangling.yaml", "points to nothing"],
-        &["loop-a.yaml", "leads back to itself"],
-        &["loop-b.yaml", "leads back to itself"],
+        &["dangling.yaml", "broken symlink"],
+        &["loop-a.yaml", "symlink loop"],
+        &["loop-b.yaml", "symlink loop"],
         &["socket.yaml", "socket", "regular file"],
-        &["large.yaml", "larger than 10485760 bytes"],
+        &["large.yaml", "larger than the manifest limit of 10485760 bytes"],
     ] {
         let problem = node.problem(words);
         assert_eq!(problem.matches(words[0]).count(), 1, "{problem}");
@@ -177,7 +177,7 @@ fn ignored_fields_are_problems_until_they_are_mended() {
         node.problem(words);
     }
     stays("each problem", A_WHILE, || {
-        let lines = node.log_lines(&["Problem with a source of pods", "FieldIgnored"]);
+        let lines = node.log_lines(&["Problem with a pod source", "FieldIgnored"]);
         if lines.len() == 3 { Ok(()) } else { Err(format!("{lines:#?}")) }
     });
     assert!(node.agent.cli(&["status"]).is_err(), "something is wrong");

@@ -49,13 +49,13 @@ fn bad_answers_are_named_once_and_remove_nothing() {
             Answer::manifest("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {}\n"),
             &["spec.containers"],
         ),
-        (Answer::Circle, &["10 redirects", "circles"]),
+        (Answer::Circle, &["10 redirects", "loop"]),
         (Answer::Endless, &["longer than the limit of 10485760 bytes"]),
         (
             Answer::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\napiVersion: v1\n".to_vec()),
             &["closed before the answer was complete"],
         ),
-        (Answer::Raw(b"\x00\x01 what is this\r\n\r\n".to_vec()), &["not a valid HTTP answer"]),
+        (Answer::Raw(b"\x00\x01 what is this\r\n\r\n".to_vec()), &["not a valid HTTP response"]),
     ] {
         complains(&mut node, &server, answer, words);
     }
@@ -75,7 +75,7 @@ fn a_server_that_drips_holds_up_nobody() {
     let mut node = Node::new();
     node.agent.argument(format!("--manifest-url={}", server.url("/pods.yaml")));
     let neighbour = node.start_with_neighbour();
-    node.problem(&["/pods.yaml", "no complete answer within 10 s"]);
+    node.problem(&["/pods.yaml", "no complete response within 10 s"]);
     node.keeps_running("neighbour", &neighbour);
     server.answer(good());
     node.running("web");

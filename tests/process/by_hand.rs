@@ -70,7 +70,7 @@ fn pods_are_run_applied_and_deleted_without_kubectl() {
     fs::write(&file, text.replace("name: two\n  restartPolicy", "name: third\n  restartPolicy"))
         .expect("write it");
     let said = refused(&node, &["apply", "-f", &shown]);
-    assert!(said.contains("To replace the pod: agent delete pod two -n default"), "{said}");
+    assert!(said.contains("To replace the pod, run agent delete pod two -n default"), "{said}");
     well(&node, &["wait", "pod/two", "--for", "condition=Ready", "--timeout", "600s"]);
     let offered = well(&node, &["completion", "bash"]);
     assert!(offered.contains("complete -F _agent agent"), "{offered}");
@@ -151,7 +151,7 @@ fn restart_makes_new_instances_whatever_the_policy() {
     assert_eq!(id(0), before.0);
     assert_ne!(id(1), before.1);
     let said = refused(&node, &["restart", "two", "-c", "third"]);
-    assert!(said.contains("no container \"third\""), "{said}");
+    assert!(said.contains("no restartable container \"third\""), "{said}");
     let said = refused(&node, &["restart", "nothing"]);
     assert!(said.contains("pods \"nothing\" not found"), "{said}");
     node.keeps_running("never", &new);

@@ -112,7 +112,10 @@ fn preflight_runs_a_container_for_real_and_leaves_nothing() {
     };
     let container = finding("CRI");
     assert_eq!(container["severity"], "ok", "{container:#}");
-    assert!(container["seen"].as_str().expect("text").contains("ran and was removed"), "{container:#}");
+    assert!(
+        container["seen"].as_str().expect("text").contains("ran and removed a test container"),
+        "{container:#}"
+    );
     for name in ["IsPrivilegedUser", "Mem", "SystemVerification", "OverlayFS", "PodNetwork"] {
         finding(name);
     }
@@ -156,8 +159,8 @@ fn a_dry_run_says_what_it_would_write_and_changes_nothing() {
     let rootfs = format!("--rootfs={}", root.display());
     let (out, _) = said(&["init", &rootfs, "--dry-run", "--example"], 0);
     for words in [
-        "[certs] Another system is set up: the agent makes its authority and its certificate at its first boot",
-        "[program] Using the package's program /usr/bin/agent",
+        "[certs] Skipped: --rootfs is set, the agent generates its certificates at its first boot",
+        "[program] Using the program of the package: /usr/bin/agent",
         "/var/lib/kubelet/config.yaml\" with content:",
         "\tstaticPodPath: /etc/kubernetes/manifests",
         "etc/systemd/system/agent.service\" with content:",
@@ -185,7 +188,10 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     );
     assert!(!root.join("var/lib/kubelet/pki").exists(), "every device makes its own at its first boot");
     let (_, err) = said(&["init", "phase", "certs", &rootfs], 0);
-    assert!(err.contains("every device made from this system will have the same authority"), "{err}");
+    assert!(
+        err.contains("all devices created from this image will share one certificate authority"),
+        "{err}"
+    );
     said(&["init", "phase", "kubeconfig", &rootfs], 0);
     let after = snapshot(&root);
     let mode = |path: &str| after.get(&root.join(path)).unwrap_or_else(|| panic!("{path}: {after:?}")).0;
@@ -240,18 +246,19 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
     ] {
         let path = root.join(made);
         fs::create_dir_all(path.parent().expect("it has one")).expect("make a directory of the agent's");
-        fs::write(&path, "# By the agent, for shutdownGracePeriod.\n").expect("write a file of the agent's");
+        fs::write(&path, "# Written by the agent for shutdownGracePeriod.\n")
+            .expect("write a file of the agent's");
     }
     let (_, err) = said(&["reset", &rootfs], 1);
-    assert!(err.contains("aborted: nothing was changed"), "{err}");
+    assert!(err.contains("aborted, nothing was changed"), "{err}");
     let (out, _) = said(&["reset", "--force", &rootfs], 0);
     assert!(
-        out.contains("data of claims: --volumes deletes it") && out.contains("manifests: yours"),
+        out.contains("data of claims: use --volumes to delete it") && out.contains("your manifests"),
         "{out}"
     );
     assert_eq!(fs::read_to_string(&data).expect("the data stays"), "precious");
     let left = snapshot(&root);
-    assert!(!out.contains("not the agent's"), "{out}");
+    assert!(!out.contains("not created by the agent"), "{out}");
     for gone in [
         "config.yaml",
         "admin.conf",
@@ -287,7 +294,7 @@ fn system_without_a_package_gets_the_program_and_a_unit_for_it() {
         out.contains(&format!("[program] Copied the program to {:?}", program.display().to_string())),
         "{out}"
     );
-    assert!(out.contains("makes its certificates then"), "{out}");
+    assert!(out.contains("generates its certificates"), "{out}");
     let version = Command::new(&program).arg("version").output().expect("run the copy");
     assert!(version.status.success());
     let unit = fs::read_to_string(root.join("etc/systemd/system/agent.service")).expect("the unit");
@@ -302,9 +309,9 @@ fn system_without_a_package_gets_the_program_and_a_unit_for_it() {
     let flag = format!("--program={}", given.display());
     let (out, err) = said(&["init", &rootfs, &flag], 0);
     assert!(out.contains("[program] Keeping existing file"), "{out}");
-    assert!(err.contains("[WARNING program]") && err.contains("another processor"), "{err}");
+    assert!(err.contains("[WARNING program]") && err.contains("another architecture"), "{err}");
     let (_, err) = said(&["init", &flag], 2);
-    assert!(err.contains("--program is for --rootfs DIR"), "{err}");
+    assert!(err.contains("--program requires --rootfs DIR"), "{err}");
     let (out, _) = said(&["reset", "--force", &rootfs], 0);
     assert!(!root.join("etc/systemd/system/agent.service").exists());
     assert!(out.contains(&format!("{} (the program)", program.display())), "{out}");
@@ -324,7 +331,8 @@ fn flags_of_the_agent_are_the_services_and_a_kubeconfig_of_another_authority_is_
     fs::remove_dir_all(root.join("var/lib/kubelet/pki")).expect("lose the authority");
     let (_, err) = said(&["init", "phase", "kubeconfig", &rootfs], 1);
     assert!(
-        err.contains("error: error execution phase kubeconfig") && err.contains("another authority"),
+        err.contains("error: error execution phase kubeconfig")
+            && err.contains("another certificate authority"),
         "{err}"
     );
     let (_, err) = said(&["init", &rootfs, "--", "status"], 1);

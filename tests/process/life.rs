@@ -45,7 +45,7 @@ fn a_second_signal_ends_an_agent_whose_shutdown_hangs() {
     node.agent.signal(Signal::SIGINT);
     assert_eq!(node.agent.wait_for_end().code(), Some(1), "{}", node.agent.log());
     assert!(before.elapsed() < PATIENCE / 2, "{:?}", before.elapsed());
-    assert_eq!(node.log_lines(&["Second signal", "SIGINT"]).len(), 1);
+    assert_eq!(node.log_lines(&["second signal", "SIGINT"]).len(), 1);
     node.keeps_running("neighbour", &neighbour);
 }
 
@@ -58,7 +58,7 @@ fn whoever_opens_the_lock_file_makes_the_agent_leave_and_pods_stay() {
     let neighbour = node.start_with_neighbour();
     drop(File::open(&lock).expect("open the lock file"));
     assert_eq!(node.agent.wait_for_end().code(), Some(0), "{}", node.agent.log());
-    assert_eq!(node.log_lines(&["lock file", "pods keep running"]).len(), 1, "{}", node.agent.log());
+    assert_eq!(node.log_lines(&["Lock file", "pods keep running"]).len(), 1, "{}", node.agent.log());
     node.keeps_running("neighbour", &neighbour);
 }
 
@@ -110,7 +110,7 @@ fn a_cgroup_root_is_one_living_agents_and_the_refused_one_says_whose() {
     let log = second.log();
     let error = log.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("{log}"));
     let holder = format!("(pid {}, --root-dir {})", node.agent.pid(), node.agent.root_dir().display());
-    assert!(error.contains("another agent has its pods below cgroup root"), "{error}");
+    assert!(error.contains("another agent uses cgroup root"), "{error}");
     assert!(error.contains(&cgroup_root(node.scratch.path())) && error.contains(&holder), "{error}");
     assert!(error.contains("--cgroup-root"), "{error}");
     // Nor once beside it: what one makes, the other would take for left behind.

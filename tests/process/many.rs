@@ -32,7 +32,7 @@ fn thousands_of_manifests_are_taken_in_with_bounded_memory() {
     });
     let took = before.elapsed();
     // A list of everything may be late while this thread reads thousands of manifests; no call for a pod may.
-    let mut late = node.log_lines(&["no answer within"]);
+    let mut late = node.log_lines(&["no response within"]);
     late.retain(|line| !line.contains("Container runtime is down"));
     assert!(late.is_empty(), "{} calls ran out of their ten seconds, as {:?}", late.len(), late.first());
     let pss = pss_kb(node.agent.pid());

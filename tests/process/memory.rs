@@ -21,7 +21,7 @@ fn a_damaged_store_is_set_aside_and_told_and_pods_run_on() {
     node.agent.wait_for_phase("neighbour", "Running");
     node.keeps_running("neighbour", &neighbour);
     assert_eq!(node.calls("RunPodSandbox"), 1);
-    let line = node.logged(&["store was damaged", "set aside", "keptAs"]);
+    let line = node.logged(&["Store was damaged", "moved aside", "keptAs"]);
     let kept = fs::read_dir(&root).expect("list").flatten();
     let kept = kept.filter(|entry| line.contains(&*entry.file_name().to_string_lossy())).count();
     assert!(kept >= 1, "{line}");

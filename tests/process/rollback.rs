@@ -27,10 +27,10 @@ fn a_set_that_does_not_start_is_given_up_for_the_last_good_one() {
     let neighbour = node.start_with_neighbour();
     let web = node.running("web");
     // Good after five seconds without a break; until then there would be nothing to go back to.
-    node.logged(&["The first set of pods has started"]);
+    node.logged(&["First pod set started"]);
 
     server.answer(answer(&[unpullable("web"), pod("extra")]));
-    node.logged(&["A new set of pods is on trial", "20s"]);
+    node.logged(&["Started trial of new pod set", "20s"]);
     let extra = node.running("extra");
     let status = node.agent.cli(&["status", "--exit-zero"]).expect("the agent answers");
     assert!(status.contains("http     trial"), "{status}");
@@ -40,7 +40,7 @@ fn a_set_that_does_not_start_is_given_up_for_the_last_good_one() {
     let back = node.running_other_than("web", Some(&web));
     node.stopped("extra");
     node.keeps_running("neighbour", &neighbour);
-    assert_eq!(node.log_lines(&["Problem with a source", "RolledBack"]).len(), 1);
+    assert_eq!(node.log_lines(&["Problem with a pod source", "RolledBack"]).len(), 1);
     let events = node.agent.cli(&["status", "-o", "json", "--exit-zero"]).expect("the agent answers");
     assert!(events.contains("RolledBack"), "{events}");
 
@@ -61,7 +61,7 @@ fn a_set_that_does_not_start_is_given_up_for_the_last_good_one() {
     server.answer(answer(&[newer]));
     let newer = node.running_other_than("web", Some(&back));
     node.no_problems();
-    node.logged(&["The new set of pods has started"]);
+    node.logged(&["New pod set started"]);
     node.keeps_running("web", &newer);
     node.keeps_running("neighbour", &neighbour);
 }
@@ -74,9 +74,9 @@ fn a_trial_goes_on_in_the_next_life_of_the_agent() {
     node.agent.argument("--manifest-url-rollback-after=20s");
     node.agent.start();
     let web = node.running("web");
-    node.logged(&["The first set of pods has started"]);
+    node.logged(&["First pod set started"]);
     server.answer(answer(&[unpullable("web")]));
-    node.logged(&["A new set of pods is on trial"]);
+    node.logged(&["Started trial of new pod set"]);
     // Its successor has a sandbox at once, so the pod itself is seen stopped by chance only.
     wait_until("the good one to be stopped", PATIENCE, || {
         !node.all_running().values().flatten().any(|running| *running == web)
@@ -91,7 +91,7 @@ fn a_trial_goes_on_in_the_next_life_of_the_agent() {
 
 #[test]
 fn a_time_that_makes_no_sense_is_refused_by_name() {
-    for (time, why) in [("-1s", "must not be negative"), ("1m", "leave it out with --runonce")] {
+    for (time, why) in [("-1s", "must not be negative"), ("1m", "cannot be used with --runonce")] {
         let mut node = Node::new();
         node.agent.argument(format!("--manifest-url-rollback-after={time}"));
         let output = node.agent.run_once(&[]);

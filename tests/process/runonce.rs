@@ -85,10 +85,7 @@ fn waiting_for_completion_counts_by_restart_policy_and_exit_code() {
     let output = node.agent.run_once(&["--runonce-wait=completed", "--runonce-timeout=30s"]);
     let text = said(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(
-        text.contains("error: pod default/failing-edge: container failing ended with exit code 3"),
-        "{text}"
-    );
+    assert!(text.contains("error: pod default/failing-edge: container failing exited with code 3"), "{text}");
 }
 
 #[test]

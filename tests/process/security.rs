@@ -239,7 +239,7 @@ fn what_the_runtime_cannot_do_is_told() {
     let long = "s".repeat(60);
     node.apply(&spec("long", &json!({"subdomain": long, "setHostnameAsFQDN": true})));
     node.agent.start();
-    let no_handler = "is no handler of the container runtime, which has";
+    let no_handler = "is not a handler of the container runtime, which supports";
     node.logged(&["lost-edge", "FailedCreatePodSandBox", "gvisor", no_handler]);
     node.logged(&["rooted-edge", "PodFeatureUnsupported", "does not support user namespaces"]);
     node.logged(&["long-edge", "FailedCreatePodSandBox", "is too long (64 characters is the max"]);

@@ -201,7 +201,7 @@ fn without_a_bus_that_is_said_once_and_everything_goes_on() {
     node.agent.variable("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent/bus");
     node.agent.configure(GRACE);
     let neighbour = node.start_with_neighbour();
-    let said = || node.log_lines(&["There is no logind to talk to"]).len();
+    let said = || node.log_lines(&["Failed to connect to logind"]).len();
     wait_for("it to be said", PATIENCE, || if said() == 1 { Ok(()) } else { Err(node.agent.log_tail()) });
     stays("it is said once", Duration::from_secs(2), || {
         if said() == 1 { Ok(()) } else { Err(node.agent.log_tail()) }

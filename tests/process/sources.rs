@@ -65,14 +65,14 @@ fn an_empty_directory_in_anothers_place_is_confirmed_by_hand() {
     node.problem(&["is empty, and is not the directory that the pods came from", "agent source accept file"]);
     node.keeps_running("neighbour", &neighbour);
     let (code, refused) = accept(&node, "http");
-    assert!(code == Some(1) && refused.contains("this agent has: file"), "{refused}");
+    assert!(code == Some(1) && refused.contains("configured sources: file"), "{refused}");
 
     // The right one comes back, and nothing has happened.
     std::fs::remove_dir(&manifests).expect("remove the empty directory");
     std::fs::rename(&away, &manifests).expect("move the manifests back");
     node.no_problems();
     let (code, refused) = accept(&node, "file");
-    assert!(code == Some(1) && refused.contains("no empty answer that waits"), "{refused}");
+    assert!(code == Some(1) && refused.contains("no pending empty response"), "{refused}");
     node.keeps_running("neighbour", &neighbour);
 
     std::fs::rename(&manifests, &away).expect("move the manifests away");
@@ -80,7 +80,7 @@ fn an_empty_directory_in_anothers_place_is_confirmed_by_hand() {
     node.problem(&["agent source accept file"]);
     node.keeps_running("neighbour", &neighbour);
     let (code, done) = accept(&node, "file");
-    assert!(code == Some(0) && done.contains("now counts"), "{done}");
+    assert!(code == Some(0) && done.contains("accepted the current content"), "{done}");
     node.stopped("neighbour");
     node.no_problems();
     // From now on it is the directory that speaks.
@@ -150,7 +150,7 @@ fn an_old_signed_set_is_refused_also_after_a_restart() {
     put("pods.yaml.minisig", SIGNED_OLD);
     put("pods.yaml", &signed_manifest("old"));
     node.agent.start();
-    node.problem(&["signed with timestamp:100, and one with timestamp:200 was served before"]);
+    node.problem(&["signed with timestamp:100, older than timestamp:200 served before"]);
     node.keeps_running("web", &web);
     put("pods.yaml.minisig", SIGNED_WEB);
     put("pods.yaml", &signed_manifest("web"));
@@ -166,7 +166,7 @@ fn a_source_that_is_not_configured_any_more_takes_its_pods_with_it() {
     node.agent.argument("--manifest-dir=");
     node.agent.start();
     node.stopped("neighbour");
-    assert!(!node.log_lines(&["not configured any more"]).is_empty(), "{}", node.agent.log());
+    assert!(!node.log_lines(&["no longer configured"]).is_empty(), "{}", node.agent.log());
     wait_until("the old container to be gone", Duration::from_secs(20), || {
         !node.all_running().values().flatten().any(|id| *id == neighbour)
     });

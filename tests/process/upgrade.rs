@@ -200,14 +200,14 @@ fn a_good_program_stays_and_can_be_given_up_for_the_one_before() {
     assert_eq!(code, Some(0), "it is there already: {all}");
     let (code, answer, all) = node.upgrade(&["rollback"]);
     assert_eq!((code, answer["phase"].as_str()), (Some(0), Some("RolledBack")), "{all}");
-    assert!(answer["reason"] == "asked for" && node.runs(&node.program), "{all}");
+    assert!(answer["reason"] == "requested" && node.runs(&node.program), "{all}");
     assert!(fs::read(&node.program).unwrap() == old);
     node.has_events(&["AgentUpgradeRolledBack"]);
     node.is_as_before(&["agent"]);
     let status = said(&node.agent(&["status", "--exit-zero", "--root-dir", "/nowhere"]));
-    assert!(status.contains("Upgrade:") && status.contains("asked for"), "{status}");
+    assert!(status.contains("Upgrade:") && status.contains("requested"), "{status}");
     let (code, _, all) = node.upgrade(&["rollback"]);
-    assert!(code == Some(1) && all.contains("nothing to put back"), "{all}");
+    assert!(code == Some(1) && all.contains("no upgrade to roll back"), "{all}");
 }
 
 #[test]
@@ -231,9 +231,9 @@ fn what_may_not_be_the_agent_changes_nothing() {
     refused(&[&text(&new), "--verify-key-file", &text(&key)], "does not fit");
     let script = node.here().join("script");
     fs::write(&script, "#!/bin/sh\n").unwrap();
-    refused(&[&text(&script), "--allow-unsigned"], "no program for this machine");
-    refused(&["/bin/true", "--allow-unsigned"], "does not say what it is");
-    refused(&["/bin/false", "--allow-unsigned"], "does not run here");
+    refused(&[&text(&script), "--allow-unsigned"], "not a program for this machine");
+    refused(&["/bin/true", "--allow-unsigned"], "does not report its version");
+    refused(&["/bin/false", "--allow-unsigned"], "cannot be run on this machine");
     refused(&["/nowhere", "--allow-unsigned"], "/nowhere");
     let output = Command::new(binary())
         .args(["upgrade", &text(&new), "--allow-unsigned", "--socket"])
@@ -242,7 +242,7 @@ fn what_may_not_be_the_agent_changes_nothing() {
         .arg(node.node.agent.root_dir())
         .output()
         .unwrap();
-    assert!(said(&output).contains("is what the agent runs"), "{}", said(&output));
+    assert!(said(&output).contains("use that program to upgrade it"), "{}", said(&output));
     let (code, _, all) = node.upgrade(&[&text(&new), "--allow-unsigned", "--dry-run"]);
     assert_eq!(code, Some(0), "{all}");
     node.is_as_before(&["agent"]);
@@ -280,7 +280,7 @@ fn a_program_that_dies_again_and_again_is_given_up() {
     }
     let (code, answer, all) = answered(&watching.wait_with_output().unwrap());
     assert_eq!((code, answer["phase"].as_str()), (Some(3), Some("RolledBack")), "{all}");
-    assert_eq!(answer["reason"], "the agent was started 4 times", "{all}");
+    assert_eq!(answer["reason"], "the agent started 4 times", "{all}");
     assert!(node.runs(&node.program));
     node.is_as_before(&["agent"]);
 }
@@ -297,7 +297,7 @@ fn a_program_under_which_a_pod_is_killed_is_given_up() {
     let (code, answer, all) = answered(&watching.wait_with_output().unwrap());
     assert_eq!((code, answer["phase"].as_str()), (Some(3), Some("RolledBack")), "{all}");
     let reason = answer["reason"].as_str().unwrap_or_default();
-    assert!(reason.contains("containers did not stay: default/neighbour-edge/main"), "{all}");
+    assert!(reason.contains("containers stopped running: default/neighbour-edge/main"), "{all}");
     node.neighbour = node.node.running_other_than("neighbour", Some(&node.neighbour));
     node.is_as_before(&["agent"]);
 }
@@ -313,7 +313,7 @@ fn a_watch_that_is_killed_together_with_the_agent_is_carried_on() {
     watching.wait().unwrap();
     kill(Pid::from_raw(node.pid()), Signal::SIGKILL).unwrap();
     let (code, _, all) = node.upgrade(&[&text(&node.other("newer")), "--allow-unsigned"]);
-    assert!(code == Some(1) && all.contains("under way") && all.contains("carries on"), "{all}");
+    assert!(code == Some(1) && all.contains("in progress") && all.contains("agent upgrade watch"), "{all}");
     // The one that watches hears what another one asks for.
     let root = text(&node.node.agent.root_dir());
     let previous = node.here().join("agent.previous");
@@ -328,7 +328,7 @@ fn a_watch_that_is_killed_together_with_the_agent_is_carried_on() {
     let (code, answer, all) = node.upgrade(&["rollback"]);
     assert_eq!((code, answer["phase"].as_str()), (Some(0), Some("RolledBack")), "{all}");
     let (code, answer, all) = answered(&watch.wait_with_output().unwrap());
-    assert_eq!((code, answer["reason"].as_str()), (Some(0), Some("asked for")), "{all}");
+    assert_eq!((code, answer["reason"].as_str()), (Some(0), Some("requested")), "{all}");
     assert!(node.runs(&node.program));
     node.is_as_before(&["agent"]);
 }

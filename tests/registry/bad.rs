@@ -141,7 +141,7 @@ fn content_that_is_not_the_promised_one_is_refused() {
         }
     });
     says(&message, "failed to pull and unpack image \"127.0.0.1:");
-    says(&message, "the content has another digest, sha256:");
+    says(&message, "digest mismatch: content has sha256:");
 
     let seen = image.clone();
     let message = fails(&image, move |asked, stream| {
@@ -167,7 +167,7 @@ fn content_that_is_not_the_promised_one_is_refused() {
         }
     });
     says(&message, "failed to resolve reference");
-    says(&message, "another digest");
+    says(&message, "digest mismatch");
 }
 
 #[test]
@@ -434,13 +434,13 @@ fn a_layer_of_another_registry_or_blob_has_to_be_brought() {
         is_blob
     });
     let message = failure_of_second(&liar.reference(), &scratch.dir("images"));
-    assert!(message.contains("another digest"), "{message}");
+    assert!(message.contains("digest mismatch"), "{message}");
     // A blob of one's own, with a configuration that names the other's layer.
     let other = gzip(&tar_of("mine", b"mine"));
     let mine = TestImage::with(vec![Blob::new(other)], &[digest_of(&private)], "amd64");
     let own = FakeRegistry::start(&mine, |_, _| false);
     let message = failure_of_second(&own.reference(), &scratch.dir("images"));
-    assert!(message.contains("damaged or was changed"), "{message}");
+    assert!(message.contains("damaged or was modified"), "{message}");
     // Who has the content gets it by the blob that it has.
     let honest = FakeRegistry::start(&image, |_, _| false);
     pull_here(&request(&honest.reference(), &scratch.dir("images"))).unwrap();

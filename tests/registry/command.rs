@@ -156,7 +156,7 @@ fn ctrl_c_leaves_nothing_half_made_and_whole_layers_for_the_next_try() {
     let mut err = String::new();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert_eq!(status.code(), Some(1), "{err}");
-    assert_eq!(err, "error: interrupted; layers that came in full stay for the next try\n");
+    assert_eq!(err, "error: interrupted; complete layers are kept for the next attempt\n");
     assert_eq!(std::fs::read_dir(images.join("tmp")).unwrap().count(), 0);
     let list = Command::new(agent()).args(["image", "ls", "-q", "--root-dir"]).arg(&root).output().unwrap();
     assert!(list.stdout.is_empty(), "no image got a name");

@@ -265,7 +265,7 @@ fn a_pull_in_which_nothing_moves_is_given_up_and_the_child_is_gone() {
         ..request(&registry.reference(), &store)
     };
     let error = in_child(&asked, |_| ()).unwrap_err();
-    assert_eq!(error.to_string(), "nothing came for 1 s; given up");
+    assert_eq!(error.to_string(), "no data received for 1 s");
     let own = std::process::id();
     wait_for("the child to be gone", Duration::from_secs(5), || {
         let threads = std::fs::read_dir(format!("/proc/{own}/task")).unwrap().flatten();

@@ -114,17 +114,17 @@ fn refused(request: &PullRequest, words: &str) {
 fn an_image_signed_by_a_key_of_the_policy_is_pulled_and_no_other() {
     let signed = Signed::new();
     let digest = &signed.image.manifest.digest;
-    refused(&signed.with_key("good", "none"), "is not signed (no tag sha256-");
+    refused(&signed.with_key("good", "none"), "is not signed (signature tag sha256-");
 
     signed.publish_good("good", digest);
-    refused(&signed.with_key("other", "none"), "a signature is by none of the keys");
+    refused(&signed.with_key("other", "none"), "signature does not match any of the keys");
     assert_eq!(pull_here(&signed.with_key("good", "p256")).unwrap().0.image_id, signed.image.config.digest);
     let either = json!({"keys": ["other.pub", "good.pub"]});
     assert!(pull_here(&signed.asked(&either, "either")).is_ok());
 
     signed.publish_good("ed", digest);
     assert!(pull_here(&signed.with_key("ed", "ed25519")).is_ok());
-    refused(&signed.with_key("good", "none"), "a signature is by none of the keys");
+    refused(&signed.with_key("good", "none"), "signature does not match any of the keys");
 
     // Several signatures: one that fits is enough.
     let good = payload(TYPE, digest);
@@ -144,15 +144,15 @@ fn a_signature_of_something_else_is_none() {
         (payload, signature)
     };
     signed.publish(digest, &[with(TYPE, &other)]);
-    refused(&signed.with_key("good", "none"), &format!("a signature is of another image, {other:?}"));
+    refused(&signed.with_key("good", "none"), &format!("signature is for another image, {other:?}"));
     signed.publish(digest, &[with("atomic container signature", digest)]);
     refused(&signed.with_key("good", "none"), "is of type \"atomic container signature\"");
     // A good signature above a payload that was put in the place of the signed one.
     let (_, signature) = with(TYPE, &other);
     signed.publish(digest, &[(payload(TYPE, digest), signature)]);
-    refused(&signed.with_key("good", "none"), "a signature is by none of the keys");
+    refused(&signed.with_key("good", "none"), "signature does not match any of the keys");
     signed.publish(digest, &[(payload(TYPE, digest), Vec::new())]);
-    refused(&signed.with_key("good", "none"), "a signature is by none of the keys");
+    refused(&signed.with_key("good", "none"), "signature does not match any of the keys");
     signed.publish(digest, &[]);
     refused(&signed.with_key("good", "none"), "is not signed");
 }
@@ -183,7 +183,9 @@ fn what_the_policy_says_holds_for_what_is_here_already_and_without_a_registry() 
     let elsewhere = PullRequest { image: "nowhere.example/a".into(), ..signed.asked(&accept, "none") };
     let message = failure(&elsewhere);
     assert!(
-        message.starts_with("SignatureValidationFailed: nowhere.example/a:latest: no pattern of"),
+        message.starts_with(
+            "SignatureValidationFailed: nowhere.example/a:latest: not matched by any pattern of"
+        ),
         "{message}"
     );
 

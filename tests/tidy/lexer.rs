@@ -47,6 +47,29 @@ pub fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
+/// The string literals of a program text, as they are written: with their quotes, escapes and continued lines.
+pub fn strings(text: &str) -> Vec<&str> {
+    let mut rest = Rest(text);
+    let mut found = Vec::new();
+    while let Some(character) = rest.peek() {
+        let before = rest.0;
+        if rest.skip_comment() {
+            continue;
+        }
+        if rest.skip_literal() {
+            let literal = &before[..before.len() - rest.0.len()];
+            if literal.ends_with(['"', '#']) {
+                found.push(literal);
+            }
+        } else if is_word(character) {
+            rest.take_word();
+        } else {
+            rest.advance(character.len_utf8());
+        }
+    }
+    found
+}
+
 /// Takes out every item under `#[cfg(test)]`, and returns the names of such modules that live in a file of their own.
 pub fn without_tests(tokens: &[Token]) -> (Vec<Token>, Vec<String>) {
     let attribute = crate::tidy::lexer::tokens("#[cfg(test)]");
@@ -240,7 +263,7 @@ impl Rest<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{paths, tokens, without_tests};
+    use super::{paths, strings, tokens, without_tests};
 
     fn printed(text: &str) -> Vec<String> {
         paths(&tokens(text)).iter().map(|path| path.join("::")).collect()
@@ -270,6 +293,14 @@ mod tests {
             fn f<'a>(x: &'a str) { g("h::i \" j::k", r#"l::m " n::o"#, 'p', '\'', b'"', '"'); q::r }
         "##;
         assert_eq!(printed(text), ["q::r"]);
+    }
+
+    #[test]
+    fn string_literals_are_found_without_comments_and_characters() {
+        let text = r##"/* "a" */ f("b \" c", 'd', '"', r#"e "f" g"#); // "h"
+            fn g<'i>(j: &'i str) { k("l \
+                m") }"##;
+        assert_eq!(strings(text), [r#""b \" c""#, "r#\"e \"f\" g\"#", "\"l \\\n                m\""]);
     }
 
     #[test]

@@ -218,8 +218,8 @@ impl<'s> Walk<'s> {
         let is_i32 = |number: i64| i32::try_from(number).is_ok();
         let (fits, wanted) = match shape {
             "bool" => (value.is_boolean(), "a boolean"),
-            "int32" => (value.as_i64().is_some_and(is_i32), "an integer of 32 bits"),
-            "int64" => (value.is_i64(), "an integer of 64 bits"),
+            "int32" => (value.as_i64().is_some_and(is_i32), "a 32-bit integer"),
+            "int64" => (value.is_i64(), "a 64-bit integer"),
             "double" => (value.is_number(), "a number"),
             _ => (value.is_string(), "a string"),
         };
@@ -238,7 +238,7 @@ impl<'s> Walk<'s> {
             {
                 return true;
             }
-            ("IntOrString", _) => ("an integer of 32 bits or a string", "int32", None),
+            ("IntOrString", _) => ("a 32-bit integer or a string", "int32", None),
             ("Quantity", Value::String(text)) if Quantity::parse(text.trim()).is_ok() => return true,
             ("Quantity", Value::Number(number)) if Quantity::parse(&number.to_string()).is_ok() => {
                 return true;

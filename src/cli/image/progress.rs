@@ -157,7 +157,7 @@ fn short(digest: &str) -> &str {
 fn words(state: LayerState) -> &'static str {
     match state {
         LayerState::Waiting => "waiting",
-        LayerState::Exists => "already there",
+        LayerState::Exists => "already present",
         LayerState::Downloading => "downloading",
         LayerState::Extracting => "extracting",
         LayerState::Done => "complete",
@@ -214,7 +214,7 @@ mod tests {
         view.hear(&moved("b", 5_000_000, LayerState::Downloading), MILLI(2000));
         assert_eq!(
             view.frame(MILLI(2000), 100).unwrap(),
-            "aaaaaaaaaaaa: already there\n\
+            "aaaaaaaaaaaa: already present\n\
              bbbbbbbbbbbb  downloading  [==========          ]  5.00MB of 10.0MB  2.00MB/s\n\
              1 of 2 layers, 5.00MB of 10.0MB, 2.50MB/s\n"
         );

@@ -72,7 +72,7 @@ impl PullOptions {
     pub(super) fn check_unused(&self) -> Result<(), UsageError> {
         match &self.given {
             Some(name) => {
-                let message = format!("--{name} is an option of agent image pull");
+                let message = format!("--{name} is only an option of agent image pull");
                 Err(UsageError::Option { message })
             }
             None => Ok(()),
@@ -195,7 +195,7 @@ fn columns() -> usize {
 fn credentials(options: &PullOptions) -> Result<Option<Auth>, CliError> {
     let usage = |message: &str| CliError::Usage(UsageError::Option { message: message.to_owned() });
     let given = match (&options.creds, &options.creds_file) {
-        (Some(_), Some(_)) => return Err(usage("give one of --creds and --creds-file")),
+        (Some(_), Some(_)) => return Err(usage("--creds and --creds-file cannot be used together")),
         (None, None) => return Ok(None),
         (Some(given), None) => given.clone(),
         (None, Some(path)) => first_line(path)
@@ -219,7 +219,7 @@ fn credentials(options: &PullOptions) -> Result<Option<Auth>, CliError> {
         }
     };
     if username.is_empty() {
-        return Err(usage("--creds: the user's name is missing"));
+        return Err(usage("--creds: missing user name"));
     }
     Ok(Some(Auth { username, password, ..Auth::default() }))
 }
@@ -245,8 +245,8 @@ mod tests {
         let auth = credentials(&options.pull).unwrap().unwrap();
         assert_eq!((auth.username.as_str(), auth.password.as_str()), ("me", "hu:sh"));
         let refused = |line: &str| parse(line).err().unwrap().to_string();
-        assert_eq!(refused("ls --creds me:x"), "--creds is an option of agent image pull");
-        assert!(refused("pull a --platform arm").contains("--platform: \"arm\""));
+        assert_eq!(refused("ls --creds me:x"), "--creds is only an option of agent image pull");
+        assert!(refused("pull a --platform arm").contains("--platform: invalid platform \"arm\""));
         assert!(refused("pull a --creds").contains("--creds"));
     }
 
@@ -263,9 +263,9 @@ mod tests {
         assert_eq!(of("pull a"), "");
         assert_eq!(
             of(&format!("pull a --creds x --creds-file {file}")),
-            "error: give one of --creds and --creds-file"
+            "error: --creds and --creds-file cannot be used together"
         );
-        assert_eq!(of("pull a --creds :x"), "error: --creds: the user's name is missing");
+        assert_eq!(of("pull a --creds :x"), "error: --creds: missing user name");
         std::fs::write(&path, "me\n").unwrap();
         assert!(of(&format!("pull a --creds-file {file}")).contains("USER:PASSWORD"));
         std::fs::remove_file(&path).unwrap();

@@ -232,7 +232,7 @@ fn values_that_do_not_fit_name_flag_value_and_form() {
         ("--register-with-taints=a=b:Never", "PreferNoSchedule"),
         ("--reserved-memory=memory=1Gi", "0:memory=1Gi"),
         ("--vmodule=a", "gopher*=3"),
-        ("-v=-1", "expected a number from 0"),
+        ("-v=-1", "expected a non-negative number"),
         ("--reserved-memory=0:memory=lots", "found \"lots\""),
         ("--container-log-max-size=big", "a quantity like 10Mi"),
         ("--log-json-info-buffer-size=", "a quantity like 10Mi"),
@@ -256,7 +256,7 @@ fn a_manifest_url_has_one_authorization_and_a_key_belongs_to_a_certificate() {
         "{text}"
     );
     let text = refusal(&["--manifest-url-client-key-file=/k"]);
-    assert!(text.contains("needs --manifest-url-client-cert-file"), "{text}");
+    assert!(text.contains("requires --manifest-url-client-cert-file"), "{text}");
     let agent = resolved(&["--manifest-url-client-cert-file=/c", "--manifest-url-client-key-file=/k"]).agent;
     let client = agent.manifest_url_client.unwrap();
     assert_eq!((client.certificate, client.key), ("/c".into(), Some("/k".into())));

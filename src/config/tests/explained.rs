@@ -65,7 +65,8 @@ fn explaining_names_value_origin_and_effect_of_every_setting() {
         format!("maxOpenFiles = 7  # file {file}"),
         r#"clusterDomain = "x.y"  # flag --cluster-domain"#.to_owned(),
         "maxPods = 110  # default".to_owned(),
-        "failSwapOn = false  # agent default (differs from the kubelet): hosts with swap are accepted; not acted on yet"
+        "failSwapOn = false  # agent default (differs from the kubelet): hosts with swap are accepted; not \
+         implemented yet"
             .to_owned(),
         r#"--root-dir = "/r"  # flag --root-dir"#.to_owned(),
         "maxParallelImagePulls = (unset)  # default".to_owned(),
@@ -92,12 +93,10 @@ fn settings_without_effect_are_named_only_when_the_user_changed_them() {
     assert_eq!(
         given.not_acted_on,
         [
-            "providerID (flag --provider-id) is accepted but this version does not act on it yet".to_owned(),
-            format!("failSwapOn (file {file}) is accepted but this version does not act on it yet"),
-            format!(
-                "protectKernelDefaults (file {file}) is accepted but this version does not act on it yet"
-            ),
-            "--cloud-provider is accepted but this version does not act on it yet".to_owned(),
+            "providerID (flag --provider-id) is accepted but not implemented in this version".to_owned(),
+            format!("failSwapOn (file {file}) is accepted but not implemented in this version"),
+            format!("protectKernelDefaults (file {file}) is accepted but not implemented in this version"),
+            "--cloud-provider is accepted but not implemented in this version".to_owned(),
         ]
     );
     assert_eq!(resolved(&[]).not_acted_on, Vec::<String>::new());

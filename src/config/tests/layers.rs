@@ -83,10 +83,10 @@ fn a_kubeconfig_that_is_missing_is_an_error() {
     let scratch = Scratch::new();
     let there = scratch.write("bootstrap", "x");
     let directory = scratch.path().to_str().unwrap().to_owned();
-    assert!(refusal(&["--kubeconfig=/no/k"]).contains("--kubeconfig: /no/k is not there"));
-    assert!(refusal(&["--kubeconfig", &directory]).contains("is no file"));
+    assert!(refusal(&["--kubeconfig=/no/k"]).contains("--kubeconfig: /no/k does not exist"));
+    assert!(refusal(&["--kubeconfig", &directory]).contains("not a regular file"));
     let text = refusal(&["--kubeconfig=/no/k", "--bootstrap-kubeconfig=/no/b"]);
-    assert!(text.contains("--bootstrap-kubeconfig: /no/b is not there"), "{text}");
+    assert!(text.contains("--bootstrap-kubeconfig: /no/b does not exist"), "{text}");
     resolved(&["--kubeconfig=/no/k", "--bootstrap-kubeconfig", &there]);
 }
 

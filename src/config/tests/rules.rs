@@ -220,7 +220,11 @@ fn the_nodes_name_is_trimmed_lowered_and_never_empty() {
     let error = parse(&[], &nameless).unwrap_err().to_string();
     assert!(error.contains("empty hostname is invalid"), "{error}");
     let odd = resolved(&["--hostname-override=a_b"]);
-    assert!(odd.node_name == "a_b" && odd.warnings[0].contains("no valid node name"), "{:?}", odd.warnings);
+    assert!(
+        odd.node_name == "a_b" && odd.warnings[0].contains("not a valid node name"),
+        "{:?}",
+        odd.warnings
+    );
     assert!(refusal(&["--root-dir="]).contains("--root-dir: must not be empty"));
 }
 
@@ -232,7 +236,7 @@ fn credential_provider_flags_come_in_pairs_that_exist() {
     let (dir_flag, file_flag) = ("--image-credential-provider-bin-dir", "--image-credential-provider-config");
     assert!(refusal(&[dir_flag, &directory]).contains("must be set with"));
     assert!(refusal(&[file_flag, &config]).contains("must be set with"));
-    assert!(refusal(&[file_flag, &config, dir_flag, "/no/dir"]).contains("is no directory"));
+    assert!(refusal(&[file_flag, &config, dir_flag, "/no/dir"]).contains("is not a directory"));
     assert_eq!(
         resolved(&[file_flag, &config, dir_flag, &directory]).flags.image_credential_provider_config,
         config

@@ -48,7 +48,7 @@ pub(in crate::config) fn soft_warnings(config: &KubeletConfiguration) -> Vec<Str
     }
     for server in &config.cluster_dns {
         if server.parse::<IpAddr>().is_err() {
-            lines.push(format!("clusterDNS {server:?} is no IP address; skipped"));
+            lines.push(format!("clusterDNS {server:?} is not an IP address; ignored"));
         }
     }
     lines
@@ -83,7 +83,7 @@ impl Check<'_> {
 
     fn ip(&mut self, field: &str, value: &str) {
         if value.parse::<IpAddr>().is_err() {
-            self.findings.add(field, format!("{value:?} is no IP address; write one like 127.0.0.1 or ::"));
+            self.findings.add(field, format!("{value:?} is not a valid IP address, such as 127.0.0.1 or ::"));
         }
     }
 
@@ -144,7 +144,7 @@ impl Check<'_> {
         for (index, item) in logging.vmodule.iter().enumerate() {
             if item.file_pattern.is_empty() || item.file_pattern.contains(['=', ',']) {
                 let problem =
-                    format!("{:?} is no pattern; write a file name with * and ?", item.file_pattern);
+                    format!("{:?} is not a valid pattern; use a file name with * and ?", item.file_pattern);
                 self.findings.add(format!("logging.vmodule[{index}].filePattern"), problem);
             }
         }
@@ -177,18 +177,23 @@ impl Check<'_> {
         if let Some(ids) = config.user_namespaces.ids_per_pod
             && (ids < 65_536 || ids % 65_536 != 0 || u32::try_from(ids).is_err())
         {
-            let problem = format!("{ids} must be a multiple of 65536 that fits 32 bits");
+            let problem = format!("{ids} must be a multiple of 65536 that fits in 32 bits");
             self.findings.add("userNamespaces.idsPerPod", problem);
         }
     }
 
     fn taint(&mut self, field: &str, taint: &ConfigTaint) {
         if !super::node::is_qualified_name(&taint.key) {
-            self.findings
-                .add(format!("{field}.key"), format!("{:?} is no taint key; write [prefix/]name", taint.key));
+            self.findings.add(
+                format!("{field}.key"),
+                format!("{:?} is not a valid taint key; use [prefix/]name", taint.key),
+            );
         }
         if !taint.value.is_empty() && !super::node::is_name(&taint.value) {
-            let problem = format!("{:?} is no taint value; letters, digits, '-', '_', '.'", taint.value);
+            let problem = format!(
+                "{:?} is not a valid taint value; use letters, digits, '-', '_' and '.'",
+                taint.value
+            );
             self.findings.add(format!("{field}.value"), problem);
         }
         self.one_of(
@@ -208,8 +213,7 @@ impl Check<'_> {
         if let Some(parallel) = config.max_parallel_image_pulls {
             self.range("maxParallelImagePulls", parallel, 1, i64::MAX);
             if parallel > 1 && config.serialize_image_pulls {
-                let problem =
-                    "cannot be larger than 1 unless serializeImagePulls is false; set one of the two";
+                let problem = "cannot be larger than 1 unless serializeImagePulls is false";
                 self.findings.add("maxParallelImagePulls", problem);
             }
         }
@@ -290,11 +294,11 @@ impl Check<'_> {
     fn pod_logs_dir(&mut self) {
         let directory = &self.config.pod_logs_dir;
         if !directory.is_ascii() {
-            self.findings.add("podLogsDir", format!("{directory:?} must hold ASCII letters only"));
+            self.findings.add("podLogsDir", format!("{directory:?} must contain only ASCII characters"));
         } else if !Path::new(directory).is_absolute() {
             self.findings.add("podLogsDir", format!("{directory:?} must be an absolute path"));
         } else if clean(Path::new(directory)) != *directory {
-            let problem = format!("{directory:?} must be written without '..', '//' and a slash at its end");
+            let problem = format!("{directory:?} must not contain '..', '//' or a trailing slash");
             self.findings.add("podLogsDir", problem);
         }
     }

@@ -30,12 +30,12 @@ pub(in crate::config) fn flags(
     let mut findings = Findings::default();
     let mut node = Node { name: node_name(flags, environment), ..Node::default() };
     if node.name.is_empty() {
-        findings.add("--hostname-override", "empty hostname is invalid; name this node");
+        findings.add("--hostname-override", "empty hostname is invalid; set a node name");
     } else if !is_subdomain(&node.name) {
         // The kubelet starts with such a name too; what is named after the node is refused later, one by one.
         node.warnings.push(format!(
-            "{:?} is no valid node name (lower-case letters, digits, '-' and '.'): pods named after it will be refused; \
-             use --hostname-override",
+            "{:?} is not a valid node name (lower-case letters, digits, '-' and '.'): pods named after it \
+             will be rejected; use --hostname-override",
             node.name
         ));
     }
@@ -109,8 +109,8 @@ fn node_labels(flags: &KubeletFlags, findings: &mut Findings) {
             findings.add(
                 "--node-labels",
                 format!(
-                    "{key:?} is no label key: [prefix/]name, the name of at most 63 letters, digits, '-', '_' or '.', \
-                     starting and ending with a letter or digit"
+                    "{key:?} is not a valid label key: [prefix/]name, with a name of at most 63 letters, \
+                     digits, '-', '_' or '.', starting and ending with a letter or digit"
                 ),
             );
             continue;
@@ -119,8 +119,8 @@ fn node_labels(flags: &KubeletFlags, findings: &mut Findings) {
             findings.add(
                 "--node-labels",
                 format!(
-                    "{value:?} is no value for {key}: empty, or at most 63 letters, digits, '-', '_' or '.', \
-                     starting and ending with a letter or digit"
+                    "{value:?} is not a valid value of {key}: must be empty, or at most 63 letters, digits, \
+                     '-', '_' or '.', starting and ending with a letter or digit"
                 ),
             );
         }
@@ -172,7 +172,7 @@ fn node_ips(text: &str, node: &mut Node, findings: &mut Findings) {
         if is_unreachable(*address) {
             findings.add(
                 "--node-ip",
-                format!("{address} cannot be a node's address; use one that others can reach"),
+                format!("{address} cannot be a node address; use one that other machines can reach"),
             );
         }
     }
@@ -215,8 +215,10 @@ pub(in crate::config) fn kubeconfig(flags: &KubeletFlags) -> Result<(), Findings
     if !own.is_empty() && !is_there(own) && !is_there(first) {
         let (flag, path) =
             if first.is_empty() { ("--kubeconfig", own) } else { ("--bootstrap-kubeconfig", first) };
-        findings
-            .add(flag, format!("{path} is not there or is no file; name one that is, or leave the flag out"));
+        findings.add(
+            flag,
+            format!("{path} does not exist or is not a regular file; correct the path or remove the flag"),
+        );
     }
     if findings.0.is_empty() { Ok(()) } else { Err(findings) }
 }
@@ -236,7 +238,8 @@ fn credential_providers(flags: &KubeletFlags, findings: &mut Findings) {
         ),
         (false, false) => {
             if !Path::new(directory).is_dir() {
-                findings.add("--image-credential-provider-bin-dir", format!("{directory} is no directory"));
+                findings
+                    .add("--image-credential-provider-bin-dir", format!("{directory} is not a directory"));
             }
             if !Path::new(config).exists() {
                 findings.add("--image-credential-provider-config", format!("{config} does not exist"));

@@ -22,7 +22,7 @@ impl Check<'_> {
         let config = self.config;
         if config.container_runtime_endpoint.is_empty() {
             let problem =
-                "must not be empty; write embedded or a socket like unix:///run/containerd/containerd.sock";
+                "must not be empty; use embedded or a socket such as unix:///run/containerd/containerd.sock";
             self.findings.add("containerRuntimeEndpoint", problem);
         }
         self.one_of("cgroupDriver", &config.cgroup_driver, &["cgroupfs", "systemd"]);
@@ -129,8 +129,7 @@ impl Check<'_> {
             return;
         }
         if !is_cpu_set(&config.reserved_system_cpus) {
-            let problem =
-                format!("{:?} is no list of CPUs; write it like 0-1,4", config.reserved_system_cpus);
+            let problem = format!("{:?} is not a valid CPU list, such as 0-1,4", config.reserved_system_cpus);
             self.findings.add("reservedSystemCPUs", problem);
         }
         if !config.system_reserved_cgroup.is_empty() || !config.kube_reserved_cgroup.is_empty() {
@@ -168,20 +167,21 @@ impl Check<'_> {
                 }
             };
             if let Some((name, "")) = cgroup.map(|(name, value)| (name, value.as_str())) {
-                self.findings.add(&field, format!("{word} needs {name}"));
+                self.findings.add(&field, format!("{word} requires {name}"));
             }
             if word != "none" && !config.cgroups_per_qos {
-                let problem =
-                    format!("{word} needs cgroupsPerQOS: true; or set enforceNodeAllocatable: [none]");
+                let problem = format!(
+                    "{word} requires cgroupsPerQOS: true; otherwise set enforceNodeAllocatable: [none]"
+                );
                 self.findings.add(&field, problem);
             }
             if word == "none" && all.len() > 1 {
-                self.findings.add(field, "none must stand alone");
+                self.findings.add(field, "none cannot be combined with other values");
             }
         }
         for word in ["system-reserved", "kube-reserved"] {
             if has(word) && has(&format!("{word}-compressible")) {
-                let problem = format!("{word} and {word}-compressible exclude each other");
+                let problem = format!("{word} and {word}-compressible cannot be used together");
                 self.findings.add("enforceNodeAllocatable", problem);
             }
         }

@@ -52,7 +52,7 @@ pub(super) fn check(check: &mut Check<'_>) {
             let hint = hint.map_or_else(|| "a name like TLS_AES_128_GCM_SHA256".to_owned(), str::to_owned);
             check.findings.add(
                 format!("tlsCipherSuites[{index}]"),
-                format!("{suite:?} is no cipher suite; use {hint}"),
+                format!("{suite:?} is not a supported cipher suite; use {hint}"),
             );
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn check(check: &mut Check<'_>) {
     check.one_of("tlsMinVersion", &config.tls_min_version, &versions);
     for (index, curve) in config.tls_curve_preferences.iter().enumerate() {
         if !CURVES.contains(curve) {
-            let problem = format!("{curve} is no known curve id; use one of {CURVES:?}");
+            let problem = format!("{curve} is not a supported curve ID; use one of {CURVES:?}");
             check.findings.add(format!("tlsCurvePreferences[{index}]"), problem);
         }
     }
@@ -71,6 +71,6 @@ pub(super) fn check(check: &mut Check<'_>) {
         } else {
             ("tlsCertFile", "tlsPrivateKeyFile")
         };
-        check.findings.add(set, format!("needs {missing} beside it"));
+        check.findings.add(set, format!("requires {missing}"));
     }
 }

@@ -24,7 +24,7 @@ impl CriServer {
                 let event = match event {
                     Ok(event) => described(&runtime, &event),
                     Err(RecvError::Lagged(count)) => {
-                        log::warn!(count = count; "Client of container events is too slow, some are lost for it");
+                        log::warn!(count = count; "Container event client is too slow, dropping events");
                         continue;
                     }
                     Err(RecvError::Closed) => return,

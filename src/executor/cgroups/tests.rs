@@ -27,7 +27,7 @@ fn a_lost_cgroup_goes_when_it_is_empty_and_systemd_is_not_told_to_stop_one_that_
         std::fs::create_dir(&scope).unwrap();
         std::fs::write(scope.join("cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
         assert_eq!(remove_if_empty(tree, &empty), Ok(()));
-        assert_eq!(remove_if_empty(tree, &used), Err("there are processes in it".to_owned()));
+        assert_eq!(remove_if_empty(tree, &used), Err("it contains processes".to_owned()));
         assert!(!cgroup::exists(tree, &empty) && scope.is_dir());
     });
 }

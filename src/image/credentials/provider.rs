@@ -93,7 +93,7 @@ impl Providers {
         let providers = match rt::blocking("credential-config", move || read_config(&path)).await {
             Ok(providers) => providers,
             Err(problem) => {
-                log::error!(problem; "The credential providers' configuration cannot be used");
+                log::error!(problem; "Invalid credential provider configuration");
                 return Vec::new();
             }
         };
@@ -110,7 +110,8 @@ impl Providers {
             match self.ask(&provider, image).await {
                 Ok(answer) => found.extend(self.take(&provider, image, &repository, answer)),
                 Err(problem) => {
-                    log::error!(provider = provider.name.as_str(), image, problem; "A credential provider failed");
+                    log::error!(provider = provider.name.as_str(), image, problem; "Credential provider \
+                         failed");
                 }
             }
         }
@@ -137,7 +138,8 @@ impl Providers {
             "Registry" => registry_of(repository),
             "Global" => "",
             other => {
-                log::error!(provider = provider.name.as_str(), cacheKeyType = other; "A credential provider's answer is not understood");
+                log::error!(provider = provider.name.as_str(), cacheKeyType = other; "Invalid response from \
+                     credential provider");
                 return Vec::new();
             }
         };
@@ -159,21 +161,24 @@ impl Providers {
         command.envs(provider.env.iter().map(|variable| (&variable.name, &variable.value)));
         let request = request.to_string();
         let answer = tokio::time::timeout(RUN_TIMEOUT, talk(&mut command, request.as_bytes()));
-        let bytes = answer.await.map_err(|_| "no answer within a minute".to_owned())??;
+        let bytes = answer.await.map_err(|_| "no response within a minute".to_owned())??;
         // Nothing of the answer may get into a message: there are passwords in it.
-        let value: Value = serde_json::from_slice(&bytes).map_err(|_| "the answer is not JSON".to_owned())?;
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|_| "the response is not JSON".to_owned())?;
         let answer: Answer =
-            decode(value).map_err(|error| format!("{}: not of the expected type", error.path))?.object;
+            decode(value).map_err(|error| format!("{}: unexpected type", error.path))?.object;
         if answer.kind != "CredentialProviderResponse" || answer.api_version != provider.api_version {
-            return Err(format!("the answer is no CredentialProviderResponse of {}", provider.api_version));
+            return Err(format!(
+                "the response is not a CredentialProviderResponse of {}",
+                provider.api_version
+            ));
         }
         Ok(answer)
     }
 }
 
 async fn talk(command: &mut Command, request: &[u8]) -> Result<Vec<u8>, String> {
-    let child =
-        TalkingChild::start(command, request).map_err(|error| format!("cannot be started: {error}"))?;
+    let child = TalkingChild::start(command, request).map_err(|error| format!("failed to start: {error}"))?;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 4096];
     loop {
@@ -183,12 +188,12 @@ async fn talk(command: &mut Command, request: &[u8]) -> Result<Vec<u8>, String> 
         }
         answer.extend_from_slice(&buffer[..count]);
         if answer.len() > MAX_ANSWER_BYTES {
-            return Err("the answer is longer than 1 MiB".to_owned());
+            return Err("the response is larger than 1 MiB".to_owned());
         }
     }
     match child.wait().await {
         how if how == "exit status: 0" => Ok(answer),
-        how => Err(format!("it ended with {how}; its own words are in the log of this process")),
+        how => Err(format!("it exited with {how}; its standard error is in the agent's log")),
     }
 }
 
@@ -210,7 +215,7 @@ fn read_config(path: &Path) -> Result<Vec<Provider>, String> {
             for provider in config.providers {
                 check(&provider).map_err(problem)?;
                 if providers.iter().any(|known| known.name == provider.name) {
-                    return Err(problem(format!("provider {:?} is named twice", provider.name)));
+                    return Err(problem(format!("provider {:?} is defined twice", provider.name)));
                 }
                 providers.push(provider);
             }
@@ -226,17 +231,20 @@ fn is_config(path: &Path) -> bool {
 fn check(provider: &Provider) -> Result<(), String> {
     let name = &provider.name;
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', ' ']) {
-        return Err(format!("providers[].name {name:?}: the name of a program, without '/' and spaces"));
+        return Err(format!("providers[].name {name:?}: must be a program name, without '/' and spaces"));
     }
     if provider.match_images.is_empty() {
         return Err(format!("provider {name:?}: matchImages is empty"));
     }
     let version = provider.api_version.strip_prefix(API_GROUP);
     if !version.is_some_and(|version| ["v1", "v1beta1", "v1alpha1"].contains(&version)) {
-        return Err(format!("provider {name:?}: apiVersion {:?} is not known", provider.api_version));
+        return Err(format!("provider {name:?}: unsupported apiVersion {:?}", provider.api_version));
     }
     if parse_duration(&provider.default_cache_duration).is_none() {
-        return Err(format!("provider {name:?}: defaultCacheDuration {:?}", provider.default_cache_duration));
+        return Err(format!(
+            "provider {name:?}: invalid defaultCacheDuration {:?}",
+            provider.default_cache_duration
+        ));
     }
     Ok(())
 }

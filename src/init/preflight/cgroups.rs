@@ -12,35 +12,40 @@ const USEFUL_V2: [&str; 2] = ["cpuset", "io"];
 const USEFUL_V1: [&str; 5] = ["cpuset", "blkio", "cpuacct", "devices", "freezer"];
 
 pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
-    let (version, controllers, useful) = match &facts.cgroups {
-        Cgroups::None => {
-            return vec![
+    let (version, controllers, useful) =
+        match &facts.cgroups {
+            Cgroups::None => {
+                return vec![
                 Finding::error(NAME, "no cgroups", "no cgroup file system is mounted on /sys/fs/cgroup")
                     .wanted("cgroup v2 on /sys/fs/cgroup")
-                    .fix("let the init system mount it (systemd does, OpenRC with the service cgroups), or mount it yourself")
+                    .fix("have the init system mount it (systemd does, OpenRC with the service cgroups), or \
+                          mount it manually")
                     .command("mount -t cgroup2 cgroup2 /sys/fs/cgroup"),
             ];
-        }
-        Cgroups::Unified { controllers, .. } => ("cgroup v2", controllers, &USEFUL_V2[..]),
-        Cgroups::Legacy { controllers } => ("cgroup v1", controllers, &USEFUL_V1[..]),
-    };
+            }
+            Cgroups::Unified { controllers, .. } => ("cgroup v2", controllers, &USEFUL_V2[..]),
+            Cgroups::Legacy { controllers } => ("cgroup v1", controllers, &USEFUL_V1[..]),
+        };
     let seen = format!("{version}: {}", controllers.join(" "));
     let mut findings = Vec::new();
     let missing = |names: &[&'static str]| -> Vec<&'static str> {
         names.iter().copied().filter(|name| !controllers.iter().any(|there| there == name)).collect()
     };
     if let Cgroups::Unified { is_threaded: true, .. } = facts.cgroups {
-        let message = "the cgroup tree seen here is a threaded domain: no limits can be handed down to pods";
+        let message = "the visible cgroup tree is threaded: controllers cannot be enabled for pods";
         findings.push(Finding::error(NAME, seen.clone(), message).fix(
-            "the agent runs inside somebody's cgroup namespace: start it on the machine itself, or with --cgroupns=host",
+            "the agent runs in a cgroup namespace: start it directly on the host, or with --cgroupns=host",
         ));
     }
     let tree = mounted_at(&facts.mounts, "/sys/fs/cgroup".as_ref()).filter(|mount| mount.kind == "cgroup2");
     if tree.is_some_and(Mount::is_read_only) {
-        let message = "the cgroup tree is mounted read-only: no pod can be given limits";
+        let message = "the cgroup tree is mounted read-only: pod limits cannot be set";
         findings.push(
             Finding::error(NAME, seen.clone(), message)
-                .fix("in a container of Docker or Podman: run that privileged, or with its cgroups delegated; on a machine: mount it anew")
+                .fix(
+                    "in a Docker or Podman container: run it privileged, or with delegated cgroups; on a \
+                      host: remount it read-write",
+                )
                 .command("mount -o remount,rw /sys/fs/cgroup"),
         );
     }
@@ -51,29 +56,26 @@ pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let others: Vec<&str> = needed.into_iter().filter(|name| *name != "memory").collect();
     if !others.is_empty() {
         let message = format!("missing required cgroups: {}", others.join(" "));
-        findings.push(
-            Finding::error(NAME, seen.clone(), message)
-                .wanted(NEEDED.join(" "))
-                .fix("a kernel with CONFIG_CGROUP_SCHED, CONFIG_FAIR_GROUP_SCHED and CONFIG_CGROUP_PIDS, and nothing of them after cgroup_disable= in /proc/cmdline"),
-        );
+        findings.push(Finding::error(NAME, seen.clone(), message).wanted(NEEDED.join(" ")).fix(
+            "use a kernel with CONFIG_CGROUP_SCHED, CONFIG_FAIR_GROUP_SCHED and \
+                      CONFIG_CGROUP_PIDS, and none of them in cgroup_disable= in /proc/cmdline",
+        ));
     }
     let lacking = missing(useful);
     if !lacking.is_empty() {
         let message = format!("missing optional cgroups: {}", lacking.join(" "));
-        findings.push(
-            Finding::warning(NAME, seen.clone(), message)
-                .wanted(useful.join(" "))
-                .fix("pods that need them (CPU sets, io limits) are limited in the rest only; a kernel with CONFIG_CPUSETS and CONFIG_BLK_CGROUP has them"),
-        );
+        findings.push(Finding::warning(NAME, seen.clone(), message).wanted(useful.join(" ")).fix(
+            "CPU sets and io limits of pods have no effect; use a kernel with CONFIG_CPUSETS and \
+                      CONFIG_BLK_CGROUP",
+        ));
     }
     if let Cgroups::Legacy { .. } = facts.cgroups {
         let message = "cgroups v1 support is in maintenance mode upstream, please migrate to cgroups v2";
         let finding = if wanted.fail_cgroup_v1 { Finding::error } else { Finding::warning };
-        findings.push(
-            finding(NAME, seen.clone(), message.to_owned())
-                .wanted("cgroup v2")
-                .fix("works as it is; for v2 add systemd.unified_cgroup_hierarchy=1 to the kernel's command line, or on OpenRC rc_cgroup_mode=\"unified\" to /etc/rc.conf"),
-        );
+        findings.push(finding(NAME, seen.clone(), message.to_owned()).wanted("cgroup v2").fix(
+            "cgroup v1 works; to switch to v2, add systemd.unified_cgroup_hierarchy=1 to the \
+                      kernel command line, or on OpenRC set rc_cgroup_mode=\"unified\" in /etc/rc.conf",
+        ));
     }
     if findings.is_empty() {
         findings.push(Finding::ok(NAME, seen));
@@ -89,19 +91,27 @@ fn no_memory(facts: &Facts, seen: &str) -> Finding {
         .filter_map(|word| word.strip_prefix("cgroup_disable="))
         .any(|names| names.split(',').any(|name| name == "memory"));
     let is_pi = facts.model.contains("Raspberry Pi");
-    let why = if is_disabled { " (the kernel was started with cgroup_disable=memory)" } else { "" };
-    let message = format!("missing required cgroups: memory{why}: memory limits of pods would mean nothing");
+    let why = if is_disabled { " (the kernel was booted with cgroup_disable=memory)" } else { "" };
+    let message =
+        format!("missing required cgroups: memory{why}: memory limits of pods would have no effect");
     let finding = Finding::error(NAME, seen, message).wanted(NEEDED.join(" "));
     match facts.command_line_file {
         Some(file) if is_pi || is_disabled => finding
-            .fix(format!("add cgroup_enable=memory to the one line of {file}, and reboot"))
+            .fix(format!("append cgroup_enable=memory to the single line of {file}, and reboot"))
             .command(format!("sed -i '1s/$/ cgroup_enable=memory/' {file} && reboot")),
         _ if is_pi => finding.fix(
-            "add cgroup_enable=memory to the one line of /boot/firmware/cmdline.txt (before Debian 12: /boot/cmdline.txt), and reboot",
+            "append cgroup_enable=memory to the single line of /boot/firmware/cmdline.txt (before Debian \
+             12: /boot/cmdline.txt), and reboot",
         ),
         _ if is_disabled => finding
-            .fix("take cgroup_disable=memory out of the boot loader's kernel command line (GRUB: GRUB_CMDLINE_LINUX in /etc/default/grub), and reboot")
+            .fix(
+                "remove cgroup_disable=memory from the boot loader's kernel command line (GRUB: \
+                  GRUB_CMDLINE_LINUX in /etc/default/grub), and reboot",
+            )
             .command("sed -i 's/cgroup_disable=memory//' /etc/default/grub && update-grub && reboot"),
-        _ => finding.fix("add cgroup_enable=memory to the kernel's command line and reboot, or use a kernel with CONFIG_MEMCG"),
+        _ => finding.fix(
+            "add cgroup_enable=memory to the kernel command line and reboot, or use a kernel \
+                          with CONFIG_MEMCG",
+        ),
     }
 }

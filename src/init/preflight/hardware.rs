@@ -37,16 +37,16 @@ pub(super) fn memory(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         Finding::error("Mem", seen.clone(), message).wanted(format!("{least} MB"))
     };
     vec![if facts.memory == 0 {
-        Finding::skipped("Mem", "/proc/meminfo does not say how much memory there is")
+        Finding::skipped("Mem", "cannot read the memory size from /proc/meminfo")
     } else if wanted.control_plane && facts.memory < CONTROL_PLANE_MEMORY {
         too_little(CONTROL_PLANE_MEMORY)
     } else if facts.memory < LEAST_MEMORY {
-        too_little(LEAST_MEMORY).fix("this machine can hold the agent, and no pod beside it")
+        too_little(LEAST_MEMORY).fix("this machine has enough memory for the agent, but not for pods")
     } else if facts.memory < GOOD_MEMORY {
-        let message = format!("the system RAM ({megabytes} MB) leaves room for few, small pods");
+        let message = format!("the system RAM ({megabytes} MB) is enough for a few small pods only");
         Finding::warning("Mem", seen, message)
             .wanted(format!("{} MB", GOOD_MEMORY >> 20))
-            .fix("give every container a memory limit, and consider swap in compressed memory (zram)")
+            .fix("set a memory limit for every container, and consider compressed swap (zram)")
     } else {
         Finding::ok("Mem", seen)
     }]
@@ -59,11 +59,11 @@ pub(super) fn swap(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let total = |swaps: &[&super::super::facts::Swap]| mebibytes(swaps.iter().map(|swap| swap.bytes).sum());
     if wanted.fail_swap_on && !facts.swaps.is_empty() {
         let name = facts.swaps[0].name.clone();
-        let message = format!("swap is on ({name}), and failSwapOn forbids it");
+        let message = format!("swap is enabled ({name}), which failSwapOn does not allow");
         return vec![
             Finding::error(NAME, name, message)
                 .wanted("no swap")
-                .fix("switch it off for good in /etc/fstab, or set failSwapOn: false")
+                .fix("disable it permanently in /etc/fstab, or set failSwapOn: false")
                 .command("swapoff -a"),
         ];
     }
@@ -76,14 +76,18 @@ pub(super) fn swap(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         return vec![Finding::ok(NAME, seen)];
     };
     let message = format!(
-        "swap is enabled on {} ({}): pods use it only where memorySwap.swapBehavior says so, and on flash it wears the medium",
+        "swap is enabled on {} ({}): pods use it only if memorySwap.swapBehavior allows it, and it wears \
+         out flash storage",
         first.name,
         total(&disks)
     );
     vec![
         Finding::warning(NAME, first.name.clone(), message)
             .wanted("no swap, or zram")
-            .fix("switch it off, for good in /etc/fstab (Raspberry Pi OS: systemctl disable --now dphys-swapfile)")
+            .fix(
+                "disable it, permanently in /etc/fstab (Raspberry Pi OS: systemctl disable --now \
+                  dphys-swapfile)",
+            )
             .command("swapoff -a"),
     ]
 }
@@ -93,11 +97,12 @@ pub(super) fn clock(facts: &Facts, _: &Wanted) -> Vec<Finding> {
     let sets_itself = TIME_SERVICES.iter().find(|name| facts.processes.contains_key(**name));
     let mut findings = vec![if now < FLOOR {
         let message = format!(
-            "the clock says {now}, which is before this program was made: pulls over TLS fail until it is set, and logs lie"
+            "the clock reads {now}, which is before this release was built: image pulls over TLS fail until \
+             it is set, and log timestamps are wrong"
         );
         Finding::warning("Clock", now.to_string(), message)
-            .wanted("the present")
-            .fix("set it, and let the network set it from now on")
+            .wanted("the current time")
+            .fix("set it, and enable time synchronization")
             .command("timedatectl set-ntp true")
             .command("date -u -s '2026-01-31 12:00:00'")
     } else {
@@ -105,14 +110,19 @@ pub(super) fn clock(facts: &Facts, _: &Wanted) -> Vec<Finding> {
     }];
     findings.push(match (facts.rtcs.first(), sets_itself) {
         (Some(rtc), _) => Finding::ok("RTC", rtc.clone()),
-        (None, Some(service)) => Finding::ok("RTC", format!("none, but {service} sets the clock")),
+        (None, Some(service)) => {
+            Finding::ok("RTC", format!("no real-time clock, but {service} sets the clock"))
+        }
         (None, None) => Finding::warning(
             "RTC",
             "no real-time clock, no time service",
-            "there is no real-time clock and nothing that sets the clock from the network: every power cut sets it back",
+            "no real-time clock and no time synchronization: the clock is wrong after every power loss",
         )
-        .wanted("a real-time clock or a time service")
-        .fix("install a time service, or add a clock with a battery (Raspberry Pi: dtoverlay=i2c-rtc,ds3231)")
+        .wanted("a real-time clock or time synchronization")
+        .fix(
+            "install a time synchronization service, or add a battery-backed clock (Raspberry Pi: \
+              dtoverlay=i2c-rtc,ds3231)",
+        )
         // Debian would bring systemd in with its own.
         .command(if facts.init_system == InitSystem::OpenRc {
             "apt-get install chrony"
@@ -126,14 +136,14 @@ pub(super) fn clock(facts: &Facts, _: &Wanted) -> Vec<Finding> {
 pub(super) fn entropy(facts: &Facts, _: &Wanted) -> Vec<Finding> {
     const NAME: &str = "Entropy";
     vec![match facts.entropy {
-        None => Finding::skipped(NAME, "the kernel does not say"),
+        None => Finding::skipped(NAME, "not reported by the kernel"),
         Some(bits) if bits < GOOD_ENTROPY => {
             let message = format!(
-                "the kernel has gathered {bits} bits of randomness: making keys may wait for more on a kernel older than 5.18"
+                "the kernel has {bits} bits of entropy: key generation may block on kernels older than 5.18"
             );
             Finding::warning(NAME, format!("{bits} bits"), message)
                 .wanted(format!("{GOOD_ENTROPY} bits"))
-                .fix("feed it from the hardware's generator (/dev/hwrng)")
+                .fix("feed it from the hardware random number generator (/dev/hwrng)")
                 .command("apt-get install rng-tools5")
         }
         Some(bits) => Finding::ok(NAME, format!("{bits} bits")),

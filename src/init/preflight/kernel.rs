@@ -14,11 +14,11 @@ const NEEDED: &[&str] =
 /// Options whose absence takes something away: name, what.
 const USEFUL: &[(&str, &str)] = &[
     ("MEMCG", "memory limits"),
-    ("CGROUP_PIDS", "limits of processes"),
+    ("CGROUP_PIDS", "process limits"),
     ("CFS_BANDWIDTH", "CPU limits"),
     ("FAIR_GROUP_SCHED", "CPU requests"),
     ("SECCOMP_FILTER", "seccomp profiles"),
-    ("POSIX_MQUEUE", "/dev/mqueue of containers"),
+    ("POSIX_MQUEUE", "/dev/mqueue in containers"),
     ("USER_NS", "hostUsers: false"),
 ];
 /// The same for the network of the embedded runtime.
@@ -28,7 +28,7 @@ const NETWORK: &[&str] =
 pub(super) fn system(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let mut numbers = facts.release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
     let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
-        return vec![Finding::skipped(NAME, "the kernel does not say which one it is")];
+        return vec![Finding::skipped(NAME, "cannot read the kernel release")];
     };
     let running: (u32, u32) = (major, minor);
     let message =
@@ -36,8 +36,7 @@ pub(super) fn system(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let seen = format!("Linux {}", facts.release);
     let meant = format!("Linux {}.{} or newer", MEANT.0, MEANT.1);
     vec![if running < OLDEST && wanted.is_embedded {
-        let fix =
-            "update the system; containerd or CRI-O may still run pods here (--container-runtime-endpoint)";
+        let fix = "update the system, or use containerd or CRI-O (--container-runtime-endpoint)";
         Finding::error(NAME, seen, message(OLDEST)).wanted(meant).fix(fix)
     } else if running < MEANT {
         Finding::warning(NAME, seen, message(MEANT)).wanted(meant).fix("update the system")
@@ -58,7 +57,7 @@ fn has(facts: &Facts, option: &str) -> Option<bool> {
 
 pub(super) fn options(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     if facts.kernel_config.is_none() {
-        let why = "the kernel's configuration is neither in /proc/config.gz nor in /boot: its options are not checked";
+        let why = "no kernel configuration in /proc/config.gz or /boot: kernel options are not checked";
         return vec![Finding::skipped(NAME, why)];
     }
     let lacks = |option: &str| has(facts, option) == Some(false);
@@ -71,21 +70,21 @@ pub(super) fn options(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         findings.push(
             Finding::error(NAME, listed(&needed), format!("unexpected kernel config: {}", listed(&needed)))
                 .wanted("these options")
-                .fix("use a kernel that has them: containers are made of them"),
+                .fix("use a kernel that has them: containers cannot run without"),
         );
     }
     for (option, what) in USEFUL.iter().filter(|(option, _)| lacks(option)) {
-        let message = format!("the kernel has no CONFIG_{option}: {what} will not work");
+        let message = format!("the kernel lacks CONFIG_{option}: {what} will not work");
         findings.push(
             Finding::warning(NAME, format!("no CONFIG_{option}"), message)
                 .wanted(format!("CONFIG_{option}"))
-                .fix("use a kernel that has it, or do without"),
+                .fix("use a kernel that has it if you need this feature"),
         );
     }
     let network: Vec<&str> = NETWORK.iter().copied().filter(|option| lacks(option)).collect();
     if wanted.is_embedded && !network.is_empty() {
         let message = format!(
-            "the kernel has no {}: pods need hostNetwork: true, or a CNI configuration that does without",
+            "the kernel lacks {}: pods need hostNetwork: true, or a CNI configuration that does not use them",
             listed(&network)
         );
         findings.push(
@@ -95,7 +94,7 @@ pub(super) fn options(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         );
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(NAME, "the kernel's options"));
+        findings.push(Finding::ok(NAME, "kernel options"));
     }
     findings
 }
@@ -109,11 +108,11 @@ pub(super) fn overlay(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         || facts.modules.iter().any(|name| name == "overlay")
         || has(facts, "OVERLAY_FS") == Some(true);
     if !is_there {
-        let message = "the kernel has no overlayfs (CONFIG_OVERLAY_FS): images cannot be used";
+        let message = "the kernel lacks overlayfs (CONFIG_OVERLAY_FS): images cannot be used";
         return vec![
-            Finding::error(NAME, "no overlay in /proc/filesystems, no module", message)
+            Finding::error(NAME, "neither overlay in /proc/filesystems nor a module", message)
                 .wanted("overlay")
-                .fix("install the kernel's modules, or use a kernel that has it")
+                .fix("install the kernel modules, or use a kernel that has it")
                 .command("modprobe overlay"),
         ];
     }
@@ -123,10 +122,10 @@ pub(super) fn overlay(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         Some(mount) if unable.contains(&mount.kind.as_str()) => {
             let dir = wanted.root_dir.display();
             let message =
-                format!("{dir} is on {}, on which overlayfs cannot keep what containers write", mount.kind);
+                format!("{dir} is on {}, which overlayfs does not support for writable layers", mount.kind);
             Finding::warning(NAME, format!("{} is on {}", dir, mount.kind), message)
                 .wanted("ext4, xfs, btrfs or f2fs")
-                .fix(format!("mount such a file system on {dir}, or give another --root-dir"))
+                .fix(format!("mount a supported file system on {dir}, or set another --root-dir"))
         }
         _ => Finding::ok(NAME, "overlay"),
     }]

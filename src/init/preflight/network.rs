@@ -31,7 +31,7 @@ pub(super) fn ports(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         if is_agent {
             return Finding::ok(&name, seen);
         }
-        let fix = format!("stop what uses it, or set {} in the configuration to another port", port.setting);
+        let fix = format!("stop the process, or set {} in the configuration to another port", port.setting);
         let finding =
             Finding::error(&name, seen, format!("Port {} is in use{who}", port.port)).wanted("free").fix(fix);
         match process {
@@ -58,18 +58,18 @@ pub(super) fn proxies(facts: &Facts, _: &Wanted) -> Vec<Finding> {
         let seen = if facts.proxies.is_empty() {
             "no proxy"
         } else {
-            "the service's proxies are in /etc/default/agent"
+            "the service's proxies are set in /etc/default/agent"
         };
         return vec![Finding::ok(NAME, seen)];
     };
     // A proxy's address may hold a password.
     let shown = value.rsplit('@').next().unwrap_or_default();
     let message = format!(
-        "this shell uses proxy \"{shown}\" ({name}), the service would not: pulls of images would go without it"
+        "this shell uses proxy \"{shown}\" ({name}), but the service does not: it pulls images without a proxy"
     );
     let finding = Finding::warning(NAME, format!("{name}={shown}"), message)
         .wanted("the same in /etc/default/agent")
-        .fix("write it there, with NO_PROXY for registries of your own network");
+        .fix("set it there, with NO_PROXY for local registries");
     vec![missing.iter().fold(finding, |finding, (name, _)| {
         finding.command(format!("echo \"{name}=${name}\" >> /etc/default/agent"))
     })]
@@ -86,14 +86,14 @@ pub(super) fn hostname(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     let help = |finding: Finding| {
         finding
-            .wanted("a name of at most 63 letters, digits, '-', '_' and '.', that no other machine has")
-            .fix("give the machine a name of its own: pods carry it behind theirs")
+            .wanted("a unique name of at most 63 letters, digits, '-', '_' and '.'")
+            .fix("set a unique host name: it becomes part of pod names")
             .command("hostnamectl set-hostname NAME")
     };
     vec![if !is_label {
         help(Finding::warning(NAME, name.clone(), format!("invalid node name format {name:?}")))
     } else if name == "localhost" {
-        help(Finding::warning(NAME, name, "the machine has no name of its own: it is called localhost"))
+        help(Finding::warning(NAME, name, "the host name is localhost, which is not unique"))
     } else {
         Finding::ok(NAME, name)
     }]
@@ -106,15 +106,15 @@ pub(super) fn forwarding(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         Some(true) => Finding::ok(NAME, "1"),
         // The embedded runtime switches it on with the first pod that needs it.
         Some(false) if wanted.is_embedded && !wanted.control_plane => {
-            Finding::ok(NAME, "0; the first pod with an address of its own switches it on")
+            Finding::ok(NAME, "0; enabled when the first pod needs it")
         }
         Some(false) => Finding::error(NAME, "0", format!("{PATH} contents are not set to 1"))
             .wanted("1")
-            .fix("switch it on, also for later boots")
+            .fix("enable it, also for later boots")
             .command("echo net.ipv4.ip_forward=1 > /etc/sysctl.d/99-agent.conf && sysctl --system"),
         None => Finding::warning(NAME, "no IPv4", format!("{PATH} does not exist"))
             .wanted("IPv4")
-            .fix("pods have addresses of IPv6 alone then"),
+            .fix("pods get IPv6 addresses only"),
     }]
 }
 
@@ -123,11 +123,11 @@ pub(super) fn default_route(facts: &Facts, _: &Wanted) -> Vec<Finding> {
     if !facts.default_routes.is_empty() {
         return vec![Finding::ok(NAME, facts.default_routes.join(", "))];
     }
-    let message = "there is no default route: pods run, but images must be on the device and nothing reaches the Internet";
+    let message = "no default route: pods run, but there is no Internet access, and images cannot be pulled";
     vec![
         Finding::warning(NAME, "none", message)
             .wanted("a default route")
-            .fix("bring the network up, or put archives of images into the images directory")
+            .fix("bring the network up, or put image archives into the images directory")
             .command("ip route"),
     ]
 }
@@ -143,11 +143,11 @@ pub(super) fn pod_cidr(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         })?;
         let seen = format!("{}/{} on {}", route.network, route.prefix, route.link);
         let message = format!(
-            "pod network {subnet} overlaps with {seen}: pods with addresses of their own would not start"
+            "pod network {subnet} overlaps with {seen}: pods without hostNetwork: true would not start"
         );
         let finding = Finding::warning(NAME, seen, message)
-            .wanted("a range that nobody uses here")
-            .fix("write another podCIDR into the configuration, such as 10.99.0.0/24");
+            .wanted("an unused range")
+            .fix("set another podCIDR in the configuration, such as 10.99.0.0/24");
         Some(finding)
     };
     let ranges: Vec<String> = wanted.subnets.iter().map(Subnet::to_string).collect();

@@ -46,9 +46,7 @@ pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             findings.push(Finding::ok(&check, seen));
             continue;
         }
-        let message = format!(
-            "{name} is {seen}: it and the agent would take the same pods, ports and cgroups for their own"
-        );
+        let message = format!("{name} is {seen}: it conflicts with the agent over pods, ports and cgroups");
         let off = match facts.init_system {
             super::super::facts::InitSystem::OpenRc => {
                 format!("rc-service {name} stop; rc-update del {name} default")
@@ -58,27 +56,33 @@ pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         let finding = Finding::error(&check, seen, message).wanted("stopped and disabled");
         findings.push(match name {
             "k3s" => finding
-                .fix("remove it, or stop it for good; its containers go on until they are killed")
+                .fix("remove it, or stop and disable it; its containers keep running until they are killed")
                 .command("k3s-killall.sh")
                 .command(off),
             "kubelet" => finding
-                .fix("stop it for good; the agent can take its pods over on the same containerd (docs/migrating-from-kubelet.md)")
+                .fix(
+                    "stop and disable it; the agent can take over its pods on the same containerd \
+                      (docs/migrating-from-kubelet.md)",
+                )
                 .command(off),
-            _ => finding.fix("stop it for good").command(off),
+            _ => finding.fix("stop and disable it").command(off),
         });
     }
     for name in RUNTIMES {
         let service = facts.services.get(name).copied().unwrap_or_default();
         if let (Some(pid), true) = (service.process, wanted.is_embedded) {
             let seen = format!("running (process {pid})");
-            let more = if name == "docker" { ", and its firewall rules drop what pods forward" } else { "" };
-            let message = format!(
-                "{name} is running beside the embedded runtime, which does not need it: it takes memory{more}"
-            );
+            let more =
+                if name == "docker" { ", and its firewall rules drop forwarded pod traffic" } else { "" };
+            let message =
+                format!("{name} is running but not needed by the embedded runtime: it uses memory{more}");
             findings.push(
                 Finding::warning(&format!("Service-{name}"), seen, message)
                     .wanted("not running")
-                    .fix("stop it if nothing else uses it, or let the agent use it (--container-runtime-endpoint)")
+                    .fix(
+                        "stop it if nothing else uses it, or configure the agent to use it \
+                          (--container-runtime-endpoint)",
+                    )
                     .command(format!("systemctl disable --now {name}")),
             );
         }
@@ -95,11 +99,12 @@ pub(super) fn firewalld(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let Some(pid) = service.process.filter(|_| wanted.is_embedded) else {
         return vec![Finding::ok(NAME, "not running")];
     };
-    let message = "firewalld is active: it drops what pods send and get unless their bridge is in a zone that lets it through";
+    let message =
+        "firewalld is active: it drops pod traffic unless the pod bridge is in a zone that allows it";
     vec![
         Finding::warning(NAME, format!("running (process {pid})"), message)
-            .wanted("the bridge agent0 in the zone trusted")
-            .fix("put it there")
+            .wanted("the bridge agent0 in zone trusted")
+            .fix("add it to that zone")
             .command(
                 "firewall-cmd --permanent --zone=trusted --add-interface=agent0 && firewall-cmd --reload",
             ),
@@ -115,7 +120,10 @@ pub(super) fn kubelet_conf(facts: &Facts, _: &Wanted) -> Vec<Finding> {
         }
         Finding::error(&name, "there", format!("{path} already exists: this machine is a node of a cluster"))
             .wanted("absent")
-            .fix("take it out of the cluster first: kubectl drain and delete the node there, then reset it here")
+            .fix(
+                "remove the node from the cluster first: kubectl drain and delete node, then reset this \
+                  machine",
+            )
             .command("kubeadm reset")
     };
     [KUBELET_CONF, BOOTSTRAP_CONF].map(finding).into()
@@ -131,7 +139,7 @@ pub(super) fn etcd_dir(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     vec![if is_used {
         Finding::error(&name, "not empty", format!("{ETCD_DIR} is not empty"))
             .wanted("absent or empty")
-            .fix("move an earlier control plane's data away")
+            .fix("move the data of the previous control plane away")
     } else {
         Finding::ok(&name, "absent or empty")
     }]
@@ -145,9 +153,9 @@ pub(super) fn socket(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     }
     let path = socket_path(&wanted.endpoint);
     let message = format!("could not connect to the container runtime: {} does not exist", path.display());
-    let finding = Finding::error(NAME, "no socket", message)
-        .wanted(wanted.endpoint.clone())
-        .fix("install and start that runtime, or leave --container-runtime-endpoint out: the agent has a runtime of its own");
+    let finding = Finding::error(NAME, "no socket", message).wanted(wanted.endpoint.clone()).fix(
+        "install and start that runtime, or omit --container-runtime-endpoint to use the embedded runtime",
+    );
     vec![if path.to_string_lossy().contains("containerd") {
         finding.command("systemctl enable --now containerd")
     } else {

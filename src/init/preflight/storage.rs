@@ -23,11 +23,11 @@ pub(super) fn manifests(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         return vec![Finding::ok(&name, "empty")];
     }
     let path = wanted.manifests.display();
-    let message = format!("{path} is not empty: its pods start with the agent ({})", shortened(&files));
+    let message = format!("{path} is not empty: the agent will start its pods ({})", shortened(&files));
     vec![
         Finding::warning(&name, format!("{} files", files.len()), message)
-            .wanted("empty, or what is to run here")
-            .fix("take out what is not to run")
+            .wanted("empty, or only manifests of wanted pods")
+            .fix("remove manifests of pods that should not run")
             .command(format!("ls -l {path}")),
     ]
 }
@@ -49,7 +49,7 @@ pub(super) fn writable(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let finding = |(path, always): (&Path, bool)| {
         let name = path_name("Writable", path);
         let Some(mount) = mounted_at(&facts.mounts, path) else {
-            return Finding::skipped(&name, "the mount table does not say where it is");
+            return Finding::skipped(&name, "not found in the mount table");
         };
         let (shown, point) = (path.display(), mount.point.display());
         let seen = format!("{} on {point}", mount.kind);
@@ -58,25 +58,22 @@ pub(super) fn writable(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             let finding = Finding::error(&name, format!("{seen}, read-only"), message).wanted("writable");
             let fix = if always {
                 format!(
-                    "mount something writable on {shown}, or make {point} writable: in /etc/fstab for good, or now"
+                    "mount a writable file system on {shown}, or make {point} writable, permanently in \
+                     /etc/fstab"
                 )
             } else {
-                format!(
-                    "make {point} writable while you set the machine up; the agent itself only reads there"
-                )
+                format!("make {point} writable during setup; the agent itself only reads there")
             };
             return finding.fix(fix).command(format!("mount -o remount,rw {point}"));
         }
         if mount.is_in_memory() && path == wanted.root_dir {
             let message = format!(
-                "{shown} is in memory ({}): images and the agent's state go with every boot",
+                "{shown} is in memory ({}): images and the agent's state are lost at every reboot",
                 mount.kind
             );
             return Finding::warning(&name, seen, message)
                 .wanted("a disk")
-                .fix(format!(
-                    "mount a file system of a disk on {shown} (Raspberry Pi OS: switch the overlay off)"
-                ))
+                .fix(format!("mount a disk file system on {shown} (Raspberry Pi OS: disable the overlay)"))
                 .command("raspi-config nonint disable_overlayfs");
         }
         Finding::ok(&name, seen)
@@ -87,7 +84,7 @@ pub(super) fn writable(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
 pub(super) fn room(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     const NAME: &str = "DiskSpace";
     let Some(room) = facts.room.get(&wanted.root_dir) else {
-        return vec![Finding::skipped(NAME, "the file system does not say")];
+        return vec![Finding::skipped(NAME, "not reported by the file system")];
     };
     let dir = wanted.root_dir.display();
     let seen = format!(
@@ -99,15 +96,15 @@ pub(super) fn room(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let help = |finding: Finding| {
         finding
             .wanted(format!("{} and {GOOD_INODES} files", mebibytes(GOOD_ROOM)))
-            .fix("free some, or mount a larger file system there")
+            .fix("free some space, or mount a larger file system there")
             .command(format!("df -h {dir}; df -i {dir}"))
     };
     vec![if room.available < LEAST_ROOM {
-        help(Finding::error(NAME, seen, format!("only {} are free for {dir}", mebibytes(room.available))))
+        help(Finding::error(NAME, seen, format!("only {} free for {dir}", mebibytes(room.available))))
     } else if room.available < GOOD_ROOM {
-        help(Finding::warning(NAME, seen, format!("only {} are free for {dir}", mebibytes(room.available))))
+        help(Finding::warning(NAME, seen, format!("only {} free for {dir}", mebibytes(room.available))))
     } else if is_short_of_inodes {
-        help(Finding::warning(NAME, seen, format!("only {} more files fit into {dir}", room.inodes_free)))
+        help(Finding::warning(NAME, seen, format!("only {} inodes free for {dir}", room.inodes_free)))
     } else {
         Finding::ok(NAME, seen)
     }]
@@ -133,10 +130,10 @@ pub(super) fn disk(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         Some(option) if is_flash => {
             let point = mount.point.display();
             let message =
-                format!("{point} is flash and mounted with {option}: every use of a file writes to it");
+                format!("{point} is on flash and mounted with {option}: every file access causes a write");
             Finding::warning(NAME, seen, message)
                 .wanted("noatime")
-                .fix("mount it with noatime instead, in /etc/fstab for good")
+                .fix("mount it with noatime, permanently in /etc/fstab")
                 .command(format!("mount -o remount,noatime,async {point}"))
         }
         _ => Finding::ok(NAME, seen),

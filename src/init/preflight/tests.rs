@@ -174,7 +174,7 @@ fn a_raspberry_pi_without_memory_cgroups_is_told_the_flag_and_the_file() {
     assert_eq!((finding.name.as_str(), finding.severity), ("SystemVerification", Severity::Error));
     assert!(
         finding.message.starts_with(
-            "missing required cgroups: memory (the kernel was started with cgroup_disable=memory)"
+            "missing required cgroups: memory (the kernel was booted with cgroup_disable=memory)"
         )
     );
     assert!(
@@ -489,7 +489,7 @@ fn disks_are_judged_by_room_and_by_what_wears_flash() {
     };
     assert_eq!(only(&room(10 << 20, 1 << 19), &wanted()).severity, Severity::Error);
     assert_eq!(only(&room(100 << 20, 1 << 19), &wanted()).severity, Severity::Warning);
-    assert!(only(&room(8 << 30, 100), &wanted()).message.contains("100 more files"));
+    assert!(only(&room(8 << 30, 100), &wanted()).message.contains("100 inodes"));
     tree.file("proc/self/mountinfo", "1 0 179:2 / / rw,strictatime - ext4 /dev/mmcblk0p2 rw\n");
     assert_eq!(only(&tree.facts(), &wanted()).name, "DiskType");
     tree.file("etc/kubernetes/manifests/web.yaml", "kind: Pod\n");

@@ -15,7 +15,7 @@ const MAX_OPERATIONS: usize = 10_000;
 /// The first operation that is none, or that cannot be done.
 pub fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
     let Value::Array(operations) = patch else {
-        return malformed("a JSON patch is a list of operations");
+        return malformed("a JSON patch must be a list of operations");
     };
     if operations.len() > MAX_OPERATIONS {
         return Err(PatchError::TooLarge(format!(
@@ -32,7 +32,7 @@ pub fn apply(mut document: Value, patch: Value) -> Result<Value, PatchError> {
 }
 
 fn one(document: &mut Value, operation: Value, copied: &mut usize) -> Result<(), PatchError> {
-    let Value::Object(mut members) = operation else { return malformed("an operation is an object") };
+    let Value::Object(mut members) = operation else { return malformed("an operation must be an object") };
     let op = text(&members, "op")?.to_owned();
     let path = pointer(text(&members, "path")?)?;
     let mut value = || match members.remove("value") {
@@ -81,7 +81,7 @@ fn one(document: &mut Value, operation: Value, copied: &mut usize) -> Result<(),
 fn text<'a>(members: &'a serde_json::Map<String, Value>, name: &str) -> Result<&'a str, PatchError> {
     match members.get(name).and_then(Value::as_str) {
         Some(text) => Ok(text),
-        None => malformed(format!("operation without a text {name:?}")),
+        None => malformed(format!("operation without a string {name:?}")),
     }
 }
 
@@ -91,7 +91,7 @@ fn pointer(text: &str) -> Result<Vec<String>, PatchError> {
         return Ok(Vec::new());
     }
     let Some(steps) = text.strip_prefix('/') else {
-        return malformed(format!("{text:?} is no JSON pointer: it begins with a slash"));
+        return malformed(format!("{text:?} is not a JSON pointer: it must begin with a slash"));
     };
     steps.split('/').map(|step| unescape(step, text)).collect()
 }
@@ -107,7 +107,7 @@ fn unescape(step: &str, whole: &str) -> Result<String, PatchError> {
         match letters.next() {
             Some('0') => plain.push('~'),
             Some('1') => plain.push('/'),
-            _ => return malformed(format!("{whole:?} is no JSON pointer: ~ stands before 0 or 1")),
+            _ => return malformed(format!("{whole:?} is not a JSON pointer: ~ must be followed by 0 or 1")),
         }
     }
     Ok(plain)

@@ -20,7 +20,7 @@ const DELETE_FROM_PRIMITIVE_LIST: &str = "$deleteFromPrimitiveList/";
 pub fn apply(target: Value, patch: Value, shape: Shape<'_>) -> Result<Value, PatchError> {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => Ok(Value::Object(object(target, patch, shape)?)),
-        _ => malformed("a strategic merge patch is an object"),
+        _ => malformed("a strategic merge patch must be an object"),
     }
 }
 
@@ -44,7 +44,7 @@ fn object(
         if let Some(list) = name.strip_prefix(SET_ELEMENT_ORDER) {
             orders.push((list.to_owned(), change));
         } else if let Some(list) = name.strip_prefix(DELETE_FROM_PRIMITIVE_LIST) {
-            let Value::Array(gone) = change else { return malformed(format!("{name} is a list")) };
+            let Value::Array(gone) = change else { return malformed(format!("{name} must be a list")) };
             if let Some(Value::Array(items)) = target.get_mut(list) {
                 items.retain(|item| !gone.contains(item));
             }
@@ -65,7 +65,7 @@ fn object(
     }
     for ((list, order), before) in orders.into_iter().zip(before) {
         let Value::Array(order) = order else {
-            return malformed(format!("{SET_ELEMENT_ORDER}{list} is a list"));
+            return malformed(format!("{SET_ELEMENT_ORDER}{list} must be a list"));
         };
         if let Some(Value::Array(items)) = target.get_mut(&list) {
             let before = before.and_then(as_list).unwrap_or_default();
@@ -83,7 +83,7 @@ fn as_list(value: Value) -> Option<Vec<Value>> {
 }
 
 fn bad_directive<T>(directive: Option<&str>) -> Result<T, PatchError> {
-    malformed(format!("Unknown patch type found: {}", directive.unwrap_or("not a text")))
+    malformed(format!("Unknown patch type found: {}", directive.unwrap_or("not a string")))
 }
 
 fn retain(
@@ -91,7 +91,7 @@ fn retain(
     patch: &Map<String, Value>,
     kept: &Value,
 ) -> Result<(), PatchError> {
-    let Some(kept) = kept.as_array() else { return malformed(format!("{RETAIN_KEYS} is a list")) };
+    let Some(kept) = kept.as_array() else { return malformed(format!("{RETAIN_KEYS} must be a list")) };
     let is_kept = |name: &String| kept.iter().any(|kept| kept.as_str() == Some(name));
     if let Some(other) = patch.keys().find(|name| !name.starts_with('$') && !is_kept(name)) {
         return malformed(format!("{RETAIN_KEYS} does not list {other:?}, which the patch sets"));
@@ -146,7 +146,7 @@ fn keyed_list(
     for item in change {
         let directive = directive(&item);
         let Value::Object(mut item) = item else {
-            return unprocessable(format!("a list by {merge_key:?} holds objects"));
+            return unprocessable(format!("a list merged by {merge_key:?} must contain objects"));
         };
         let Some(key) = item.get(merge_key).cloned() else {
             return unprocessable(format!(

@@ -69,18 +69,18 @@ pub(super) async fn read(
     if kind == protobuf::CONTENT_TYPE {
         let object = protobuf::read(&bytes).ok_or_else(|| {
             status::bad_request(
-                "error decoding the body of the request: it is no object of a kind that is read in this form",
+                "error decoding the request body: objects of this kind are not accepted in this format",
             )
         })?;
         return Ok((Content::Object(object), Vec::new()));
     }
     let is_yaml = kind.ends_with("yaml");
     let (value, duplicates) = parse(&bytes, is_yaml)
-        .map_err(|why| status::bad_request(format!("error decoding the body of the request: {why}")))?;
+        .map_err(|why| status::bad_request(format!("error decoding the request body: {why}")))?;
     match patch {
         Some(kind) => Ok((Content::Patch(kind, value), duplicates)),
         None if value.is_object() => Ok((Content::Object(value), duplicates)),
-        None => Err(status::bad_request("the body of the request is no object")),
+        None => Err(status::bad_request("the request body is not an object")),
     }
 }
 
@@ -97,7 +97,7 @@ fn parse(bytes: &[u8], is_yaml: bool) -> Result<(Value, Vec<String>), String> {
     let documents = yaml_to_values(text, true).map_err(|error| error.to_string())?;
     match <[Value; 1]>::try_from(documents) {
         Ok([only]) => Ok((only, Vec::new())),
-        Err(others) => Err(format!("{} documents instead of one", others.len())),
+        Err(others) => Err(format!("{} documents, expected one", others.len())),
     }
 }
 

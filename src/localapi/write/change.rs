@@ -64,7 +64,7 @@ fn going(task: &Task) -> Result<Option<Kept>, Failure> {
     let Some(pod) = task.api.node.pod(task.namespace(), task.name(), None) else { return Ok(None) };
     if !is_from_api(&pod) {
         let why =
-            "it comes from a manifest of this node that is gone or has changed, and is being taken down";
+            "the object's manifest on this node was removed or changed, and the object is being deleted";
         return Err(task.refused(task.name(), why));
     }
     let status = api_pod::kept_status(&pod);
@@ -191,10 +191,7 @@ fn absent(task: &Task, config: &PodConfig) -> Decision {
 }
 
 fn not_kept(task: &Task) -> Failure {
-    task.refused(
-        task.name(),
-        "it is there because something is in it, and is not kept by this API; create it first",
-    )
+    task.refused(task.name(), "the namespace exists only because it contains objects; create it first")
 }
 
 fn check_patch_options(task: &Task) -> Result<(), Failure> {
@@ -234,12 +231,16 @@ fn patched(task: &Task, kind: PatchKind, base: Value, patch: Value) -> Result<Va
         _ => strategic::apply(base, patch, task.shape()),
     };
     let value = result.and_then(bounded).map_err(failure)?;
-    if value.is_object() { Ok(value) } else { Err(status::bad_request("the patch leaves no object")) }
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(status::bad_request("the patched document is not an object"))
+    }
 }
 
 fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
     if !wanted.is_object() {
-        return Err(status::bad_request("the body of the request is no object"));
+        return Err(status::bad_request("the request body is not an object"));
     }
     let metadata = wanted.get("metadata");
     if metadata.and_then(|metadata| metadata.get("managedFields")).is_some_and(|fields| !fields.is_null()) {
@@ -248,7 +249,7 @@ fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
     let (version, kind) = (task.api_version.as_str(), task.wanted.resource.kind);
     if text(wanted, "/kind") != kind || text(wanted, "/apiVersion") != version {
         return Err(status::bad_request(format!(
-            "what is applied must say that it is apiVersion {version}, kind {kind}"
+            "applied objects must have apiVersion {version} and kind {kind}"
         )));
     }
     check_identity(task, wanted)?;

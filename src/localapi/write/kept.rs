@@ -221,7 +221,7 @@ impl Task {
         }
         if !kind.is_empty() && kind != resource.kind {
             return Err(status::bad_request(format!(
-                "{kind} in version {expected:?} cannot be handled as a {}: it is of another kind",
+                "{kind} in version {expected:?} cannot be handled as a {}: it is another kind",
                 resource.kind
             )));
         }
@@ -247,7 +247,7 @@ impl Task {
                 .map(|(object, _)| Draft::Object(Box::new(object)))
                 // What stands there is none of a log's business.
                 .map_err(|error| match kind {
-                    ObjectKind::Secret => format!("{}: not what it should be", error.path),
+                    ObjectKind::Secret => format!("{}: invalid value", error.path),
                     _ => error.to_string(),
                 }),
         };

@@ -23,7 +23,7 @@ const MAX_GENERATED: usize = 63 - SUFFIX;
 /// Decides about an object that came whole.
 pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
     let Content::Object(object) = &task.content else {
-        return Err(status::bad_request("the body of the request is no object"));
+        return Err(status::bad_request("the request body is not an object"));
     };
     let mut object = object.clone();
     let warnings = task.judge(task.fit(&mut object)?)?;
@@ -60,7 +60,7 @@ fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Resu
         }
         if let Some(origin) = found.manifest {
             let message = taken.message;
-            taken.message = format!("{message}: it is defined by the manifest {origin} of this node");
+            taken.message = format!("{message}: it is defined by manifest {origin} of this node");
         }
         return Err(taken);
     }

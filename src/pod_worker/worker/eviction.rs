@@ -28,7 +28,7 @@ impl<R: Runtime> Worker<R> {
         }
         let shared = std::rc::Rc::clone(&self.shared);
         if let Err(error) = shared.deps.store.flush().await {
-            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to remember the eviction of a pod before it ends");
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to store pod eviction");
         }
         shared.deps.executor.report_eviction(&self.pod, &message);
         self.evicted = Some(done);

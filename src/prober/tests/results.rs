@@ -159,7 +159,7 @@ fn a_command_that_takes_too_long_has_failed_and_a_runtime_that_does_not_answer_h
         pass(20.0).await;
         assert_eq!(bench.results(&first).liveness, UP);
         let silent =
-            "Liveness probe errored and resulted in unknown state: the container runtime does not answer";
+            "Liveness probe errored and resulted in unknown state: the container runtime does not respond";
         assert_eq!(bench.said().last().unwrap().1, silent);
         bench.fake.faults().hang.clear();
         bench.script_slow("check", 0, 60 * SECOND);

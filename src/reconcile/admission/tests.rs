@@ -142,7 +142,7 @@ fn host_ports_of_the_agent_are_not_given_away() {
     };
     let refused = |port: i32, setting: &str| {
         let message = format!(
-            "Predicate NodePorts failed: host port {port}/TCP is the agent's own ({setting}); \
+            "Predicate NodePorts failed: host port {port}/TCP is used by the agent ({setting}); \
              use another hostPort, or set {setting} to another port"
         );
         Err(("NodePorts".to_owned(), message))

@@ -110,7 +110,7 @@ fn a_pod_of_another_node_is_refused() {
     assert_eq!(
         texts,
         [
-            "spec.nodeName: Invalid value: \"other\": this API has one node, \"node\"; leave the field out",
+            "spec.nodeName: Invalid value: \"other\": the only node is \"node\"; omit the field",
             "spec: Forbidden: pods of this node may not reference resourceclaims",
         ]
     );

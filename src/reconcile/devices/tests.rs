@@ -85,8 +85,8 @@ fn an_annotation_for_nobody_or_of_nothing_is_said() {
     let pod = pod(&annotations, false);
     let problems = annotation_problems(&pod);
     assert_eq!(problems.len(), 2);
-    assert!(problems[0].1.starts_with("\"ttyUSB0\" is neither an absolute path"), "{problems:?}");
-    assert_eq!(problems[1], ("devices.agent.edge/d", "the pod has no container \"d\"".to_owned()));
+    assert!(problems[0].1.starts_with("\"ttyUSB0\" must be an absolute path"), "{problems:?}");
+    assert_eq!(problems[1], ("devices.agent.edge/d", "container \"d\" not found in pod".to_owned()));
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn the_node_gives_what_its_list_names_and_a_privileged_container_asks_nobody() {
     assert_eq!(verdict(&["/dev/tty*", "/dev/sd?", "/dev/sda"], "/dev/ttyUSB0", false), Ok(()));
     assert_eq!(verdict(&[], "/dev/mem", true), Ok(()));
     let refused = |name: &str| {
-        let said = "which is not among --allowed-devices of this node";
-        Err(format!("container \"c\" asks for device {name:?}, {said}"))
+        let said = "which --allowed-devices of this node does not include";
+        Err(format!("container \"c\" requests device {name:?}, {said}"))
     };
     assert_eq!(verdict(&["/dev/tty*", "/dev/sd*"], "/dev/mem", false), refused("/dev/mem"));
     assert_eq!(verdict(&["/dev/tty*"], "", false), refused("/dev/sda"), "a volume is no way around it");

@@ -51,7 +51,7 @@ fn of_two_sources_files_win_and_the_others_version_is_there_when_they_let_go() {
     assert_eq!(
         messages(&both),
         [
-            "http://u/: ConfigMap default/m is defined by file (/m/a.yaml) and by http (http://u/); the first is used, delete one of them"
+            "http://u/: ConfigMap default/m is defined by both file (/m/a.yaml) and http (http://u/); the first is used, delete one of them"
         ]
     );
     let url = both.merge(PodSource::File, Vec::new());
@@ -66,8 +66,8 @@ fn an_immutable_object_stays_until_it_is_deleted() {
     assert_eq!(value(&refused, "m").as_deref(), Some("1"));
     assert_eq!(
         messages(&refused),
-        ["/m/a.yaml: ConfigMap default/m may not change so, its last version stays: \
-          data: Forbidden: field is immutable when `immutable` is set; delete it first, or give the new one another name"]
+        ["/m/a.yaml: ConfigMap default/m cannot be changed, keeping its last version: \
+          data: Forbidden: field is immutable when `immutable` is set; delete it first, or use another name"]
     );
     assert_eq!(refused.merge(PodSource::File, file("2", true)), refused, "said again, refused again");
     let mended = refused.merge(PodSource::File, file("1", true));
@@ -105,6 +105,6 @@ fn a_storage_class_is_accepted_and_said_to_mean_nothing() {
     assert!(claim("").is_empty());
     assert_eq!(
         claim("fast"),
-        ["spec.storageClassName: \"fast\" is not looked at, a claim gets a directory of this node"]
+        ["spec.storageClassName: \"fast\" is ignored, claims use a directory on this node"]
     );
 }

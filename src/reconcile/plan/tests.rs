@@ -183,7 +183,7 @@ fn a_crash_loop_waits_and_says_how_long() {
         "s0 a#4:exited:1 b:running",
         &[
             "blocked a: CrashLoopBackOff: back-off 1m20s restarting failed container=a pod=p_ns(u)",
-            "look again after 75s",
+            "resync after 75s",
         ],
     );
     context.now = Timestamp::from_secs(NOW + 75);

@@ -128,15 +128,15 @@ fn what_is_missing_is_named_in_upstreams_words() {
         ),
         (
             json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}),
-            "projected source serviceAccountToken needs an apiserver: this pod has none",
+            "projected source serviceAccountToken requires an API server, which this pod does not have",
         ),
         (
             json!({"projected": {"sources": [{"clusterTrustBundle": {"name": "b", "path": "t"}}]}}),
-            "projected source clusterTrustBundle needs an apiserver: this pod has none",
+            "projected source clusterTrustBundle requires an API server, which this pod does not have",
         ),
         (
             json!({"projected": {"sources": [{"podCertificate": {"keyPath": "t"}}]}}),
-            "projected source podCertificate needs an apiserver: this pod has none",
+            "projected source podCertificate requires an API server, which this pod does not have",
         ),
         (with(item("a", "/p"), "configMap", "name", "cm"), "invalid path: must be relative path: /p"),
         (with(item("a", ""), "configMap", "name", "cm"), "invalid path: must not be empty: \"\""),
@@ -147,7 +147,7 @@ fn what_is_missing_is_named_in_upstreams_words() {
         ),
         (
             json!({"configMap": {"name": "cm", "items": [{"key": "a", "path": "p/q"}, {"key": "b", "path": "p"}]}}),
-            "invalid path: p/q: p is a file of this volume, too",
+            "invalid path: p/q: p is also a file in this volume",
         ),
     ];
     for (source, expected) in cases {

@@ -241,17 +241,26 @@ fn what_the_runtime_cannot_do_is_said_before_it_is_asked() {
             json!({"runtimeClassName": "gvisor"}),
             &kata,
             None,
-            "RuntimeClass \"gvisor\" not found, and the name is no handler of the container runtime, which has \"kata\", \"runc\"".into(),
+            "RuntimeClass \"gvisor\" not found, and the name is not a handler of the container runtime, which supports \
+             \"kata\", \"runc\""
+                .into(),
         ),
         (
             json!({"runtimeClassName": "gvisor"}),
             &plain,
             None,
-            "RuntimeClass \"gvisor\" not found, and the name is no handler of the container runtime, which has only its default".into(),
+            "RuntimeClass \"gvisor\" not found, and the name is not a handler of the container runtime, which supports \
+             only the default"
+                .into(),
         ),
         (json!({"hostUsers": true}), &plain, None, String::new()),
         (json!({"hostUsers": false}), &able, None, String::new()),
-        (json!({"hostUsers": false}), &plain, None, format!("{users} runtime does not support user namespaces")),
+        (
+            json!({"hostUsers": false}),
+            &plain,
+            None,
+            format!("{users} runtime does not support user namespaces"),
+        ),
         (
             json!({"hostUsers": false}),
             &old,

@@ -83,7 +83,7 @@ fn the_agent_is_restarted_once_when_it_runs_what_was_there() {
     for second in 2..7 {
         assert_eq!(step(&mut remembered, &record(), &other(), SECOND * second), Step::Look, "{second}");
     }
-    let reason = back("the service does not run /usr/bin/agent");
+    let reason = back("the service is not running /usr/bin/agent");
     assert_eq!(step(&mut remembered, &record(), &other(), SECOND * 7), reason);
 }
 
@@ -99,10 +99,10 @@ fn one_that_does_not_answer_is_given_up_after_a_while_and_not_before() {
 #[test]
 fn one_that_loops_is_given_up() {
     let loops = |second| seen(Ok(agent(second / 3)));
-    assert_eq!(watch(&record(), loops), (9, back("the agent was started 4 times")));
+    assert_eq!(watch(&record(), loops), (9, back("the agent started 4 times")));
     // Well for a moment, ill for a moment, in one life: it is not waited for for ever.
     let flaps = |second| seen(if second % 4 < 2 { Ok(agent(1)) } else { Err("the agent did not answer") });
-    assert_eq!(watch(&record(), flaps), (35, back("it was not well for long enough without a break")));
+    assert_eq!(watch(&record(), flaps), (35, back("it did not stay healthy long enough")));
     let rebooted = Record { watches: MOST_WATCHES + 1, ..record() };
     assert!(matches!(watch(&rebooted, |_| seen(Ok(agent(1)))), (0, Step::Settle(Phase::RolledBack, _))));
 }
@@ -113,7 +113,7 @@ fn one_under_which_containers_go_is_given_up() {
         let lost = if second >= 3 { vec!["default/web/main".to_owned()] } else { Vec::new() };
         seen(Ok(Answering { lost, ..agent(1) }))
     };
-    assert_eq!(watch(&record(), loses), (8, back("containers did not stay: default/web/main")));
+    assert_eq!(watch(&record(), loses), (8, back("containers stopped running: default/web/main")));
     // A first report may be of the store.
     let young = |second| {
         let lost = if second < 3 { vec!["default/web/main".to_owned()] } else { Vec::new() };
@@ -144,7 +144,7 @@ fn what_is_on_the_disk_decides_before_how_the_agent_does() {
         assert!(matches!(step, Step::Settle(found, _) if found == phase), "{in_place:?}: {step:?}");
     }
     let asked = Seen { is_asked_back: true, ..with(InPlace::New) };
-    assert_eq!(step(&mut Watch::default(), &record(), &asked, SECOND), back("asked for"));
+    assert_eq!(step(&mut Watch::default(), &record(), &asked, SECOND), back("requested"));
     for (phase, _) in PHASES.into_iter().filter(|(phase, _)| phase.is_settled()) {
         let over = Record { phase, reason: "so".to_owned(), ..record() };
         assert!(

@@ -42,8 +42,7 @@ pub fn validate_object(wire: &AnyObject, object: &LocalObject, bad: &BadKeys) ->
     }
     metadata(&meta, &Path::Root("metadata"), &mut errors);
     for (field, key) in bad {
-        let detail =
-            "illegal base64 data; text that is not encoded goes into stringData (Secret) or data (ConfigMap)";
+        let detail = "illegal base64 data; put plain text into stringData (Secret) or data (ConfigMap)";
         errors.invalid(&Path::Root(field).key(key), REDACTED, detail);
     }
     match &object.content {
@@ -165,7 +164,7 @@ fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectK
     if !wire.volume_name.is_empty() && wire.volume_name != volume_name(key) {
         errors.forbidden(
             &at.child("volumeName"),
-            "this node has no PersistentVolumes; leave it out, the claim gets a directory of its own",
+            "this node has no PersistentVolumes; remove the field, the claim gets its own directory",
         );
     }
     let unsupported = [
@@ -176,7 +175,7 @@ fn claim_spec(wire: &PersistentVolumeClaimSpec, claim: &ClaimSpec, key: &ObjectK
     for (field, _) in unsupported.into_iter().filter(|(_, value)| value.is_some()) {
         errors.forbidden(
             &at.child(field),
-            "a claim of this node gets an empty directory of its own; leave it out",
+            "claims on this node always get an empty directory; remove the field",
         );
     }
 }

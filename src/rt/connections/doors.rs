@@ -120,7 +120,8 @@ pub async fn serve<S, F>(
         let (stream, address) = accepted(name, &mut connections, &mut accept).await;
         let (number, leaving) = pool.borrow_mut().enter(peer(address), &limits);
         if let Some(leaving) = leaving {
-            log::debug!(socket = name, peer:% = address; "Too many connections of unknown clients, closing the oldest");
+            log::debug!(socket = name, peer:% = address; "Too many unauthenticated connections, closing the \
+                 oldest");
             leaving.abort();
         }
         let seat = Seat { number, limits, pool: Rc::clone(&pool) };

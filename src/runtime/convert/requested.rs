@@ -40,7 +40,7 @@ pub fn requested_sandbox(
         return refuse("config.metadata", "missing");
     };
     if metadata.name.is_empty() || metadata.namespace.is_empty() {
-        return refuse("config.metadata", "name and namespace are wanted");
+        return refuse("config.metadata", "name and namespace are required");
     }
     bounded("config.metadata.name", &metadata.name)?;
     bounded("config.metadata.namespace", &metadata.namespace)?;
@@ -93,7 +93,7 @@ pub fn requested_container(message: cri::ContainerConfig) -> Result<ContainerCon
     }
     bounded("config.image", &image.image)?;
     if message.log_path.split('/').any(|part| part == "..") || message.log_path.starts_with('/') {
-        return refuse("config.log_path", "a path below the sandbox's log_directory is wanted");
+        return refuse("config.log_path", "must be a path below the sandbox's log_directory");
     }
     let linux = message.linux.unwrap_or_default();
     Ok(ContainerConfig {
@@ -178,7 +178,7 @@ fn mount(message: cri::Mount) -> Result<Mount, RequestError> {
         return refuse("config.mounts.readonly", "an image can only be mounted read-only: set it to true");
     }
     if message.host_path.is_empty() == message.image.is_none() {
-        return refuse("config.mounts", "either host_path or image is wanted");
+        return refuse("config.mounts", "exactly one of host_path and image must be set");
     }
     let sub_path = message.image_sub_path;
     let image = |image: cri::ImageSpec| ImageMount {
@@ -200,14 +200,14 @@ fn mount(message: cri::Mount) -> Result<Mount, RequestError> {
 fn device(message: cri::Device) -> Result<Device, RequestError> {
     let permissions = if message.permissions.is_empty() { "rwm".to_owned() } else { message.permissions };
     if !permissions.chars().all(|letter| "rwm".contains(letter)) {
-        return refuse("config.devices.permissions", "letters of rwm are wanted");
+        return refuse("config.devices.permissions", "must consist of the letters rwm");
     }
     for (field, path) in [
         ("config.devices.host_path", &message.host_path),
         ("config.devices.container_path", &message.container_path),
     ] {
         if !path.starts_with('/') {
-            return refuse(field, "an absolute path is wanted");
+            return refuse(field, "must be an absolute path");
         }
     }
     let (host_path, container_path) = (message.host_path, message.container_path);
@@ -271,7 +271,7 @@ fn user_namespace(message: Option<&cri::UserNamespace>) -> Result<Option<IdRange
             ([users], [groups]) if users == groups && users.container_id == 0 && users.length > 0 => {
                 Ok(Some(IdRange { host: users.host_id, length: users.length }))
             }
-            _ => refuse(field, "one range from 0, the same for users and groups, is wanted"),
+            _ => refuse(field, "must be one range from 0, identical for users and groups"),
         },
         mode => refuse(field, format!("mode {} with these mappings is not supported", mode.as_str_name())),
     }

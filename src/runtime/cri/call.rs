@@ -20,7 +20,7 @@ pub(super) async fn bounded<T>(
 ) -> Result<T, RuntimeError> {
     match tokio::time::timeout(limit, unbounded(call, answer)).await {
         Ok(answer) => answer,
-        Err(_) => Err(RuntimeError::new(call, ErrorKind::Timeout, format!("no answer within {limit:?}"))),
+        Err(_) => Err(RuntimeError::new(call, ErrorKind::Timeout, format!("no response within {limit:?}"))),
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn command_answer<T>(
     let status = match outcome {
         Ok(Ok(answer)) => return Ok(answer.into_inner()),
         Ok(Err(status)) => status,
-        Err(_) => Status::deadline_exceeded("no answer"),
+        Err(_) => Status::deadline_exceeded("no response"),
     };
     let error = error_from_status(call, &status);
     Err(match error.kind {
@@ -56,7 +56,7 @@ pub(super) fn command_answer<T>(
 
 /// A field that every answer must have.
 pub(super) fn answered<T>(call: &'static str, value: Option<T>) -> Result<T, RuntimeError> {
-    value.ok_or_else(|| RuntimeError::new(call, ErrorKind::Refused, "the runtime's answer is empty"))
+    value.ok_or_else(|| RuntimeError::new(call, ErrorKind::Refused, "the runtime's response is empty"))
 }
 
 /// For calls that want an object gone.

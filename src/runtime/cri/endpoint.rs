@@ -29,14 +29,15 @@ const QUEUE_LENGTH: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// Nothing there.
-    #[error("{field} is empty; give the runtime's socket, such as unix:///run/containerd/containerd.sock")]
+    #[error("{field} is empty; set the runtime's socket, such as unix:///run/containerd/containerd.sock")]
     Empty {
         /// The configuration's field.
         field: &'static str,
     },
     /// Neither `unix` nor a bare path.
     #[error(
-        "{field} {endpoint:?} has scheme {scheme:?}; only unix sockets work, such as unix:///run/crio/crio.sock"
+        "{field} {endpoint:?} has scheme {scheme:?}; only unix sockets are supported, such as \
+         unix:///run/crio/crio.sock"
     )]
     Scheme {
         /// The configuration's field.
@@ -47,7 +48,7 @@ pub enum EndpointError {
         scheme: String,
     },
     /// Not absolute.
-    #[error("{field} {endpoint:?} does not name an absolute path; write unix:///path/of/the.sock")]
+    #[error("{field} {endpoint:?} is not an absolute path; use unix:///path/to/the.sock")]
     NotAbsolute {
         /// The configuration's field.
         field: &'static str,
@@ -55,9 +56,7 @@ pub enum EndpointError {
         endpoint: String,
     },
     /// Longer than a socket address.
-    #[error(
-        "{field} {endpoint:?} is too long; the path of a unix socket has at most {MAX_SOCKET_PATH_BYTES} bytes"
-    )]
+    #[error("{field} {endpoint:?} is too long; a unix socket path has at most {MAX_SOCKET_PATH_BYTES} bytes")]
     TooLong {
         /// The configuration's field.
         field: &'static str,
@@ -70,7 +69,7 @@ pub enum EndpointError {
 pub(super) fn channel(field: &'static str, endpoint: &str) -> Result<Channel, EndpointError> {
     let path = socket_path(field, endpoint)?;
     if !endpoint.contains(':') {
-        log::warn!(field, endpoint; "An endpoint without scheme is deprecated; write unix:// before it");
+        log::warn!(field, endpoint; "Endpoint without scheme is deprecated; add the prefix unix://");
     }
     Ok(unix_channel(path))
 }

@@ -80,7 +80,7 @@ impl ChangeHints {
         if self.shared.unimplemented.load(Ordering::Relaxed) {
             // Left for the next caller too.
             self.shared.hint.notify_one();
-            let message = "the runtime offers no events";
+            let message = "the runtime does not support container events";
             return Err(RuntimeError::new("GetContainerEvents", ErrorKind::Unimplemented, message));
         }
         Ok(())
@@ -122,7 +122,7 @@ async fn follow(channel: Channel, shared: Arc<Shared>) {
         }
         if end == End::NotOffered {
             if !shared.unimplemented.swap(true, Ordering::Relaxed) {
-                log::info!("The runtime offers no events; looking at intervals instead");
+                log::info!("Container runtime does not support events; polling instead");
             }
             shared.hint.notify_one();
             sleep(ASK_AGAIN).await;
@@ -135,7 +135,7 @@ async fn follow(channel: Channel, shared: Arc<Shared>) {
         if started.elapsed() >= GOOD_STREAM {
             delay = BACK_OFF.0;
         }
-        log::debug!(delay:? = delay; "The stream of runtime events ended; opening it again after a delay");
+        log::debug!(delay:? = delay; "Runtime event stream ended, reconnecting after a delay");
         sleep(delay).await;
         delay = (delay * 2).min(BACK_OFF.1);
     }

@@ -40,7 +40,7 @@ impl Lanes {
             Lane::Changes => &self.changes,
             Lane::Commands => &self.commands,
         };
-        Some(semaphore.acquire().await.expect("nobody closes it"))
+        Some(semaphore.acquire().await.expect("never closed"))
     }
 }
 

@@ -39,7 +39,8 @@ pub(super) async fn end_task(channel: Channel, id: &ContainerId, limit: Duration
         tasks.delete(of_cri(DeleteTaskRequest { container_id: id.to_string() })),
     )
     .await;
-    log::warn!(container:% = id, killed = killed.is_ok(), deleted = deleted.is_ok(); "Ending a task that containerd's CRI has lost");
+    log::warn!(container:% = id, killed = killed.is_ok(), deleted = deleted.is_ok(); "Killing task lost by \
+         containerd's CRI plugin");
 }
 
 fn of_cri<T>(message: T) -> Request<T> {

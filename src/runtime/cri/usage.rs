@@ -27,7 +27,7 @@ impl CriRuntime {
                     found.images = first(answer.image_filesystems);
                     found.all_layers = first(answer.container_filesystems);
                 }
-                Err(error) => log::debug!(err:% = error; "The runtime does not tell what images use"),
+                Err(error) => log::debug!(err:% = error; "Failed to get image usage from runtime"),
             }
         }
         Ok(found)

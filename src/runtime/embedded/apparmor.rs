@@ -22,7 +22,7 @@ const MAX_SAID: usize = 400;
 #[derive(Debug, thiserror::Error)]
 pub enum AppArmorError {
     /// The package is missing.
-    #[error("there is no apparmor_parser (Debian package apparmor)")]
+    #[error("apparmor_parser not found (Debian package apparmor)")]
     NoParser,
     /// It does not run.
     #[error("run {path:?}")]
@@ -34,7 +34,7 @@ pub enum AppArmorError {
         source: io::Error,
     },
     /// It did not take the profile.
-    #[error("{path:?} refused the profile {DEFAULT_PROFILE:?}: {said}")]
+    #[error("{path:?} rejected profile {DEFAULT_PROFILE:?}: {said}")]
     Refused {
         /// The parser.
         path: PathBuf,
@@ -208,7 +208,7 @@ mod tests {
             Fake::new("refuses", Some("echo 'syntax error in line 1' >&2; exit 1")).1.ensure_default();
         let error = error.unwrap_err().to_string();
         assert!(
-            error.ends_with("refused the profile \"edge-agent-default\": syntax error in line 1"),
+            error.ends_with("rejected profile \"edge-agent-default\": syntax error in line 1"),
             "{error}"
         );
         let error = Fake::new("dies", Some("kill -9 $$")).1.ensure_default().unwrap_err().to_string();

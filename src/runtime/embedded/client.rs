@@ -38,13 +38,13 @@ const RETRY: Duration = Duration::from_millis(20);
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
     /// No such socket, or nobody behind it: the monitor has ended.
-    #[error("the pod's monitor at {path:?} is gone")]
+    #[error("the pod's monitor at {path:?} has exited")]
     Gone {
         /// Its socket.
         path: PathBuf,
     },
     /// It does not answer.
-    #[error("the pod's monitor at {path:?} did not answer within {} s", after.as_secs())]
+    #[error("the pod's monitor at {path:?} did not respond within {} s", after.as_secs())]
     Timeout {
         /// Its socket or directory.
         path: PathBuf,
@@ -55,10 +55,10 @@ pub enum MonitorError {
     #[error("{0}")]
     Refused(String),
     /// It said something else than can be said here.
-    #[error("the pod's monitor answered out of turn: {0:?}")]
+    #[error("unexpected response from the pod's monitor: {0:?}")]
     Unexpected(Box<Reply>),
     /// It said something that nobody understands: it is of another version.
-    #[error("the pod's monitor at {path:?} speaks another language")]
+    #[error("the pod's monitor at {path:?} uses an unsupported protocol version")]
     Protocol {
         /// Its socket.
         path: PathBuf,
@@ -247,7 +247,7 @@ impl Monitor {
 
     fn in_memory(&self, spec: &ExecSpec) -> Result<std::fs::File, MonitorError> {
         let io = |source| MonitorError::Io {
-            action: "write an exec's specification for",
+            action: "write the exec specification for",
             path: self.directory.0.clone(),
             source,
         };
@@ -336,7 +336,7 @@ fn connection_error(path: &std::path::Path, source: io::Error) -> MonitorError {
     let path = path.to_owned();
     match source.kind() {
         NotFound | ConnectionRefused | ConnectionReset | BrokenPipe => MonitorError::Gone { path },
-        _ => MonitorError::Io { action: "speak to the pod's monitor at", path, source },
+        _ => MonitorError::Io { action: "communicate with the pod's monitor at", path, source },
     }
 }
 

@@ -62,7 +62,7 @@ impl Facts {
         for (word, path) in log.chain(self.cgroups.iter().map(|path| ("cgroup ", path))) {
             let path = path.as_os_str().as_bytes();
             if path.contains(&b'\n') {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path with a line break"));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path contains a line break"));
             }
             text.extend_from_slice(word.as_bytes());
             text.extend_from_slice(path);

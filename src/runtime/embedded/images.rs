@@ -129,7 +129,7 @@ pub enum ImageError {
     #[error("image {0:?} not found")]
     NotFound(String),
     /// Not a name of an image.
-    #[error("image reference {reference:?} is malformed: {problem}")]
+    #[error("invalid image reference {reference:?}: {problem}")]
     Reference {
         /// As given.
         reference: String,
@@ -137,7 +137,7 @@ pub enum ImageError {
         problem: &'static str,
     },
     /// A manifest, configuration or index that cannot be understood.
-    #[error("{what} is not readable: {problem}")]
+    #[error("cannot read {what}: {problem}")]
     Document {
         /// Which.
         what: String,
@@ -154,7 +154,7 @@ pub enum ImageError {
         source: LayerError,
     },
     /// A layer went between its unpacking and the image's commit: unpack it again.
-    #[error("layer {0} is not there: unpack it again")]
+    #[error("layer {0} does not exist: pull or import the image again")]
     LayerMissing(String),
     /// The archive of images cannot be read.
     #[error("read image archive {path:?}")]
@@ -279,7 +279,7 @@ impl ImageStore {
             Ok(image) => Some(image),
             Err(error) => {
                 let err = crate::logging::chain(&error);
-                log::warn!(image = record.id.as_str(), err = err; "An image is damaged; pull or import it again");
+                log::warn!(image = record.id.as_str(), err = err; "Image is damaged; pull or import it again");
                 None
             }
         }
@@ -430,7 +430,7 @@ impl ImageStore {
         } else {
             Err(ImageError::Document {
                 what: path.display().to_string(),
-                problem: "its digest is wrong".into(),
+                problem: "its digest does not match".into(),
             })
         }
     }
@@ -444,7 +444,7 @@ impl ImageStore {
         if bytes.len() > MAX_DOCUMENT {
             return Err(ImageError::Document {
                 what: digest,
-                problem: format!("it is longer than {MAX_DOCUMENT} bytes"),
+                problem: format!("it is larger than {MAX_DOCUMENT} bytes"),
             });
         }
         let path = self.blob(&digest)?;
@@ -576,6 +576,6 @@ fn remove_tree(path: &Path) {
     if let Err(error) = removed.and_then(|()| std::fs::remove_dir(path))
         && error.kind() != io::ErrorKind::NotFound
     {
-        log::warn!(path = path.display().to_string(), err:% = error; "A leftover cannot be removed");
+        log::warn!(path = path.display().to_string(), err:% = error; "Failed to remove leftover files");
     }
 }

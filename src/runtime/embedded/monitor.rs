@@ -111,10 +111,12 @@ struct Monitor {
 /// `agent monitor DIR`: the process. Says on standard output whether it is ready, and then nothing any more.
 #[must_use]
 pub fn main(arguments: &[OsString]) -> u8 {
-    let said = match arguments {
-        [directory] => Monitor::set_up(directory),
-        _ => Err("agent monitor takes one directory; it is started by the agent alone".to_owned()),
-    };
+    let said =
+        match arguments {
+            [directory] => Monitor::set_up(directory),
+            _ => Err("agent monitor requires exactly one directory; it is for internal use by the agent"
+                .to_owned()),
+        };
     let (monitor, word) = match said {
         Ok(monitor) => (Some(monitor), READY),
         Err(ref message) => (None, message.as_bytes()),
@@ -154,19 +156,19 @@ impl Monitor {
         children::close_inherited().map_err(said("close inherited descriptors"))?;
         let directory = SandboxDir(std::path::absolute(directory).map_err(said("find the directory"))?);
         let signals = children::become_supervisor().map_err(said("become a supervisor"))?;
-        std::env::set_current_dir("/").map_err(said("go to /"))?;
+        std::env::set_current_dir("/").map_err(said("change directory to /"))?;
         let spec = read_spec(&directory)?;
         if let Err(error) = node::set_oom_score_adj(spec.oom_score_adj) {
             complain(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
         }
         let pod = init::make_pod(&spec).map_err(|error| crate::logging::chain(&error))?;
-        let epoll = Epoll::new().map_err(said("make an epoll instance"))?;
+        let epoll = Epoll::new().map_err(said("create an epoll instance"))?;
         let listener = packets::listen(&directory.socket(), BACKLOG).map_err(said("listen"))?;
         for (fd, kind) in [(signals.as_fd(), Kind::Signals), (listener.as_fd(), Kind::Listener)] {
             epoll.add(fd, Wanted::Read, token(kind, 0)).map_err(said("wait for signals and connections"))?;
         }
         let pid = std::process::id();
-        let started = children::start_time(pid.cast_signed()).map_err(said("read our start time"))?;
+        let started = children::start_time(pid.cast_signed()).map_err(said("read own start time"))?;
         replace_private(&directory.monitor_pid(), format!("{pid} {started}\n").as_bytes())
             .map_err(said("write monitor.pid"))?;
         Ok(Self {

@@ -102,7 +102,7 @@ pub enum NetworkError {
         source: io::Error,
     },
     /// A setting of the kernel.
-    #[error("write {value:?} to {path:?}; set it on the node if the agent may not")]
+    #[error("write {value:?} to {path:?}; set it on the host if the agent is not allowed to")]
     Sysctl {
         /// Which.
         path: PathBuf,
@@ -113,7 +113,7 @@ pub enum NetworkError {
         source: io::Error,
     },
     /// The range is in use on the node.
-    #[error("pod network {subnet} overlaps with {other}; set podCIDR to a range that nobody uses here")]
+    #[error("pod network {subnet} overlaps with {other}; set podCIDR to an unused range")]
     Overlap {
         /// The pods'.
         subnet: Subnet,
@@ -121,7 +121,7 @@ pub enum NetworkError {
         other: String,
     },
     /// Another interface has the bridge's name.
-    #[error("{name} is no bridge but {}; remove or rename it", if .kind.is_empty() { "a device" } else { .kind })]
+    #[error("{name} is not a bridge but {}; remove or rename it", if .kind.is_empty() { "a device" } else { .kind })]
     NotABridge {
         /// Name.
         name: String,
@@ -130,23 +130,24 @@ pub enum NetworkError {
     },
     /// The kernel has none.
     #[error(
-        "the kernel has no bridges (CONFIG_BRIDGE): pods need hostNetwork, or a CNI configuration without one"
+        "the kernel does not support bridges (CONFIG_BRIDGE): use hostNetwork, or a CNI configuration \
+         without a bridge"
     )]
     NoBridges(#[source] NetlinkError),
     /// The kernel has no rules.
     #[error(
-        "the kernel has no nf_tables with NAT (CONFIG_NF_TABLES, NF_TABLES_IPV4, NFT_NAT, NFT_MASQ, NFT_FIB_IPV4, NFT_CT; the \
-         same with IPV6): pods need hostNetwork, or a CNI configuration"
+        "the kernel does not support nf_tables with NAT (CONFIG_NF_TABLES, NF_TABLES_IPV4, NFT_NAT, \
+         NFT_MASQ, NFT_FIB_IPV4, NFT_CT; the same with IPV6): use hostNetwork, or a CNI configuration"
     )]
     NoRules(#[source] NetlinkError),
     /// Removed under our hands.
-    #[error("link {name} vanished after it was made")]
+    #[error("link {name} disappeared after it was created")]
     Vanished {
         /// Name.
         name: String,
     },
     /// No range of a family the node has.
-    #[error("no podCIDR is usable on this node: it has no IPv6")]
+    #[error("no usable podCIDR: this node does not support IPv6")]
     NoSubnet,
     /// A port that cannot be opened.
     #[error("host port {port} ({protocol}): {problem}")]
@@ -159,7 +160,7 @@ pub enum NetworkError {
         problem: String,
     },
     /// Links names that collide.
-    #[error("all names for the link of sandbox {0} are taken")]
+    #[error("no free link name for sandbox {0}")]
     NoName(SandboxId),
 }
 
@@ -348,7 +349,7 @@ impl Network {
     fn undo(&self, record: &Record, netns: Option<&str>) {
         if let Err(error) = self.detach_locked(record, netns) {
             log::warn!(pod:% = record.pod, err = crate::logging::chain(&error).as_str();
-                "Failed to undo what was made of a pod's network, it is tried again after the next start");
+                "Failed to clean up pod network, retrying at the next start");
         }
     }
 
@@ -369,7 +370,7 @@ impl Network {
         let ports = host_ports(&attachment.ports)?;
         for port in &ports {
             if let Some(other) = others.iter().find(|record| record.ports.iter().any(|it| clash(it, port))) {
-                return Err(port_error(port, format!("pod {} has it", other.pod)));
+                return Err(port_error(port, format!("already used by pod {}", other.pod)));
             }
         }
         let veth = (0..VETH_SALTS)
@@ -387,14 +388,14 @@ impl Network {
     }
 
     fn connect(&self, record: &Record, subnets: &[Subnet], netns: &Path) -> Result<(), NetworkError> {
-        faults::step("remember the last address")?;
+        faults::step("store the last address")?;
         self.records.set_last(&record.addresses)?;
         let bridge = bridge::ensure_bridge(&self.config, subnets)?;
         let addresses = record.addresses.iter().copied().zip(subnets.iter().copied()).collect();
         bridge::plug(bridge, &PodLink { veth: &record.veth, addresses }, netns)?;
-        faults::step("make the rules")?;
+        faults::step("create the rules")?;
         self.apply_rules(&self.records.all().0)?;
-        faults::step("forget old connections")?;
+        faults::step("flush old connections")?;
         forget_connections(record, |replier| !record.addresses.contains(&replier));
         Ok(())
     }
@@ -404,22 +405,22 @@ impl Network {
             let netns = netns.filter(|path| Path::new(path).exists()).unwrap_or_default();
             let subject = Subject { sandbox: record.sandbox.as_str(), pod: &record.pod, netns };
             cni::delete(cni, subject, &self.config.cni_bin_dirs)?;
-            faults::step("forget the record")?;
+            faults::step("delete the record")?;
             return Ok(self.records.remove(&record.sandbox)?);
         }
         let (mut left, _) = self.records.all();
         left.retain(|other| other.sandbox != record.sandbox && !other.veth.is_empty());
         faults::step("remove the pod's link")?;
         bridge::unplug(&record.veth)?;
-        faults::step("make the rules without it")?;
+        faults::step("remove its rules")?;
         if left.is_empty() {
             self.remove_all()?;
         } else if !record.ports.is_empty() {
             self.apply_rules(&left)?;
         }
-        faults::step("forget connections to it")?;
+        faults::step("flush connections to it")?;
         forget_connections(record, |replier| record.addresses.contains(&replier));
-        faults::step("forget the record")?;
+        faults::step("delete the record")?;
         Ok(self.records.remove(&record.sandbox)?)
     }
 
@@ -473,7 +474,7 @@ fn forget_connections(record: &Record, mut stale: impl FnMut(IpAddr) -> bool) {
     });
     if let Err(error) = forgotten {
         log::debug!(pod:% = record.pod, err = crate::logging::chain(&error).as_str();
-            "Failed to forget old connections to host ports");
+            "Failed to flush old connections to host ports");
     }
 }
 
@@ -489,11 +490,11 @@ fn host_ports(mappings: &[PortMapping]) -> Result<Vec<HostPort>, NetworkError> {
         let number = |port: i32| u16::try_from(port).ok().filter(|port| *port != 0);
         let host_ip = match mapping.host_ip.as_str() {
             "" => None,
-            text => Some(text.parse().map_err(|_| error(&format!("hostIP {text:?} is no address")))?),
+            text => Some(text.parse().map_err(|_| error(&format!("hostIP {text:?} is not an IP address")))?),
         };
         if host_ip.is_some_and(|ip: IpAddr| ip.is_ipv6() && ip.is_loopback()) {
             return Err(error(
-                "hostIP ::1 cannot lead to a pod, the kernel routes nothing from there; use 127.0.0.1",
+                "hostIP ::1 is not supported, the kernel does not route from it; use 127.0.0.1",
             ));
         }
         if rules::protocol_number(&mapping.protocol).is_none() {
@@ -508,7 +509,7 @@ fn host_ports(mappings: &[PortMapping]) -> Result<Vec<HostPort>, NetworkError> {
         };
         match found.iter().find(|other| clash(other, &port)) {
             Some(other) if *other == port => {}
-            Some(_) => return Err(error("the pod has it twice")),
+            Some(_) => return Err(error("defined twice in the pod")),
             None => found.push(port),
         }
     }

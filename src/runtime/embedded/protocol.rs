@@ -140,16 +140,16 @@ pub struct Exited {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// It ends too early.
-    #[error("a message of {0} bytes ends too early")]
+    #[error("message of {0} bytes is truncated")]
     Short(usize),
     /// Another version of the protocol.
-    #[error("version {0} of the monitor's protocol, not {VERSION}")]
+    #[error("unsupported monitor protocol version {0}, expected {VERSION}")]
     Version(u8),
     /// An unknown kind of message.
     #[error("unknown message {0}")]
     Kind(u8),
     /// Text that is none.
-    #[error("a name that is not UTF-8")]
+    #[error("name is not UTF-8")]
     Text,
     /// The text form of a file.
     #[error("unreadable record {0:?}")]

@@ -122,7 +122,8 @@ pub enum OpenError {
     },
     /// Somebody else has them.
     #[error(
-        "another agent works with {0:?}: only one of `agent` and `agent cri` can use a --root-dir and a --runtime-state-dir, stop the other one first"
+        "another agent uses {0:?}: only one `agent` or `agent cri` can use a --root-dir and \
+         --runtime-state-dir, stop the other one first"
     )]
     InUse(PathBuf),
     /// A lock file.
@@ -228,7 +229,7 @@ impl EmbeddedRuntime {
     /// When its directories cannot be made or read, or are another process's ([`OpenError::InUse`]).
     pub async fn open(config: EmbeddedConfig, clock: Clock) -> Result<Self, OpenError> {
         let layout = config.layout.clone();
-        rt::blocking("make directories", move || files::make_directories(&layout)).await?;
+        rt::blocking("create directories", move || files::make_directories(&layout)).await?;
         let claim = claim::take(&config.layout).await?;
         let (layout, network) = (config.layout.clone(), config.network.clone());
         let cgroup = config.cgroup.clone();
@@ -287,7 +288,7 @@ impl EmbeddedRuntime {
                 result.map_err(|failure| failure.of(call))
             }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(RuntimeError::new(call, ErrorKind::Unavailable, "the agent is stopping")),
+            Err(_) => Err(RuntimeError::new(call, ErrorKind::Unavailable, "the agent is shutting down")),
         }
     }
 }
@@ -297,7 +298,8 @@ fn read_only_program() -> Option<OwnedFd> {
     match read_only_exe() {
         Ok(program) => Some(program),
         Err(error) => {
-            log::debug!(err:% = error; "The kernel cannot make the agent's program read-only for its monitors");
+            log::debug!(err:% = error; "Failed to protect the agent's program from being written by its \
+                                        monitors");
             None
         }
     }
@@ -331,7 +333,7 @@ impl Shared {
         if let Err(error) = written
             && !error.is_missing()
         {
-            log::warn!(sandbox:% = id, err = chain(&error); "Failed to remember a sandbox");
+            log::warn!(sandbox:% = id, err = chain(&error); "Failed to store sandbox record");
         }
     }
 
@@ -373,7 +375,7 @@ impl Shared {
     /// Warns, once per text, of something that pods run without.
     fn say_once(&self, what: &str, why: &str) {
         if self.said.borrow_mut().insert(format!("{what}: {why}")) {
-            log::warn!(what = what, why = why; "Not possible on this machine, going on without");
+            log::warn!(what = what, why = why; "Feature is not available on this machine, continuing without");
         }
     }
 }

@@ -153,7 +153,8 @@ pub enum SeccompError {
     },
     /// More than the kernel takes.
     #[error(
-        "the compiled filter has {0} instructions, the kernel takes 4096: use fewer rules with arguments"
+        "the compiled filter has {0} instructions, more than the kernel limit of 4096: use fewer rules with \
+         arguments"
     )]
     TooLong(usize),
 }

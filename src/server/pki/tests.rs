@@ -51,11 +51,11 @@ fn a_cut_between_the_two_files_of_an_authority_loses_nothing_and_other_losses_ar
     let key_file = authority_key_file(directory.path());
     let kept = fs::read(&key_file).unwrap();
     fs::remove_file(&key_file).unwrap();
-    said("agent-ca.key is missing: put it back");
+    said("agent-ca.key is missing: restore it");
     fs::write(&key_file, "no key").unwrap();
     said("agent-ca.key: no private key in PEM");
     fs::write(&key_file, KeyPair::generate().unwrap().serialize_pem()).unwrap();
-    said("does not belong to agent-ca.key");
+    said("does not match agent-ca.key");
     fs::write(&key_file, kept).unwrap();
     fs::write(authority_file(directory.path()), "").unwrap();
     said("agent-ca.crt: no certificate in PEM");

@@ -178,7 +178,7 @@ impl Entry {
         let origin = Origin { source: PodSource::File, location };
         let parsed = parse_manifest(parser, bytes, &origin);
         for warning in &parsed.warnings {
-            log::warn!(path = origin.location.as_str(), warning = warning.as_str(); "Manifest is doubtful");
+            log::warn!(path = origin.location.as_str(), warning = warning.as_str(); "Manifest has warnings");
         }
         let (fresh, fresh_objects) = (parsed.pods.len(), parsed.objects.len());
         let objects = keep_last_good_objects(parsed.objects, parsed.complete, &self.objects, &origin, now);
@@ -197,7 +197,7 @@ impl Entry {
         (self.identity, self.digest) = (None, None);
         (self.fresh, self.fresh_objects) = (0, 0);
         let location = path.to_string_lossy();
-        let message = format!("{location}: cannot be read as a manifest: {error}");
+        let message = format!("{location}: cannot be parsed as a manifest: {error}");
         let problems = carry_since(vec![message], REASON_INVALID_MANIFEST, &location, &self.problems, now);
         let changed = problems != self.problems;
         self.problems = problems;

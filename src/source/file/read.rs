@@ -38,19 +38,19 @@ impl Identity {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// A symlink to nowhere.
-    #[error("the symlink points to nothing; mend or delete it")]
+    #[error("broken symlink; fix or delete it")]
     Dangling,
     /// A symlink that leads back to itself.
-    #[error("the symlink leads back to itself; mend or delete it")]
+    #[error("symlink loop; fix or delete it")]
     Loop,
     /// Pipe, socket, device or directory.
-    #[error("it is a {kind}, not a regular file; replace it by one or remove it")]
+    #[error("it is a {kind}, not a regular file; replace or remove it")]
     NotRegular {
         /// What it is.
         kind: &'static str,
     },
     /// Beyond upstream's limit.
-    #[error("it is larger than {MAX_MANIFEST_BYTES} bytes; a manifest may not be")]
+    #[error("larger than the manifest limit of {MAX_MANIFEST_BYTES} bytes")]
     TooLarge,
     /// A call failed.
     #[error("{call}: {source}; check its permissions and the file system")]

@@ -238,11 +238,11 @@ fn a_last_good_version_gives_way_to_the_same_pod_in_a_healthy_file() {
 fn what_cannot_be_read_keeps_its_last_good_pods_and_is_reported() {
     type Replace = fn(&Path);
     let replace: [(&str, Replace); 5] = [
-        ("points to nothing", |path| symlink("nowhere", path).unwrap()),
-        ("leads back to itself", |path| symlink(path, path).unwrap()),
+        ("broken symlink", |path| symlink("nowhere", path).unwrap()),
+        ("symlink loop", |path| symlink(path, path).unwrap()),
         ("it is a directory", |path| fs::create_dir(path).unwrap()),
         ("it is a named pipe", |path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
-        ("larger than 10485760 bytes", |path| {
+        ("larger than the manifest limit of 10485760 bytes", |path| {
             fs::File::create(path).unwrap().set_len(100 * 1024 * 1024).unwrap();
         }),
     ];

@@ -110,7 +110,9 @@ impl PathWatch {
                     role.directory.clone_from(directory);
                     role.names.insert(name.clone());
                 }
-                Err(error) => log::debug!(err:% = error; "Cannot watch on the way to the manifests"),
+                Err(error) => {
+                    log::debug!(err:% = error; "Failed to watch a parent directory of the manifests")
+                }
             }
         }
         for old in self.roles.keys().filter(|old| !roles.contains_key(old)) {

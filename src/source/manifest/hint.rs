@@ -18,9 +18,7 @@ pub(super) fn wrong_type(message: &str) -> String {
         .iter()
         .any(|kind| message.contains(&format!("invalid type: {kind}")));
     if unquoted && message.ends_with("expected a string") {
-        return format!(
-            "{message}; write the value in quotes, YAML takes it for something else without them"
-        );
+        return format!("{message}; quote the value, YAML parses it as another type otherwise");
     }
     message.to_owned()
 }

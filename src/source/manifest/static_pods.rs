@@ -128,9 +128,7 @@ mod tests {
         let foreign = pod("schedulerName: mine");
         assert_eq!(
             foreign.warnings,
-            [
-                "pod a: spec.schedulerName: \"mine\" places nothing on this node: agent runs the pod without a scheduler"
-            ]
+            ["pod a: spec.schedulerName: \"mine\" has no effect: the agent runs the pod without a scheduler"]
         );
     }
 

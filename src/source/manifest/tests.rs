@@ -82,10 +82,10 @@ fn a_bad_item_of_a_list_is_named_and_the_other_items_are_read() {
     );
     assert_eq!(names(&manifest), ["ok"]);
     let problems: Vec<String> = manifest.problems.iter().map(ToString::to_string).collect();
-    assert!(problems[0].starts_with("items[0]: not an object but a number"), "{problems:?}");
+    assert!(problems[0].starts_with("items[0]: expected an object, found a number"), "{problems:?}");
     assert!(problems[1].starts_with("items[2]: a list inside a list"), "{problems:?}");
     assert!(problems[2].starts_with(
-        "items[3]: kind \"Deployment\" of apiVersion \"apps/v1\" is not run by agent: only Pod, PodList, List"
+        "items[3]: kind \"Deployment\" of apiVersion \"apps/v1\" is not supported: only Pod, PodList, List"
     ));
 }
 
@@ -99,11 +99,11 @@ fn what_is_not_a_manifest_is_told_apart() {
         (b"\x7fELF\x02\x01\x01\x00", "binary data"),
         (b"a: 1\nb: \xff\n", "not UTF-8 text: byte 0xff at offset 8 (line 2)"),
         (b"\xff\xfea\x00", "UTF-16"),
-        (b"<html><body>404</body></html>", "not an object but a text"),
+        (b"<html><body>404</body></html>", "expected an object, found a text"),
         (b"[1, 2]", "bare list"),
         (b"kind: Pod\n", "apiVersion is missing"),
         (b"apiVersion: v1\n", "kind is missing; write kind: Pod"),
-        (b"apiVersion: v1\nkind: 3\n", "kind: must be a text, not a number"),
+        (b"apiVersion: v1\nkind: 3\n", "kind: must be a string, not a number"),
         (b"apiVersion: v1beta1\nkind: Pod\n", "apiVersion \"v1beta1\" does not have kind Pod"),
         (b"apiVersion: v1\nkind: List\nitems: {}\n", "items: must be a list"),
         (b"{\"kind\": \"Pod\", ", "line"),
@@ -142,7 +142,8 @@ fn wrong_types_and_unknown_fields_are_found_at_every_depth() {
         ),
         (
             "topologySpreadConstraints: [{maxSkew: many}]",
-            "line 7: spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"many\", expected an integer of 32 bits",
+            "line 7: spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"many\", expected a \
+             32-bit integer",
         ),
         (
             "volumes: [{name: v, csi: {driver: [d]}}]",
@@ -150,7 +151,8 @@ fn wrong_types_and_unknown_fields_are_found_at_every_depth() {
         ),
         (
             "schedulingGates: [{name: 7}]",
-            "spec.schedulingGates[0].name: invalid type: integer `7`, expected a string; write the value in quotes, YAML takes it for something else without them",
+            "spec.schedulingGates[0].name: invalid type: integer `7`, expected a string; quote the value, \
+             YAML parses it as another type otherwise",
         ),
     ] {
         let manifest = with(spec);
@@ -199,8 +201,8 @@ fn a_broken_secret_is_told_without_its_value() {
     for (rest, expected) in [
         (
             "stringData: {pin: 4711}",
-            "line 4: stringData.pin: invalid type: integer, expected a string; write the value in quotes, YAML takes it for \
-             something else without them",
+            "line 4: stringData.pin: invalid type: integer, expected a string; quote the value, YAML parses \
+             it as another type otherwise",
         ),
         ("data: aHVudGVyMg==", "line 4: data: invalid type: string, expected a map"),
     ] {

@@ -230,13 +230,12 @@ fn beyond_bounds(text: &str) -> Option<String> {
         text.starts_with("budget breached") || text.contains("limit exceeded") || text.starts_with("alias ");
     if breached && (text.contains("nchor") || text.contains("lias")) {
         return Some(format!(
-            "aliases stand for more than {MAX_ALIAS_NODES} values or are more than {MAX_ALIASES}; write their content out"
+            "aliases expand to more than {MAX_ALIAS_NODES} values or exceed {MAX_ALIASES}; write out their \
+             content"
         ));
     }
     if breached && (text.contains("recursion") || text.contains("Depth") || text.contains("nesting")) {
-        return Some(format!(
-            "nested more than {MAX_DEPTH} levels deep; a bracket or an indentation is probably wrong"
-        ));
+        return Some(format!("nested more than {MAX_DEPTH} levels deep; check brackets and indentation"));
     }
     breached.then(|| format!("the document has more than {MAX_NODES} values; split it into several files"))
 }

@@ -232,15 +232,15 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     fs::write(file("pods"), BODY).unwrap();
 
     let told = polls(&mut source, 1).await.remove(0);
-    assert!(told.starts_with("unknown | read the key for signatures in "), "{told}");
+    assert!(told.starts_with("unknown | read the signature key in "), "{told}");
     fs::write(file("key"), OTHER_KEY).unwrap();
     let told = polls(&mut source, 2).await;
     let signature = server.url("/pods.minisig?node=a");
-    assert!(told[0].starts_with(&format!("unknown | no signature beside it, at {signature}")), "{told:?}");
+    assert!(told[0].starts_with(&format!("unknown | no signature found at {signature}")), "{told:?}");
     assert_eq!(told[1], "-", "told once");
     fs::write(file("pods.minisig"), SIGNATURE).unwrap();
     let told = polls(&mut source, 1).await;
-    assert_eq!(told, ["unknown | signed with another key than the configured one"]);
+    assert_eq!(told, ["unknown | signed with a key other than the configured one"]);
     fs::write(file("key"), KEY).unwrap();
     assert_eq!(polls(&mut source, 2).await, ["a=1", "-"]);
 
@@ -249,7 +249,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     let validator = source.validator.take();
     let update = source.poll().await.unwrap();
     assert_eq!(update.problems[0].reason, REASON_UNTRUSTED);
-    assert!(update.problems[0].message.contains("does not fit the body"), "{:?}", update.problems);
+    assert!(update.problems[0].message.contains("does not match the body"), "{:?}", update.problems);
     assert_eq!(shown(&update), "unknown");
 
     // An unchanged answer is taken for good only under the key that it was verified with.
@@ -257,7 +257,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     assert_eq!(polls(&mut source, 1).await, ["a=1"]);
     fs::write(file("key"), OTHER_KEY).unwrap();
     let told = polls(&mut source, 1).await;
-    assert_eq!(told, ["unknown | signed with another key than the configured one"]);
+    assert_eq!(told, ["unknown | signed with a key other than the configured one"]);
 }
 
 #[tokio::test]
@@ -290,7 +290,7 @@ async fn an_empty_list_counts_when_the_server_has_said_more_before() {
     let mut first = source(&server.url("/"), before(&server), None);
     let told = polls(&mut first, 4).await;
     assert!(
-        told[0].starts_with("unknown | the list is empty, and the server has said nothing else"),
+        told[0].starts_with("unknown | the list is empty, and has been since the agent started"),
         "{told:?}"
     );
     assert_eq!(told[1..], ["-", "a=1", ""]);

@@ -185,7 +185,7 @@ fn a_wrong_or_missing_key_costs_the_secrets_only_and_says_so() {
     put(&directory.open(&key(1)), &everything());
     let unusable = StoreKey::Unusable { reason: "the file is gone".to_owned() };
     for (other, words) in [
-        (StoreKey::None, "give --store-key-file"),
+        (StoreKey::None, "set --store-key-file"),
         (key(2), "but the configured key is"),
         (unusable.clone(), "the file is gone"),
     ] {

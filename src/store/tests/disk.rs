@@ -224,7 +224,8 @@ fn pod_with_a_raw_field_of_the_wrong_type_is_read_without_it() {
             dropped,
             [
                 "spec.affinity.podAffinity: invalid type: integer `5`, expected a map",
-                "spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"x\", expected an integer of 32 bits",
+                "spec.topologySpreadConstraints[0].maxSkew: invalid type: string \"x\", expected a 32-bit \
+                 integer",
             ]
         );
     });

@@ -145,7 +145,7 @@ async fn read_frames(mut io: impl AsyncRead + Unpin, mut table: Table, activity:
                 Ok(Some(event)) => table.handle(event).await,
                 Ok(None) => break,
                 Err(error) => {
-                    log::debug!(err:% = error; "Streaming client does not speak SPDY");
+                    log::debug!(err:% = error; "SPDY error from streaming client");
                     return;
                 }
             }

@@ -114,7 +114,7 @@ async fn read_frames(
                 Err(error) => Err(error),
             };
             if let Err(error) = handled {
-                log::debug!(err:% = error; "Streaming client does not speak WebSocket");
+                log::debug!(err:% = error; "WebSocket error from streaming client");
                 return;
             }
         }

@@ -49,7 +49,7 @@ pub fn forget(mut stale: impl FnMut(&Connection) -> bool) -> Result<usize, Netli
     }
     for (family, original) in &found {
         let message = Message::new(DELETE, 0, &[*family, 0, 0, 0]).bytes(TUPLE_ORIGINAL | 0x8000, original);
-        match socket.request("forget a connection", message) {
+        match socket.request("delete a connection", message) {
             Err(error) if error.is_gone() => {}
             other => other?,
         }

@@ -233,7 +233,7 @@ pub fn delete(family: Family, name: &str) -> Result<(), NetlinkError> {
 /// Its answer when it has not, or when we may not use it.
 pub fn probe() -> Result<(), NetlinkError> {
     let message = Message::new(GETGEN, 0, &header(0, 0));
-    Socket::open(Protocol::Netfilter)?.query("ask for nf_tables", message, |_, _| {})
+    Socket::open(Protocol::Netfilter)?.query("query nf_tables", message, |_, _| {})
 }
 
 /// `struct nfgenmsg`.

@@ -164,7 +164,7 @@ impl Network {
             .bytes(IFLA_ADDRESS, &mac)
             .number(IFLA_MTU, mtu)
             .nested(IFLA_LINKINFO, |info| info.text(IFLA_INFO_KIND, "bridge"));
-        self.0.request(&format!("make bridge {name}"), message)
+        self.0.request(&format!("create bridge {name}"), message)
     }
 
     /// Makes a pair: this side is a port of its bridge, the other one is in its namespace from the first moment on. Both are off.
@@ -187,7 +187,7 @@ impl Network {
                     })
                 })
             });
-        self.0.request(&format!("make veth {}", veth.name), message)
+        self.0.request(&format!("create veth {}", veth.name), message)
     }
 
     /// Lets a port of a bridge send back where it came from.
@@ -208,7 +208,7 @@ impl Network {
     /// The kernel's answer.
     pub fn set_master(&mut self, link: u32, master: u32) -> Result<(), NetlinkError> {
         let message = Message::new(RTM_NEWLINK, 0, &link_header(link, 0)).number(IFLA_MASTER, master);
-        self.0.request("put a link into the bridge", message)
+        self.0.request("attach a link to the bridge", message)
     }
 
     /// Switches an interface on.
@@ -216,7 +216,7 @@ impl Network {
     /// # Errors
     /// The kernel's answer.
     pub fn set_up(&mut self, link: u32) -> Result<(), NetlinkError> {
-        self.0.request("switch a link on", Message::new(RTM_NEWLINK, 0, &link_header(link, IFF_UP)))
+        self.0.request("bring a link up", Message::new(RTM_NEWLINK, 0, &link_header(link, IFF_UP)))
     }
 
     /// Removes an interface; fine when it is gone.

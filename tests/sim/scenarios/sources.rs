@@ -45,7 +45,7 @@ fn a_pod_waits_for_an_earlier_one_of_its_name() {
         assert_eq!(running(&node, "web"), before, "it has thirty seconds to end");
         let waiting = status(&node, &new[0]);
         assert_eq!(waiting.phase, "Pending");
-        assert_eq!(waiting.message, "waiting for an earlier pod of the same name to end");
+        assert_eq!(waiting.message, "waiting for a previous pod of the same name to terminate");
         node.wait(5 * SECOND).await;
         let after = running(&node, "web");
         assert!(after.len() == 1 && after != before, "{after:?} after {before:?}");

@@ -89,7 +89,7 @@ fn a_killed_instance_counts_once_whatever_it_says_of_itself() {
         &[
             "stop within 30s: a (a-0: Container a failed liveness probe, will be restarted)",
             wait,
-            "look again after 40s",
+            "resync after 40s",
         ],
     );
     // Its exit code of 0 is no success.
@@ -97,7 +97,7 @@ fn a_killed_instance_counts_once_whatever_it_says_of_itself() {
         &context,
         probed("OnFailure", &["livenessProbe"]),
         "s0 a:exited b:running",
-        &[wait, "look again after 35s"],
+        &[wait, "resync after 35s"],
     );
     // The start was decided on, charged and written down with the kill, and then failed.
     context.back_off.insert("a".into(), entry(80, 6));
@@ -195,14 +195,14 @@ fn one_end_restarts_everything_in_place() {
         &format!("s0 s#1:exited:88 {running}"),
         &[
             "stop within 0s: d (d-0: Stopping container d) and a (a-0: Stopping container a)",
-            "remove container a (a-0) but for its log",
-            "remove container b (b-0) but for its log",
-            "remove container i (i-0) but for its log",
-            "remove container s (s-1) but for its log",
+            "remove container a (a-0) except its log",
+            "remove container b (b-0) except its log",
+            "remove container i (i-0) except its log",
+            "remove container s (s-1) except its log",
         ],
     );
     // An agent that died in between goes on.
-    check(spec(), "s0 s#1:exited:88 d:exited", &["remove container s (s-1) but for its log"]);
+    check(spec(), "s0 s#1:exited:88 d:exited", &["remove container s (s-1) except its log"]);
     // The first rule that fits counts.
     check(
         spec(),
@@ -233,7 +233,7 @@ fn restarting_everything_again_and_again_is_a_crash_loop() {
         "s0 a:exited:1 b:running",
         &[
             "blocked a: CrashLoopBackOff: back-off 40s restarting failed container=a pod=p_ns(u)",
-            "look again after 35s",
+            "resync after 35s",
         ],
     );
     // The wait is over and everything has been removed: the entry grows with the start, and is forgotten like any other.

@@ -41,7 +41,7 @@ impl Spawned {
         };
         if let Err(error) = ended {
             // Without a pidfd there is nothing to wait for but the call that blocks.
-            log::warn!(pid = self.pid, err:% = error; "Monitor cannot be waited for on the reactor");
+            log::warn!(pid = self.pid, err:% = error; "Failed to register monitor with the reactor");
             return rt::blocking("reap monitor", move || self.child.wait().ok()).await;
         }
         self.child.wait().ok()
@@ -59,7 +59,7 @@ pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spa
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped());
     let errors = directory.0.join("monitor.err");
     let io = |action, source| MonitorError::Io { action, path: directory.0.clone(), source };
-    command.stderr(errors_file(&errors).map_err(|source| io("make monitor.err in", source))?);
+    command.stderr(errors_file(&errors).map_err(|source| io("create monitor.err in", source))?);
     let path = program.to_owned();
     let mut child = rt::blocking("spawn monitor", move || command.spawn())
         .await
@@ -80,7 +80,7 @@ pub async fn spawn_monitor(program: &Path, directory: &SandboxDir) -> Result<Spa
             return Ok(Spawned { pid, child });
         }
         Ok(said) if said.is_empty() => {
-            MonitorError::Refused("the pod's monitor ended before it was ready".to_owned())
+            MonitorError::Refused("the pod's monitor exited before it was ready".to_owned())
         }
         Ok(said) => MonitorError::Refused(String::from_utf8_lossy(&said).into_owned()),
         Err(error) => error,

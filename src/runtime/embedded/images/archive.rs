@@ -40,12 +40,12 @@ impl Files {
     /// Opens an archive and lists it, or a directory.
     pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
         let file = crate::sys::open::open_without_waiting(path).map_err(io_error("open", path))?;
-        let metadata = file.metadata().map_err(io_error("look at", path))?;
+        let metadata = file.metadata().map_err(io_error("stat", path))?;
         if metadata.is_dir() {
             return Ok(Self::Directory(path.to_owned()));
         }
         if !metadata.is_file() {
-            return Err(ImageError::Invalid("it is neither a file nor a directory".to_owned()));
+            return Err(ImageError::Invalid("not a file or directory".to_owned()));
         }
         let broken = |source| ImageError::Archive { path: path.to_owned(), source };
         let is_plain = Decompress::new(&file).map_err(|error| broken(TarError::Read(error)))?.is_plain();
@@ -98,7 +98,7 @@ impl Files {
             }
             Self::Archive(archive) => {
                 let (at, size) = archive.find(name).ok_or_else(|| {
-                    ImageError::Invalid(format!("there is no file {name:?} in it: it is not complete"))
+                    ImageError::Invalid(format!("file {name:?} is missing: the archive is incomplete"))
                 })?;
                 archive.read(at, size)
             }
@@ -120,9 +120,7 @@ fn note(members: &mut BTreeMap<String, Member>, entry: &Entry) -> Result<(), Ima
     };
     members.insert(name, member);
     if members.len() > MAX_MEMBERS {
-        return Err(ImageError::Invalid(format!(
-            "it has more than {MAX_MEMBERS} files: it is no archive of images"
-        )));
+        return Err(ImageError::Invalid(format!("more than {MAX_MEMBERS} files: not an image archive")));
     }
     Ok(())
 }
@@ -165,7 +163,7 @@ impl Archive {
             self.stream = Some((0, open().and_then(Decompress::new).map_err(broken)?));
         }
         let Some((read, stream)) = &mut self.stream else {
-            return Err(ImageError::Invalid("the archive cannot be opened again".to_owned()));
+            return Err(ImageError::Invalid("the archive cannot be reopened".to_owned()));
         };
         let far = at - *read;
         let skipped = skip(stream, far).map_err(|error| ImageError::Archive {

@@ -64,7 +64,7 @@ impl Index {
             let first = fitting.next();
             if fitting.next().is_some() {
                 return Err(ImageError::Invalid(format!(
-                    "several images have ids that begin with {hex}: give more of it"
+                    "image id prefix {hex} is ambiguous: use a longer one"
                 )));
             }
             return Ok(first);
@@ -93,7 +93,7 @@ impl ImageStore {
         let layers = config.rootfs.diff_ids;
         if layers.len() > MAX_LAYERS {
             return Err(ImageError::Invalid(format!(
-                "the image has {} layers, more than {MAX_LAYERS}: build it with fewer",
+                "the image has {} layers, more than the limit of {MAX_LAYERS}",
                 layers.len()
             )));
         }
@@ -155,7 +155,7 @@ impl ImageStore {
     pub fn tag(&self, reference: &str, name: &str) -> Result<(), ImageError> {
         let name = normalise_reference(name)?.tagged().ok_or_else(|| ImageError::Reference {
             reference: name.to_owned(),
-            problem: "a name needs a tag, not a digest",
+            problem: "the name must have a tag, not a digest",
         })?;
         self.change(|index| {
             let at = index.find(reference)?.ok_or_else(|| ImageError::NotFound(reference.to_owned()))?;

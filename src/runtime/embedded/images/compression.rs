@@ -94,7 +94,7 @@ pub fn read_bounded(source: &mut dyn Read, max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > max {
-        let message = format!("longer than {max} bytes");
+        let message = format!("larger than {max} bytes");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(bytes)

@@ -64,7 +64,7 @@ pub struct ContainerConfig {
     working_dir: String,
     stop_signal: String,
     labels: BTreeMap<String, String>,
-    #[expect(clippy::zero_sized_map_values, reason = "an object whose values say nothing")]
+    #[expect(clippy::zero_sized_map_values, reason = "an object with ignored values")]
     volumes: BTreeMap<String, IgnoredAny>,
 }
 

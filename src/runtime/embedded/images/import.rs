@@ -60,8 +60,9 @@ impl ImageStore {
             from_docker(&mut files)?
         } else {
             return Err(ImageError::Invalid(
-                "it is neither an OCI image layout (oci-layout, index.json) nor an archive of docker save (manifest.json): \
-                 make one with \"docker save -o FILE IMAGE\" or \"skopeo copy docker://IMAGE oci-archive:FILE:IMAGE\""
+                "not an OCI image layout (oci-layout, index.json) or docker save archive (manifest.json): \
+                 create one with \"docker save -o FILE IMAGE\" or \"skopeo copy docker://IMAGE \
+                 oci-archive:FILE:IMAGE\""
                     .to_owned(),
             ));
         };
@@ -70,7 +71,7 @@ impl ImageStore {
             images.push(self.import_one(&mut files, found, archive)?);
         }
         if images.is_empty() {
-            return Err(ImageError::Invalid("there is no image in it".to_owned()));
+            return Err(ImageError::Invalid("it contains no image".to_owned()));
         }
         Ok(images)
     }
@@ -80,7 +81,7 @@ impl ImageStore {
         let diff_ids = config.rootfs.diff_ids;
         if diff_ids.len() != found.layers.len() || diff_ids.len() > MAX_LAYERS {
             return Err(ImageError::Invalid(format!(
-                "the image has {} layers and its configuration {} (at most {MAX_LAYERS})",
+                "the image has {} layers but its configuration lists {} (limit {MAX_LAYERS})",
                 found.layers.len(),
                 diff_ids.len()
             )));
@@ -130,7 +131,7 @@ fn verified(files: &mut Files, digest: &str) -> Result<Vec<u8>, ImageError> {
     } else {
         Err(ImageError::Document {
             what: digest.to_owned(),
-            problem: "its content has another digest".into(),
+            problem: "its content does not match the digest".into(),
         })
     }
 }
@@ -153,7 +154,7 @@ fn from_layout(files: &mut Files, archive: &Path, platform: &Platform) -> Result
     }
     if chosen.is_empty() && !others.is_empty() {
         return Err(ImageError::Invalid(format!(
-            "there is no image for {platform} in it, only for {}: save it for this platform",
+            "it contains no image for {platform}, only for {}: save it for this platform",
             others.join(", ")
         )));
     }
@@ -220,7 +221,7 @@ fn choose(
         return Ok(is_image.then_some((rank, descriptor)));
     }
     if depth >= MAX_DEPTH {
-        return Err(ImageError::Invalid("its indexes lead to indexes without end".to_owned()));
+        return Err(ImageError::Invalid("its indexes are nested too deeply".to_owned()));
     }
     let mut best: Option<(u8, Descriptor)> = None;
     for inner in document.manifests {
@@ -248,7 +249,7 @@ fn names(descriptor: &Descriptor, archive: &Path) -> Vec<String> {
     if let Err(error) = normalise_reference(&name) {
         log::warn!(
             path = archive.display().to_string(), err = crate::logging::chain(&error);
-            "An image has a name that is none; it is imported without"
+            "Invalid image name in archive, importing image without it"
         );
         return Vec::new();
     }

@@ -85,7 +85,7 @@ impl ImageStore {
         log::warn!(
             path = path.display().to_string(), aside = aside.display().to_string(), err = problem,
             images = index.images.len();
-            "The image index is damaged; it was set aside and made again from the images that are complete"
+            "Image index was damaged; moved it aside and rebuilt it from the complete images"
         );
         self.save(&index)?;
         Ok(index)

@@ -39,7 +39,7 @@ impl ImageStore {
         let Some(Found::Other(node)) = found.map_err(io_error("look up in the image", &place()))? else {
             return Ok(None);
         };
-        let metadata = node.metadata().map_err(io_error("look at", &place()))?;
+        let metadata = node.metadata().map_err(io_error("stat", &place()))?;
         if !metadata.is_file() {
             return Ok(None);
         }

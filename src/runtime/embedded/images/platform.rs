@@ -66,7 +66,7 @@ impl Platform {
 
 /// Not the name of a platform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no platform: write it as linux/arm64 or linux/arm/v7")]
+#[error("invalid platform {0:?}: use a form such as linux/arm64 or linux/arm/v7")]
 pub struct PlatformError(String);
 
 impl std::str::FromStr for Platform {

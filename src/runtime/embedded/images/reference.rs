@@ -118,6 +118,6 @@ mod tests {
     #[test]
     fn what_is_no_reference_is_refused_by_name() {
         let error = normalise_reference("Busybox").unwrap_err().to_string();
-        assert_eq!(error, "image reference \"Busybox\" is malformed: the repository name must be lower case");
+        assert_eq!(error, "invalid image reference \"Busybox\": the repository name must be lower case");
     }
 }

@@ -29,7 +29,7 @@ pub enum TarError {
         problem: &'static str,
     },
     /// A form that is not supported.
-    #[error("{path:?}: {what} are not supported in an image: write the archive again without them")]
+    #[error("{path:?}: {what} are not supported in an image: create the archive without them")]
     Unsupported {
         /// The entry.
         path: OsString,
@@ -142,7 +142,7 @@ impl<R: Read> TarReader<R> {
                 kind => return self.entry(&header, kind, size, extension).map(Some),
             }
         }
-        Err(self.damaged("too many extensions of one entry"))
+        Err(self.damaged("too many extension headers for one entry"))
     }
 
     /// The block of a header; `None` at the end, which may be marked, or simply be the end.
@@ -152,7 +152,7 @@ impl<R: Read> TarReader<R> {
         }
         let rest = self.content;
         if self.skip(rest)? < rest {
-            return Err(self.damaged("it ends inside a file"));
+            return Err(self.damaged("truncated file"));
         }
         self.content = 0;
         // Some writers leave out the padding of the last file.
@@ -174,7 +174,7 @@ impl<R: Read> TarReader<R> {
             return Ok(None);
         }
         if filled < BLOCK {
-            return Err(self.damaged("it ends inside a header"));
+            return Err(self.damaged("truncated header"));
         }
         let stored = number(&block[148..156]).ok_or_else(|| self.damaged("not a tar header"))?;
         let sum = |signed: bool| -> i64 {
@@ -189,7 +189,7 @@ impl<R: Read> TarReader<R> {
                 .sum()
         };
         if stored != sum(false) && stored != sum(true) {
-            return Err(self.damaged("the checksum of a header is wrong"));
+            return Err(self.damaged("header checksum mismatch"));
         }
         Ok(Some(block))
     }
@@ -222,8 +222,8 @@ impl<R: Read> TarReader<R> {
             b'5' => (EntryKind::Directory, false),
             b'6' => (EntryKind::Fifo, false),
             b'S' => return unsupported("sparse files"),
-            b'M' | b'V' | b'D' => return unsupported("GNU's multi-volume and dump entries"),
-            _ => return unsupported("entries of unknown kind"),
+            b'M' | b'V' | b'D' => return unsupported("GNU multi-volume and dump entries"),
+            _ => return unsupported("entries of unknown type"),
         };
         if extension.sparse {
             return unsupported("sparse files");
@@ -261,13 +261,13 @@ impl<R: Read> TarReader<R> {
     /// The content of an extension, which is what we hold in memory.
     fn extension(&mut self, size: u64) -> Result<Vec<u8>, TarError> {
         if size > MAX_EXTENSION {
-            return Err(self.damaged("an extension is longer than 256 KiB"));
+            return Err(self.damaged("an extension header is larger than 256 KiB"));
         }
         let mut bytes = Vec::new();
         let read = self.source.by_ref().take(size).read_to_end(&mut bytes).map_err(TarError::Read)?;
         self.at += read as u64;
         if (read as u64) < size {
-            return Err(self.damaged("it ends inside an extension"));
+            return Err(self.damaged("truncated extension header"));
         }
         self.skip(size.next_multiple_of(BLOCK as u64) - size)?;
         Ok(bytes)
@@ -276,10 +276,9 @@ impl<R: Read> TarReader<R> {
     /// `LENGTH KEY=VALUE\n`, the length being that of the whole.
     fn pax(&self, mut records: &[u8], extension: &mut Extension) -> Result<(), TarError> {
         while !records.is_empty() {
-            let (key, value, rest) =
-                record(records).ok_or_else(|| self.damaged("a pax record is malformed"))?;
+            let (key, value, rest) = record(records).ok_or_else(|| self.damaged("invalid pax record"))?;
             records = rest;
-            let bad = || self.damaged("a number in a pax record is malformed");
+            let bad = || self.damaged("invalid number in a pax record");
             let word = std::str::from_utf8(value);
             match key {
                 "path" => extension.path = Some(OsString::from_vec(value.to_owned())),
@@ -335,7 +334,10 @@ impl<R: Read> Read for TarReader<R> {
         }
         let count = self.source.read(&mut buffer[..most])?;
         if count == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends inside a file"));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the archive is truncated inside a file",
+            ));
         }
         self.content -= count as u64;
         self.at += count as u64;

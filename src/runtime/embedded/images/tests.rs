@@ -88,19 +88,19 @@ fn hostile_layers_are_refused_by_name_and_touch_nothing_outside() {
         (tar().hard_link("a", &format!("{outside}/file")), "No such file"),
         (tar().hard_link("a", &format!("{up}{outside}/file")), "the link leads outside"),
         (tar().link("l", &outside).hard_link("a", "l/file"), "No such file"),
-        (tar().link("l", &outside).file("l/file", "x"), "no directory in this layer"),
-        (tar().link("l", &format!("{up}{outside}")).file("l/new", "x"), "no directory in this layer"),
+        (tar().link("l", &outside).file("l/file", "x"), "not a directory in this layer"),
+        (tar().link("l", &format!("{up}{outside}")).file("l/new", "x"), "not a directory in this layer"),
         (tar().link("l", "loop").link("loop", "l").file("l/new", "x"), "Too many levels"),
-        (tar().file("a", "x").file("a/b", "x"), "no directory in this layer"),
+        (tar().file("a", "x").file("a/b", "x"), "not a directory in this layer"),
         (tar().dir("d").hard_link("a", "d"), "a hard link to a directory"),
         (tar().file("a", "x").link("l", "/").hard_link("l/a", "a"), "a hard link to itself"),
-        (tar().pax("SCHILY.xattr.trusted.overlay.redirect", b"/etc").dir("a"), "not an image's to set"),
-        (tar().pax("SCHILY.xattr.trusted.overlay.opaque", b"y").dir("a"), "not an image's to set"),
+        (tar().pax("SCHILY.xattr.trusted.overlay.redirect", b"/etc").dir("a"), "images must not set"),
+        (tar().pax("SCHILY.xattr.trusted.overlay.opaque", b"y").dir("a"), "images must not set"),
         (tar().pax("path", b"x\0y").file("a", ""), "leads outside"),
         (tar().pax("GNU.sparse.major", b"1").file("a", ""), "sparse files are not supported"),
         (tar().entry(b'S', "a", "", 0o644, b""), "sparse files are not supported"),
-        (tar().file(".wh.", ""), "it hides nothing"),
-        (tar().file(".wh...", ""), "it hides nothing"),
+        (tar().file(".wh.", ""), "empty whiteout"),
+        (tar().file(".wh...", ""), "empty whiteout"),
         (
             tar().file(&"d/".repeat(49), "").pax("path", "d/".repeat(1000).as_bytes()).dir("x"),
             "directories in a path",
@@ -108,7 +108,7 @@ fn hostile_layers_are_refused_by_name_and_touch_nothing_outside() {
         (tar().pax("path", "d".repeat(5000).as_bytes()).dir("x"), "bytes in a path"),
         (tar().pax("path", "d".repeat(300).as_bytes()).dir("x"), "too long"),
         (tar().file("./.", "x"), "only a directory can be the root"),
-        (tar().link("a", ""), "a link to nothing"),
+        (tar().link("a", ""), "a link without a target"),
     ] {
         let error = refusal(&store, &layer.end());
         assert!(error.contains(expected), "{error:?} should say {expected:?}");
@@ -238,7 +238,7 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
     assert!(crate::logging::chain(&error.unwrap_err()).contains("more than 1048576 bytes"));
     let other = digest_of(b"other");
     let error = store.unpack_layer(&other, &mut &layer[..], &limits, Origin::Archive).unwrap_err();
-    assert!(crate::logging::chain(&error).contains("damaged or was changed"));
+    assert!(crate::logging::chain(&error).contains("damaged or was modified"));
     assert!(!store.has_layer(&other) && !store.has_layer(&digest_of(&layer)));
     assert_eq!(std::fs::read_dir(store.temporary()).unwrap().count(), 0);
     std::fs::remove_dir_all(&root).unwrap();

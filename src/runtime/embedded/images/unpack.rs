@@ -129,7 +129,7 @@ pub enum LayerError {
     },
     /// The disk would be full.
     #[error(
-        "no space for the layer: {free} {what} are free and {floor} stay so; remove images (agent image prune) or files"
+        "no space for the layer: {free} {what} free, {floor} reserved; remove images (agent image prune) or files"
     )]
     Space {
         /// Bytes or inodes.
@@ -140,7 +140,7 @@ pub enum LayerError {
         floor: u64,
     },
     /// It is not the layer that was asked for.
-    #[error("the layer's content is {found}, not {expected}: the archive is damaged or was changed")]
+    #[error("layer content has digest {found}, expected {expected}: the archive is damaged or was modified")]
     Digest {
         /// As the image's configuration says.
         expected: String,
@@ -350,7 +350,7 @@ impl Unpacker<'_> {
                 Kind::Other => {}
                 Kind::Directory => return Err(refused("a hard link to a directory")),
                 Kind::Absent | Kind::Whiteout => {
-                    return Err(refused("a hard link to what is not in this layer"));
+                    return Err(refused("a hard link to a file outside this layer"));
                 }
             }
             if present == Kind::Directory {
@@ -361,7 +361,7 @@ impl Unpacker<'_> {
             if present != Kind::Absent {
                 parent.remove(name).map_err(write)?;
                 if target_parent.kind(target_name).map_err(write)? == Kind::Absent {
-                    return Err(refused("a hard link to itself by another way"));
+                    return Err(refused("a hard link to itself through another path"));
                 }
             }
             return parent.make_hard_link(name, &target_parent, target_name).map_err(write);
@@ -375,7 +375,7 @@ impl Unpacker<'_> {
             EntryKind::File => self.copy(parent, name, entry, content)?,
             EntryKind::SymbolicLink => {
                 if entry.link.is_empty() || entry.link.as_bytes().contains(&0) {
-                    return Err(refused("a link to nothing"));
+                    return Err(refused("a link without a target"));
                 }
                 parent.make_link(name, &entry.link).map_err(write)?;
             }
@@ -427,7 +427,7 @@ impl Unpacker<'_> {
         let mut extended = Vec::new();
         for (key, value) in &entry.extended {
             if key.starts_with("trusted.overlay.") || key.starts_with("user.overlay.") {
-                let problem = "extended attributes of overlayfs are not an image's to set";
+                let problem = "images must not set extended attributes of overlayfs";
                 return Err(LayerError::Refused { path: entry.path.clone(), problem });
             }
             // What else there may be is the node's own policy: labels of SELinux, measurements of IMA.
@@ -474,7 +474,7 @@ impl Unpacker<'_> {
             // aufs kept its own things by such names.
             other if other.starts_with(WHITEOUT) => return Ok(()),
             b"" | b"." | b".." => {
-                return Err(LayerError::Refused { path: entry.path.clone(), problem: "it hides nothing" });
+                return Err(LayerError::Refused { path: entry.path.clone(), problem: "empty whiteout" });
             }
             _ => {}
         }
@@ -513,7 +513,7 @@ impl Unpacker<'_> {
                             here.set_extended(name, OPAQUE, b"y").map_err(write)?;
                         }
                         Kind::Directory | Kind::Other => {
-                            let problem = "what is above it is no directory in this layer";
+                            let problem = "its parent is not a directory in this layer";
                             return Err(LayerError::Refused { path: entry.path.clone(), problem });
                         }
                     }

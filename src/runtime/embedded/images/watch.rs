@@ -55,7 +55,7 @@ pub struct Imported {
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// It cannot be made.
-    #[error("make the images directory {path:?}")]
+    #[error("create the images directory {path:?}")]
     Directory {
         /// Which.
         path: PathBuf,
@@ -219,24 +219,25 @@ fn tell(directory: &Path, result: Result<Imported, ImageError>) -> Vec<Image> {
     let imported = match result {
         Ok(imported) => imported,
         Err(error) => {
-            log::error!(path = directory.display().to_string(), err = chain(&error); "Image archives cannot be imported");
+            log::error!(path = directory.display().to_string(), err = chain(&error); "Failed to import \
+                 image archives");
             return Vec::new();
         }
     };
     for (path, error) in &imported.failed {
         let (path, err) = (path.display().to_string(), chain(error));
         if is_the_machines(error) {
-            log::error!(path = path, err = err; "An image archive cannot be imported now; it is tried again");
+            log::error!(path = path, err = err; "Failed to import image archive, retrying");
         } else {
             log::error!(
                 path = path, err = err;
-                "An image archive cannot be imported; put a whole one in its place, it is tried again then"
+                "Failed to import image archive; replace it with a complete one to retry"
             );
         }
     }
     for image in &imported.images {
         let name = image.repo_tags.first().unwrap_or(&image.id);
-        log::info!(image = name.as_str(), source = image.source.as_str(); "Imported an image");
+        log::info!(image = name.as_str(), source = image.source.as_str(); "Imported image");
     }
     imported.images
 }

@@ -72,7 +72,7 @@ pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> R
     match side {
         Side::Parent(pid) => {
             Report::Pid(pid).send(report);
-            File::from(held).write_all(&[0]).doing("let on", what)?;
+            File::from(held).write_all(&[0]).doing("continue", what)?;
         }
         Side::Child => {
             drop(held);
@@ -106,7 +106,7 @@ fn join_listed(namespaces: &[Namespace]) -> Result<(), InitError> {
             }
         };
         if namespace.path.is_empty() {
-            namespace::unshare(kinds).doing("make namespace", name)?;
+            namespace::unshare(kinds).doing("create namespace", name)?;
             continue;
         }
         let wanted = namespace::open(Path::new(&namespace.path)).doing("open namespace", &namespace.path)?;

@@ -65,7 +65,7 @@ fn make_device(rootfs: &Rootfs, device: &Device, users: Option<Users<'_>>) -> Re
         _ => {
             return Err(InitError::Invalid {
                 field: format!("linux.devices: {}: type {:?}", device.path, device.kind),
-                problem: "a type is c, u, b or p",
+                problem: "must be c, u, b or p",
             });
         }
     };
@@ -84,11 +84,11 @@ fn make_device(rootfs: &Rootfs, device: &Device, users: Option<Users<'_>>) -> Re
             let source = if device.host_path.is_empty() { &device.path } else { &device.host_path };
             bind_device(rootfs, Path::new(source), &path)
         }
-        other => other.doing("make device", path.display()),
+        other => other.doing("create device", path.display()),
     }
 }
 
-/// Where we may not make devices (we are in a container ourselves) those of the node have to do.
+/// Where we may not create devices (we are in a container ourselves) those of the node have to do.
 fn bind_device(rootfs: &Rootfs, source: &Path, path: &Path) -> Result<(), InitError> {
     let shown = path.display().to_string();
     let source = point_at(source).doing("open device", source.display())?;

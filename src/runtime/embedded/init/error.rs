@@ -65,7 +65,7 @@ pub enum InitError {
         output: String,
     },
     /// The monitor ended meanwhile.
-    #[error("the pod's monitor is gone")]
+    #[error("the pod's monitor has exited")]
     Orphaned,
 }
 

@@ -90,8 +90,9 @@ fn pods_root(target: i32, users: Option<&OwnedFd>) -> Result<Option<u32>, InitEr
     });
     match root {
         Some(root) => Ok(Some(root)),
-        None => {
-            Err(InitError::Invalid { field: path, problem: "root of the pod has to be somebody on the node" })
-        }
+        None => Err(InitError::Invalid {
+            field: path,
+            problem: "root of the pod must be mapped to a user of the host",
+        }),
     }
 }

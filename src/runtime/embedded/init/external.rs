@@ -151,7 +151,7 @@ pub fn create(
     let users = pods_users(pod, &linux.namespaces, &linux.uid_mappings, &linux.gid_mappings)?;
     namespace::unshare(Namespaces { mount: true, ..Namespaces::default() })
         .doing("make", "a mount namespace")?;
-    set_propagation(Path::new("/"), Propagation::Slave, true).doing("cut off", "mounts of the node")?;
+    set_propagation(Path::new("/"), Propagation::Slave, true).doing("detach", "mounts of the node")?;
     let root = mount_root(&dir.rootfs(), &bundle.overlay, users)?;
     if let Some(users) = users {
         set_owner(root.as_fd(), users.root_uid, users.root_gid).doing("give", "the root")?;
@@ -175,7 +175,7 @@ pub fn create(
 /// What the runtime said.
 pub fn exec(spec: &ExecSpec, report: BorrowedFd<'_>) -> Result<(), InitError> {
     if spec.directory.as_os_str().is_empty() {
-        return Err(InitError::Invalid { field: "directory".to_owned(), problem: "whose exec it is" });
+        return Err(InitError::Invalid { field: "directory".to_owned(), problem: "the target of the exec" });
     }
     clone::reset_signals();
     // Several may run at once.

@@ -52,14 +52,14 @@ pub fn pods_users<'a>(
             let (Some(user), Some(group)) = (root(uids), root(gids)) else {
                 return Err(InitError::Invalid {
                     field: "linux.uidMappings, linux.gidMappings".to_owned(),
-                    problem: "root of the pod has to be somebody on the node",
+                    problem: "root of the pod must be mapped to a user of the host",
                 });
             };
             Ok(Some(Users { namespace: users.as_fd(), root_uid: user, root_gid: group }))
         }
         (None, true) => Err(InitError::Invalid {
             field: "linux.namespaces: user".to_owned(),
-            problem: "the pod has no users of its own",
+            problem: "the pod has no user namespace",
         }),
     }
 }

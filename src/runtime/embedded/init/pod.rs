@@ -44,7 +44,7 @@ pub fn make(spec: &PodSpec) -> Result<PodHandles, InitError> {
         Some(helper) => enter_helpers(helper.pid, own)?,
     }
     if spec.own_network {
-        namespace::loopback_up().doing("switch on", "the loopback interface")?;
+        namespace::loopback_up().doing("enable", "the loopback interface")?;
     }
     if spec.own_uts && !spec.hostname.is_empty() {
         namespace::set_hostname(&spec.hostname).doing("set host name", &spec.hostname)?;
@@ -81,14 +81,15 @@ fn sysctl_path(name: &str, spec: &PodSpec) -> Result<String, InitError> {
     let is_network = separated.starts_with("net/");
     if !is_ipc && !is_network {
         return Err(invalid(
-            "it is the node's: only net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* are a pod's",
+            "not a namespaced sysctl: pods may only set net.*, kernel.shm*, kernel.msg*, kernel.sem, \
+             fs.mqueue.*",
         ));
     }
     if is_network && !spec.own_network {
-        return Err(invalid("the pod is in the node's network namespace"));
+        return Err(invalid("the pod uses the host's network namespace"));
     }
     if is_ipc && !spec.own_ipc {
-        return Err(invalid("the pod is in the node's IPC namespace"));
+        return Err(invalid("the pod uses the host's IPC namespace"));
     }
     Ok(format!("sys/{separated}"))
 }
@@ -142,7 +143,7 @@ fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
             file.and_then(|mut file| file.write_all(map.as_bytes())).doing("write", &path)?;
         }
         hold.write_all(&[0]).doing("tell", "the helper")?;
-        expect("namespaces of the pod's users")?;
+        expect("user namespaces of the pod")?;
         let path = format!("/proc/{pid}/ns/user");
         namespace::open(Path::new(&path)).doing("open namespace", &path)
     })();

@@ -92,7 +92,7 @@ pub fn use_terminal(console: &Console, process: &Process, owner: u32) -> Result<
         set_size(terminal, size.height, size.width).doing("set size of", "the terminal")?;
     }
     // The group is devpts' own.
-    let group = facts(terminal).doing("look at", "the terminal")?.gid;
+    let group = facts(terminal).doing("stat", "the terminal")?.gid;
     set_owner(terminal, owner, group).doing("give", "the terminal")?;
     clone::become_stdio(terminal).doing("use", "the terminal")
 }
@@ -258,7 +258,7 @@ fn words(process: &Process) -> Result<Program, InitError> {
             .map(|word| {
                 CString::new(word.as_str()).map_err(|_| InitError::Invalid {
                     field: format!("process.{field}: {word:?}"),
-                    problem: "a zero byte cannot be passed on",
+                    problem: "must not contain a zero byte",
                 })
             })
             .collect::<Result<Vec<_>, _>>()

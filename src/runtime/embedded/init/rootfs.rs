@@ -87,7 +87,7 @@ impl Rootfs {
             bundle.oci.mounts.iter().map(|mount| plan(mount, users)).collect::<Result<Vec<_>, _>>()?;
         let shares = !matches!(bundle.oci.linux.rootfs_propagation.as_str(), "private" | "rprivate");
         let travel = if shares { Propagation::Slave } else { Propagation::Private };
-        set_propagation(Path::new("/"), travel, true).doing("cut off", "mounts of the node")?;
+        set_propagation(Path::new("/"), travel, true).doing("detach", "mounts of the node")?;
         let mount = mount_root(&dir.rootfs(), &bundle.overlay, users)?;
         let root = ContainerRoot::open(&dir.rootfs()).doing("open", dir.rootfs().display())?;
         let mut rootfs = Self { root, mount, later: Vec::new(), procfs };
@@ -101,18 +101,18 @@ impl Rootfs {
         let Planned { mount, mut options, source, destination } = planned;
         let shown = destination.display().to_string();
         if let Some(source) = source {
-            let is_dir = facts(source.as_fd()).doing("look at", &mount.source)?.is_directory;
+            let is_dir = facts(source.as_fd()).doing("stat", &mount.source)?.is_directory;
             let target = if is_dir {
                 self.root.ensure_dir(&destination, 0o755)
             } else {
                 self.root.ensure_file(&destination)
             };
-            let target = target.doing("make mount point", &shown)?;
+            let target = target.doing("create mount point", &shown)?;
             Self::refuse_procfs(&target, &destination)?;
             return Self::attach_bind(&source, &target, &options, &shown);
         }
         if mount.kind == "cgroup" || mount.kind == "cgroup2" {
-            let target = self.root.ensure_dir(&destination, 0o755).doing("make mount point", &shown)?;
+            let target = self.root.ensure_dir(&destination, 0o755).doing("create mount point", &shown)?;
             Self::refuse_procfs(&target, &destination)?;
             return cgroups::mount(&target, options.attributes).map(|later| self.later.extend(later));
         }
@@ -122,13 +122,13 @@ impl Rootfs {
         if is_system && existing.is_some_and(|facts| !facts.is_directory) {
             return Err(InitError::Invalid {
                 field: format!("mounts: {} on {shown}", mount.kind),
-                problem: "it must be mounted on an ordinary directory, the image has something else there",
+                problem: "the mount point in the image must be a regular directory",
             });
         }
-        let target = self.root.ensure_dir(&destination, 0o755).doing("make mount point", &shown)?;
+        let target = self.root.ensure_dir(&destination, 0o755).doing("create mount point", &shown)?;
         if is_system {
             // A link further up may have led to the procfs mounted before; over its own root a second one may go.
-            let at = facts(target.as_fd()).doing("look at", &shown)?;
+            let at = facts(target.as_fd()).doing("stat", &shown)?;
             if at.inode != 1 {
                 Self::refuse_procfs(&target, &destination)?;
             }
@@ -201,13 +201,13 @@ impl Rootfs {
     /// A volume or a link in it must not cover or fill in what procfs says: masks and labels depend on it.
     fn refuse_procfs(target: &OwnedFd, destination: &Path) -> Result<(), InitError> {
         let shown = destination.display().to_string();
-        let is_proc = file_system(target.as_fd()).doing("look at", &shown)? == FileSystem::Proc;
+        let is_proc = file_system(target.as_fd()).doing("stat", &shown)? == FileSystem::Proc;
         if !is_proc || COVERABLE.iter().any(|path| Path::new(path) == destination) {
             return Ok(());
         }
         Err(InitError::Invalid {
             field: format!("mounts: {shown}"),
-            problem: "it is inside of /proc, where nothing may be mounted",
+            problem: "mounts inside /proc are not allowed",
         })
     }
 
@@ -232,16 +232,16 @@ impl Rootfs {
         }
         // The node's own device, and looked at: what a container has at /dev/null may be anything.
         let null = point_at(Path::new("/dev/null")).doing("open", "/dev/null")?;
-        if facts(null.as_fd()).doing("look at", "/dev/null")?.character_device != Some((1, 3)) {
+        if facts(null.as_fd()).doing("stat", "/dev/null")?.character_device != Some((1, 3)) {
             return Err(InitError::Invalid {
                 field: "/dev/null".to_owned(),
-                problem: "it is not the null device: nothing can be masked with it",
+                problem: "not the null device: cannot mask paths with it",
             });
         }
         let mut empty: Option<Mount> = None;
         for path in masked {
             let Some(target) = self.find(path)? else { continue };
-            if !facts(target.as_fd()).doing("look at", path)?.is_directory {
+            if !facts(target.as_fd()).doing("stat", path)?.is_directory {
                 cover(&target, copy_for(&null, path)?, path)?;
                 continue;
             }
@@ -293,7 +293,7 @@ impl Rootfs {
 }
 
 fn copy_for(source: &impl AsFd, path: &str) -> Result<Mount, InitError> {
-    Mount::copy_of_descriptor(source.as_fd(), false).doing("make a cover of", path)
+    Mount::copy_of_descriptor(source.as_fd(), false).doing("create a mask of", path)
 }
 
 /// Mounts it over a path; it is what the path shows from then on.
@@ -318,11 +318,11 @@ fn plan<'a>(mount: &'a OciMount, users: Option<Users<'_>>) -> Result<Planned<'a>
     }
     let invalid = |problem| InitError::Invalid { field: format!("mounts: {:?}", mount.destination), problem };
     if !mount.destination.starts_with('/') {
-        return Err(invalid("a destination is absolute"));
+        return Err(invalid("the destination must be absolute"));
     }
     let destination = clean(Path::new(&mount.destination));
     if destination == Path::new("/") {
-        return Err(invalid("nothing can be mounted over the root"));
+        return Err(invalid("mounts over the root are not allowed"));
     }
     let source = match options.bind {
         None => None,
@@ -340,7 +340,7 @@ fn plan<'a>(mount: &'a OciMount, users: Option<Users<'_>>) -> Result<Planned<'a>
 
 fn new_file_system(mount: &OciMount, options: &Options) -> Result<Mount, InitError> {
     let kind = mount.kind.as_str();
-    let new = NewFileSystem::open(kind).doing("make file system", kind)?;
+    let new = NewFileSystem::open(kind).doing("create file system", kind)?;
     if !mount.source.is_empty() {
         // Shown in the mount table.
         new.set("source", mount.source.as_bytes()).doing("name", kind)?;
@@ -355,7 +355,7 @@ fn new_file_system(mount: &OciMount, options: &Options) -> Result<Mount, InitErr
         .doing("set option", format_args!("{name} of {kind}"))?;
     }
     let attributes = (options.attributes.set | options.recursive.set) & !READ_ONLY;
-    new.mount(attributes).doing("make file system", kind)
+    new.mount(attributes).doing("create file system", kind)
 }
 
 /// Mounts the layers at `target`. Attached, where nothing travels to the node from.
@@ -367,7 +367,7 @@ pub fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) ->
     if overlay.lower.is_empty() {
         return Err(InitError::Invalid {
             field: "overlay.lower".to_owned(),
-            problem: "an image has a layer",
+            problem: "the image has no layers",
         });
     }
     if let Some(users) = users {
@@ -439,7 +439,7 @@ fn map_layers(overlay: &Overlay, users: Users<'_>) -> Result<(), InitError> {
     std::fs::create_dir_all(&overlay.upper).doing("make", overlay.upper.display())?;
     let upper = point_at(&overlay.upper).doing("open", overlay.upper.display())?;
     // The root directory of the container is this one.
-    if facts(upper.as_fd()).doing("look at", overlay.upper.display())?.uid == 0 {
+    if facts(upper.as_fd()).doing("stat", overlay.upper.display())?.uid == 0 {
         set_owner(upper.as_fd(), users.root_uid, users.root_gid).doing("give", overlay.upper.display())?;
     }
     Ok(())

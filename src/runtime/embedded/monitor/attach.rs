@@ -25,7 +25,7 @@ impl Monitor {
         let streams = wishes.take(descriptors, 0)?;
         for stream in streams.iter().flatten() {
             packets::set_nonblocking(stream.as_fd())
-                .map_err(|error| format!("make a stream non-blocking: {error}"))?;
+                .map_err(|error| format!("set a stream non-blocking: {error}"))?;
         }
         let [stdin, stdout, stderr] = streams.map(|stream| stream.map(File::from));
         let serial = self.serial();

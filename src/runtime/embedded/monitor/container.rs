@@ -168,13 +168,13 @@ impl Monitor {
             move |error| format!("{doing}: {error}")
         }
         if self.stopping {
-            return Err("the pod is being ended".to_owned());
+            return Err("the pod is being terminated".to_owned());
         }
         if !is_name(id) {
-            return Err(format!("{id:?} is no container's id"));
+            return Err(format!("{id:?} is not a container id"));
         }
         if let Some(at) = self.container_named(id) {
-            let state = if self.containers[at].has_ended() { "has ended" } else { "is there" };
+            let state = if self.containers[at].has_ended() { "has exited" } else { "exists" };
             return Err(format!("container {id} {state} already"));
         }
         let directory = self.directory.container(id);
@@ -201,9 +201,9 @@ impl Monitor {
             console: None,
             log,
         };
-        let streams = container_streams(&mut container).map_err(said("make the container's streams"))?;
-        let (report, childs_report) = packets::pair().map_err(said("make a socket pair"))?;
-        packets::set_nonblocking(report.as_fd()).map_err(said("make a socket pair"))?;
+        let streams = container_streams(&mut container).map_err(said("create the container's streams"))?;
+        let (report, childs_report) = packets::pair().map_err(said("create a socket pair"))?;
+        packets::set_nonblocking(report.as_fd()).map_err(said("create a socket pair"))?;
         self.epoll
             .add(report.as_fd(), Wanted::Read, token(Kind::Report, serial))
             .map_err(said("wait for the container's start"))?;
@@ -262,7 +262,7 @@ impl Monitor {
                 }
                 Ok(Some(Report::Failed(message))) => return self.fail(at, &message),
                 Ok(None) if self.containers[at].pid == 0 => {
-                    return self.fail(at, "the child that makes the container ended before its time");
+                    return self.fail(at, "the child that creates the container exited early");
                 }
                 Ok(None) => return self.runs(at),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -297,7 +297,7 @@ impl Monitor {
         if let Err(error) =
             replace_private(&container.directory.started(), container.started.to_line().as_bytes())
         {
-            complain(&format_args!("write how {} started: {error}", container.id));
+            complain(&format_args!("write start state of {}: {error}", container.id));
         }
         let outputs = [(&container.stdout, Kind::Stdout), (&container.stderr, Kind::Stderr)];
         for (output, kind) in outputs {
@@ -342,7 +342,7 @@ impl Monitor {
         let container = &mut self.containers[at];
         let exited = container.exited.unwrap_or_default();
         if let Err(error) = replace_private(&container.directory.exited(), exited.to_line().as_bytes()) {
-            complain(&format_args!("write how {} ended: {error}", container.id));
+            complain(&format_args!("write exit state of {}: {error}", container.id));
         }
         container.phase = Phase::Draining { until: Instant::now() + DRAIN_DEADLINE };
         // With a PID namespace of its own nothing is left; elsewhere a container ends with its first process all the same.
@@ -428,7 +428,7 @@ impl Monitor {
         if container.facts.external {
             let directory = container.directory.clone();
             if let Err(error) = children::fork(move || init::delete_external(&directory)) {
-                complain(&format_args!("tell the runtime of {}: {error}", container.id));
+                complain(&format_args!("notify the runtime of {}: {error}", container.id));
             }
         }
         self.connections.retain(|connection| match &connection.role {
@@ -456,7 +456,7 @@ impl Monitor {
         while let Some(at) =
             self.containers.iter().position(|container| matches!(container.phase, Phase::Starting { .. }))
         {
-            self.fail(at, "the pod is being ended");
+            self.fail(at, "the pod is being terminated");
         }
         for container in self.containers.iter().filter(|container| container.is_running()) {
             container.kill();

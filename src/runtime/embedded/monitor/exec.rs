@@ -101,15 +101,15 @@ impl Monitor {
         let found = self.container_named(id).filter(|at| self.containers[*at].is_running());
         let at = found.ok_or_else(|| format!("container {id} is not running"))?;
         if self.execs.len() >= MAX_EXECS || self.stopping {
-            return Err("too many programs run in this pod, or it is being ended".to_owned());
+            return Err("too many exec sessions in this pod, or it is being terminated".to_owned());
         }
         let (container, target) = (self.containers[at].serial, self.containers[at].pid);
         let [stdin, stdout, stderr] = wishes.take(descriptors, 1)?;
         let spec = File::from(descriptors[0].take().ok_or("the specification is missing")?);
         let null =
             File::options().read(true).write(true).open("/dev/null").map_err(said("open /dev/null"))?;
-        let (report, childs_report) = packets::pair().map_err(said("make a socket pair"))?;
-        packets::set_nonblocking(report.as_fd()).map_err(said("make a socket pair"))?;
+        let (report, childs_report) = packets::pair().map_err(said("create a socket pair"))?;
+        packets::set_nonblocking(report.as_fd()).map_err(said("create a socket pair"))?;
         let serial = self.serial();
         self.epoll
             .add(report.as_fd(), Wanted::Read, token(Kind::ExecReport, serial))
@@ -178,7 +178,7 @@ impl Monitor {
                 Ok(Some(Report::Terminal(master))) => self.execs[at].terminal = Some(master),
                 Ok(Some(Report::Failed(message))) => return self.fail_exec(at, &message),
                 Ok(None) if self.execs[at].pid == 0 => {
-                    return self.fail_exec(at, "the child that starts the program ended before its time");
+                    return self.fail_exec(at, "the child that starts the program exited early");
                 }
                 Ok(None) => return self.exec_runs(at),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -217,7 +217,7 @@ impl Monitor {
         let terminal = exec.terminal.take();
         // The client shares the open file, and with it this.
         if let Some(Err(error)) = terminal.as_ref().map(|master| packets::set_nonblocking(master.as_fd())) {
-            super::complain(&format_args!("make a terminal non-blocking: {error}"));
+            super::complain(&format_args!("set a terminal non-blocking: {error}"));
         }
         let reply = Reply::Running { container: String::new(), started };
         if !self.answer_exec(serial, &reply, terminal.as_ref(), false) {

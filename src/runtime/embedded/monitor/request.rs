@@ -132,7 +132,7 @@ impl Monitor {
             Request::Resize { container, width, height } => done(self.resize(&container, width, height)),
             Request::ReopenLog { container } => done(match self.container_named(&container) {
                 Some(at) => {
-                    self.containers[at].log.reopen().map_err(|error| format!("open the log anew: {error}"))
+                    self.containers[at].log.reopen().map_err(|error| format!("reopen the log: {error}"))
                 }
                 None => Ok(()),
             }),
@@ -195,7 +195,7 @@ impl Monitor {
     fn forget(&mut self, id: &str) -> Result<(), String> {
         let Some(at) = self.container_named(id) else { return Ok(()) };
         if !self.containers[at].has_ended() {
-            return Err(format!("container {id} has not ended"));
+            return Err(format!("container {id} has not exited"));
         }
         self.containers.remove(at);
         Ok(())

@@ -89,12 +89,12 @@ pub fn ensure_bridge(config: &NetworkConfig, subnets: &[Subnet]) -> Result<Bridg
         let address = Address { link: link.index, ip: subnet.gateway(), prefix: subnet.prefix() };
         if !present.contains(&address) {
             find_overlap(&mut network, link.index, *subnet)?;
-            faults::step("add a gateway's address")?;
+            faults::step("add the gateway address")?;
             network.add_address(address)?;
         }
     }
     if !link.up {
-        faults::step("switch the bridge on")?;
+        faults::step("bring the bridge up")?;
         network.set_up(link.index)?;
     }
     forward(subnets)?;
@@ -114,7 +114,7 @@ fn make_bridge(
         None => default_mtu(network)?,
     };
     let mac = subnets.first().map_or([0x0a, 0x58, 0, 0, 0, 1], |subnet| mac_of(subnet.gateway()));
-    faults::step("make the bridge")?;
+    faults::step("create the bridge")?;
     match network.add_bridge(&config.bridge, mac, mtu) {
         Err(error) if error.is_unsupported() => return Err(NetworkError::NoBridges(error)),
         other => other?,
@@ -212,7 +212,7 @@ pub fn knows_ipv6() -> bool {
 /// were not told to go on.
 fn forward(subnets: &[Subnet]) -> Result<(), NetworkError> {
     if subnets.iter().any(|subnet| subnet.network().is_ipv4()) && set("ipv4/ip_forward", "1")? {
-        log::info!(sysctl = "net.ipv4.ip_forward"; "Switched forwarding on for pods");
+        log::info!(sysctl = "net.ipv4.ip_forward"; "Enabled IP forwarding for pods");
     }
     let all = "ipv6/conf/all/forwarding";
     if subnets.iter().any(|subnet| subnet.network().is_ipv6()) && get(all).as_deref() != Some("1") {
@@ -224,7 +224,7 @@ fn forward(subnets: &[Subnet]) -> Result<(), NetworkError> {
             }
         }
         set(all, "1")?;
-        log::info!(sysctl = "net.ipv6.conf.all.forwarding"; "Switched forwarding on for pods");
+        log::info!(sysctl = "net.ipv6.conf.all.forwarding"; "Enabled IP forwarding for pods");
     }
     Ok(())
 }
@@ -246,16 +246,16 @@ pub fn plug(bridge: Bridge, pod: &PodLink<'_>, netns: &Path) -> Result<(), Netwo
         peer_mac: primary.map_or([0x0a, 0x58, 0, 0, 0, 2], mac_of),
         mtu: bridge.mtu,
     };
-    faults::step("make the pod's link")?;
+    faults::step("create the pod's link")?;
     network.add_veth(&veth)?;
     let link = network.link(pod.veth)?.ok_or_else(|| NetworkError::Vanished { name: pod.veth.to_owned() })?;
     faults::step("set hairpin mode")?;
     network.set_hairpin(link.index)?;
     // It only passes on what the bridge and the pod send.
     prepare_ipv6(pod.veth, Ipv6::Off)?;
-    faults::step("switch the node's side on")?;
+    faults::step("bring the host side up")?;
     network.set_up(link.index)?;
-    faults::step("enter the pod's network")?;
+    faults::step("enter the pod's network namespace")?;
     // Faults are counted by the thread that asked for them.
     let inside = faults::carry();
     namespace::inside(&file, move || {
@@ -280,7 +280,7 @@ fn configure(pod: &PodLink<'_>) -> Result<(), NetworkError> {
     prepare_ipv6(POD_LINK, if used { Ipv6::Given } else { Ipv6::LinkLocal })?;
     network.set_up(link.index)?;
     for (ip, subnet) in &pod.addresses {
-        faults::step("give the pod an address")?;
+        faults::step("assign the pod an IP address")?;
         network.add_address(Address { link: link.index, ip: *ip, prefix: subnet.prefix() })?;
         network.add_default_route(link.index, subnet.gateway())?;
     }

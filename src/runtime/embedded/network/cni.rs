@@ -95,7 +95,7 @@ pub enum CniError {
         problem: String,
     },
     /// An annotation of the pod makes no sense.
-    #[error("annotation {name}: {value:?} is no quantity")]
+    #[error("annotation {name}: {value:?} is not a quantity")]
     Annotation {
         /// Key.
         name: &'static str,
@@ -131,7 +131,7 @@ pub fn load(directory: &Path) -> Result<Option<List>, CniError> {
     };
     let Some(path) = first_file(directory).map_err(failed(directory))? else { return Ok(None) };
     if fs::metadata(&path).map_err(failed(&path))?.len() > MAX_BYTES {
-        return Err(CniError::Config { path, problem: "it is longer than 1 MiB".to_owned() });
+        return Err(CniError::Config { path, problem: "it is larger than 1 MiB".to_owned() });
     }
     let text = fs::read(&path).map_err(failed(&path))?;
     parse(&text).map(Some).map_err(|problem| CniError::Config { path, problem })
@@ -169,7 +169,11 @@ fn parse(text: &[u8]) -> Result<List, String> {
         return Err("name is missing".to_owned());
     }
     if !VERSIONS.contains(&list.version()) {
-        return Err(format!("cniVersion {:?} is none of {}", list.version(), VERSIONS.join(", ")));
+        return Err(format!(
+            "unsupported cniVersion {:?}: must be one of {}",
+            list.version(),
+            VERSIONS.join(", ")
+        ));
     }
     if list.plugins().is_empty() {
         return Err("plugins is empty".to_owned());
@@ -177,7 +181,7 @@ fn parse(text: &[u8]) -> Result<List, String> {
     for plugin in list.plugins() {
         let kind = kind_of(plugin);
         if kind.is_empty() || kind.contains('/') || kind.starts_with('.') {
-            return Err(format!("type {kind:?} of a plugin is not the name of a program"));
+            return Err(format!("plugin type {kind:?} is not a program name"));
         }
     }
     Ok(list)
@@ -383,7 +387,7 @@ pub fn add(
     let ips = record.result.as_ref().map(addresses).unwrap_or_default();
     if ips.is_empty() {
         let plugin = list.plugins().last().map(kind_of).unwrap_or_default().to_owned();
-        return Err(CniError::Result { plugin, problem: "the result has no address for eth0".to_owned() });
+        return Err(CniError::Result { plugin, problem: "the result has no IP address for eth0".to_owned() });
     }
     Ok(ips)
 }

@@ -97,7 +97,7 @@ impl Records {
     /// When it cannot be made.
     pub fn prepare(&self) -> Result<(), RecordError> {
         fs::create_dir_all(&self.directory)
-            .map_err(|source| RecordError::new("make directory", &self.directory, source))
+            .map_err(|source| RecordError::new("create directory", &self.directory, source))
     }
 
     /// Takes the lock; it is free again when the value is dropped.
@@ -196,7 +196,7 @@ impl Records {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if id.is_empty() || id.len() > 128 || !id.bytes().all(plain) {
             let source = io::Error::from(io::ErrorKind::InvalidInput);
-            return Err(RecordError::new("name a record", Path::new(id), source));
+            return Err(RecordError::new("rename a record", Path::new(id), source));
         }
         Ok(self.directory.join(format!("{id}.json")))
     }

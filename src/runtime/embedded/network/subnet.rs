@@ -31,7 +31,7 @@ pub struct SubnetError {
 
 /// No address is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no address is free in {0}: all are in use by pods; set a larger podCIDR")]
+#[error("no free IP address in {0}: all are used by pods; set a larger podCIDR")]
 pub struct Exhausted(pub Subnet);
 
 impl fmt::Display for Subnet {
@@ -45,16 +45,16 @@ impl FromStr for Subnet {
 
     fn from_str(text: &str) -> Result<Self, SubnetError> {
         let error = |problem| SubnetError { text: text.to_owned(), problem };
-        let (ip, prefix) = text.split_once('/').ok_or_else(|| error("write it as address/length"))?;
-        let ip: IpAddr = ip.parse().map_err(|_| error("what is before the slash is no address"))?;
-        let prefix: u8 = prefix.parse().map_err(|_| error("what is behind the slash is no length"))?;
+        let (ip, prefix) = text.split_once('/').ok_or_else(|| error("must be address/length"))?;
+        let ip: IpAddr = ip.parse().map_err(|_| error("invalid address before the slash"))?;
+        let prefix: u8 = prefix.parse().map_err(|_| error("invalid length after the slash"))?;
         // Network, gateway and one pod at least; and something must be left of the address to tell ranges apart.
         let longest = if ip.is_ipv4() { 30 } else { 126 };
         if !(8..=longest).contains(&prefix) {
             return Err(error("the length must be 8 to 30 (IPv4) or 8 to 126 (IPv6)"));
         }
         if ip.is_loopback() || ip.is_multicast() {
-            return Err(error("it must be unicast addresses that others can reach"));
+            return Err(error("must be routable unicast addresses"));
         }
         let network = from_number(to_number(ip) & mask(ip, prefix), ip);
         Ok(Self { network, prefix })
@@ -239,7 +239,7 @@ mod tests {
         let error = range.next_free(&BTreeSet::from([only]), Some(only)).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "no address is free in 10.0.0.0/30: all are in use by pods; set a larger podCIDR"
+            "no free IP address in 10.0.0.0/30: all are used by pods; set a larger podCIDR"
         );
     }
 

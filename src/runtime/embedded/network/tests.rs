@@ -297,7 +297,7 @@ fn host_ports_are_reached_from_everywhere() {
     assert!(host.run(|| call(&server, at("127.0.0.1", 8082))).is_err());
     assert!(far.run(|| call(&server, at("192.0.2.1", 90))).is_err());
     let taken = host.attach("late", &[("TCP", 8080, 1, "0.0.0.0")]).err().unwrap();
-    assert_eq!(taken.to_string(), "host port 8080 (TCP): pod web_default(u) has it");
+    assert_eq!(taken.to_string(), "host port 8080 (TCP): already used by pod web_default(u)");
     assert_eq!(host.records(), ["other.json", "web.json"]);
     host.detach(&web);
     assert!(far.run(|| call(&server, at("192.0.2.1", 8080))).is_err());
@@ -496,7 +496,7 @@ fn stopped_at_any_step_nothing_is_left_after_the_next_start() {
         }
         host.assert_nothing_is_left();
     }
-    assert!(stops.len() >= 14 && stops.contains(&"give the pod an address"), "{stops:?}");
+    assert!(stops.len() >= 14 && stops.contains(&"assign the pod an IP address"), "{stops:?}");
     host.assert_nothing_is_left();
 }
 
@@ -531,13 +531,13 @@ fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
     host.assert_nothing_is_left();
     let only = host.attach("only", &[]).unwrap();
     let error = host.attach("more", &[]).err().unwrap().to_string();
-    assert!(error.starts_with("no address is free in 10.86.0.0/30") && error.contains("podCIDR"), "{error}");
+    assert!(error.starts_with("no free IP address in 10.86.0.0/30") && error.contains("podCIDR"), "{error}");
     host.detach(&only);
     host.run(|| sh("ip link add dummy0 type veth peer name dummy1; ip addr add 10.86.0.9/16 dev dummy0; ip link set dummy0 up"));
     let error = host.attach("pod", &[]).err().unwrap().to_string();
     assert_eq!(
         error,
-        "pod network 10.86.0.0/30 overlaps with address 10.86.0.9/16 of dummy0; set podCIDR to a range that nobody uses here"
+        "pod network 10.86.0.0/30 overlaps with address 10.86.0.9/16 of dummy0; set podCIDR to an unused range"
     );
     host.run(|| {
         sh("ip addr del 10.86.0.9/16 dev dummy0; ip link set dummy1 up; ip route add 10.86.0.0/24 dev dummy0")
@@ -548,8 +548,8 @@ fn a_failed_attempt_leaves_nothing_and_says_what_is_wrong() {
     for (port, problem) in [
         (("TCP", 70_000, 80, ""), "it must be 1 to 65535"),
         (("ICMP", 7, 80, ""), "the protocol must be TCP, UDP or SCTP"),
-        (("TCP", 7, 80, "here"), "hostIP \"here\" is no address"),
-        (("TCP", 7, 80, "::1"), "hostIP ::1 cannot lead to a pod"),
+        (("TCP", 7, 80, "here"), "hostIP \"here\" is not an IP address"),
+        (("TCP", 7, 80, "::1"), "hostIP ::1 is not supported"),
     ] {
         let error = host.attach("pod", &[port]).err().unwrap().to_string();
         assert!(error.contains(problem), "{error}");

@@ -106,7 +106,7 @@ pub(super) fn authorization(
             None => denied("authorization failed: no basic auth credentials"),
         };
     }
-    denied("the registry says 401 Unauthorized and offers no way that is known here")
+    denied("the registry responded 401 Unauthorized without a supported authentication scheme")
 }
 
 fn basic(auth: Option<&Auth>) -> Option<String> {
@@ -133,12 +133,12 @@ fn fetch_token(
 ) -> Result<String, PullError> {
     let realm = challenge.parameter("realm").unwrap_or_default();
     let Some(mut url) = Url::parse(realm) else {
-        return Err(invalid(from.shown(), format!("names no usable token server: realm {realm:?}")));
+        return Err(invalid(from.shown(), format!("no usable token server: realm {realm:?}")));
     };
     if !url.is_encrypted() && !is_near(&url, from) {
         return Err(PullError::Redirect {
             url: url.shown(),
-            problem: "a token server without TLS is not trusted, but by a registry without TLS on the same host",
+            problem: "token server without TLS is only allowed on the same host as a registry without TLS",
         });
     }
     let service = challenge.parameter("service").unwrap_or_default();
@@ -185,7 +185,7 @@ fn fetch_token(
     }
     let body =
         answer.read_all(MAX_TOKEN_BYTES).map_err(|error| PullError::from_http(error, &url.authority))?;
-    let bad = || invalid(url.shown(), "the token server's answer holds no token");
+    let bad = || invalid(url.shown(), "the token server's response contains no token");
     let value = serde_json::from_slice(&body).map_err(|_| bad())?;
     let found = decode::<TokenAnswer>(value).map_err(|_| bad())?.object;
     let token = if found.token.is_empty() { found.access_token } else { found.token };

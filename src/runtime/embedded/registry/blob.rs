@@ -98,7 +98,7 @@ impl<'a> BlobReader<'a> {
         if self.blob.size > limit as u64 {
             return Err(invalid(
                 &self.blob.digest,
-                format!("{} bytes; {limit} are the most", self.blob.size),
+                format!("{} bytes, more than the limit of {limit}", self.blob.size),
             ));
         }
         let mut bytes = Vec::new();
@@ -127,7 +127,10 @@ impl<'a> BlobReader<'a> {
             match read {
                 Ok(0) => self.cut(invalid(
                     &self.blob.digest,
-                    format!("the server ended it after {} of {} bytes", self.offset, self.blob.size),
+                    format!(
+                        "the server closed the connection after {} of {} bytes",
+                        self.offset, self.blob.size
+                    ),
                 ))?,
                 Ok(count) => {
                     self.take(count)?;
@@ -150,7 +153,7 @@ impl<'a> BlobReader<'a> {
         }
         self.offset += count as u64;
         if self.offset > self.blob.size {
-            let problem = format!("longer than the {} bytes that the manifest names", self.blob.size);
+            let problem = format!("larger than the {} bytes in the manifest", self.blob.size);
             return Err(invalid(&self.blob.digest, problem));
         }
         self.hasher.update(&self.chunk[..count]);
@@ -169,7 +172,7 @@ impl<'a> BlobReader<'a> {
     fn verify(&mut self) -> Result<(), PullError> {
         let found = name_of(std::mem::take(&mut self.hasher).finalize().as_slice());
         if found != self.blob.digest {
-            return Err(invalid(&self.blob.digest, format!("the content has another digest, {found}")));
+            return Err(invalid(&self.blob.digest, format!("digest mismatch: content has {found}")));
         }
         self.verified = true;
         self.answer = None;
@@ -232,12 +235,15 @@ impl<'a> BlobReader<'a> {
         let resumed = answer.status == 206;
         let begins = if resumed { range_start(&answer).unwrap_or(u64::MAX) } else { 0 };
         if begins > offset {
-            return Err(invalid(&blob.digest, "the server sent another part than was asked for"));
+            return Err(invalid(&blob.digest, "the server sent a different range than requested"));
         }
         let length = answer.header("content-length").and_then(|value| value.parse::<u64>().ok());
         if let Some(length) = length.filter(|length| *length != blob.size.saturating_sub(begins)) {
-            let problem =
-                format!("the server has {} bytes of it, the manifest names {}", length + begins, blob.size);
+            let problem = format!(
+                "size mismatch: {} bytes on the server, {} in the manifest",
+                length + begins,
+                blob.size
+            );
             return Err(invalid(&blob.digest, problem));
         }
         self.skip(&mut answer, offset - begins)?;
@@ -254,7 +260,7 @@ impl<'a> BlobReader<'a> {
             if count == 0 {
                 return Err(invalid(
                     &self.blob.digest,
-                    "the server ended it before the place where it was cut before",
+                    "the server closed the connection before the resume offset",
                 ));
             }
             left -= count as u64;

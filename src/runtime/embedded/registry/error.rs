@@ -105,7 +105,7 @@ pub enum PullError {
     },
     /// Whom the server claims to be.
     #[error(
-        "failed to do request: {url}: tls: failed to verify certificate: x509: {reason}; name its authority in \
+        "failed to do request: {url}: tls: failed to verify certificate: x509: {reason}; set its CA in \
          {host}/hosts.toml of a registry hosts directory (ca = \"…\")"
     )]
     Certificate {
@@ -159,10 +159,10 @@ pub enum PullError {
     #[error(transparent)]
     Store(ImageError),
     /// Another part of the same pull failed first.
-    #[error("given up because another layer failed")]
+    #[error("cancelled because another layer failed")]
     Cancelled,
     /// Whoever asked for it gave it up.
-    #[error("interrupted; layers that came in full stay for the next try")]
+    #[error("interrupted; complete layers are kept for the next attempt")]
     Interrupted,
     /// A thread or process cannot be made.
     #[error("{what}")]
@@ -174,13 +174,13 @@ pub enum PullError {
         source: std::io::Error,
     },
     /// The child does not get on.
-    #[error("nothing came for {seconds} s; given up")]
+    #[error("no data received for {seconds} s")]
     Stuck {
         /// The deadline.
         seconds: u64,
     },
     /// The child ended without a word.
-    #[error("the pull helper ended without an answer ({how}): was it killed for want of memory?")]
+    #[error("the pull helper exited without a result ({how}): it may have been OOM killed")]
     Died {
         /// Exit status.
         how: String,
@@ -230,7 +230,8 @@ impl PullError {
             TlsError::NotTls => {
                 let url = format!("{url}: http: server gave HTTP response to HTTPS client");
                 return Self::Redirect {
-                    url, problem: "name it as http://… in hosts.toml if that is meant"
+                    url,
+                    problem: "configure it as http://… in hosts.toml if this is intended",
                 };
             }
             other => other.to_string(),

@@ -215,7 +215,7 @@ fn check_signature(
     }
     if problems.is_empty() {
         problems.push(format!(
-            "{} is not signed (no tag {} with a signature)",
+            "{} is not signed (signature tag {} not found)",
             digests[0],
             signature::tag_of(digests[0])
         ));
@@ -311,7 +311,7 @@ fn fetch_document(
         if let Some(promised) =
             promised.filter(|promised| promised.starts_with("sha256:") && *promised != digest)
         {
-            return Err(invalid(promised, format!("the content has another digest, {digest}")));
+            return Err(invalid(promised, format!("digest mismatch: content has {digest}")));
         }
         Ok(Fetched { bytes, digest, content_type: answer.header("content-type").unwrap_or_default() })
     })
@@ -343,7 +343,7 @@ fn find_image(
             }
         }
     }
-    Err(invalid(&fetched.digest, "an index of indexes of indexes"))
+    Err(invalid(&fetched.digest, "indexes are nested too deeply"))
 }
 
 fn fetch_config(session: &mut Session, config: &Descriptor) -> Result<Vec<u8>, PullError> {

@@ -106,7 +106,7 @@ pub async fn pull_until(
         };
         let count = heard
             .map_err(|_| PullError::Stuck { seconds: patience.as_secs() })?
-            .map_err(|source| PullError::System { what: "hear the pull helper", source })?;
+            .map_err(|source| PullError::System { what: "read from the pull helper", source })?;
         if count == 0 {
             break;
         }
@@ -133,7 +133,7 @@ pub async fn pull_until(
         if lines.len() > MAX_LINE_BYTES {
             return Err(PullError::InChild {
                 kind: PullErrorKind::Invalid,
-                message: "the pull helper says a line without an end".to_owned(),
+                message: "the pull helper sent an unterminated line".to_owned(),
             });
         }
     }

@@ -105,7 +105,7 @@ fn hosts_from(
     for Assignment { table, key, value } in assignments {
         match &table.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] if key == "server" => server = Some(text(key, value)?),
-            [] if key == "host" => return Err("write hosts as [host.\"https://…\"] tables".to_owned()),
+            [] if key == "host" => return Err("hosts must be [host.\"https://…\"] tables".to_owned()),
             [] => root.set(key, value, directory)?,
             ["header"] => root.header(key, value)?,
             ["host"] if key.is_empty() => {}
@@ -193,8 +193,8 @@ impl Part {
         } else {
             format!("{}://{server}", if is_loopback_host(server) { "http" } else { "https" })
         };
-        let mut base =
-            Url::parse(&with_scheme).ok_or_else(|| format!("{server:?} is no http:// or https:// URL"))?;
+        let mut base = Url::parse(&with_scheme)
+            .ok_or_else(|| format!("{server:?} is not an http:// or https:// URL"))?;
         let path = base.path.split('?').next().unwrap_or_default().trim_end_matches('/').to_owned();
         base.path = if self.override_path || path.ends_with("/v2") { path } else { format!("{path}/v2") };
         let capable =
@@ -232,7 +232,7 @@ fn certificates_in(directory: &Path) -> Part {
 }
 
 fn text(key: &str, value: &Value) -> Result<String, String> {
-    value.as_str().map(str::to_owned).ok_or_else(|| format!("{key}: a string is expected"))
+    value.as_str().map(str::to_owned).ok_or_else(|| format!("{key}: must be a string"))
 }
 
 /// One string, or several.
@@ -244,7 +244,7 @@ fn texts(key: &str, value: &Value) -> Result<Vec<String>, String> {
 }
 
 fn flag(key: &str, value: &Value) -> Result<bool, String> {
-    value.as_bool().ok_or_else(|| format!("{key}: true or false is expected"))
+    value.as_bool().ok_or_else(|| format!("{key}: must be true or false"))
 }
 
 /// `"3s"`, `"500ms"`, `"1m"`.
@@ -255,7 +255,9 @@ fn duration(key: &str, value: &Value) -> Result<Duration, String> {
         let number = text.strip_suffix(unit)?.parse::<u64>().ok()?;
         number.checked_mul(*millis)
     });
-    millis.map(Duration::from_millis).ok_or_else(|| format!("{key}: {text:?} is no duration such as \"3s\""))
+    millis
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("{key}: {text:?} must be a duration such as \"3s\""))
 }
 
 #[cfg(test)]
@@ -310,9 +312,9 @@ mod tests {
     fn what_is_not_understood_is_said() {
         for (file, words) in [
             ("servers = \"x\"", "unknown key \"servers\""),
-            ("[host.\"ftp://x\"]", "no http:// or https:// URL"),
-            ("skip_verify = \"yes\"", "skip_verify: true or false"),
-            ("dial_timeout = \"soon\"", "no duration"),
+            ("[host.\"ftp://x\"]", "not an http:// or https:// URL"),
+            ("skip_verify = \"yes\"", "skip_verify: must be true or false"),
+            ("dial_timeout = \"soon\"", "must be a duration"),
             ("[plugins.x]\na = 1", "unknown table"),
         ] {
             let error = hosts("r.example", file).unwrap_err();

@@ -89,10 +89,7 @@ pub(super) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Docu
         || !raw.fs_layers.is_empty()
         || content_type.contains("docker.distribution.manifest.v1")
     {
-        return Err(invalid(
-            what,
-            "a manifest of schema 1, which Docker has given up and nobody should trust: push the image again",
-        ));
+        return Err(invalid(what, "manifest schema 1 is deprecated and not supported: push the image again"));
     }
     match raw.config {
         Some(config) if raw.manifests.is_empty() => {
@@ -100,32 +97,29 @@ pub(super) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Docu
             Ok(Document::Manifest { config, layers: raw.layers })
         }
         None if !raw.manifests.is_empty() => Ok(Document::Index(raw.manifests)),
-        _ => Err(invalid(
-            what,
-            format!("neither an image's manifest nor an index (content type {content_type:?})"),
-        )),
+        _ => Err(invalid(what, format!("not an image manifest or index (content type {content_type:?})"))),
     }
 }
 
 fn check_image(config: &Descriptor, layers: &[Descriptor], what: &str) -> Result<(), PullError> {
     if layers.len() > MAX_LAYERS {
-        return Err(invalid(what, format!("{} layers; {MAX_LAYERS} are the most", layers.len())));
+        return Err(invalid(what, format!("{} layers, more than the limit of {MAX_LAYERS}", layers.len())));
     }
     check_digest(&config.digest)?;
     for layer in layers {
         check_digest(&layer.digest)?;
         let kind = &layer.media_type;
         if kind.ends_with("+encrypted") {
-            return Err(invalid(&layer.digest, "an encrypted layer, which is not supported"));
+            return Err(invalid(&layer.digest, "encrypted layers are not supported"));
         }
         if !kind.is_empty() && !kind.contains(".tar") {
-            return Err(invalid(&layer.digest, format!("no layer of a container image, but {kind:?}")));
+            return Err(invalid(&layer.digest, format!("not a container image layer, but {kind:?}")));
         }
     }
     if config.size > MAX_CONFIG_BYTES as u64 {
         return Err(invalid(
             &config.digest,
-            format!("a configuration of {} bytes; 4 MiB are the most", config.size),
+            format!("configuration of {} bytes is larger than 4 MiB", config.size),
         ));
     }
     Ok(())
@@ -158,7 +152,7 @@ pub(super) fn diff_ids(config: &[u8], layers: usize, what: &str) -> Result<Vec<S
     let config: Config = from_json(config, what)?;
     let found = config.rootfs.diff_ids;
     if found.len() != layers {
-        return Err(invalid(what, format!("names {} layers, the manifest {layers}", found.len())));
+        return Err(invalid(what, format!("lists {} layers, the manifest {layers}", found.len())));
     }
     found.iter().try_for_each(|digest| check_digest(digest))?;
     Ok(found)
@@ -208,11 +202,14 @@ mod tests {
         let sha512 = format!("sha512:{}", "a".repeat(128));
         for (document, words) in [
             (json!({"schemaVersion": 1, "fsLayers": [{"blobSum": "x"}]}), "schema 1"),
-            (json!({"schemaVersion": 2}), "neither"),
+            (json!({"schemaVersion": 2}), "not an image manifest"),
             (json!([1]), "not a JSON object"),
             (image(json!([layer(tar, &sha512)])), "sha512"),
             (image(json!([layer(tar, "sha256:../../x")])), "not a sha256 digest"),
-            (image(json!([layer("application/vnd.cncf.helm.chart", &digest("b"))])), "no layer"),
+            (
+                image(json!([layer("application/vnd.cncf.helm.chart", &digest("b"))])),
+                "not a container image layer",
+            ),
             (image(json!([layer(&format!("{tar}+encrypted"), &digest("b"))])), "encrypted"),
             (image(json!(vec![layer(tar, &digest("b")); 128])), "128 layers"),
             (json!({"schemaVersion": 2, "config": {"digest": digest("a"), "size": 5_000_000}}), "4 MiB"),
@@ -228,6 +225,6 @@ mod tests {
         let config = json!({"rootfs": {"diff_ids": [digest("a")]}}).to_string();
         assert_eq!(diff_ids(config.as_bytes(), 1, "it").unwrap(), [digest("a")]);
         let error = diff_ids(config.as_bytes(), 2, "it").unwrap_err().to_string();
-        assert_eq!(error, "it: names 1 layers, the manifest 2");
+        assert_eq!(error, "it: lists 1 layers, the manifest 2");
     }
 }

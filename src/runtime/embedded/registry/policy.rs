@@ -55,7 +55,7 @@ pub(super) fn rule_for(file: &Path, image: &Reference) -> Result<Rule, PullError
             Rule::Reject(format!("{pattern:?} is rejected by {}", file.display()))
         }
         Some((.., rule)) => rule,
-        None => Rule::Reject(format!("no pattern of {} matches it", file.display())),
+        None => Rule::Reject(format!("not matched by any pattern of {}", file.display())),
     })
 }
 
@@ -71,7 +71,7 @@ fn parse(text: &str) -> Result<Vec<(String, Rule)>, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
     let members = value.as_object().ok_or("not a JSON object")?;
     if let Some(unknown) = members.keys().find(|key| *key != "images") {
-        return Err(format!("unknown key {unknown:?}; \"images\" is the only one"));
+        return Err(format!("unknown key {unknown:?}; only \"images\" is supported"));
     }
     let images = members.get("images").and_then(Value::as_object);
     let images = images.ok_or("\"images\" is missing, or not an object of patterns")?;
@@ -83,7 +83,7 @@ fn parse(text: &str) -> Result<Vec<(String, Rule)>, String> {
 }
 
 fn rule(value: &Value) -> Result<Rule, String> {
-    const WANTED: &str = "\"accept\", \"reject\" or {\"keys\": [\"file.pem\"]} is expected";
+    const WANTED: &str = "must be \"accept\", \"reject\" or {\"keys\": [\"file.pem\"]}";
     match value {
         Value::String(word) if word == "accept" => Ok(Rule::Accept),
         Value::String(word) if word == "reject" => Ok(Rule::Reject(String::new())),
@@ -92,7 +92,7 @@ fn rule(value: &Value) -> Result<Rule, String> {
             let paths: Option<Vec<PathBuf>> =
                 files.iter().map(|file| file.as_str().map(PathBuf::from)).collect();
             let paths = paths.filter(|paths| !paths.is_empty());
-            paths.map(Rule::Keys).ok_or_else(|| "keys: one file or more are expected".to_owned())
+            paths.map(Rule::Keys).ok_or_else(|| "keys: must list at least one file".to_owned())
         }
         _ => Err(WANTED.to_owned()),
     }
@@ -105,13 +105,13 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     let (host, path) = pattern.split_once('/').unwrap_or((pattern, ""));
     let name = host.strip_prefix("*.").unwrap_or(host);
     let problem = if !host.contains(['.', ':']) && host != "localhost" {
-        "begin with the registry, as in \"docker.io/library/busybox\""
+        "must begin with the registry, such as \"docker.io/library/busybox\""
     } else if name.contains('*') || path.contains('*') {
-        "'*' stands alone, or for the first labels of a host as in \"*.example.com\""
+        "'*' must stand alone, or for the first labels of a host such as \"*.example.com\""
     } else if path.contains([':', '@']) {
-        "tags and digests are not part of it"
+        "must not contain a tag or digest"
     } else if name.is_empty() || path.ends_with('/') || path.contains("//") {
-        "it is not a registry and a path"
+        "must be a registry and a path"
     } else {
         return Ok(());
     };
@@ -166,10 +166,10 @@ mod tests {
             ("a.b.example.com/y", "reject \"*.b.example.com\""),
             ("a.b.example.com/x/y", "accept"),
             ("a.b.example.com/xy", "reject \"*.b.example.com\""),
-            ("notexample.com/a", "reject no"),
+            ("notexample.com/a", "reject not"),
             ("localhost:5000/a", "accept"),
             ("A.B.Example.COM/y", "reject \"*.b.example.com\""),
-            ("localhost:5001/a", "reject no"),
+            ("localhost:5001/a", "reject not"),
         ] {
             assert_eq!(word(image), expected, "{image}");
         }
@@ -185,13 +185,13 @@ mod tests {
             ("[]", "not a JSON object"),
             ("{}", "\"images\" is missing"),
             (r#"{"image": {}}"#, "unknown key \"image\""),
-            (r#"{"images": {"busybox": "accept"}}"#, "images[\"busybox\"]: begin with the registry"),
-            (r#"{"images": {"docker.io/a:v1": "accept"}}"#, "tags and digests"),
-            (r#"{"images": {"docker.io/a*": "accept"}}"#, "'*' stands alone"),
-            (r#"{"images": {"docker.io/a/": "accept"}}"#, "not a registry and a path"),
-            (r#"{"images": {"*": "allow"}}"#, "images[\"*\"]: \"accept\""),
-            (r#"{"images": {"*": {"keys": []}}}"#, "one file or more"),
-            (r#"{"images": {"*": {"keys": ["k"], "or": 1}}}"#, "\"accept\", \"reject\" or"),
+            (r#"{"images": {"busybox": "accept"}}"#, "images[\"busybox\"]: must begin with the registry"),
+            (r#"{"images": {"docker.io/a:v1": "accept"}}"#, "tag or digest"),
+            (r#"{"images": {"docker.io/a*": "accept"}}"#, "'*' must stand alone"),
+            (r#"{"images": {"docker.io/a/": "accept"}}"#, "must be a registry and a path"),
+            (r#"{"images": {"*": "allow"}}"#, "images[\"*\"]: must be \"accept\""),
+            (r#"{"images": {"*": {"keys": []}}}"#, "at least one file"),
+            (r#"{"images": {"*": {"keys": ["k"], "or": 1}}}"#, "must be \"accept\", \"reject\" or"),
         ] {
             let error = rule_of(text, "busybox").unwrap_err();
             assert!(error.contains(words) && error.contains(".json: "), "{text}: {error}");

@@ -200,7 +200,7 @@ impl Session {
         let value = authorization(&found, auth, &scope, url, &mut endpoint.client)?;
         if had.as_ref() == Some(&value) {
             let reason = found.iter().find_map(|challenge| challenge.parameter("error"));
-            let reason = reason.unwrap_or("the registry refuses these credentials").to_owned();
+            let reason = reason.unwrap_or("the registry rejected these credentials").to_owned();
             return Err(PullError::Denied { reason: format!("authorization failed: {reason}") });
         }
         endpoint.authorization = Some(value);
@@ -234,13 +234,13 @@ impl Session {
             }
             let refuse = |problem| (PullError::Redirect { url: at.shown(), problem }, None);
             let location = answer.header("location").unwrap_or_default();
-            let next = at.join(&location).ok_or_else(|| refuse("redirects to something that is no URL"))?;
+            let next = at.join(&location).ok_or_else(|| refuse("redirects to an invalid URL"))?;
             if at.is_encrypted() && !next.is_encrypted() {
                 return Err(refuse("redirects from https to http, which is not followed"));
             }
             at = next;
         }
-        let problem = "stopped after 5 redirects; the server sends us in circles";
+        let problem = "stopped after 5 redirects; check the server for a redirect loop";
         Err((PullError::Redirect { url: url.shown(), problem }, None))
     }
 
@@ -253,7 +253,7 @@ impl Session {
     ) -> Result<Answer, PullError> {
         let url = Url::parse(text).filter(Url::is_encrypted).ok_or_else(|| PullError::Redirect {
             url: text.to_owned(),
-            problem: "a layer's own URL must be https://",
+            problem: "layer URLs must be https://",
         })?;
         let kept = self.endpoints[index].authorization.take();
         let headers = std::mem::take(&mut self.endpoints[index].host.headers);

@@ -72,18 +72,18 @@ fn read(file: &Path) -> std::io::Result<String> {
 fn parse_keys(pem: &str) -> Result<Vec<Key>, String> {
     let mut keys = Vec::new();
     for part in pem.split("-----BEGIN PUBLIC KEY-----").skip(1) {
-        let (body, _) = part.split_once("-----END PUBLIC KEY-----").ok_or("a PEM block without its end")?;
+        let (body, _) = part.split_once("-----END PUBLIC KEY-----").ok_or("unterminated PEM block")?;
         let body: String = body.split_whitespace().collect();
-        let der = base64::decode(&body).ok_or("a PEM block that is not base64")?;
+        let der = base64::decode(&body).ok_or("PEM block is not base64")?;
         let rest = |prefix: &[u8], length: usize| {
             der.strip_prefix(prefix).filter(|key| key.len() == length).map(<[u8]>::to_vec)
         };
         let known = rest(P256_PREFIX, 65).map(Key::P256);
         let known = known.or_else(|| rest(ED25519_PREFIX, 32).map(Key::Ed25519));
-        keys.push(known.ok_or("a public key of another kind than ECDSA P-256 and Ed25519")?);
+        keys.push(known.ok_or("unsupported public key type: must be ECDSA P-256 or Ed25519")?);
     }
     if keys.is_empty() {
-        return Err("holds no PEM block \"PUBLIC KEY\"".to_owned());
+        return Err("contains no PEM block \"PUBLIC KEY\"".to_owned());
     }
     Ok(keys)
 }
@@ -148,18 +148,18 @@ pub(super) fn check(claim: &Claim, payload: &[u8], keys: &[Key], digests: &[&str
     };
     // Before anything in it is believed.
     if !keys.iter().any(is_by) {
-        return Err("a signature is by none of the keys".to_owned());
+        return Err("signature does not match any of the keys".to_owned());
     }
     let value: Value = serde_json::from_slice(payload).unwrap_or_default();
     let Ok(payload) = decode::<Payload>(value) else {
-        return Err("a signed payload is not of the expected form".to_owned());
+        return Err("invalid signed payload".to_owned());
     };
     let critical = payload.object.critical;
     if critical.kind != TYPE {
-        return Err(format!("a signed payload is of type {:?}, not {TYPE:?}", critical.kind));
+        return Err(format!("signed payload has type {:?}, expected {TYPE:?}", critical.kind));
     }
     if !digests.contains(&critical.image.digest.as_str()) {
-        return Err(format!("a signature is of another image, {:?}", critical.image.digest));
+        return Err(format!("signature is for another image, {:?}", critical.image.digest));
     }
     Ok(())
 }
@@ -207,7 +207,7 @@ mod tests {
         for one in [&by_p256, &by_ed25519] {
             assert_eq!(check(one, &good, &keys, &["sha256:index", DIGEST]), Ok(()));
         }
-        let none = Err("a signature is by none of the keys".to_owned());
+        let none = Err("signature does not match any of the keys".to_owned());
         assert_eq!(check(&by_p256, &good, &keys[1..], &[DIGEST]), none);
         assert_eq!(check(&by_ed25519, &good, &keys[..1], &[DIGEST]), none);
         assert_eq!(check(&claim(b""), &good, &keys, &[DIGEST]), none);
@@ -218,10 +218,10 @@ mod tests {
                 .contains("another image, \"sha256:aaaa\"")
         );
         for (bytes, words) in [
-            (payload("atomic container signature", DIGEST), "of type \"atomic"),
+            (payload("atomic container signature", DIGEST), "has type \"atomic"),
             (payload(TYPE, ""), "another image, \"\""),
-            (b"{}".to_vec(), "of type \"\""),
-            (b"[1]".to_vec(), "not of the expected form"),
+            (b"{}".to_vec(), "has type \"\""),
+            (b"[1]".to_vec(), "invalid signed payload"),
         ] {
             let signed = claim(ed25519.sign(&bytes).as_ref());
             let problem = check(&signed, &bytes, &keys, &[DIGEST]).unwrap_err();
@@ -234,9 +234,9 @@ mod tests {
         let rsa = pem(b"\x30\x82\x01\x22", &[0; 290]);
         for (text, words) in [
             ("", "no PEM block"),
-            ("-----BEGIN PUBLIC KEY-----\nAAAA", "without its end"),
+            ("-----BEGIN PUBLIC KEY-----\nAAAA", "unterminated"),
             ("-----BEGIN PUBLIC KEY-----\n!!\n-----END PUBLIC KEY-----", "not base64"),
-            (&rsa, "another kind than ECDSA P-256"),
+            (&rsa, "must be ECDSA P-256"),
         ] {
             assert!(parse_keys(text).unwrap_err().contains(words), "{text}");
         }

@@ -44,10 +44,10 @@ pub fn parse(text: &str) -> Result<Vec<Assignment>, TomlError> {
         }
         if reader.take("[") {
             if reader.rest.starts_with('[') {
-                return Err(reader.error("arrays of tables are not used here"));
+                return Err(reader.error("arrays of tables are not supported"));
             }
             table = reader.key()?;
-            reader.expect("]", "the table's name is not closed by ']'")?;
+            reader.expect("]", "missing ']' after the table name")?;
             found.push(Assignment { table: table.clone(), key: String::new(), value: Value::Null });
         } else {
             let (path, value) = reader.assignment(0)?;
@@ -111,12 +111,12 @@ impl Reader<'_> {
         if self.rest.is_empty() || self.rest.starts_with('\n') {
             return Ok(());
         }
-        Err(self.error("something follows the value"))
+        Err(self.error("unexpected text after the value"))
     }
 
     fn assignment(&mut self, depth: usize) -> Result<(Vec<String>, Value), TomlError> {
         let path = self.key()?;
-        self.expect("=", "'=' is missing after the key")?;
+        self.expect("=", "missing '=' after the key")?;
         self.skip_spaces();
         Ok((path, self.value(depth)?))
     }
@@ -132,7 +132,8 @@ impl Reader<'_> {
                 let end = self.rest.find(|letter| !bare(letter)).unwrap_or(self.rest.len());
                 if end == 0 {
                     return Err(self.error(
-                        "a key is missing; keys with other than letters, digits, '_' and '-' need quotes",
+                        "missing key; keys with characters other than letters, digits, '_' and '-' must be \
+                         quoted",
                     ));
                 }
                 parts.push(self.rest[..end].to_owned());
@@ -167,7 +168,7 @@ impl Reader<'_> {
                 Ok(number) => Value::from(number),
                 Err(_) => {
                     return Err(
-                        self.error("not a string in quotes, true, false, a whole number, [...] or {...}")
+                        self.error("must be a quoted string, true, false, an integer, [...] or {...}")
                     );
                 }
             },
@@ -186,7 +187,7 @@ impl Reader<'_> {
             items.push(self.value(depth + 1)?);
             self.skip_blank_lines();
             if !self.take(",") && !self.rest.starts_with(']') {
-                return Err(self.error("',' or ']' is missing in an array"));
+                return Err(self.error("missing ',' or ']' in an array"));
             }
         }
     }
@@ -200,19 +201,19 @@ impl Reader<'_> {
             }
             let (path, value) = self.assignment(depth + 1)?;
             let [key] = &path[..] else {
-                return Err(self.error("dotted keys are not used in inline tables here"));
+                return Err(self.error("dotted keys are not supported in inline tables"));
             };
             members.insert(key.clone(), value);
             self.skip_spaces();
             if !self.take(",") && !self.rest.starts_with('}') {
-                return Err(self.error("',' or '}' is missing in an inline table"));
+                return Err(self.error("missing ',' or '}' in an inline table"));
             }
         }
     }
 
     fn string(&mut self) -> Result<String, TomlError> {
         if self.rest.starts_with("\"\"\"") || self.rest.starts_with("'''") {
-            return Err(self.error("strings of several lines are not used here"));
+            return Err(self.error("multi-line strings are not supported"));
         }
         let literal = self.rest.starts_with('\'');
         let mut letters = self.rest.char_indices();
@@ -220,7 +221,7 @@ impl Reader<'_> {
         let mut text = String::new();
         loop {
             let Some((at, letter)) = letters.next().filter(|(_, letter)| *letter != '\n') else {
-                return Err(self.error("a string is not closed on its line"));
+                return Err(self.error("unterminated string"));
             };
             match letter {
                 '\'' if literal => {}
@@ -238,7 +239,7 @@ impl Reader<'_> {
                         _ => None,
                     });
                     let Some(escaped) = escaped else {
-                        return Err(self.error("an unknown escape in a string; '...' takes text as it is"));
+                        return Err(self.error("unknown escape in a string; use '...' for literal text"));
                     };
                     text.push(escaped);
                     continue;
@@ -295,12 +296,12 @@ mod tests {
             ("a = 1\nb", 2, "'='"),
             ("a = yes", 1, "true"),
             ("\n[host", 2, "']'"),
-            ("a = \"x\n\"", 1, "closed"),
-            ("a = 1 2", 1, "follows"),
+            ("a = \"x\n\"", 1, "unterminated"),
+            ("a = 1 2", 1, "unexpected text"),
             ("[[a]]", 1, "arrays of tables"),
             ("a = [1", 1, "','"),
             ("a = \"\\q\"", 1, "escape"),
-            ("a = '''x'''", 1, "several lines"),
+            ("a = '''x'''", 1, "multi-line"),
         ] {
             let error = parse(text).unwrap_err();
             assert_eq!(error.line, line, "{text:?}: {error}");

@@ -50,7 +50,8 @@ pub(super) fn place(
             .map_err(|error| Failure::because("failed to make the pod's scope", &error))?;
         if !started {
             record.cgroup = container::place(config, slice);
-            let why = "it does not answer; their limits hold until systemd changes something in their slices";
+            let why =
+                "systemd does not respond; their limits hold until systemd changes something in their slices";
             skipped.push(Skipped { what: "scopes of pods by systemd".to_owned(), why: why.to_owned() });
         }
     } else if parent.is_empty() {
@@ -112,6 +113,6 @@ pub(super) fn clear(dirs: &[PathBuf]) -> Result<(), Failure> {
 fn first(errors: Vec<CgroupError>) -> Result<(), Failure> {
     match errors.into_iter().next() {
         None => Ok(()),
-        Some(error) => Err(Failure::because("failed to remove a cgroup", &error)),
+        Some(error) => Err(Failure::because("failed to remove cgroup", &error)),
     }
 }

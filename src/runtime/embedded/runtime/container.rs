@@ -79,7 +79,8 @@ pub(super) async fn create(
             match dismantle(&shared, &sandbox, &id).await {
                 Ok(()) => drop(shared.state.borrow_mut().containers.remove(&id)),
                 Err(left) => {
-                    log::warn!(container:% = id, err = left.message; "Failed to undo a container that could not be made");
+                    log::warn!(container:% = id, err = left.message; "Failed to clean up after failed \
+                         container creation");
                     // Shown, so that its removal is asked for.
                     if let Some(container) = shared.state.borrow_mut().containers.get_mut(&id) {
                         container.phase = Phase::Created;
@@ -189,7 +190,8 @@ pub(super) async fn stop(shared: Rc<Shared>, id: ContainerId, grace: Duration) -
     if !grace.is_zero() {
         let signal = ContainerRecord::read(&dir).map_or(SIGTERM, |record| record.stop_signal);
         if let Err(error) = monitor.signal(id.as_str(), signal, false).await {
-            log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to signal a container");
+            log::debug!(container:% = id, err = chain(&error); "Failed to signal container through its \
+                 monitor");
         }
         if has_ended(&shared, &id, grace).await {
             return Ok(());
@@ -211,7 +213,8 @@ const SIGTERM: i32 = 15;
 async fn kill(shared: &Shared, sandbox: &SandboxId, id: &ContainerId, dir: &ContainerDir) {
     let monitor = monitors::handle(&shared.config.layout.sandbox(sandbox));
     if let Err(error) = monitor.signal(id.as_str(), SIGKILL, true).await {
-        log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to kill a container, killing its cgroup");
+        log::debug!(container:% = id, err = chain(&error); "Failed to kill container through its monitor, \
+             killing its cgroup");
         if let Ok(record) = ContainerRecord::read(dir) {
             let _ = cgroup::kill_all(&record.cgroups);
         }
@@ -267,7 +270,7 @@ pub(super) async fn dismantle(
     let has_monitor =
         shared.state.borrow().sandboxes.get(sandbox).is_some_and(|sandbox| sandbox.monitor.is_some());
     if has_monitor && let Err(error) = monitors::handle(&dir).forget(id.as_str()).await {
-        log::debug!(container:% = id, err = chain(&error); "A monitor could not be asked to forget a container");
+        log::debug!(container:% = id, err = chain(&error); "Failed to remove container from its monitor");
     }
     fault::point("forget")?;
     let record = dir.container(id.as_str());
@@ -300,7 +303,7 @@ async fn clear_cgroup(dirs: Vec<std::path::PathBuf>) -> Result<(), Failure> {
     let mut attempt = 0;
     loop {
         let these = dirs.clone();
-        let cleared = rt::blocking("remove a container's cgroup", move || cgroups::clear(&these)).await;
+        let cleared = rt::blocking("remove container cgroup", move || cgroups::clear(&these)).await;
         attempt += 1;
         if cleared.is_ok() || attempt == CLEAR_ATTEMPTS {
             return cleared;
@@ -379,7 +382,7 @@ pub(super) async fn figures(
 ) -> Vec<(ContainerId, ContainerFigures)> {
     let found = ids.iter().filter_map(|id| Some((id.clone(), find(shared, id).ok()?.2)));
     let dirs: Vec<_> = found.collect();
-    rt::blocking("container figures", move || {
+    rt::blocking("container stats", move || {
         let read = dirs
             .into_iter()
             .filter_map(|(id, dir)| Some((id, usage::figures(&ContainerRecord::read(&dir).ok()?))));

@@ -94,7 +94,7 @@ impl Creation {
         let mut record = self.first_record(&image, &sandbox.config);
         files::make_new_dir(&dir.0, 0o711)?;
         let remember = |record: &ContainerRecord| {
-            record.write(&dir).map_err(|error| Failure::because("remember container", &error))
+            record.write(&dir).map_err(|error| Failure::because("store container record", &error))
         };
         remember(&record)?;
         fault::point("create:record")?;

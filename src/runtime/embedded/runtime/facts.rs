@@ -139,7 +139,7 @@ pub(super) fn given(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, F
         let failed = |why: &str| Failure::refused(format!("device {path:?}: {why}"));
         let real = std::fs::canonicalize(path).map_err(|error| failed(&error.to_string()))?;
         let metadata = std::fs::metadata(&real).map_err(|error| failed(&error.to_string()))?;
-        let real = real.to_str().ok_or_else(|| failed("its path is no text"))?;
+        let real = real.to_str().ok_or_else(|| failed("its path is not UTF-8"))?;
         let mut found = Vec::new();
         if metadata.is_dir() {
             collect(Path::new(real), 1, &mut found);
@@ -147,7 +147,7 @@ pub(super) fn given(devices: &[WantedDevice]) -> Result<Vec<(Device, String)>, F
             found.extend(node_at(real, &metadata));
         }
         if found.is_empty() {
-            return Err(failed("it is neither a device nor a directory of some"));
+            return Err(failed("not a device or a directory of devices"));
         }
         for node in found {
             let place = format!("{}{}", wanted.container_path, &node.path[real.len()..]);
@@ -208,7 +208,7 @@ mod tests {
         let (node, letters) = &found[0];
         assert_eq!((node.path.as_str(), node.host_path.as_str(), node.minor), ("/dev/x", "/dev/null", 3));
         assert_eq!((node.gid, letters.as_str()), (7, "r"));
-        assert!(nothing.unwrap_err().ends_with("it is neither a device nor a directory of some"));
+        assert!(nothing.unwrap_err().ends_with("not a device or a directory of devices"));
         assert!(of("/dev/none", None).unwrap_err().contains("device \"/dev/none\": No such file"));
         let all = of("/dev", None).unwrap();
         assert!(all.iter().any(|(node, _)| node.path == "/dev/x/null" && node.host_path == "/dev/null"));

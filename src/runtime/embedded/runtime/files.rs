@@ -80,7 +80,7 @@ pub(super) fn close_to_others(dir: &SandboxDir) {
         let is_open = std::fs::symlink_metadata(&path)
             .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o077 != 0);
         if is_open && let Err(error) = std::fs::set_permissions(&path, Permissions::from_mode(0o600)) {
-            log::warn!(path:% = path.display(), err:% = error; "Failed to keep a record from other users: chmod 600");
+            log::warn!(path:% = path.display(), err:% = error; "Failed to restrict record access: chmod 600");
         }
     }
 }
@@ -221,7 +221,8 @@ pub(super) fn remove_discarded(path: &Path) {
         io::Error::new(error.source.kind(), format!("{}: {}", error.path.display(), error.source))
     });
     if let Err(error) = removed.and_then(|()| std::fs::remove_dir(path)) {
-        log::warn!(path:% = path.display(), err:% = error; "Failed to remove a writable layer, trying again at the next start");
+        log::warn!(path:% = path.display(), err:% = error; "Failed to remove writable layer, retrying at \
+             the next start");
     }
 }
 

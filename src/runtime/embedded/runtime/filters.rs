@@ -36,9 +36,7 @@ pub(super) fn of(
         return Ok(None);
     }
     let arch = Arch::node().ok_or_else(|| {
-        Failure::refused(
-            "seccomp filters cannot be made for this machine's architecture; use the profile Unconfined",
-        )
+        Failure::refused("seccomp is not supported on this architecture; use profile Unconfined")
     })?;
     let subject = Subject { capabilities, kernel: crate::sys::node::kernel_version(), arch };
     let (digest, profile): (Sha256, Box<dyn FnOnce() -> Result<Profile, Failure>>) = match choice {

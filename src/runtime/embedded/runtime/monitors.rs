@@ -39,7 +39,7 @@ pub(super) fn handle(dir: &SandboxDir) -> Monitor {
 /// Listens to a monitor.
 pub(super) async fn watch(dir: &SandboxDir) -> Result<Watch, Failure> {
     let watch = handle(dir).watch().await;
-    watch.map_err(|error| Failure::because("failed to listen to the pod's monitor", &error))
+    watch.map_err(|error| Failure::because("failed to watch the pod's monitor", &error))
 }
 
 /// Waits for a process to be gone. `false` when it is still there after `patience`.

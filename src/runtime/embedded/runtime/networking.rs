@@ -44,8 +44,8 @@ async fn run<T: Send + 'static>(
     let _place = shared.plugins.acquire().await;
     let (answer, answered) = oneshot::channel();
     let thread = rt::spawn_thread("network plugins", move || drop(answer.send(job(&network))));
-    thread.map_err(|error| Failure::refused(format!("start a thread for the network's plugins: {error}")))?;
-    answered.await.map_err(|_| Failure::refused("the thread of the network's plugins has ended"))
+    thread.map_err(|error| Failure::refused(format!("start the network plugin thread: {error}")))?;
+    answered.await.map_err(|_| Failure::refused("the network plugin thread has stopped"))
 }
 
 /// Whether attaching or detaching a sandbox runs plugins.

@@ -38,7 +38,7 @@ impl Process {
         if self.is_alive()
             && let Err(error) = kill_process(self.pid)
         {
-            log::debug!(pid = self.pid, err:% = error; "Failed to kill a monitor");
+            log::debug!(pid = self.pid, err:% = error; "Failed to kill monitor");
         }
     }
 }

@@ -143,14 +143,15 @@ pub enum RecordError {
     },
     /// It would be too large to be read again.
     #[error(
-        "the configuration takes {bytes} bytes, more than the {MAX_RECORD} of a record: annotations, labels, variables or mounts are too long"
+        "the configuration is {bytes} bytes, more than the limit of {MAX_RECORD}: shorten annotations, \
+         labels, variables or mounts"
     )]
     TooLarge {
         /// Of the record.
         bytes: usize,
     },
     /// What is in it.
-    #[error("{path:?} is no record: {why}")]
+    #[error("{path:?} is not a valid record: {why}")]
     Damaged {
         /// The file.
         path: PathBuf,

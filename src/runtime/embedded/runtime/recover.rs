@@ -72,7 +72,8 @@ fn readable<T>(record: Result<T, record::RecordError>, dir: &SandboxDir) -> Opti
         Ok(record) => Some(record),
         Err(error) => {
             if !error.is_missing() {
-                log::warn!(path:% = dir.0.display(), err = chain(&error); "A record is damaged; what it described is removed");
+                log::warn!(path:% = dir.0.display(), err = chain(&error); "Record is damaged, removing the \
+                     object it describes");
             }
             None
         }
@@ -101,12 +102,12 @@ fn scan_containers(dir: &SandboxDir) -> Vec<FoundContainer> {
 /// Finds monitors that have not written who they are yet, and kills those whose directory has gone.
 async fn assign_monitors(shared: &Shared, found: &mut [Found]) {
     let sandboxes = shared.config.layout.sandboxes();
-    let running = rt::blocking("look for monitors", move || processes::monitors_below(&sandboxes)).await;
+    let running = rt::blocking("find monitors", move || processes::monitors_below(&sandboxes)).await;
     for (name, process) in running {
         if let Some(found) = found.iter_mut().find(|found| found.id.as_str() == name) {
             found.monitor.get_or_insert(process);
         } else {
-            log::warn!(sandbox = name, pid = process.pid; "Killing a monitor whose sandbox is gone");
+            log::warn!(sandbox = name, pid = process.pid; "Killing orphaned monitor");
             process.kill();
         }
     }
@@ -136,14 +137,14 @@ async fn take_in(shared: &Rc<Shared>, found: Found) {
     };
     // Nobody could stop such a pod, nor hear of its end: it is made anew, by this agent. `agent upgrade` refuses what would come here.
     let failure = if record.is_some_and(|record| !record.is_understood()) {
-        "it speaks another version of the protocol".to_owned()
+        "unsupported protocol version".to_owned()
     } else {
         match monitors::watch(&dir).await {
             Ok(listening) => return watch::begin(shared, id, listening),
             Err(failure) => failure.message,
         }
     };
-    log::warn!(sandbox:% = id, pid = process.pid, err = failure; "A pod's monitor does not answer, killing it");
+    log::warn!(sandbox:% = id, pid = process.pid, err = failure; "Pod monitor does not respond, killing it");
     process.kill();
     let _ = monitors::until_gone(process, super::sandbox::KILL_PATIENCE).await;
     watch::monitor_gone(shared, &id);
@@ -162,7 +163,8 @@ async fn take_in_container(shared: &Rc<Shared>, sandbox: &SandboxId, found: Foun
     match container::dismantle(shared, sandbox, &id).await {
         Ok(()) => drop(shared.state.borrow_mut().containers.remove(&id)),
         Err(failure) => {
-            log::warn!(container:% = id, err = failure.message; "Failed to undo a container that an earlier agent was making");
+            log::warn!(container:% = id, err = failure.message; "Failed to clean up container left \
+                 incomplete by a previous agent");
         }
     }
 }
@@ -189,7 +191,8 @@ async fn undo(shared: &Rc<Shared>, id: &SandboxId) {
     match undone.await {
         Ok(()) => drop(shared.state.borrow_mut().sandboxes.remove(id)),
         Err(failure) => {
-            log::warn!(sandbox:% = id, err = failure.message; "Failed to undo a sandbox that an earlier agent was making");
+            log::warn!(sandbox:% = id, err = failure.message; "Failed to clean up sandbox left incomplete \
+                 by a previous agent");
             shared.set_stage(id, SandboxStage::NotReady);
         }
     }
@@ -205,15 +208,15 @@ async fn forget_the_rest(shared: &Rc<Shared>) {
         )
     };
     let (network, layout) = (Arc::clone(&shared.network), shared.config.layout.clone());
-    let (errors, orphans) = rt::blocking("forget what is gone", move || {
+    let (errors, orphans) = rt::blocking("delete stale records", move || {
         (network.recover(&live), files::orphaned_layers(&layout, |name| containers.contains(name)))
     })
     .await;
     for error in errors {
-        log::warn!(err = chain(&error); "Failed to clean up the pods' network");
+        log::warn!(err = chain(&error); "Failed to clean up pod network");
     }
     if !orphans.is_empty() {
-        log::info!(count = orphans.len(); "Removing files of containers that are gone");
+        log::info!(count = orphans.len(); "Removing files of deleted containers");
         // A task of its own: it may take long, and nothing waits for it.
         rt::spawn("remove orphaned layers", async move {
             for path in orphans {

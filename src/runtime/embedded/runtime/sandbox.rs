@@ -32,7 +32,8 @@ pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<San
     if !config.runtime_handler.is_empty() && !shared.config.handlers.contains_key(&config.runtime_handler) {
         let name = &config.runtime_handler;
         return Err(Failure::refused(format!(
-            "failed to get sandbox runtime: no runtime for {name:?} is configured: give it with --runtime-handlers {name}=<program>"
+            "failed to get sandbox runtime: no runtime for {name:?} is configured: set --runtime-handlers \
+             {name}=<program>"
         )));
     }
     let id = SandboxId::from(files::new_id()?);
@@ -40,7 +41,7 @@ pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<San
     let _held = lock.lock().await;
     match make(&shared, &id, &config).await {
         Ok(()) => {
-            log::debug!(sandbox:% = id, pod:% = config.pod; "Sandbox runs");
+            log::debug!(sandbox:% = id, pod:% = config.pod; "Sandbox started");
             shared.announce(EventKind::Created, &id, None);
             shared.announce(EventKind::Started, &id, None);
             Ok(id)
@@ -50,7 +51,8 @@ pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<San
                 Ok(()) => drop(shared.state.borrow_mut().sandboxes.remove(&id)),
                 // It is shown as not ready, so that whoever asked for it asks for its removal.
                 Err(left) => {
-                    log::warn!(sandbox:% = id, err = left.message; "Failed to undo a sandbox that could not be made");
+                    log::warn!(sandbox:% = id, err = left.message; "Failed to clean up after failed sandbox \
+                         creation");
                     shared.set_stage(&id, SandboxStage::NotReady);
                 }
             }
@@ -103,9 +105,9 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
     let cgroup = shared.config.cgroup.clone();
     let (mut record, skipped) = {
         let dir = dir.clone();
-        rt::blocking("place monitor", move || {
+        rt::blocking("move monitor to its cgroup", move || {
             let remember = |record: &SandboxRecord| {
-                record.write(&dir).map_err(|error| Failure::because("remember sandbox", &error))?;
+                record.write(&dir).map_err(|error| Failure::because("store sandbox record", &error))?;
                 Ok(fault::point("sandbox:leaf")?)
             };
             let skipped = cgroups::place(&cgroup, &mut record, pid, remember)?;
@@ -122,7 +124,7 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
     }
     fault::point("sandbox:network")?;
     record.stage = SandboxStage::Ready;
-    record.write(&dir).map_err(|error| Failure::because("remember sandbox", &error))?;
+    record.write(&dir).map_err(|error| Failure::because("store sandbox record", &error))?;
     fault::point("sandbox:ready")?;
     let watch = monitors::watch(&dir).await?;
     if let Some(sandbox) = shared.state.borrow_mut().sandboxes.get_mut(id) {
@@ -136,7 +138,7 @@ async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Re
 /// Everything that is made before there is a process.
 fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> {
     files::make_new_dir(&dir.0, 0o711)?;
-    record.write(dir).map_err(|error| Failure::because("remember sandbox", &error))?;
+    record.write(dir).map_err(|error| Failure::because("store sandbox record", &error))?;
     fault::point("sandbox:record")?;
     files::make_new_dir(&dir.containers(), 0o711)?;
     files::mount_shm(dir, &record.config)?;
@@ -181,7 +183,7 @@ async fn halt_monitor(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure
     match tokio::time::timeout(SHUTDOWN_PATIENCE, monitors::handle(&dir).shutdown()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {
-            log::debug!(sandbox:% = id, err = chain(&error); "A monitor could not be asked to end, killing it");
+            log::debug!(sandbox:% = id, err = chain(&error); "Failed to stop monitor, killing it");
             monitor.kill();
         }
         Err(_) => monitor.kill(),
@@ -191,7 +193,7 @@ async fn halt_monitor(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure
         monitor.kill();
         if !monitors::until_gone(monitor, KILL_PATIENCE).await {
             let pid = monitor.pid;
-            return Err(Failure::refused(format!("the pod's monitor (process {pid}) does not end")));
+            return Err(Failure::refused(format!("the pod's monitor (process {pid}) does not exit")));
         }
     }
     Ok(())
@@ -223,7 +225,7 @@ pub(super) async fn dismantle(shared: &Rc<Shared>, id: &SandboxId) -> Result<(),
         match SandboxRecord::read(&dir) {
             Ok(record) => cgroups::remove_sandbox(&cgroup, &record)?,
             Err(error) if error.is_missing() => {}
-            Err(error) => log::warn!(sandbox:% = id, err = chain(&error); "A sandbox's record is damaged"),
+            Err(error) => log::warn!(sandbox:% = id, err = chain(&error); "Sandbox record is damaged"),
         }
         fault::point("remove:cgroups")?;
         files::remove_sandbox_dir(&dir)

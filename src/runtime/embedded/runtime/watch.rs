@@ -40,7 +40,7 @@ pub(super) fn begin(shared: &Rc<Shared>, id: SandboxId, mut watch: Watch) {
                 Err(failure) => {
                     // One that is ending does not answer either, and that is as it should be.
                     if !until_ended(&dir).await {
-                        log::warn!(sandbox:% = id, err = failure.message; "A monitor that was listened to does not answer");
+                        log::warn!(sandbox:% = id, err = failure.message; "Watched monitor does not respond");
                     }
                     break;
                 }
@@ -118,11 +118,11 @@ pub(super) fn end(shared: &Shared, id: &ContainerId, how: impl FnOnce(bool) -> E
             let _ = cgroup::kill_all(&record.cgroups);
             record.end = Some(how(crate::cgroup::usage::oom_kills(&record.cgroups) > 0));
             if let Err(error) = record.write(&dir) {
-                log::warn!(container:% = id, err = chain(&error); "Failed to remember how a container ended");
+                log::warn!(container:% = id, err = chain(&error); "Failed to store container exit state");
             }
         }
         Err(error) => {
-            log::warn!(container:% = id, err = chain(&error); "Failed to read the record of a container that ended");
+            log::warn!(container:% = id, err = chain(&error); "Failed to read record of exited container");
         }
     }
     if let Some(container) = shared.state.borrow_mut().containers.get_mut(id) {

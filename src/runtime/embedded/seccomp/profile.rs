@@ -136,7 +136,7 @@ pub fn parse_profile(file: &str, value: &Value, subject: &Subject<'_>) -> Result
         }
     }
     if let Some(at) = top.get("listenerPath")?.filter(|at| at.value.as_str() != Some("")) {
-        return at.fail("notification of another process is not supported");
+        return at.fail("user notification is not supported");
     }
     Ok(Profile { default_action, architectures, flags: top.texts("flags")?, rules })
 }
@@ -144,7 +144,7 @@ pub fn parse_profile(file: &str, value: &Value, subject: &Subject<'_>) -> Result
 fn architecture<'a>(at: &At<'a>) -> Result<&'a str, SeccompError> {
     match at.text()? {
         name if name.starts_with("SCMP_ARCH_") => Ok(name),
-        name => at.fail(format!("{name:?} is no architecture, expected SCMP_ARCH_…")),
+        name => at.fail(format!("unknown architecture {name:?}, expected SCMP_ARCH_…")),
     }
 }
 
@@ -152,17 +152,17 @@ fn errno(at: &At<'_>, name: &str) -> Result<Option<u16>, SeccompError> {
     let Some(at) = at.get(name)? else { return Ok(None) };
     match at.number()? {
         number if number <= MAX_ERRNO => Ok(u16::try_from(number).ok()),
-        number => at.fail(format!("{number} is no error number, the largest is {MAX_ERRNO}")),
+        number => at.fail(format!("invalid errno {number}, the largest is {MAX_ERRNO}")),
     }
 }
 
 fn action(at: &At<'_>, errno: Option<u16>) -> Result<Action, SeccompError> {
     let name = at.text()?;
     if name == "SCMP_ACT_NOTIFY" {
-        return at.fail("notification of another process is not supported");
+        return at.fail("user notification is not supported");
     }
     let Some((_, action)) = ACTIONS.iter().find(|(known, _)| *known == name) else {
-        return at.fail(format!("{name:?} is no action"));
+        return at.fail(format!("unknown action {name:?}"));
     };
     Ok(match action {
         Action::Errno(usual) => Action::Errno(errno.unwrap_or(*usual)),
@@ -189,12 +189,12 @@ fn rule(at: &At<'_>) -> Result<Rule, SeccompError> {
 fn condition(at: &At<'_>) -> Result<Condition, SeccompError> {
     let index = at.need("index")?;
     let Some(number) = u8::try_from(index.number()?).ok().filter(|index| *index < 6) else {
-        return index.fail("a call has arguments 0 to 5");
+        return index.fail("argument index must be between 0 and 5");
     };
     let op = at.need("op")?;
     let name = op.text()?;
     let Some((_, operator)) = OPERATORS.iter().find(|(known, _)| *known == name) else {
-        return op.fail(format!("{name:?} is no operator"));
+        return op.fail(format!("unknown operator {name:?}"));
     };
     let value_two = at.get("valueTwo")?.map_or(Ok(0), |at| at.number())?;
     Ok(Condition { index: number, value: at.need("value")?.number()?, value_two, operator: *operator })
@@ -228,7 +228,7 @@ fn is_new_enough(at: &At<'_>, subject: &Subject<'_>) -> Result<Option<bool>, Sec
     let version = at.text()?.split_once('.');
     match version.and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?))) {
         Some(wanted) => Ok(Some(subject.kernel >= wanted)),
-        None => at.fail("must be a version of the kernel such as \"4.8\""),
+        None => at.fail("must be a kernel version such as \"4.8\""),
     }
 }
 

@@ -31,7 +31,7 @@ fn system_directories_that_are_links_lead_nowhere_outside() {
             let outcome = sample.run();
             is_untouched(&outside);
             match outcome.failed {
-                Some(reason) => assert!(refused && reason.contains("ordinary directory"), "{reason}"),
+                Some(reason) => assert!(refused && reason.contains("regular directory"), "{reason}"),
                 None => assert!(!refused && outcome.output == "runs\n", "{name} {outcome:?}"),
             }
         }
@@ -127,7 +127,7 @@ fn an_image_does_not_choose_what_masks_are_made_of_nor_what_devices_are() {
         let outcome = sample.run();
         is_untouched(&outside);
         if fake == "directory" {
-            assert!(outcome.failed.is_some_and(|reason| reason.starts_with("make device /dev/null")));
+            assert!(outcome.failed.is_some_and(|reason| reason.starts_with("create device /dev/null")));
         } else {
             assert_eq!(outcome.output, "1:3\n1:3\n", "{fake} {:?}", outcome.failed);
         }

@@ -47,11 +47,14 @@ fn what_is_no_configuration_says_why() {
     for (text, problem) in [
         ("[]", "name is missing"),
         (r#"{"cniVersion":"1.0.0","plugins":[]}"#, "name is missing"),
-        (r#"{"name":"n","plugins":[]}"#, "cniVersion \"\" is none of 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0"),
+        (
+            r#"{"name":"n","plugins":[]}"#,
+            "unsupported cniVersion \"\": must be one of 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0",
+        ),
         (r#"{"name":"n","cniVersion":"1.0.0","plugins":[]}"#, "plugins is empty"),
         (
             r#"{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"../sh"}]}"#,
-            "type \"../sh\" of a plugin is not the name of a program",
+            "plugin type \"../sh\" is not a program name",
         ),
     ] {
         assert_eq!(parse(text.as_bytes()).unwrap_err(), problem);
@@ -158,5 +161,5 @@ fn a_plugin_that_refuses_or_is_not_there_is_named() {
         ..Attachment::default()
     };
     let error = capabilities(&attachment).unwrap_err().to_string();
-    assert_eq!(error, "annotation kubernetes.io/egress-bandwidth: \"fast\" is no quantity");
+    assert_eq!(error, "annotation kubernetes.io/egress-bandwidth: \"fast\" is not a quantity");
 }

@@ -95,6 +95,6 @@ fn stopped_at_any_step_plugins_are_called_again_after_the_next_start() {
         assert!(host.records().is_empty(), "{stops:?}");
         assert!(!data.exists() || leases(&data).is_empty(), "{stops:?}");
     }
-    assert_eq!(stops, ["write the record", "run the plugins", "write the result", "forget the record"]);
+    assert_eq!(stops, ["write the record", "run the plugins", "write the result", "delete the record"]);
     assert!(!host.rules().contains("dport 8080"));
 }
