@@ -286,7 +286,7 @@ fn a_tampered_place_or_file_leaves_the_old_program() {
     };
     let whole = fs::read(&new).unwrap();
     for (name, length, words) in
-        [("short", whole.len() / 2, "does not"), ("head", 30, "does not"), ("none", 0, "no program")]
+        [("short", 4096, "does not"), ("head", 30, "does not"), ("none", 0, "no program")]
     {
         let cut = node.here().join(name);
         fs::write(&cut, &whole[..length]).unwrap();
