@@ -92,8 +92,8 @@ fn registrations_with_odd_names_are_refused_by_name() {
         assert!(why.contains(words) || words.is_empty(), "{shown}: {why}");
         assert!(why.len() < 8192, "{shown}: {} bytes of words", why.len());
     }
-    let log = node.agent.log();
-    assert!(log.lines().all(|line| line.len() < 16384), "a line of the log is as long as a name");
+    let told = node.agent.log();
+    assert!(told.lines().all(|line| line.len() < 16384), "a line of the log is as long as a name");
     assert_eq!(capacity(&node, "acme.com/x"), None);
     node.keeps_running("neighbour", &neighbour);
 }
