@@ -115,10 +115,11 @@ fn hostile_plugins_cost_their_share_and_no_more() {
 
     // It never says its options, and others register meanwhile.
     let mute = HostilePlugin::start(&directory, "mute.sock", Arc::new(|_| Say::Never));
-    let waiting = std::thread::spawn({
+    let waiting = std::thread::Builder::new().name("mute plugin".to_owned()).spawn({
         let directory = directory.clone();
         move || register(&directory, "acme.com/mute", "mute.sock")
     });
+    let waiting = waiting.expect("a thread");
     let good = HostilePlugin::start(&directory, "good.sock", listing(|| Say::Open(list(["one".to_owned()]))));
     good.register("acme.com/good", "good.sock").expect("nobody holds it up");
     wait_for("its device", PATIENCE, || match capacity(&node, "acme.com/good") {

@@ -385,17 +385,20 @@ fn a_default_profile_that_is_missing_fails_who_asks_for_it() {
     assert_eq!(why, "apparmor profile RuntimeDefault is asked for and cannot be loaded: no parser");
 }
 
+/// A part of a label.
+type Part = fn(&mut SelinuxLabel) -> &mut String;
+
 #[test]
 fn an_selinux_label_cannot_become_options_of_a_mount() {
     let mut case = case();
     (case.node.selinux, case.node.selinux_containers) = (true, true);
-    let mut refused = |field: fn(&mut SelinuxLabel) -> &mut String, value: &str| {
+    let mut refused = |field: Part, value: &str| {
         let mut label = SelinuxLabel::default();
         value.clone_into(field(&mut label));
         case.container.security.selinux = Some(label);
         case.run().map(|bundle| bundle.oci.linux.mount_label).map_err(|error| error.to_string())
     };
-    let fields: [(&str, fn(&mut SelinuxLabel) -> &mut String); 4] = [
+    let fields: [(&str, Part); 4] = [
         ("user", |label| &mut label.user),
         ("role", |label| &mut label.role),
         ("type", |label| &mut label.type_),
