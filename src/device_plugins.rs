@@ -124,7 +124,8 @@ async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> 
     let request: wire::RegisterRequest = decoded(message)?;
     let name = Path::new(&request.endpoint);
     let refused = |why: String| {
-        log::warn!(resource = request.resource_name, err = why; "Rejected device plugin registration");
+        let why = grpc::shortened(&why);
+        log::warn!(resource = grpc::shortened(&request.resource_name), err = why; "Rejected device plugin registration");
         Status::new(Code::Unknown, why)
     };
     if name.file_name() != Some(name.as_os_str()) {

@@ -41,6 +41,10 @@ const ALLOCATE_LIMIT: Duration = Duration::from_secs(60);
 const PRE_START_LIMIT: Duration = Duration::from_secs(30);
 /// Between two lists of a plugin. Each may be megabytes, and one with other ids is written down.
 const LIST_PAUSE: Duration = Duration::from_millis(100);
+/// For how many times as long as a list took to read the next one waits: a tenth of the one thread at most.
+const LIST_SHARE: u32 = 9;
+/// Devices of one list. Plugins that share a card by count have thousands.
+const MAX_DEVICES: usize = 1 << 16;
 /// Resources of plugins that are remembered. A node has a few; each costs a line in the Node and in the checkpoint for good.
 const MAX_RESOURCES: usize = 256;
 /// The only version there is.
@@ -191,7 +195,12 @@ impl DeviceManager {
                 device.healthy = false;
             }
         });
-        tokio::time::sleep(GRACE).await;
+        tokio::select! {
+            biased;
+            // Or each registration of a plugin that ends at once would be waited for, one beside the other.
+            () = self.superseded(&resource, registration) => return,
+            () = tokio::time::sleep(GRACE) => {}
+        }
         if self.is_current(&resource, registration) {
             log::info!(resource = resource; "Device plugin did not register again, removing its devices");
             self.change(|state| {
@@ -209,10 +218,18 @@ impl DeviceManager {
                 Ok(None) => return "the plugin closed its ListAndWatch stream".to_owned(),
                 Err(why) => return why,
             };
+            let began = Instant::now();
             let list = match wire::ListAndWatchResponse::decode(message.as_slice()) {
                 Ok(list) => list,
                 Err(error) => return error.to_string(),
             };
+            drop(message);
+            if list.devices.len() > MAX_DEVICES {
+                return format!(
+                    "its list has {} devices, and the node takes {MAX_DEVICES} of a resource",
+                    list.devices.len()
+                );
+            }
             let mut devices = Devices::new();
             for device in list.devices {
                 let nodes = device.topology.unwrap_or_default().nodes;
@@ -226,8 +243,8 @@ impl DeviceManager {
             if !known {
                 self.write_and_tell().await;
             }
-            // The next one waits in the plugin's connection: one that tells without end costs its share and no more.
-            tokio::time::sleep(LIST_PAUSE).await;
+            // The next one waits in the plugin's connection: one that sends lists without end costs its share and no more.
+            tokio::time::sleep(LIST_PAUSE.max(began.elapsed() * LIST_SHARE)).await;
         }
     }
 

@@ -235,8 +235,14 @@ impl Session<'_> {
     async fn install(&mut self, machine: &mut Machine) -> Result<(), UpgradeError> {
         for effect in INSTALL {
             if let Err(error) = machine.carry_out(*effect).await {
-                // Nothing is in its place yet: the last step is the one that counts.
                 machine.record.reason = chain(&error);
+                // The last step may fail after the name has changed: what is left is to be the old program, and not unwatched.
+                if machine.in_place() != InPlace::Old {
+                    let put_back = machine.carry_out(Effect::PutBack).await;
+                    if put_back.is_err() && machine.in_place() != InPlace::Old {
+                        return Err(error);
+                    }
+                }
                 for effect in effects(Phase::Trial, Phase::Abandoned) {
                     // What cannot be done now is by the next upgrade, or by the watch if there is one.
                     let _ = machine.carry_out(*effect).await;

@@ -14,6 +14,7 @@ mod life;
 mod many;
 mod memory;
 mod node;
+mod plugins;
 mod rollback;
 mod runonce;
 mod runtime;

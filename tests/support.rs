@@ -8,6 +8,7 @@ pub mod device_plugin;
 pub mod embedded;
 pub mod fake_bus;
 pub mod fake_cri;
+pub mod hostile_plugin;
 pub mod http_server;
 pub mod image;
 pub mod kubectl;

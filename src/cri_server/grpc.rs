@@ -143,7 +143,9 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
 /// Longer words of an error make a header that clients refuse, and with it the whole answer.
 const MAX_WORDS: usize = 2048;
 
-fn shortened(text: &str) -> &str {
+/// The beginning of a text that somebody else chose.
+#[must_use]
+pub fn shortened(text: &str) -> &str {
     let mut end = text.len().min(MAX_WORDS);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -130,3 +130,20 @@ fn a_node_remembers_so_many_resources_and_no_more() {
     });
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn a_plugin_that_registers_and_ends_in_turn_is_awaited_once() {
+    let directory = directory("in-turn");
+    run(async {
+        let manager = with_two(&directory).await;
+        for _ in 0..100 {
+            silent_plugin(&manager, &directory);
+            after(Duration::from_secs(1)).await;
+        }
+        // Each that waits holds the manager, and the plugin's connection.
+        assert_eq!(Rc::strong_count(&manager.0), 2, "this one and the last plugin's");
+        after(GRACE).await;
+        assert_eq!(counts(&manager), there("0", "0"));
+    });
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -2,7 +2,7 @@
 //!
 //! Owns the checks: signature, machine, does it run, versions. Must not change anything.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -223,7 +223,12 @@ impl Candidate {
 fn read(path: &Path, longest: u64) -> Result<Vec<u8>, CandidateError> {
     let failed = |source| CandidateError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(longest).read_to_end(&mut bytes)).map_err(failed)?;
+    // A FIFO would be waited for with the lock held, and a device may have no end.
+    let file = crate::sys::open::open_without_waiting(path).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")));
+    }
+    file.take(longest).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
 }
 

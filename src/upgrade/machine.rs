@@ -155,7 +155,11 @@ impl Machine {
                 (asked.clone(), remove(&asked).and_then(|()| self.service.unguard()))
             }
             Effect::Keep => (self.previous(), self.copy_name(self.program(), &self.previous())),
-            Effect::SwapIn => (self.program().to_owned(), self.swap_in()),
+            Effect::SwapIn => {
+                let swapped = self.swap_in();
+                self.found = None;
+                (self.program().to_owned(), swapped)
+            }
             Effect::PutBack => {
                 if self.in_place() == InPlace::Old {
                     return Ok(());

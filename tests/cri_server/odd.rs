@@ -306,3 +306,65 @@ async fn an_images_volume_that_is_in_no_layer_is_made() {
         remove(&mut served, id).await;
     }
 }
+
+/// Clients that start, stop and remove the same things at once: each call is answered, and nothing is left.
+#[tokio::test]
+async fn calls_about_the_same_container_at_once_leave_nothing() {
+    let mut served = Served::start().await;
+    for round in 0..8 {
+        let sandbox = served.sandbox(&format!("race-{round}")).await;
+        let id = create(&mut served, &sandbox, |_| {}).await.expect("it is made");
+        let mut calls = tokio::task::JoinSet::new();
+        for number in 0..12 {
+            let mut client = served.another_client().await;
+            let (id, sandbox) = (id.clone(), sandbox.clone());
+            calls.spawn(async move {
+                let answer = match (number + round) % 6 {
+                    0 => client
+                        .start_container(cri::StartContainerRequest { container_id: id })
+                        .await
+                        .map(drop),
+                    1 => client
+                        .remove_container(cri::RemoveContainerRequest { container_id: id })
+                        .await
+                        .map(drop),
+                    2 => client
+                        .stop_container(cri::StopContainerRequest { container_id: id, timeout: 0 })
+                        .await
+                        .map(drop),
+                    3 => client
+                        .exec_sync(cri::ExecSyncRequest {
+                            container_id: id,
+                            cmd: vec!["true".to_owned()],
+                            timeout: 5,
+                        })
+                        .await
+                        .map(drop),
+                    4 => client
+                        .remove_pod_sandbox(cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox })
+                        .await
+                        .map(drop),
+                    _ => client
+                        .stop_pod_sandbox(cri::StopPodSandboxRequest { pod_sandbox_id: sandbox })
+                        .await
+                        .map(drop),
+                };
+                answer.err()
+            });
+        }
+        while let Some(answer) = tokio::time::timeout(PATIENCE, calls.join_next()).await.expect("in time") {
+            if let Some(status) = answer.expect("no panic") {
+                assert_ne!(status.code(), Code::Internal, "{status}");
+            }
+        }
+        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: sandbox };
+        served.runtime.remove_pod_sandbox(request).await.expect("what is left goes");
+    }
+    assert_eq!(sandbox_dirs(&served), 0);
+    let listed = served.runtime.list_containers(cri::ListContainersRequest::default()).await;
+    assert_eq!(listed.expect("it answers").into_inner().containers, []);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the kernel's list");
+    let root = served.scratch.path().display().to_string();
+    let left: Vec<&str> = mounts.lines().filter(|line| line.contains(&root)).collect();
+    assert!(left.iter().all(|line| !line.contains("/sandboxes/")), "{left:#?}");
+}

@@ -15,7 +15,8 @@ use super::Node;
 use crate::support::agent::PATIENCE;
 use crate::support::api::Api;
 use crate::support::device_plugin::{DevicePlugin, REFUSED, RESOURCE};
-use crate::support::runtime::on_both_runtimes;
+use crate::support::hostile_plugin::{HostilePlugin, Say, list};
+use crate::support::runtime::{Kind, on, on_both_runtimes};
 use crate::support::wait::wait_for;
 
 /// Tries to open a path for reading and for writing, and says what became of both.
@@ -201,7 +202,142 @@ fn what_a_plugin_refuses_fails_a_pod_of_the_api_and_keeps_a_static_one_waiting()
     assert_eq!(node.written("filed"), "read yes write yes a\n", "{}", node.agent.log_tail());
 }
 
+/// Root in a container may make nodes, as upstream. Whose numbers it was not given do not open, wherever the node comes from; the
+/// filter outlives the agent.
+fn a_node_that_a_container_makes_itself_does_not_open() {
+    let mut node = Node::new();
+    let disk = fs_device();
+    let script = format!(
+        "cd /tmp; mknod disk b {disk}; mknod kmsg c 1 11; mknod mem c 1 1; mknod zero c 1 5; \
+         say() {{ for n in disk kmsg mem zero; do (: < $n) 2>/dev/null && printf '%s ' $n; done; \
+         (: < /node/kmsg) 2>/dev/null && printf 'node '; echo; }}; \
+         say > /out/NAME.part; mv /out/NAME.part /out/NAME; \
+         until [ -e /out/again ]; do sleep 0.1; done; say > /out/NAME-2.part; mv /out/NAME-2.part /out/NAME-2; sleep 1000"
+    );
+    let maker = |name: &str| {
+        let mut pod = node.pod(name, &script.replace("NAME", name));
+        let spec = &mut pod["spec"];
+        let volume = json!({"name": "node", "hostPath": {"path": "/dev"}});
+        spec["volumes"].as_array_mut().expect("a list").push(volume);
+        let mount = json!({"name": "node", "mountPath": "/node"});
+        spec["containers"][0]["volumeMounts"].as_array_mut().expect("a list").push(mount);
+        pod
+    };
+    node.apply(&maker("plain"));
+    let mut pod = maker("open");
+    pod["spec"]["containers"][0]["securityContext"] = json!({"privileged": true});
+    node.apply(&pod);
+    node.agent.start();
+    assert_eq!(node.written("plain"), "zero \n", "{}", node.agent.log_tail());
+    assert!(node.written("open").contains("kmsg zero "), "{}", node.written("open"));
+    node.agent.kill9();
+    node.agent.start();
+    node.running("plain");
+    std::fs::write(node.out("again"), "").expect("let it look again");
+    assert_eq!(node.written("plain-2"), "zero \n");
+}
+
+/// Numbers of the disk that this machine runs from, or of any.
+fn fs_device() -> String {
+    let disks = std::fs::read_dir("/sys/class/block").expect("the kernel has disks").flatten();
+    let number =
+        disks.map(|disk| std::fs::read_to_string(disk.path().join("dev")).unwrap_or_default()).next();
+    number.unwrap_or_else(|| "8:0".to_owned()).trim().replace(':', " ")
+}
+
+/// What a plugin gives is said to be wrong on the container that was to have it, and nowhere else.
+fn a_plugin_that_gives_what_cannot_be_given_stops_its_own_pod() {
+    use edge_agent::proto::device_plugin as plugin;
+    let mut node = Node::new();
+    node.agent.start();
+    let directory = node.agent.root_dir().join("device-plugins");
+    crate::support::wait::wait_until("the socket for plugins", PATIENCE, || {
+        directory.join("kubelet.sock").exists()
+    });
+    let response = || plugin::ContainerAllocateResponse::default();
+    let device = |host: &str, place: &str| plugin::ContainerAllocateResponse {
+        devices: vec![plugin::DeviceSpec {
+            host_path: host.to_owned(),
+            container_path: place.to_owned(),
+            permissions: "rwm".to_owned(),
+        }],
+        ..response()
+    };
+    let mount = |host: &str, place: &str| plugin::ContainerAllocateResponse {
+        mounts: vec![plugin::Mount {
+            host_path: host.to_owned(),
+            container_path: place.to_owned(),
+            read_only: false,
+        }],
+        ..response()
+    };
+    let bomb = |bytes: usize| plugin::ContainerAllocateResponse {
+        envs: [("BOMB".to_owned(), "x".repeat(bytes))].into(),
+        ..response()
+    };
+    let cases = [
+        ("shadow", device("/dev/../etc/shadow", "/dev/x")),
+        ("relative", device("dev/null", "/dev/x")),
+        ("gone", device("/dev/no-such-thing", "/dev/x")),
+        ("zero", device("/dev/nu\0ll", "/dev/x")),
+        ("place", mount("/etc", "relative/../../..")),
+        ("mount", mount("etc/shadow", "/x")),
+        ("large", bomb(3 << 20)),
+        ("huge", bomb(100 << 20)),
+        (
+            "cdi",
+            plugin::ContainerAllocateResponse {
+                cdi_devices: vec![plugin::CdiDevice { name: "acme.com/none=1".to_owned() }],
+                ..response()
+            },
+        ),
+    ];
+    let mut running = Vec::new();
+    for (name, response) in &cases {
+        let answer = plugin::AllocateResponse { container_responses: vec![response.clone()] }.encode_to_vec();
+        let script = std::sync::Arc::new(move |call: &str| match call {
+            "ListAndWatch" => Say::Open(list(["one".to_owned()])),
+            "Allocate" => Say::One(answer.clone()),
+            _ => Say::One(Vec::new()),
+        });
+        let socket = format!("{name}.sock");
+        let plugin = HostilePlugin::start(&directory, &socket, script);
+        plugin.register(&format!("acme.com/{name}"), &socket).expect("it is taken in");
+        running.push(plugin);
+        let mut pod = node.pod(name, "echo > /out/ran; sleep 1000");
+        pod["spec"]["containers"][0]["resources"] = json!({"limits": {format!("acme.com/{name}"): "1"}});
+        node.apply(&pod);
+    }
+    node.apply(&node.pod("neighbour", "echo well > /out/neighbour; sleep 1000"));
+    assert_eq!(node.written("neighbour"), "well\n");
+    for (name, _) in &cases {
+        let said = node.agent.wait_for_pod(name, "to be refused", |pod| {
+            let state = &pod["status"]["containerStatuses"][0]["state"];
+            // What the plugin gives is judged before the pod starts, or when the container is made.
+            let waiting = state["waiting"]["message"].as_str().or(pod["status"]["message"].as_str());
+            waiting.filter(|message| !message.is_empty()).map(str::to_owned)
+        });
+        let words = match *name {
+            "relative" | "mount" => "not an absolute path",
+            "gone" => "/dev/no-such-thing",
+            "huge" => "too large",
+            "cdi" => "acme.com/none=1",
+            _ => "",
+        };
+        assert!(said.len() < 20_000 && said.contains(words), "{name}: {} bytes: {said:.400}", said.len());
+    }
+    assert!(!node.out("ran").exists(), "one has run all the same");
+    node.agent.assert_alive();
+}
+
+/// containerd 1.6 does not know CDI names, and leaves them out.
+#[test]
+fn hostile_allocations_stop_their_own_pod_embedded() {
+    on(Kind::Embedded, a_plugin_that_gives_what_cannot_be_given_stops_its_own_pod);
+}
+
 on_both_runtimes! {
+    a_node_that_a_container_makes_itself_does_not_open,
     what_is_asked_for_opens_as_far_as_it_is_asked_for_and_nothing_else_does,
     a_container_waits_for_its_device_and_starts_when_it_is_plugged_in,
     a_device_that_the_node_does_not_give_keeps_the_pod_out,

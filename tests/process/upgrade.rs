@@ -38,6 +38,28 @@ int main(int count, char **words) {
 }
 "#;
 
+/// The directory cannot be synced once the new program has its name.
+const BAD_DISK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+static int armed;
+int rename(const char *from, const char *to) {
+	int (*real)(const char *, const char *) = dlsym(RTLD_NEXT, "rename");
+	int result = real(from, to);
+	if (!result && strstr(from, "/.agent.new")) armed = 1;
+	return result;
+}
+int fsync(int fd) {
+	int (*real)(int) = dlsym(RTLD_NEXT, "fsync");
+	struct stat facts;
+	if (armed && !fstat(fd, &facts) && S_ISDIR(facts.st_mode)) { armed = 0; errno = EIO; return -1; }
+	return real(fd);
+}
+"#;
+
 /// A node whose agent is a file of its own, under a service manager.
 struct Device {
     node: Node,
@@ -248,6 +270,68 @@ fn what_may_not_be_the_agent_changes_nothing() {
     node.is_as_before(&["agent"]);
     let status = said(&node.agent(&["upgrade", "status", "--root-dir", &text(&node.node.agent.root_dir())]));
     assert!(status.contains("no upgrade"), "{status}");
+}
+
+/// What somebody has put where the command writes, and files that are no programs.
+#[test]
+fn a_tampered_place_or_file_leaves_the_old_program() {
+    let node = Device::new();
+    let (old, new) = (fs::read(&node.program).unwrap(), node.other("new"));
+    let victim = node.here().join("victim");
+    fs::write(&victim, "untouched").unwrap();
+    let refused = |file: &Path, words: &str| {
+        let (code, _, all) = node.upgrade(&[&text(file), "--allow-unsigned"]);
+        assert!(code == Some(1) && all.contains(words), "{}: {all}", file.display());
+        assert!(fs::read(&node.program).unwrap() == old && node.runs(&node.program));
+    };
+    let whole = fs::read(&new).unwrap();
+    for (name, length, words) in
+        [("short", 4096, "does not"), ("head", 30, "does not"), ("none", 0, "no program")]
+    {
+        let cut = node.here().join(name);
+        fs::write(&cut, &whole[..length]).unwrap();
+        refused(&cut, words);
+    }
+    let pipe = node.here().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    refused(&pipe, "not a regular file");
+    let repeating = node.here().join("loop");
+    std::os::unix::fs::symlink("loop", &repeating).unwrap();
+    refused(&repeating, "loop");
+    refused(Path::new("/dev/zero"), "not a regular file");
+    refused(node.here(), "not a regular file");
+    // A directory in the new program's place stops it; a link is replaced, and not followed.
+    let staged = node.here().join(".agent.new");
+    fs::create_dir(&staged).unwrap();
+    refused(&new, ".agent.new");
+    fs::remove_dir(&staged).unwrap();
+    for name in [".agent.new", ".agent.kept", "agent.previous"] {
+        std::os::unix::fs::symlink(&victim, node.here().join(name)).unwrap();
+    }
+    let (code, answer, all) = node.upgrade(&[&text(&new), "--allow-unsigned", "--window", "2s"]);
+    assert_eq!((code, answer["phase"].as_str()), (Some(0), Some("Upgraded")), "{all}");
+    assert!(fs::read(&node.program).unwrap() == whole && !node.program.is_symlink());
+    let previous = node.here().join("agent.previous");
+    assert!(fs::read(&previous).unwrap() == old && !previous.is_symlink());
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+}
+
+#[test]
+fn a_disk_that_fails_at_the_last_step_leaves_the_old_program() {
+    let node = Device::new();
+    let (old, new) = (fs::read(&node.program).unwrap(), node.other("new"));
+    let (source, shim) = (node.here().join("shim.c"), node.here().join("shim.so"));
+    fs::write(&source, BAD_DISK).unwrap();
+    let made =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(&source).arg("-ldl").output();
+    assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
+    let mut command = node.upgrade_command(&[&text(&new), "--allow-unsigned"]);
+    let (code, _, all) = answered(&command.env("LD_PRELOAD", &shim).output().unwrap());
+    assert!(code == Some(1) && all.contains("put the program into place"), "{all}");
+    assert!(fs::read(&node.program).unwrap() == old, "the new one is there, unwatched");
+    node.is_as_before(&["agent"]);
+    let status = said(&node.agent(&["upgrade", "status", "--root-dir", &text(&node.node.agent.root_dir())]));
+    assert!(status.contains("stays"), "{status}");
 }
 
 #[test]

@@ -290,7 +290,7 @@ fn what_the_runtime_cannot_do_is_said_before_it_is_asked() {
         |handler: &str| RuntimeClassSpec { handler: handler.to_owned(), ..RuntimeClassSpec::default() };
     assert_eq!(
         check_runtime(&pod, Some(&class("gvisor")), &kata, None).unwrap_err(),
-        "handler \"gvisor\" of its RuntimeClass is no handler of the container runtime, which has \"kata\", \"runc\""
+        "handler \"gvisor\" of its RuntimeClass is not a handler of the container runtime, which supports \"kata\", \"runc\""
     );
     assert_eq!(check_runtime(&pod, Some(&class("kata")), &kata, None), Ok(()));
 }

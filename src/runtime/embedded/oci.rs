@@ -27,6 +27,10 @@ use crate::runtime_config::{
 };
 use crate::types::{ContainerId, SandboxId};
 
+/// A container's and its files', where the policy has them.
+pub const SELINUX_LABELS: [&str; 2] =
+    ["system_u:system_r:container_t:s0", "system_u:object_r:container_file_t:s0"];
+
 /// What the machine can do and has, asked once.
 #[derive(Clone, Debug, Default)]
 pub struct NodeFacts {
@@ -38,6 +42,8 @@ pub struct NodeFacts {
     pub apparmor_default: String,
     /// SELinux is on.
     pub selinux: bool,
+    /// Its policy has the types that containers and their files have when nothing is said: [`SELINUX_LABELS`].
+    pub selinux_containers: bool,
     /// Mounts can be made read-only with those below them (Linux 5.12).
     pub recursive_read_only: bool,
     /// Names (`CAP_…`) of all we can give: those of the kernel that we have.
@@ -121,6 +127,21 @@ pub enum OciError {
     /// One that the node cannot enforce.
     #[error("apparmor is not supported on this node, profile {0:?} cannot be applied")]
     AppArmor(String),
+    /// It is asked for by name.
+    #[error("apparmor profile RuntimeDefault is asked for and cannot be loaded: {0}")]
+    NoDefaultProfile(String),
+    /// It would be taken for something else where labels are written.
+    #[error(
+        "selinux_options.{field}: {value:?} is no part of an SELinux label: letters, digits and the characters {allowed}"
+    )]
+    Selinux {
+        /// CRI's name.
+        field: &'static str,
+        /// As asked for.
+        value: String,
+        /// Beside letters and digits.
+        allowed: &'static str,
+    },
     /// The container's users must be the pod's.
     #[error("user namespace config for sandbox is different from container")]
     Users,
@@ -166,7 +187,7 @@ pub fn bundle(input: &Input<'_>) -> Result<Bundle, OciError> {
     let container_dir = input.sandbox_dir.container(input.id.as_str());
     let (mounts, rootfs_propagation) = mounts::mounts(input)?;
     let unconfined = security.privileged;
-    let (selinux_label, mount_label) = selinux(input);
+    let (selinux_label, mount_label) = selinux(input)?;
     let paths = |paths: &[String]| if unconfined { Vec::new() } else { paths.to_vec() };
     let (masked_paths, readonly_paths) = (paths(&security.masked_paths), paths(&security.readonly_paths));
     let mappings: Vec<IdMapping> = security
@@ -392,6 +413,17 @@ pub fn apparmor_profile(security: &ContainerSecurity, enabled: bool) -> AppArmor
     }
 }
 
+/// When the default profile cannot be loaded: a container that says nothing runs without, one that asks for it does not run.
+///
+/// # Errors
+/// It asks for it.
+pub fn may_lack_default_profile(security: &ContainerSecurity, why: &str) -> Result<(), OciError> {
+    match security.apparmor {
+        Some(AppArmorChoice::RuntimeDefault) => Err(OciError::NoDefaultProfile(why.to_owned())),
+        _ => Ok(()),
+    }
+}
+
 fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
     match apparmor_profile(&input.container.security, input.node.apparmor) {
         AppArmorProfile::None => Ok(String::new()),
@@ -401,19 +433,37 @@ fn apparmor(input: &Input<'_>) -> Result<String, OciError> {
     }
 }
 
-/// Labels of the process and of its files. What a pod leaves out is what policies have for containers.
-fn selinux(input: &Input<'_>) -> (String, String) {
+/// Labels of the process and of its files. What a pod leaves out is what policies have for containers; where the policy has nothing
+/// for them, a pod that asks for no label has none.
+fn selinux(input: &Input<'_>) -> Result<(String, String), OciError> {
     let security = &input.container.security;
     if !input.node.selinux || security.privileged {
-        return (String::new(), String::new());
+        return Ok((String::new(), String::new()));
     }
     let none = SelinuxLabel::default();
-    let label = security.selinux.as_ref().or(input.sandbox.selinux.as_ref()).unwrap_or(&none);
-    let part = |own: &str, usual: &str| if own.is_empty() { usual.to_owned() } else { own.to_owned() };
-    let (user, level) = (part(&label.user, "system_u"), part(&label.level, "s0"));
-    let process =
-        format!("{user}:{}:{}:{level}", part(&label.role, "system_r"), part(&label.type_, "container_t"));
-    (process, format!("{user}:object_r:container_file_t:{level}"))
+    let asked = security.selinux.as_ref().or(input.sandbox.selinux.as_ref());
+    let label = asked.unwrap_or(&none);
+    if *label == none && !input.node.selinux_containers {
+        return Ok((String::new(), String::new()));
+    }
+    let part = |field, own: &str, usual: &str, allowed: &'static str| {
+        let is_odd = |letter: char| !letter.is_ascii_alphanumeric() && !allowed.contains(letter);
+        if own.contains(is_odd) {
+            return Err(OciError::Selinux { field, value: own.chars().take(64).collect(), allowed });
+        }
+        Ok(if own.is_empty() { usual.to_owned() } else { own.to_owned() })
+    };
+    let user = part("user", &label.user, "system_u", "_.-")?;
+    let role = part("role", &label.role, "system_r", "_.-")?;
+    let kind = part("type", &label.type_, "container_t", "_.-")?;
+    // Ranges and categories: s0-s0:c0.c1023,c7.
+    let level = part("level", &label.level, "s0", "_.-:,")?;
+    let files = if input.node.selinux_containers {
+        format!("{user}:object_r:container_file_t:{level}")
+    } else {
+        String::new()
+    };
+    Ok((format!("{user}:{role}:{kind}:{level}"), files))
 }
 
 fn annotations(input: &Input<'_>) -> BTreeMap<String, String> {

@@ -152,7 +152,7 @@ pub fn create(
     namespace::unshare(Namespaces { mount: true, ..Namespaces::default() })
         .doing("make", "a mount namespace")?;
     set_propagation(Path::new("/"), Propagation::Slave, true).doing("detach", "mounts of the node")?;
-    let root = mount_root(&dir.rootfs(), &bundle.overlay, users)?;
+    let root = mount_root(&dir.rootfs(), &bundle.overlay, &bundle.oci.linux.mount_label, users)?;
     if let Some(users) = users {
         set_owner(root.as_fd(), users.root_uid, users.root_gid).doing("give", "the root")?;
     }

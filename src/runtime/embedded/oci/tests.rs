@@ -364,9 +364,57 @@ fn profiles_and_labels_are_for_nodes_that_have_them() {
     case.sandbox.selinux = Some(SelinuxLabel { level: "s0:c1".into(), ..SelinuxLabel::default() });
     assert_eq!(case.process().selinux_label, "");
     case.node.selinux = true;
-    let bundle = case.run().unwrap();
-    assert_eq!(bundle.oci.process.selinux_label, "system_u:system_r:container_t:s0:c1");
-    assert_eq!(bundle.oci.linux.mount_label, "system_u:object_r:container_file_t:s0:c1");
+    let labels = |case: &Case| {
+        let oci = case.run().unwrap().oci;
+        [oci.process.selinux_label, oci.linux.mount_label]
+    };
+    assert_eq!(labels(&case), ["system_u:system_r:container_t:s0:c1", ""], "the policy has no containers");
+    case.node.selinux_containers = true;
+    let both = ["system_u:system_r:container_t:s0:c1", "system_u:object_r:container_file_t:s0:c1"];
+    assert_eq!(labels(&case), both);
+    case.sandbox.selinux = None;
+    assert_eq!(labels(&case), SELINUX_LABELS);
+    case.node.selinux_containers = false;
+    assert_eq!(labels(&case), ["", ""], "nothing is asked for, and there is nothing for it");
+}
+
+#[test]
+fn a_default_profile_that_is_missing_fails_who_asks_for_it() {
+    let mut security = ContainerSecurity::default();
+    assert_eq!(may_lack_default_profile(&security, "no parser"), Ok(()));
+    security.apparmor = Some(AppArmorChoice::RuntimeDefault);
+    let why = may_lack_default_profile(&security, "no parser").unwrap_err().to_string();
+    assert_eq!(why, "apparmor profile RuntimeDefault is asked for and cannot be loaded: no parser");
+}
+
+/// A part of a label.
+type Part = fn(&mut SelinuxLabel) -> &mut String;
+
+#[test]
+fn an_selinux_label_cannot_become_options_of_a_mount() {
+    let mut case = case();
+    (case.node.selinux, case.node.selinux_containers) = (true, true);
+    let mut refused = |field: Part, value: &str| {
+        let mut label = SelinuxLabel::default();
+        value.clone_into(field(&mut label));
+        case.container.security.selinux = Some(label);
+        case.run().map(|bundle| bundle.oci.linux.mount_label).map_err(|error| error.to_string())
+    };
+    let fields: [(&str, Part); 4] = [
+        ("user", |label| &mut label.user),
+        ("role", |label| &mut label.role),
+        ("type", |label| &mut label.type_),
+        ("level", |label| &mut label.level),
+    ];
+    for (name, field) in fields {
+        for value in ["s0\",upperdir=/", "s0 ", "s0\n", "s0\0", "s0\\", "s0=", "s\u{e9}"] {
+            let why = refused(field, value).unwrap_err();
+            assert!(why.starts_with(&format!("selinux_options.{name}: ")), "{why}");
+        }
+    }
+    assert!(refused(fields[2].1, "a:b").is_err(), "a type is one part");
+    let label = refused(fields[3].1, "s0-s0:c0.c1023,c7").unwrap();
+    assert_eq!(label, "system_u:object_r:container_file_t:s0-s0:c0.c1023,c7");
 }
 
 #[test]

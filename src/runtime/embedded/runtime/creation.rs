@@ -237,8 +237,11 @@ impl Creation {
             oci::AppArmorProfile::Default => match self.apparmor.ensure_default() {
                 Ok(()) => DEFAULT_PROFILE.clone_into(&mut node.apparmor_default),
                 Err(error) => {
+                    let why = chain(&error);
+                    oci::may_lack_default_profile(security, &why)
+                        .map_err(|error| Failure::refused(error.to_string()))?;
                     let what = "the default AppArmor profile, containers run without one".to_owned();
-                    return Ok(vec![Skipped { what, why: chain(&error) }]);
+                    return Ok(vec![Skipped { what, why }]);
                 }
             },
             oci::AppArmorProfile::Named(name) if !self.apparmor.is_loaded(name) => {

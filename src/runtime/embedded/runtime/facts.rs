@@ -3,10 +3,11 @@
 //! Owns the measuring. What follows from it is `oci`'s.
 
 use std::fs::Metadata;
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::super::oci::NodeFacts;
+use super::super::oci::{NodeFacts, SELINUX_LABELS};
 use super::super::spec::{CAPABILITY_NAMES, Device};
 use super::Failure;
 use crate::cgroup::CgroupConfig;
@@ -50,6 +51,8 @@ impl Facts {
     /// With the devices of the node for one that gets them all.
     pub(super) fn for_container(&self, privileged: bool) -> NodeFacts {
         let mut node = self.node.clone();
+        // A policy may be loaded at any time.
+        node.selinux_containers = node.selinux && SELINUX_LABELS.iter().all(|label| is_in_policy(label));
         if privileged {
             node.host_devices = devices();
         }
@@ -63,6 +66,12 @@ impl Facts {
     pub(super) fn user_namespaces(&self) -> bool {
         self.user_namespaces
     }
+}
+
+/// The kernel takes a label that its policy has.
+fn is_in_policy(label: &str) -> bool {
+    let file = std::fs::OpenOptions::new().write(true).open("/sys/fs/selinux/context");
+    file.and_then(|mut file| file.write_all(&[label.as_bytes(), b"\0"].concat())).is_ok()
 }
 
 fn may_make_user_namespaces() -> bool {

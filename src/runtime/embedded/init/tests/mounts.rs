@@ -176,9 +176,21 @@ fn many_layers_fit_one_by_one_and_in_one_page() {
         crate::sys::mount_tree::set_propagation(Path::new("/"), slave, true).unwrap();
         let overlay = &sample.bundle.overlay;
         let target = sample.base.join("container/rootfs");
-        let mounted = super::super::rootfs::mount_in_one_page(&target, overlay).unwrap();
+        let mounted = super::super::rootfs::mount_in_one_page(&target, overlay, "").unwrap();
         drop(mounted);
         assert_eq!(std::fs::read_to_string(target.join("etc/name")).unwrap(), "0\n");
         assert_eq!(std::fs::read_dir(target.join("etc")).unwrap().count(), 121);
     });
+}
+
+/// A kernel without SELinux does not know the option, and that is how this sees where labels go.
+#[test]
+fn a_mount_label_is_an_option_of_the_root_and_of_new_mounts() {
+    if Path::new("/sys/fs/selinux").exists() {
+        return;
+    }
+    let mut sample = Sample::new("label", "true");
+    sample.bundle.oci.linux.mount_label = "system_u:object_r:container_file_t:s0:c1,c2".to_owned();
+    let failed = sample.run().failed.expect("the kernel does not know labels");
+    assert!(failed.contains("with SELinux context system_u:object_r:container_file_t:s0:c1,c2"), "{failed}");
 }
