@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use edge_agent::devices::client::PluginClient;
-use edge_agent::proto::pod_resources as wire;
+use edge_agent::platform::proto::pod_resources as wire;
 use prost::Message;
 use serde_json::{Value, json};
 

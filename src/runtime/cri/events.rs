@@ -22,10 +22,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::proto::containerd_events::events_client::EventsClient;
-use crate::proto::containerd_events::{Envelope, SubscribeRequest, TaskExit};
-use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
-use crate::proto::runtime::{ContainerEventResponse, GetEventsRequest};
+use crate::platform::proto::containerd_events::events_client::EventsClient;
+use crate::platform::proto::containerd_events::{Envelope, SubscribeRequest, TaskExit};
+use crate::platform::proto::runtime::runtime_service_client::RuntimeServiceClient;
+use crate::platform::proto::runtime::{ContainerEventResponse, GetEventsRequest};
 use crate::runtime::{ErrorKind, RuntimeError};
 
 use super::MAX_MESSAGE_BYTES;
@@ -268,7 +268,7 @@ fn end_of(status: &Status) -> End {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::containerd_events::Packed;
+    use crate::platform::proto::containerd_events::Packed;
 
     const MINUTE: Duration = Duration::from_secs(60);
 

@@ -38,7 +38,7 @@ impl Watch {
             Ok((reply, _)) => Some(reply),
             Err(error) => {
                 if !matches!(error, MonitorError::Gone { .. }) {
-                    log::warn!(err:% = crate::logging::chain(&error); "Watch of a pod's monitor ended");
+                    log::warn!(err:% = crate::platform::logging::chain(&error); "Watch of a pod's monitor ended");
                 }
                 None
             }

@@ -247,7 +247,7 @@ fn names(descriptor: &Descriptor, archive: &Path) -> Vec<String> {
     };
     if let Err(error) = normalise_reference(&name) {
         log::warn!(
-            path = archive.display().to_string(), err = crate::logging::chain(&error);
+            path = archive.display().to_string(), err = crate::platform::logging::chain(&error);
             "An image has a name that is none; it is imported without"
         );
         return Vec::new();

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::index::Archive;
 use super::{Image, ImageError, ImageStore, LayerError, io_error};
-use crate::logging::chain;
-use crate::rt;
-use crate::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
 
 /// A file as it was looked at: a change of any of these makes it another. Size, time in nanoseconds, inode.
 type Stamp = (u64, i64, u64);
@@ -172,7 +172,7 @@ pub async fn watch_images(
     directory: PathBuf,
     mut changed: impl FnMut(Vec<Image>),
 ) -> Result<(), WatchError> {
-    crate::sys::dir::make_dir(&directory, 0o755)
+    crate::platform::sys::dir::make_dir(&directory, 0o755)
         .map_err(|source| WatchError::Directory { path: directory.clone(), source })?;
     let watcher = Watcher::new().map_err(WatchError::Watch)?;
     watcher.watch(&directory, Interest::Contents).map_err(WatchError::Watch)?;

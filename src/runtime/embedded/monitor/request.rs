@@ -8,9 +8,9 @@ use super::super::protocol::{MAX_MESSAGE, Reply, Request};
 use super::connection::{Connection, Role};
 use super::exec::Wishes;
 use super::{Kind, Monitor, PAUSE, complain, token};
-use crate::sys::epoll::Wanted;
-use crate::sys::packets::{self, Descriptors};
-use crate::sys::streams;
+use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::packets::{self, Descriptors};
+use crate::platform::sys::streams;
 
 /// As many at a time.
 const MAX_CONNECTIONS: usize = 64;
