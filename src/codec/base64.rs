@@ -1,6 +1,4 @@
-//! Base64 as Kubernetes' and Docker's JSON carries it: the standard alphabet with padding.
-//!
-//! Owns the alphabet. Must not know what is carried.
+//! Base64: the standard alphabet with padding (RFC 4648), as JSON of Kubernetes and Docker and WebSocket frames carry it.
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -46,6 +44,58 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     (held != 6 && padding <= 2).then_some(bytes)
 }
 
+/// The text is not base64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotBase64;
+
+/// From text that arrives in pieces.
+#[derive(Default)]
+pub struct Decoder {
+    word: u32,
+    digits: u8,
+    padding: u8,
+}
+
+impl Decoder {
+    /// The bytes that are complete with this piece; with the `last` one none may be left over.
+    ///
+    /// # Errors
+    /// When it is not base64.
+    pub fn push(&mut self, piece: &[u8], last: bool) -> Result<Vec<u8>, NotBase64> {
+        let mut bytes = Vec::with_capacity(piece.len() / 4 * 3 + 3);
+        for letter in piece {
+            let digit = match letter {
+                b'=' if self.digits >= 2 => {
+                    self.padding += 1;
+                    0
+                }
+                // Nothing follows padding, not even another group.
+                _ if self.padding > 0 => return Err(NotBase64),
+                letter => LETTERS
+                    .iter()
+                    .position(|each| each == letter)
+                    .and_then(|digit| u32::try_from(digit).ok())
+                    .ok_or(NotBase64)?,
+            };
+            self.word = self.word << 6 | digit;
+            self.digits += 1;
+            if self.digits == 4 {
+                let [_, whole @ ..] = self.word.to_be_bytes();
+                bytes.extend(whole.iter().take(3 - usize::from(self.padding)));
+                (self.word, self.digits) = (0, 0);
+            }
+        }
+        if last {
+            let complete = self.digits == 0;
+            *self = Self::default();
+            if !complete {
+                return Err(NotBase64);
+            }
+        }
+        Ok(bytes)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,7 +122,32 @@ mod tests {
         assert_eq!(decode("Zm9v\nYmFy\r\n").as_deref(), Some(&b"foobar"[..]));
     }
 
+    #[test]
+    fn pieces_are_read_with_padding_alone() {
+        for (plain, text) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
+            assert_eq!(Decoder::default().push(text.as_bytes(), true).as_deref(), Ok(plain.as_bytes()));
+        }
+        for wrong in ["Z", "Zg", "Zg=", "Zg==Zg==", "=", "Z===", "Zg=a", "Z g=", "Zm8===="] {
+            assert_eq!(Decoder::default().push(wrong.as_bytes(), true), Err(NotBase64), "{wrong}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn bytes_come_back_however_the_text_is_cut(
+            bytes in proptest::collection::vec(any::<u8>(), 0..99),
+            cut in 1..9_usize,
+        ) {
+            let (text, mut decoder, mut back) = (encode(&bytes), Decoder::default(), Vec::new());
+            for piece in text.as_bytes().chunks(cut) {
+                back.extend(decoder.push(piece, false).expect("it is base64"));
+            }
+            back.extend(decoder.push(b"", true).expect("it is complete"));
+            prop_assert_eq!(back, bytes);
+        }
+
         #[test]
         fn what_goes_in_comes_out(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use crate::model::back_off::Retry;
 use crate::model::disruption::MESSAGE;
 use crate::node::health::Health;
 use crate::node::shutdown::rules::{NODE_MESSAGE, Period, Turn, or_unasked, total, turns};
@@ -96,7 +97,7 @@ impl NodeShutdown {
             return;
         }
         let config = LogindConfig { bus_address: self.parts.ruler.bus_address.clone(), delay };
-        let mut retry = FIRST_RETRY;
+        let mut retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
         let mut was_there = false;
         loop {
             let (sender, mut news) = mpsc::unbounded_channel();
@@ -112,7 +113,8 @@ impl NodeShutdown {
                 return;
             }
             while let Some(event) = news.recv().await {
-                (was_there, retry) = (true, FIRST_RETRY);
+                was_there = true;
+                retry.reset();
                 self.hear(event, &mut news).await;
             }
             // The lock, if there is one, holds as long as logind does.
@@ -122,9 +124,9 @@ impl NodeShutdown {
                 log::warn!(err = why; "There is no logind to talk to, so the machine does not wait for pods before it goes down; they end when the init system ends the agent");
                 return;
             }
-            log::warn!(err = why, retrySeconds = retry.as_secs(); "Lost the connection to logind");
-            tokio::time::sleep(retry).await;
-            retry = (retry * 2).min(LONGEST_RETRY);
+            let delay = retry.delay();
+            log::warn!(err = why, retrySeconds = delay.as_secs(); "Lost the connection to logind");
+            tokio::time::sleep(delay).await;
         }
     }
 

@@ -7,7 +7,6 @@ mod authority;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fmt::Write;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -21,6 +20,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -163,16 +163,8 @@ fn shortened(text: &str) -> &str {
 
 /// As gRPC wants messages: printable ASCII but for `%`.
 fn percent_encoded(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if (b' '..=b'~').contains(&byte) && byte != b'%' {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing into text cannot fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
+    const NOT_PLAIN: AsciiSet = CONTROLS.add(b'%');
+    utf8_percent_encode(text, &NOT_PLAIN).to_string()
 }
 
 /// The HTTP answer to a call.

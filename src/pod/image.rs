@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use crate::model::back_off::BackOffLimits;
 use crate::model::image_name::{PullDecision, apply_default_tag, decide_pull};
 use crate::model::types::{PodRef, PodUid, Timestamp, go_duration};
 use crate::platform::clock::Clock;
 use crate::platform::metrics::{self, Family};
 use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::image::pull_records::{Access, Opened, PullSecret, Verification, access};
-use crate::pod::restart::BackOffLimits;
 use crate::pod::start::Pull;
 use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
 use credentials::{Credentials, Found};
@@ -413,10 +413,7 @@ impl<R: Runtime> ImagePuller<R> {
     /// The first wait, or twice the last one.
     fn lengthen_back_off(&self, key: (PodUid, String), last_error: String) -> Duration {
         let mut back_off = self.back_off.borrow_mut();
-        let delay = match back_off.get(&key) {
-            Some(entry) => (entry.delay * 2).min(self.limits.max),
-            None => self.limits.initial,
-        };
+        let delay = self.limits.after(back_off.get(&key).map(|entry| entry.delay));
         back_off.insert(key, PullBackOff { delay, failed_at: self.clock.now(), last_error });
         delay
     }

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use crate::model::api::pod::{Pod, ResourceRequirements};
 use crate::model::back_off::BackOff;
+use crate::model::back_off::BackOffLimits;
 use crate::model::containers::ContainerKind;
 use crate::model::observed::ObservedPod;
 use crate::model::types::{ContainerId, ContainerName, SandboxId, Timestamp};
 use crate::pod::plan::termination::compute_termination;
 use crate::pod::prober::rules::ProbeResults;
-use crate::pod::restart::BackOffLimits;
 
 mod init;
 #[cfg(test)]

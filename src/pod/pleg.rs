@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::model::back_off::Retry;
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 use crate::platform::clock::Clock;
@@ -86,7 +87,7 @@ pub async fn run<R: Runtime>(
 ) {
     let mut last: Option<Rc<PlegSnapshot>> = None;
     let mut healthy = false;
-    let mut retry = FIRST_RETRY;
+    let mut retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
     let mut hints = Hints { missing_since: None };
     let mut before: Option<Instant> = None;
     loop {
@@ -108,7 +109,7 @@ pub async fn run<R: Runtime>(
                 let news = !healthy || last.is_none() || !changed.is_empty();
                 last = Some(Rc::clone(&snapshot));
                 healthy = true;
-                retry = FIRST_RETRY;
+                retry.reset();
                 news.then_some(PlegUpdate::Seen { changed, snapshot, version })
             }
             Err(error) => {
@@ -127,8 +128,7 @@ pub async fn run<R: Runtime>(
             // With thousands of pods a look itself takes long: it never takes more than a tenth of the time.
             tokio::time::sleep_until(looked_at + config.shortest_gap.max(took * 10)).await;
         } else {
-            tokio::time::sleep(retry).await;
-            retry = (retry * 2).min(LONGEST_RETRY);
+            tokio::time::sleep(retry.delay()).await;
         }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::api::pod::{Container, ContainerRestartRule, ContainerStatus, Pod, PodStatus};
-use crate::model::back_off::BackOff;
+use crate::model::back_off::{BackOff, BackOffLimits};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, Timestamp};
 
@@ -17,22 +17,6 @@ const RESTART_ALL_CONTAINERS: &str = "RestartAllContainers";
 
 /// After this much good running since the last restart, a crash loop counts as over (upstream's fixed ten minutes).
 pub const FORGET_AFTER: Duration = Duration::from_secs(600);
-
-/// `crashLoopBackOff` limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackOffLimits {
-    /// First delay.
-    pub initial: Duration,
-    /// Longest delay (`maxContainerRestartPeriod`).
-    pub max: Duration,
-}
-
-impl Default for BackOffLimits {
-    /// Upstream's 10 s doubling to 5 minutes.
-    fn default() -> Self {
-        Self { initial: Duration::from_secs(10), max: Duration::from_secs(300) }
-    }
-}
 
 /// May this container start now, and which entry must be written down first?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +43,7 @@ pub fn back_off(
     now: Timestamp,
     limits: BackOffLimits,
 ) -> BackOffDecision {
-    let fresh = BackOff { delay: limits.initial.min(limits.max), updated: now };
+    let fresh = BackOff { delay: limits.after(None), updated: now };
     let Some(entry) = entry else { return BackOffDecision::Start(fresh) };
     // A runtime that does not say when the run ended: it ended after it was started, at least.
     let finished_at = if finished_at.is_zero() { entry.updated } else { finished_at };
@@ -74,7 +58,7 @@ pub fn back_off(
         (delay + ahead).saturating_sub(now.saturating_since(finished_at)).min(delay)
     };
     if remaining.is_zero() {
-        BackOffDecision::Start(BackOff { delay: delay.saturating_mul(2).min(limits.max), updated: now })
+        BackOffDecision::Start(BackOff { delay: limits.after(Some(delay)), updated: now })
     } else {
         BackOffDecision::Wait { delay, remaining }
     }

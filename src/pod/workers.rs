@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::devices::DeviceManager;
 use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::back_off::BackOffLimits;
 use crate::model::node_changes::NodeChanges;
 use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, PodFullName, PodUid};
@@ -28,7 +29,6 @@ use crate::pod::admission::Admission;
 use crate::pod::admission::rules::held_a_place;
 use crate::pod::executor::Executor;
 use crate::pod::lifecycle::{MIN_GRACE_SECONDS, NameQueue, PodWorkerEvent, remembered_grace};
-use crate::pod::restart::BackOffLimits;
 use crate::pod::status::StatusManager;
 use crate::pod::status::rules::take_foreign_conditions;
 use crate::pod::volume::Volumes;

@@ -72,7 +72,7 @@ pub const HOMES: &[(&str, &[&str])] = &[
         &["platform::proto", "runtime::cri", "platform::grpc", "runtime::convert", "devices", "serve::cri"],
     ),
     ("ring", &["store", "serve::streaming", "runtime::embedded::registry::signature"]),
-    ("percent_encoding", &["serve::server"]),
+    ("percent_encoding", &["platform::grpc", "pod::handler", "serve::server", "cmd::cli"]),
     ("rcgen", &["serve::server::pki"]),
     ("rusqlite", &["store"]),
     ("rustls", &["platform::http", "pod::handler", "serve::server"]),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::agent::config::Resolved;
+use crate::model::back_off::BackOffLimits;
 use crate::pod::executor::ExecutorConfig;
-use crate::pod::restart::BackOffLimits;
 use crate::pod::workers::PodWorkerConfig;
 
 /// Upstream's shortest first delay of a crash-looping container.

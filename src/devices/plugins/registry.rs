@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::devices::DeviceManager;
 use crate::devices::client::PluginClient;
+use crate::model::back_off::Retry;
 use crate::platform::logging::chain;
 use crate::platform::proto::plugin_registration as wire;
 use crate::platform::rt;
@@ -34,7 +35,7 @@ enum Socket {
     /// It was asked, and told what becomes of it.
     Answered,
     /// It did not answer; again then, after this pause.
-    Silent(Instant, Duration),
+    Silent(Instant, Retry),
 }
 
 /// Watches until it is dropped.
@@ -58,24 +59,24 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
         // All at once: one that hangs holds up no other.
         let mut asked = JoinSet::new();
         for path in sockets {
-            let pause = match known.get(&path) {
+            let retry = match known.get(&path) {
                 Some(Socket::Answered) => continue,
                 Some(Socket::Silent(until, _)) if *until > Instant::now() => continue,
-                Some(Socket::Silent(_, pause)) => (*pause * 2).min(LONGEST_RETRY),
-                None => FIRST_RETRY,
+                Some(Socket::Silent(_, retry)) => *retry,
+                None => Retry::new(FIRST_RETRY, LONGEST_RETRY),
             };
             let devices = devices.clone();
             asked.spawn_local(async move {
                 let answer = ask(&path, &devices).await;
-                (path, pause, answer)
+                (path, retry, answer)
             });
         }
-        while let Some(Ok((path, pause, answer))) = asked.join_next().await {
+        while let Some(Ok((path, mut retry, answer))) = asked.join_next().await {
             let state = match answer {
                 Ok(()) => Socket::Answered,
                 Err(why) => {
                     log::warn!(socket:% = path.display(), err = why; "Failed to register a plugin");
-                    Socket::Silent(Instant::now() + pause, pause)
+                    Socket::Silent(Instant::now() + retry.delay(), retry)
                 }
             };
             known.insert(path, state);

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
+use crate::model::back_off::Retry;
+
 /// Between two looks whether a child that has said all has ended: most have.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 /// As above, for one that takes its time.
@@ -70,7 +72,7 @@ impl TalkingChild {
     /// How it ended, once it has closed its output. One that goes on nevertheless is killed by dropping the future, and holds no
     /// thread of the pool until then.
     pub async fn wait(mut self) -> String {
-        let mut pause = SHORTEST_PAUSE;
+        let mut pauses = Retry::new(SHORTEST_PAUSE, LONGEST_PAUSE);
         loop {
             let Some(child) = &mut self.child else { return String::new() };
             match child.try_wait() {
@@ -78,10 +80,9 @@ impl TalkingChild {
                     self.child = None;
                     return status.to_string();
                 }
-                Ok(None) => tokio::time::sleep(pause).await,
+                Ok(None) => tokio::time::sleep(pauses.delay()).await,
                 Err(error) => return error.to_string(),
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

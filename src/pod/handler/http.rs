@@ -14,6 +14,7 @@ use hyper::client::conn::http1::{self, Connection};
 use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout_at};
 
@@ -46,7 +47,7 @@ impl Target {
             https: *https,
             host: host.clone(),
             port: *port,
-            path: escape(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }),
+            path: escape(&if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }),
         }
     }
 
@@ -77,7 +78,7 @@ impl Target {
                 without_dots(&format!("{directory}{location}"))
             }
         };
-        Some(Self { path: escape(path), ..self.clone() })
+        Some(Self { path: escape(&path), ..self.clone() })
     }
 }
 
@@ -99,7 +100,7 @@ fn absolute(scheme: &str, rest: &str) -> Option<Target> {
         port => port.parse().ok(),
     };
     let path = if path.starts_with('/') { without_dots(path) } else { format!("/{path}") };
-    Some(Target { https, host: host.to_owned(), port: port?, path: escape(path) })
+    Some(Target { https, host: host.to_owned(), port: port?, path: escape(&path) })
 }
 
 /// `/a/../b/./c` is `/b/c`; the query is left alone.
@@ -122,13 +123,9 @@ fn without_dots(path: &str) -> String {
 }
 
 /// What cannot stand in a request line is written as `%20`.
-fn escape(path: String) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'<' | b'>' | b'`');
-    if path.bytes().all(is_plain) {
-        return path;
-    }
-    let shown = |byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    path.bytes().map(shown).collect()
+fn escape(path: &str) -> String {
+    const NOT_IN_A_PATH: AsciiSet = CONTROLS.add(b' ').add(b'"').add(b'<').add(b'>').add(b'`');
+    utf8_percent_encode(path, &NOT_IN_A_PATH).to_string()
 }
 
 pub(super) async fn get(request: &HttpGet, deadline: Instant) -> Result<HttpAnswer, HandlerError> {

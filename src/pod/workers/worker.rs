@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::back_off::Retry;
 use crate::model::containers::all_with_ephemeral;
 use crate::model::containers::is_terminal;
 use crate::model::observed::ObservedPod;
@@ -69,7 +70,7 @@ pub(super) struct Worker<R> {
     /// Of objects, when the pod was looked at last.
     objects_generation: u64,
     /// Set while the last attempt to do something failed as a whole.
-    retry: Option<Duration>,
+    retry: Retry,
     last_actions: Vec<Action>,
     cleanup_records: bool,
     /// The last letters asked for a look at the runtime.
@@ -102,7 +103,7 @@ impl<R: Runtime> Worker<R> {
             resizing: Resizing::default(),
             restarts: Restarts::default(),
             objects_generation: 0,
-            retry: None,
+            retry: Retry::new(FIRST_RETRY, LONGEST_RETRY),
             last_actions: Vec::new(),
             cleanup_records: false,
             told_to_look: false,
@@ -176,7 +177,7 @@ impl<R: Runtime> Worker<R> {
         let (state, effects) = transition(self.state, event, now, grace);
         if state != self.state {
             log::debug!(pod:% = self.pod.pod_ref(), from:? = self.state, to:? = state, event:?; "Pod worker moved");
-            self.retry = None;
+            self.retry.reset();
             self.last_actions.clear();
             if event == PodWorkerEvent::Resumed {
                 self.revive();
@@ -237,7 +238,7 @@ impl<R: Runtime> Worker<R> {
         }
         let plan = self.held.hold_back(plan, self.shared.deps.clock.now());
         if plan.actions.is_empty() {
-            self.retry = None;
+            self.retry.reset();
             self.last_actions.clear();
             self.keep_cgroup(&allocated, &observed).await;
             self.shared.deps.executor.refresh_volumes(&self.pod).await;
@@ -505,9 +506,7 @@ impl<R: Runtime> Worker<R> {
     }
 
     fn wait_and_retry(&mut self) -> Next {
-        let pause = self.retry.map_or(FIRST_RETRY, |last| (last * 2).min(LONGEST_RETRY));
-        self.retry = Some(pause);
         self.last_actions.clear();
-        Next::After(pause)
+        Next::After(self.retry.delay())
     }
 }

@@ -8,6 +8,7 @@ use hyper::body::Bytes;
 use prost::Message;
 
 use super::{CriServer, failed, messages, unknown};
+use crate::codec::base64;
 use crate::platform::clock::Clock;
 use crate::platform::grpc::{self, Answer, Code, Status, unary};
 use crate::platform::proto::runtime as cri;
@@ -167,9 +168,7 @@ fn is_of_repository(image: &Image, wanted: &str) -> bool {
 fn auth(auth: cri::AuthConfig) -> Result<Option<ImageAuth>, Status> {
     let (mut username, mut password) = (auth.username, auth.password);
     if username.is_empty() && auth.identity_token.is_empty() && !auth.auth.is_empty() {
-        let plain =
-            crate::serve::streaming::websocket::base64::Decoder::default().push(auth.auth.as_bytes(), true);
-        let text = plain.ok().and_then(|plain| String::from_utf8(plain).ok());
+        let text = base64::decode(&auth.auth).and_then(|plain| String::from_utf8(plain).ok());
         // Docker pads some with zero bytes.
         let pair = text.as_deref().and_then(|text| text.trim_end_matches('\0').split_once(':'));
         let Some((user, secret)) = pair else {

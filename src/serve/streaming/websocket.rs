@@ -3,10 +3,11 @@
 //! Owns the handshake and a connection. Must not know what channels carry. A codec of our own: a few hundred lines, where a crate
 //! would bring its own SHA-1, base64, random numbers and a client.
 
-pub mod base64;
 pub mod connection;
 pub mod frame;
 pub mod handshake;
+
+use crate::codec::base64::NotBase64;
 
 /// The channel on which v5 says that another one is closed.
 pub const CLOSE_CHANNEL: u8 = 255;
@@ -32,4 +33,10 @@ pub enum WebSocketError {
     /// Base64 that is none.
     #[error("text that is not base64")]
     Base64,
+}
+
+impl From<NotBase64> for WebSocketError {
+    fn from(_: NotBase64) -> Self {
+        Self::Base64
+    }
 }

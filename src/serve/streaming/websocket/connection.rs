@@ -9,7 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::task::JoinSet;
 
 use super::frame::{self, Decoder, Event};
-use super::{CLOSE_CHANNEL, WebSocketError, base64};
+use super::{CLOSE_CHANNEL, WebSocketError};
+use crate::codec::base64;
 use crate::serve::streaming::pipe::{
     Activity, Frames, Framing, Inlet, LINGER, Outgoing, Outlet, Pieces, frames, write_frames,
 };

@@ -2,7 +2,8 @@
 //!
 //! Owns what a frame may look like. Data is handed on in pieces as it arrives, however long a frame says it is.
 
-use super::{WebSocketError, base64};
+use super::WebSocketError;
+use crate::codec::base64;
 
 /// Data is handed on in pieces of this size.
 const MAX_PIECE: usize = 8 * 1024;

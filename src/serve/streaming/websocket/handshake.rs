@@ -1,6 +1,6 @@
 //! The handshake of WebSocket.
 
-use super::base64;
+use crate::codec::base64;
 
 /// The standard's.
 const HANDSHAKE: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
