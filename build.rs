@@ -18,8 +18,8 @@ const FILES: [&str; 7] = [
 ];
 const ROOT: &str = "proto";
 
-/// The types of the local API; `src/api/schema.rs` reads what becomes of them.
-const SCHEMA: &str = "src/api/schema";
+/// The types of the local API; `src/model/api/schema.rs` reads what becomes of them.
+const SCHEMA: &str = "src/model/api/schema";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=build.rs");

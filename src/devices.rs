@@ -1,7 +1,12 @@
 //! The node's device plugins: what they have, who has what of it, and what a container gets with it (upstream: `devicemanager`).
 //!
 //! Owns the resources that plugins tell of, all allocations and their checkpoint, and a task for each plugin. Which device is
-//! chosen is `reconcile`'s. Must not know how plugins make themselves known. Without a plugin nothing runs.
+//! chosen is decided in `allocation`. Must not know how plugins make themselves known. Without a plugin nothing runs.
+
+pub mod allocation;
+pub mod cdi;
+pub mod plugins;
+pub mod rules;
 
 mod checkpoint;
 pub mod client;
@@ -18,17 +23,17 @@ use prost::Message;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use crate::api::pod::{Pod, ResourceList};
-use crate::metrics::{self, Family};
-use crate::proto::device_plugin as wire;
-use crate::reconcile::device_allocation::{
+use crate::devices::allocation::{
     Allocation, Devices, Need, PluginDevice, Resources, by_node, choice, is_extended, next_need, settle,
     totals,
 };
-use crate::reconcile::validation::names::qualified_name;
-use crate::rt;
+use crate::model::api::pod::{Pod, ResourceList};
+use crate::model::names::qualified_name;
+use crate::model::types::PodUid;
+use crate::platform::metrics::{self, Family};
+use crate::platform::proto::device_plugin as wire;
+use crate::platform::rt;
 use crate::runtime::{Device, Mount};
-use crate::types::PodUid;
 use client::{Messages, PluginClient};
 
 /// How long a plugin that is gone is waited for before its devices are forgotten (upstream).
@@ -437,7 +442,7 @@ impl DeviceManager {
         let mut file = self.0.file.lock().await;
         let text = {
             let state = self.0.state.borrow();
-            crate::reconcile::device_allocation::checkpoint(&state.allocated, &state.resources)
+            crate::devices::allocation::checkpoint(&state.allocated, &state.resources)
         };
         file.write(text).await
     }

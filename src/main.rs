@@ -4,17 +4,17 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use edge_agent::cli;
-use edge_agent::clock::Clock;
-use edge_agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
-use edge_agent::init;
-use edge_agent::kubelet;
-use edge_agent::kubelet::run_once::RunOnceOutcome;
-use edge_agent::kubelet::setup::{self, DaemonEnvironment, Finished};
-use edge_agent::logging::{self, LogConfig, LogFormat};
-use edge_agent::rt;
+use edge_agent::agent::config::{self, CriFlags, Environment, Invocation, Resolved, VersionKind};
+use edge_agent::agent::kubelet;
+use edge_agent::agent::kubelet::run_once::RunOnceOutcome;
+use edge_agent::agent::kubelet::setup::{self, DaemonEnvironment, Finished};
+use edge_agent::cmd::cli;
+use edge_agent::cmd::init;
+use edge_agent::cmd::upgrade;
+use edge_agent::platform::clock::Clock;
+use edge_agent::platform::logging::{self, LogConfig, LogFormat};
+use edge_agent::platform::rt;
 use edge_agent::runtime::embedded;
-use edge_agent::upgrade;
 
 const FAILED: u8 = 1;
 

@@ -1,7 +1,7 @@
 //! The node looks after itself: it keeps room on its disks, and lets go of pods one at a time before the kernel does (upstream:
 //! eviction manager, image garbage collection, OOM watcher).
 //!
-//! Owns when it looks, and what it remembers between two looks. The decisions are `reconcile`'s, the pods' ends their workers'.
+//! Owns when it looks, and what it remembers between two looks. The decisions are in `eviction` and `image_gc`, the pods' ends their workers'.
 //! A look reads a few files; it happens once a minute, each ten seconds while something is near a threshold or over it, and ten
 //! seconds after something has happened to a pod. Nothing is written by it while nothing changes. Must not know where pods come from.
 //!
@@ -13,6 +13,11 @@
 //! | `pods` | pods that go |
 //! | `shutdown` | the machine's end |
 //! | `usage` | what pods use, in the words of decisions |
+
+pub mod allocatable;
+pub mod eviction;
+pub mod image_gc;
+pub mod stats;
 
 pub mod health;
 mod images;
@@ -30,22 +35,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::events::{EventRecorder, EventType};
+use crate::model::disruption::Pressure;
+use crate::node::eviction::rank::Disks;
+use crate::node::eviction::{EvictionConfig, EvictionState, Observation, Observations, Signal, judge};
 use crate::node::health::Health;
+use crate::node::image_gc::ImageLimits;
 use crate::node::images::{Images, NodeRuntime};
-use crate::pod_worker::PodPressure;
-use crate::reconcile::eviction::rank::Disks;
-use crate::reconcile::eviction::{
-    EvictionConfig, EvictionState, Observation, Observations, Pressure, Signal, judge,
-};
-use crate::reconcile::image_gc::ImageLimits;
-use crate::rt;
+use crate::node::stats::{NodeUse, Stats, Summary};
+use crate::platform::clock::Clock;
+use crate::platform::rt;
+use crate::platform::sys::kernel_log::MemoryStalls;
+use crate::platform::sys::node::{FileSystemFacts, file_system};
+use crate::pod::events::{EventRecorder, EventType};
+use crate::pod::status::StatusManager;
+use crate::pod::workers::PodPressure;
 use crate::runtime::DiskPlaces;
-use crate::stats::{NodeUse, Stats, Summary};
-use crate::status::StatusManager;
-use crate::sys::kernel_log::MemoryStalls;
-use crate::sys::node::{FileSystemFacts, file_system};
 
 /// The first look: a start has more urgent things to do.
 const FIRST: Duration = Duration::from_secs(2);

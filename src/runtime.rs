@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::observed::{ObservedContainer, ObservedSandbox};
-pub use crate::runtime_config::*;
-use crate::types::{ContainerId, PodUid, SandboxId};
+use crate::model::observed::{ObservedContainer, ObservedSandbox};
+pub use crate::model::runtime_config::*;
+use crate::model::types::{ContainerId, PodUid, SandboxId};
 
 /// What a runtime can do, verb by verb as CRI has them. All calls are bounded in time by the implementation: none hangs
 /// with a hanging runtime. All of them may be repeated.
@@ -239,7 +239,7 @@ impl std::fmt::Debug for ImageAuth {
     }
 }
 
-pub use crate::labels;
+pub use crate::model::labels;
 
 pub mod convert;
 pub mod cri;

@@ -19,7 +19,7 @@ mod records;
 mod rows;
 mod schema;
 mod seal;
-mod trial;
+pub mod trial;
 pub mod upgrade;
 
 use std::cell::{OnceCell, RefCell};
@@ -40,13 +40,13 @@ pub use records::{
 };
 pub use seal::{BadKey, SealingKey, StoreKey};
 
-use crate::api::pod::Pod;
-use crate::api::pod::PodStatus;
-use crate::desired::{SourceObject, SourcePod, SourceProblem};
-use crate::logging::chain;
-use crate::objects::{ObjectContent, ObjectData, wire};
-use crate::reconcile::rollback::Stage;
-use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
+use crate::model::api::pod::Pod;
+use crate::model::api::pod::PodStatus;
+use crate::model::objects::{ObjectContent, ObjectData, wire};
+use crate::model::source::{SourceObject, SourcePod, SourceProblem};
+use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
+use crate::platform::logging::chain;
+use crate::store::trial::Stage;
 use db::{Db, PodRow, StageChange};
 use objects::ObjectRow;
 use pending::Pending;

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use edge_agent::observed::ContainerStateKind;
+use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::runtime_config::CgroupDriver;
+use edge_agent::model::types::PodRef;
 use edge_agent::runtime::cri::{CriConfig, CriRuntime};
 use edge_agent::runtime::fake::{ExecScript, FakeImage, Program, RemoteImage};
 use edge_agent::runtime::{
-    CgroupDriver, ContainerConfig, ErrorKind, ExecOutput, ImageAuth, LinuxResources, Runtime, SandboxConfig,
-    labels,
+    ContainerConfig, ErrorKind, ExecOutput, ImageAuth, LinuxResources, Runtime, SandboxConfig, labels,
 };
-use edge_agent::types::PodRef;
 use tonic::Code;
 
 use crate::support::fake_cri::{Events, FakeCri};

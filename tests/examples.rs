@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use edge_agent::api::pod::{Container, Pod, PodStatus};
-use edge_agent::objects::{LocalObject, ObjectContent, ObjectKind};
-use edge_agent::reconcile::local_objects;
-use edge_agent::reconcile::static_pod::{self, StaticOrigin};
-use edge_agent::source::manifest::{ManifestOrigin, decode_manifest};
+use edge_agent::desired::local_objects;
+use edge_agent::desired::source::manifest::{ManifestOrigin, decode_manifest};
+use edge_agent::desired::static_pod::{self, StaticOrigin};
+use edge_agent::model::api::pod::{Container, Pod, PodStatus};
+use edge_agent::model::objects::{LocalObject, ObjectContent, ObjectKind};
 
 const NODE: &str = "edge";
 

@@ -9,16 +9,17 @@ mod runner;
 
 use std::time::Duration;
 
-use edge_agent::api::decode::decode;
-use edge_agent::api::pod::Pod;
-use edge_agent::api::quantity::Quantity;
-use edge_agent::api::schema::Schema;
-use edge_agent::api::schema::check::{Findings, check};
-use edge_agent::config::{self, Environment, GoDuration, Invocation};
-use edge_agent::reconcile::images::apply_default_tag;
-use edge_agent::reconcile::network::dns::parse_resolv_conf;
-use edge_agent::reconcile::static_pod::{StaticOrigin, prepare};
-use edge_agent::source::manifest::{ManifestOrigin, decode_manifest, read_static_pods};
+use edge_agent::agent::config::{self, Environment, Invocation};
+use edge_agent::desired::source::manifest::{ManifestOrigin, decode_manifest, read_static_pods};
+use edge_agent::desired::static_pod::{StaticOrigin, prepare};
+use edge_agent::model::api::decode::decode;
+use edge_agent::model::api::pod::Pod;
+use edge_agent::model::api::quantity::Quantity;
+use edge_agent::model::api::schema::Schema;
+use edge_agent::model::api::schema::check::{Findings, check};
+use edge_agent::model::duration::GoDuration;
+use edge_agent::model::image_name::apply_default_tag;
+use edge_agent::pod::network::dns::parse_resolv_conf;
 
 use self::runner::{Target, files_below};
 use crate::support::scratch::Scratch;

@@ -5,8 +5,8 @@
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use crate::reconcile::device_allocation::{Allocation, Resources, from_checkpoint};
-use crate::rt;
+use crate::devices::allocation::{Allocation, Resources, from_checkpoint};
+use crate::platform::rt;
 
 /// Upstream's name.
 const NAME: &str = "kubelet_internal_checkpoint";
@@ -56,7 +56,7 @@ impl File {
 /// Whole or not at all.
 fn replace(path: &Path, content: &str) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
-        crate::sys::dir::make_dir(directory, 0o750)?;
+        crate::platform::sys::dir::make_dir(directory, 0o750)?;
     }
     let new = path.with_extension("new");
     let mut file = std::fs::File::create(&new)?;

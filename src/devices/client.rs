@@ -66,7 +66,7 @@ impl PluginClient {
 
     async fn ready(&self) -> Result<Grpc<Channel>, String> {
         let mut grpc = Grpc::new(self.channel.clone());
-        grpc.ready().await.map_err(|error| crate::logging::chain(&error))?;
+        grpc.ready().await.map_err(|error| crate::platform::logging::chain(&error))?;
         Ok(grpc)
     }
 }

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::{Notify, watch};
 
-use crate::ordered::Ordered as _;
-use crate::reconcile::eviction::Pressure;
+use crate::model::disruption::Pressure;
+use crate::model::ordered::Ordered as _;
+use crate::model::types::Timestamp;
 use crate::runtime::RuntimeImage;
-use crate::types::Timestamp;
 
 /// See the module.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Images that go: when they are looked at, and how they are removed.
 //!
-//! Owns what is remembered of them. Which go is `reconcile::image_gc`'s to say. The list of images is read when the disk is too
+//! Owns what is remembered of them. Which go is decided in `node::image_gc`. The list of images is read when the disk is too
 //! full, when a pod has changed (at most each five minutes, upstream's period), and when an image's time is up.
 
 use std::collections::BTreeSet;
@@ -8,19 +8,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::{NodeKeeper, Pending};
-use crate::api::pod::Pod;
-use crate::events::EventType;
-use crate::image::Prunable;
-use crate::logging::chain;
-use crate::metrics::{self, Family};
-use crate::ordered::Ordered as _;
-use crate::reconcile::containers::all_with_ephemeral;
-use crate::reconcile::eviction::is_resolved;
-use crate::reconcile::image_gc::{ImageHistory, ImagePlan, named_ids, too_little};
-use crate::reconcile::status::is_terminal;
-use crate::rt;
+use crate::model::api::pod::Pod;
+use crate::model::containers::all_with_ephemeral;
+use crate::model::containers::is_terminal;
+use crate::model::ordered::Ordered as _;
+use crate::node::eviction::is_resolved;
+use crate::node::image_gc::{ImageHistory, ImagePlan, named_ids, too_little};
+use crate::platform::logging::chain;
+use crate::platform::metrics::{self, Family};
+use crate::platform::rt;
+use crate::platform::sys::node::FileSystemFacts;
+use crate::pod::events::EventType;
+use crate::pod::image::Prunable;
 use crate::runtime::{DiskPlaces, Runtime, RuntimeError, RuntimeImage};
-use crate::sys::node::FileSystemFacts;
 
 static COLLECTED: Family = Family::counter(
     "kubelet_image_garbage_collected_total",

@@ -2,8 +2,8 @@
 //!
 //! Owns the reading of the kernel's log. What ends in a pod is told by its container's status.
 
-use crate::events::{EventRecorder, EventType};
-use crate::sys::kernel_log::KernelLog;
+use crate::platform::sys::kernel_log::KernelLog;
+use crate::pod::events::{EventRecorder, EventType};
 
 /// Which process the kernel has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::{Look, NodeKeeper, usage};
-use crate::api::pod::Pod;
-use crate::events::EventType;
-use crate::mailbox::Eviction;
-use crate::metrics::{self, Family};
-use crate::ordered::Ordered as _;
-use crate::reconcile::admission::is_rejected;
-use crate::reconcile::eviction::limits::{exceeded, has_limits};
-use crate::reconcile::eviction::rank::{
-    Disks, IMMEDIATELY, PodUse, grace_seconds, is_candidate, message, rank,
-};
-use crate::reconcile::eviction::{Pressure, Signal, Threshold};
-use crate::reconcile::scheduling::is_gated;
-use crate::types::PodUid;
+use crate::model::api::pod::Pod;
+use crate::model::disruption::IMMEDIATELY;
+use crate::model::disruption::Pressure;
+use crate::model::ordered::Ordered as _;
+use crate::model::types::PodUid;
+use crate::node::eviction::limits::{exceeded, has_limits};
+use crate::node::eviction::rank::{Disks, PodUse, grace_seconds, is_candidate, message, rank};
+use crate::node::eviction::{Signal, Threshold};
+use crate::platform::metrics::{self, Family};
+use crate::pod::admission::rules::is_rejected;
+use crate::pod::events::EventType;
+use crate::pod::inbox::Eviction;
+use crate::pod::scheduling::is_gated;
 
 static EVICTIONS: Family = Family::counter(
     "kubelet_evictions",

@@ -1,8 +1,10 @@
 //! The machine's end: its pods end first, in order, and the node says so meanwhile (upstream: `nodeshutdown.Manager`).
 //!
-//! Owns who is told when. Which pods end when is `reconcile`'s decision, how it is known that the machine goes down `logind`'s and
+//! Owns who is told when. Which pods end when is decided in `rules`, how it is known that the machine goes down `logind`'s and
 //! `openrc`'s. A signal from logind gives the configured time; SIGTERM while the machine goes down gives what is left to do a
 //! time of its own, with or without a configuration.
+
+pub mod rules;
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -12,19 +14,21 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::clock::Clock;
-use crate::dbus::DbusError;
-use crate::events::{EventRecorder, EventType};
-use crate::logging::chain;
-use crate::logind::{self, LogindConfig, News};
-use crate::mailbox::Eviction;
-use crate::metrics::{self, Family};
+use crate::model::back_off::Retry;
+use crate::model::disruption::MESSAGE;
 use crate::node::health::Health;
-use crate::openrc;
-use crate::pod_worker::PodPressure;
-use crate::reconcile::node_shutdown::{MESSAGE, NODE_MESSAGE, Period, Turn, or_unasked, total, turns};
-use crate::rt;
-use crate::status::StatusManager;
+use crate::node::shutdown::rules::{NODE_MESSAGE, Period, Turn, or_unasked, total, turns};
+use crate::platform::clock::Clock;
+use crate::platform::dbus::DbusError;
+use crate::platform::logging::chain;
+use crate::platform::logind::{self, LogindConfig, News};
+use crate::platform::metrics::{self, Family};
+use crate::platform::openrc;
+use crate::platform::rt;
+use crate::pod::events::{EventRecorder, EventType};
+use crate::pod::inbox::Eviction;
+use crate::pod::status::StatusManager;
+use crate::pod::workers::PodPressure;
 
 static START: Family = Family::gauge(
     "kubelet_graceful_shutdown_start_time_seconds",
@@ -93,7 +97,7 @@ impl NodeShutdown {
             return;
         }
         let config = LogindConfig { bus_address: self.parts.ruler.bus_address.clone(), delay };
-        let mut retry = FIRST_RETRY;
+        let mut retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
         let mut was_there = false;
         loop {
             let (sender, mut news) = mpsc::unbounded_channel();
@@ -110,7 +114,8 @@ impl NodeShutdown {
                 return;
             }
             while let Some(event) = news.recv().await {
-                (was_there, retry) = (true, FIRST_RETRY);
+                was_there = true;
+                retry.reset();
                 self.hear(event, &mut news).await;
             }
             // The lock, if there is one, holds as long as logind does.
@@ -120,9 +125,9 @@ impl NodeShutdown {
                 log::warn!(err = why; "Failed to connect to logind; machine shutdown will not wait for pods");
                 return;
             }
-            log::warn!(err = why, retrySeconds = retry.as_secs(); "Lost connection to logind");
-            tokio::time::sleep(retry).await;
-            retry = (retry * 2).min(LONGEST_RETRY);
+            let delay = retry.delay();
+            log::warn!(err = why, retrySeconds = delay.as_secs(); "Lost connection to logind");
+            tokio::time::sleep(delay).await;
         }
     }
 
@@ -239,11 +244,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::decode::decode;
-    use crate::reconcile::eviction::Pressure;
-    use crate::reconcile::node_shutdown::periods;
+    use crate::model::api::decode::decode;
+    use crate::model::disruption::Pressure;
+    use crate::model::types::{PodUid, Timestamp};
+    use crate::node::shutdown::rules::periods;
     use crate::store::{Mode, OpenOptions, StoreHandle};
-    use crate::types::{PodUid, Timestamp};
 
     /// Notes who is told what, and after how long; pods of this name never end.
     struct Notes {

@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::*;
-use crate::api::decode::decode;
-use crate::api::pod::Pod;
-use crate::cgroup::CgroupConfig;
-use crate::mailbox::Eviction;
-use crate::objects::LocalObjects;
-use crate::reconcile::eviction::{ThresholdTexts, thresholds};
-use crate::reconcile::resources::CgroupLayout;
-use crate::runtime::CgroupDriver;
+use crate::model::api::decode::decode;
+use crate::model::api::pod::Pod;
+use crate::model::objects::LocalObjects;
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::{PodUid, Timestamp};
+use crate::node::eviction::{ThresholdTexts, thresholds};
+use crate::node::stats::StatsConfig;
+use crate::platform::cgroup::CgroupConfig;
+use crate::pod::inbox::Eviction;
+use crate::pod::resources::CgroupLayout;
 use crate::runtime::fake::{FakeImage, FakeRuntime};
-use crate::stats::StatsConfig;
 use crate::store::{Mode, OpenOptions, StoreHandle};
-use crate::types::{PodUid, Timestamp};
 
 /// Notes who has to go.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! From measurements to the words decisions are made in.
 
-use crate::reconcile::eviction::rank::{ContainerUse, DiskUse, PodUse};
-use crate::stats::{self, FileSystem};
+use crate::node::eviction::rank::{ContainerUse, DiskUse, PodUse};
+use crate::node::stats::{self, FileSystem};
 
 fn disk(fs: Option<&FileSystem>) -> DiskUse {
     DiskUse { bytes: fs.and_then(|fs| fs.used), inodes: fs.and_then(|fs| fs.inodes_used) }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ordered::Ordered as _;
-use crate::proto::runtime as cri;
+use crate::model::ordered::Ordered as _;
+use crate::model::types::PodUid;
+use crate::platform::proto::runtime as cri;
 use crate::runtime::{
     ContainerConfig, Device, DnsConfig, IdRange, ImageAuth, ImageMount, LinuxResources, Mount,
     MountPropagation, PortMapping, SandboxConfig, labels,
 };
-use crate::types::PodUid;
 
 mod observed;
 mod requested;

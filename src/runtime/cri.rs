@@ -12,16 +12,17 @@ use std::time::Duration;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use crate::observed::{ObservedContainer, ObservedSandbox};
-use crate::proto::runtime as cri;
-use crate::proto::runtime::image_service_client::ImageServiceClient;
-use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
+use crate::model::observed::{ObservedContainer, ObservedSandbox};
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::{ContainerId, PodUid, SandboxId};
+use crate::platform::proto::runtime as cri;
+use crate::platform::proto::runtime::image_service_client::ImageServiceClient;
+use crate::platform::proto::runtime::runtime_service_client::RuntimeServiceClient;
 use crate::runtime::metered::Operation;
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources,
-    Runtime, RuntimeError, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig, convert,
+    ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
+    RuntimeError, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig, convert,
 };
-use crate::types::{ContainerId, PodUid, SandboxId};
 
 mod call;
 mod endpoint;

@@ -20,13 +20,14 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
-use crate::observed::{ObservedContainer, ObservedSandbox};
+use crate::model::observed::{ObservedContainer, ObservedSandbox};
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::{ContainerId, PodUid, SandboxId, Timestamp};
+use crate::platform::clock::Clock;
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources,
-    Runtime, RuntimeError, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig,
+    ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
+    RuntimeError, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
-use crate::types::{ContainerId, PodUid, SandboxId, Timestamp};
 
 pub mod faults;
 mod late;

@@ -4,7 +4,7 @@
 
 use tokio::time::Instant;
 
-use crate::metrics::{self, Family};
+use crate::platform::metrics::{self, Family};
 
 static OPERATIONS: Family = Family::counter(
     "kubelet_runtime_operations_total",
@@ -83,7 +83,7 @@ fn operation_type(call: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::{Text, write_recorded};
+    use crate::platform::metrics::{Text, write_recorded};
 
     #[test]
     fn operations_have_upstreams_names_and_failures_count_twice() {

@@ -19,8 +19,8 @@ use super::records::{EventKey, EventType, StoredContainerState, StoredEvent};
 use super::rows::{collect, execute};
 use super::seal::StoreKey;
 use super::trial::{self, RawTrial, TrialRow, put_trial, read_trials};
-use crate::desired::SourceProblem;
-use crate::types::{PodSource, Timestamp};
+use crate::model::source::SourceProblem;
+use crate::model::types::{PodSource, Timestamp};
 
 /// Most events that are kept.
 pub const MAX_EVENTS: u32 = 1000;

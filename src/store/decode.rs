@@ -6,15 +6,15 @@ use super::db::RawLoaded;
 use super::objects::{LAST_APPLIED, RawObject};
 use super::records::{Loaded, StoredContainerState, StoredSource, UnreadableRow};
 use super::trial;
-use crate::api::decode::decode;
-use crate::api::pod::Pod;
-use crate::api::schema::Schema;
-use crate::api::schema::check::check;
-use crate::desired::{SourceObject, SourcePod};
-use crate::objects::{LocalObject, ObjectContent, ObjectData, ObjectKind, wire};
-use crate::ordered::Ordered as _;
-use crate::reconcile::restart::BackOff;
-use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
+use crate::model::api::decode::decode;
+use crate::model::api::pod::Pod;
+use crate::model::api::schema::Schema;
+use crate::model::api::schema::check::check;
+use crate::model::back_off::BackOff;
+use crate::model::objects::{LocalObject, ObjectContent, ObjectData, ObjectKind, wire};
+use crate::model::ordered::Ordered as _;
+use crate::model::source::{SourceObject, SourcePod};
+use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use super::error::{Doing, StoreError};
 use super::rows::{collect, execute};
 use super::seal::{PLAIN, Place, StoreKey};
-use crate::types::PodSource;
+use crate::model::types::PodSource;
 
 /// An object as a row. `Debug` is left out: values of Secrets are in here.
 #[derive(Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use super::db::Db;
 use super::error::{Doing, StoreError};
 use super::schema;
 use super::seal::StoreKey;
-use crate::types::Timestamp;
+use crate::model::types::Timestamp;
 
 /// The file belongs to root and may hold secrets.
 const FILE_MODE: u32 = 0o600;

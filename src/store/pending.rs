@@ -7,9 +7,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::db::{Batch, MAX_EVENTS};
 use super::records::{EventKey, StoredContainerState, StoredEvent};
-use crate::api::pod::PodStatus;
-use crate::reconcile::status::is_terminal;
-use crate::types::{ContainerName, PodUid, Timestamp};
+use crate::model::api::pod::PodStatus;
+use crate::model::containers::is_terminal;
+use crate::model::types::{ContainerName, PodUid, Timestamp};
 
 #[derive(Default)]
 pub(crate) struct Pending {

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::pod::{Pod, PodStatus};
-use crate::desired::{SourceObject, SourcePod, SourceProblem};
-use crate::reconcile::restart::BackOff;
-use crate::reconcile::rollback::Stage;
-use crate::types::{ContainerName, PodSource, PodUid, Timestamp};
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::back_off::BackOff;
+use crate::model::source::{SourceObject, SourcePod, SourceProblem};
+use crate::model::types::{ContainerName, PodSource, PodUid, Timestamp};
+use crate::store::trial::Stage;
 
 /// Everything the agent remembers, read once at start.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -12,7 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 
 use super::error::StoreError;
-use crate::api::base64;
+use crate::codec::base64;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 32;

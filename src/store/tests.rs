@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use rusqlite::Connection;
 
 use super::*;
-use crate::api::pod::{Container, Pod, PodCondition};
-use crate::reconcile::restart::BackOff;
+use crate::model::api::pod::{Container, Pod, PodCondition};
+use crate::model::back_off::BackOff;
 
 /// A directory that goes away with the test.
 struct Directory(PathBuf);

@@ -1,4 +1,4 @@
-//! Stages of sources (see `reconcile::rollback`): one record each, written in the transaction of the desired set they
+//! Stages of sources (see `desired::rollback`): one record each, written in the transaction of the desired set they
 //! belong to.
 //!
 //! Owns the record's shape and its table. A record holds the values of Secrets, so it is sealed as they are; with a key
@@ -13,11 +13,47 @@ use serde_json::Value;
 use super::error::{Doing, StoreError};
 use super::rows::{collect, execute};
 use super::seal::{PLAIN, Place, StoreKey};
-use crate::api::pod::Pod;
-use crate::desired::{SourceObject, SourcePod};
-use crate::objects::{ObjectKind, wire};
-use crate::reconcile::rollback::{Fallback, Stage};
-use crate::types::{PodSource, Timestamp};
+use crate::model::api::pod::Pod;
+use crate::model::objects::{ObjectKind, wire};
+use crate::model::source::{SourceObject, SourcePod};
+use crate::model::types::{PodSource, Timestamp};
+
+/// How far a source's set has got.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Stage {
+    /// What is wanted is good: it started as a whole, or was there before anybody asked for trials.
+    #[default]
+    Good,
+    /// The first set that this source ever gave: there is nothing to go back to.
+    Unproven,
+    /// A new set runs; `fallback` was good before.
+    Trial {
+        /// What is wanted again if it fails.
+        fallback: Fallback,
+        /// Names the answer on trial.
+        digest: String,
+        /// Of [`PARTS`]; at zero its time is over.
+        parts_left: u8,
+    },
+    /// The last good set runs again, instead of what the source says.
+    RolledBack {
+        /// Names the answer that failed.
+        digest: String,
+        /// Which pods did not start, and why.
+        why: String,
+        /// When it was given up.
+        since: Timestamp,
+    },
+}
+
+/// A set to go back to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fallback {
+    /// Its pods.
+    pub pods: Vec<SourcePod>,
+    /// Its objects.
+    pub objects: Vec<SourceObject>,
+}
 
 /// A stage as a row; [`Stage::Good`] has none. `Debug` is left out: values of Secrets are in here.
 #[derive(Clone, PartialEq, Eq)]

@@ -3,14 +3,16 @@
 //!
 //! Owns its name, and that it is on the disk when a call returns. Must not know what is done with it.
 
+pub mod rules;
+
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::reconcile::upgrade::Record;
-use crate::sys::durable;
+use crate::platform::sys::durable;
+use crate::store::upgrade::rules::Record;
 
 /// Beside the store. Mode 0600: it names containers.
 pub const FILE_NAME: &str = "upgrade";
@@ -72,7 +74,7 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reconcile::upgrade::Phase;
+    use crate::store::upgrade::rules::Phase;
 
     #[test]
     fn what_was_written_is_read_and_a_torn_or_foreign_file_is_none() {

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixStream;
 
-use edge_agent::proto::runtime as cri;
+use edge_agent::platform::proto::runtime as cri;
 use tokio::time::timeout;
 
 use super::served::{PATIENCE, Served};

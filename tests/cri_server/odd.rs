@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use edge_agent::proto::runtime as cri;
+use edge_agent::platform::proto::runtime as cri;
 use serde_json::Value;
 use tonic::{Code, Status};
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use edge_agent::proto::runtime as cri;
+use edge_agent::platform::proto::runtime as cri;
 use tokio::time::timeout;
 
 use super::served::{PATIENCE, Served};

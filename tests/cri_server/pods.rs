@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use edge_agent::proto::runtime as cri;
+use edge_agent::platform::proto::runtime as cri;
 use tonic::Code;
 
 use super::served::Served;

@@ -1,6 +1,6 @@
 //! What the runtime says of itself, of its images, and of what it does not have.
 
-use edge_agent::proto::runtime as cri;
+use edge_agent::platform::proto::runtime as cri;
 use tonic::Code;
 
 use super::served::Served;

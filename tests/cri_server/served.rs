@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use edge_agent::proto::runtime as cri;
-use edge_agent::proto::runtime::image_service_client::ImageServiceClient;
-use edge_agent::proto::runtime::runtime_service_client::RuntimeServiceClient;
+use edge_agent::platform::proto::runtime as cri;
+use edge_agent::platform::proto::runtime::image_service_client::ImageServiceClient;
+use edge_agent::platform::proto::runtime::runtime_service_client::RuntimeServiceClient;
 use hyper_util::rt::TokioIo;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -1,7 +1,7 @@
 //! Programs and ports of containers, reached by the URLs that CRI answers.
 
-use edge_agent::proto::runtime as cri;
-use edge_agent::streaming::spdy::dictionary::dictionary;
+use edge_agent::platform::proto::runtime as cri;
+use edge_agent::serve::streaming::spdy::dictionary::dictionary;
 use serde_json::Value;
 
 use super::client::{Spdy, WebSocket};

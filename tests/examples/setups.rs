@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use edge_agent::api::pod::{Container, Pod, ResourceList};
-use edge_agent::api::quantity::Quantity;
-use edge_agent::reconcile::admission::{NodeFacts, admit, node_labels};
+use edge_agent::model::api::pod::{Container, Pod, ResourceList};
+use edge_agent::model::api::quantity::Quantity;
+use edge_agent::pod::admission::rules::{NodeFacts, admit, node_labels};
 
 use super::{Example, containers, examples};
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use edge_agent::rt;
+use edge_agent::platform::rt;
 use edge_agent::runtime::embedded::client::{Monitor, Spawned, Watch, spawn_monitor, write_bundle};
 use edge_agent::runtime::embedded::layout::SandboxDir;
 use edge_agent::runtime::embedded::protocol::{Exited, Reply};

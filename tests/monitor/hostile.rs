@@ -4,10 +4,10 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use edge_agent::platform::sys::packets::{self, Descriptors};
+use edge_agent::platform::sys::reactor::Polled;
 use edge_agent::runtime::embedded::client::Streams;
 use edge_agent::runtime::embedded::protocol::{Reply, Request, VERSION};
-use edge_agent::sys::packets::{self, Descriptors};
-use edge_agent::sys::reactor::Polled;
 
 use super::fixture::{Pod, eventually, exec_spec, run};
 

@@ -6,11 +6,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use edge_agent::platform::sys::children;
+use edge_agent::platform::sys::own_program::read_only;
 use edge_agent::runtime::embedded::client::{Monitor, MonitorError, write_bundle};
 use edge_agent::runtime::embedded::protocol::{Exited, Reply, Started};
 use edge_agent::runtime::embedded::spec::PodSpec;
-use edge_agent::sys::children;
-use edge_agent::sys::own_program::read_only;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

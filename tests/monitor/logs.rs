@@ -85,7 +85,7 @@ fn a_full_disk_stops_no_container() {
     run(async {
         let pod = Pod::new().await;
         let small = pod.scratch.dir("small");
-        edge_agent::sys::mount::mount_tmpfs(&small, Some(64 * 1024)).unwrap();
+        edge_agent::platform::sys::mount::mount_tmpfs(&small, Some(64 * 1024)).unwrap();
         let mut bundle =
             pod.bundle("one", "seq 1 100000; while [ ! -e /go ]; do sleep 0.05; done; echo after");
         bundle.log_path = small.join("0.log");
@@ -110,7 +110,7 @@ fn a_full_disk_stops_no_container() {
         assert_eq!(pod.exited("one").await.code, 0);
         let log = entries(&small.join("0.log"));
         let lost = log.iter().filter(|(_, _, text)| text.ends_with(b"bytes of log lost")).count();
-        edge_agent::sys::mount::unmount(&small).unwrap();
+        edge_agent::platform::sys::mount::unmount(&small).unwrap();
         assert_eq!(lost, 1, "it is said once");
         assert_eq!(log.last().unwrap().2, b"after");
     });

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use edge_agent::observed::{ContainerStateKind, ObservedContainer};
+use edge_agent::model::observed::{ContainerStateKind, ObservedContainer};
+use edge_agent::model::types::{ContainerId, PodRef};
 use edge_agent::runtime::cri::{CriConfig, CriRuntime};
 use edge_agent::runtime::{
     ContainerConfig, ContainerSecurity, ErrorKind, Mount, NamespaceMode, NamespaceOptions, Runtime,
     SandboxConfig, SeccompChoice, labels,
 };
-use edge_agent::types::{ContainerId, PodRef};
 use tokio::time::timeout;
 
 use crate::support::agent::PATIENCE;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use edge_agent::devices::client::PluginClient;
-use edge_agent::proto::pod_resources as wire;
+use edge_agent::platform::proto::pod_resources as wire;
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -247,7 +247,7 @@ fn fs_device() -> String {
 
 /// What a plugin gives is said to be wrong on the container that was to have it, and nowhere else.
 fn a_plugin_that_gives_what_cannot_be_given_stops_its_own_pod() {
-    use edge_agent::proto::device_plugin as plugin;
+    use edge_agent::platform::proto::device_plugin as plugin;
     let mut node = Node::new();
     node.agent.start();
     let directory = node.agent.root_dir().join("device-plugins");

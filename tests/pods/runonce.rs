@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use edge_agent::sys::mount::is_mount_point;
+use edge_agent::platform::sys::mount::is_mount_point;
 use serde_json::json;
 
 use super::Node;

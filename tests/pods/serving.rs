@@ -1,6 +1,6 @@
 //! Into pods over the API: logs, programs and ports, whichever runtime runs them.
 
-use edge_agent::streaming::spdy::dictionary::dictionary;
+use edge_agent::serve::streaming::spdy::dictionary::dictionary;
 use serde_json::{Value, json};
 
 use super::Node;

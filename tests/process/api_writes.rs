@@ -479,7 +479,7 @@ fn times(object: &Value) -> (Option<i64>, &Value) {
     let metadata = &object["metadata"];
     let at = |field: &str| {
         let text = metadata[field].as_str()?;
-        edge_agent::types::Timestamp::parse_rfc3339(text).map(|at| at.as_nanos() / 1_000_000_000)
+        edge_agent::model::types::Timestamp::parse_rfc3339(text).map(|at| at.as_nanos() / 1_000_000_000)
     };
     let ahead = at("deletionTimestamp").zip(at("creationTimestamp")).map(|(end, made)| end - made);
     (ahead, &metadata["deletionGracePeriodSeconds"])

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use edge_agent::observed::ContainerStateKind;
+use edge_agent::model::observed::ContainerStateKind;
 use serde_json::{Value, json};
 
 use crate::support::agent::{AgentProcess, PATIENCE, pod_name};

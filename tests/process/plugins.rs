@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use edge_agent::proto::device_plugin as wire;
+use edge_agent::platform::proto::device_plugin as wire;
 use prost::Message;
 
 use super::node::Node;

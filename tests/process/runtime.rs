@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use edge_agent::runtime::CgroupDriver;
+use edge_agent::model::runtime_config::CgroupDriver;
 use serde_json::Value;
 
 use super::node::{Node, pod};

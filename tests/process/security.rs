@@ -4,9 +4,9 @@
 
 use std::fs;
 
-use edge_agent::proto::runtime as cri;
-use edge_agent::proto::runtime::NamespaceMode::{Container, Node as OfNode, Pod as OfPod};
-use edge_agent::proto::runtime::security_profile::ProfileType;
+use edge_agent::platform::proto::runtime as cri;
+use edge_agent::platform::proto::runtime::NamespaceMode::{Container, Node as OfNode, Pod as OfPod};
+use edge_agent::platform::proto::runtime::security_profile::ProfileType;
 use edge_agent::runtime::RuntimeHandler;
 use serde_json::{Value, json};
 

@@ -52,7 +52,7 @@ fn nobody_gets_in_without_a_certificate_and_each_group_may_what_it_may() {
     let mut other = Node::new();
     let elsewhere = Api::of(&mut other.agent, other.scratch.path());
     let directory = elsewhere.authority().parent().expect("a directory").to_owned();
-    edge_agent::server::pki::Authority::open(&directory, "other").expect("an authority");
+    edge_agent::serve::server::pki::Authority::open(&directory, "other").expect("an authority");
     let stranger = elsewhere.person(&other.agent, "stranger", &[]);
     assert_eq!(api.curl(Some(&stranger), "/pods", &[]).0, 401);
     assert_eq!(api.curl(Some(&admin), "/agent/v1/status", &[]).0, 404, "that is the local socket's");
@@ -323,7 +323,7 @@ fn kubeconfigs_are_those_of_the_agent_that_runs() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains(&format!("https://127.0.0.1:{}", api.port)), "{text}");
     let authority = fs::read(api.authority()).expect("read");
-    assert!(text.contains(&edge_agent::api::base64::encode(&authority)), "{text}");
+    assert!(text.contains(&edge_agent::codec::base64::encode(&authority)), "{text}");
     let empty = node.scratch.path().join("empty");
     let output = made(&node, &[&socket, &format!("--cert-dir={}", empty.display())]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

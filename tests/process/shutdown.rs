@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use edge_agent::observed::ContainerStateKind;
+use edge_agent::model::observed::ContainerStateKind;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 

@@ -26,7 +26,7 @@ fn every_output_format_shows_the_same_pod() {
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap_or_default();
     assert!(id.starts_with("fake://"), "{id}");
     let yaml = get(&["-o", "yaml"]);
-    let documents = edge_agent::source::manifest::yaml_to_values(&yaml, true).expect("YAML");
+    let documents = edge_agent::codec::yaml::yaml_to_values(&yaml, true).expect("YAML");
     assert_eq!(documents, [json]);
     let missing = node.agent.cli(&["get", "pods", "ghost"]).expect_err("there is none");
     assert!(missing.contains("pods \"ghost\" not found"), "{missing}");

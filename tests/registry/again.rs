@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use edge_agent::rt;
+use edge_agent::platform::rt;
 use edge_agent::runtime::embedded::images::ImageStore;
 use edge_agent::runtime::embedded::registry::{LayerState, Progress, PullError, PullRequest, pull_until};
 

@@ -408,7 +408,7 @@ fn a_layer_that_is_there_is_asked_for_by_head_alone() {
         match pulled {
             Ok(_) => assert_eq!(expected, "there"),
             Err(error) => {
-                let message = edge_agent::logging::chain(&error);
+                let message = edge_agent::platform::logging::chain(&error);
                 assert!(expected == "denied" && message.contains("403"), "{message}");
             }
         }
@@ -448,7 +448,7 @@ fn a_layer_of_another_registry_or_blob_has_to_be_brought() {
 }
 
 fn failure_of_second(reference: &str, store: &Path) -> String {
-    edge_agent::logging::chain(&pull_here(&request(reference, store)).expect_err("the pull fails"))
+    edge_agent::platform::logging::chain(&pull_here(&request(reference, store)).expect_err("the pull fails"))
 }
 
 #[test]

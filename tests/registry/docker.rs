@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use edge_agent::rt;
+use edge_agent::platform::rt;
 use edge_agent::runtime::embedded::images::ImageStore;
 use edge_agent::runtime::embedded::registry::{
     Auth, LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled, pull_in_child,

@@ -162,7 +162,7 @@ pub fn failure(request: &PullRequest) -> String {
 
 /// The whole message of a pull that fails.
 pub fn failure_of(request: &PullRequest) -> String {
-    edge_agent::logging::chain(&pull_here(request).expect_err("the pull fails"))
+    edge_agent::platform::logging::chain(&pull_here(request).expect_err("the pull fails"))
 }
 
 /// Layers and unfinished things in the store, and images by name.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use edge_agent::api::base64;
-use edge_agent::rt;
+use edge_agent::codec::base64;
+use edge_agent::platform::rt;
 use edge_agent::runtime::embedded::registry::{PullErrorKind, PullRequest, pull_in_child};
 use serde_json::{Value, json};
 

@@ -50,7 +50,7 @@ fn a_layer_that_trickles_is_given_up_and_the_message_says_so() {
     let began = Instant::now();
     let store = scratch.dir("images");
     let error = pull_here(&impatient(&registry.reference(), &store)).unwrap_err();
-    let message = edge_agent::logging::chain(&error);
+    let message = edge_agent::platform::logging::chain(&error);
     assert!(
         message.contains("bytes received in 1 s, less than the minimum of 512 bytes per second"),
         "{message}"
@@ -87,7 +87,7 @@ fn a_server_that_sends_a_little_and_hangs_up_is_asked_a_bounded_number_of_times(
         }
     });
     let error = pull_here(&request(&registry.reference(), &scratch.dir("images"))).unwrap_err();
-    let message = edge_agent::logging::chain(&error);
+    let message = edge_agent::platform::logging::chain(&error);
     assert!(message.contains("closed before the answer was complete"), "{message}");
     let asks = registry.asked().iter().filter(|head| head.contains(&image.layers[1].digest)).count();
     assert_eq!(asks, 5);

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use edge_agent::api::pod::Pod;
-use edge_agent::objects::{ConfigMapData, ObjectContent};
-use edge_agent::observed::{ContainerStateKind, ObservedContainer};
+use edge_agent::model::api::pod::Pod;
+use edge_agent::model::objects::{ConfigMapData, ObjectContent};
+use edge_agent::model::observed::{ContainerStateKind, ObservedContainer};
+use edge_agent::model::types::PodUid;
 use edge_agent::runtime::fake::World;
 use edge_agent::store::StoredSource;
-use edge_agent::types::PodUid;
 
 use super::node::Node;
 use super::pods::{CONFIG, Fate, Manifest};

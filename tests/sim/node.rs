@@ -10,38 +10,38 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use edge_agent::admission::Admission;
-use edge_agent::api::pod::Pod;
-use edge_agent::cgroup::CgroupConfig;
-use edge_agent::cgroup::usage::ContainerStats;
-use edge_agent::clock::Clock;
+use edge_agent::agent::kubelet::Kubelet;
+use edge_agent::agent::kubelet::report::{Identity, View};
+use edge_agent::desired::pod_config::edit::{ApiChange, Editor};
+use edge_agent::desired::pod_config::{PodConfig, RollbackConfig};
+use edge_agent::desired::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
 use edge_agent::devices::DeviceManager;
-use edge_agent::events::EventRecorder;
-use edge_agent::executor::{Executor, ExecutorConfig, NodeCgroups};
-use edge_agent::image::{ImageConfig, ImagePuller};
-use edge_agent::kubelet::Kubelet;
-use edge_agent::kubelet::report::{Identity, View};
+use edge_agent::model::api::pod::Pod;
+use edge_agent::model::back_off::BackOffLimits;
+use edge_agent::model::objects::LocalObjects;
+use edge_agent::model::runtime_config::CgroupDriver;
+use edge_agent::model::types::{PodSource, Timestamp};
+use edge_agent::node::stats::{PodUse, Stats, StatsConfig, Summary, Usage};
 use edge_agent::node::{NodeConfig, NodeKeeper, NodeParts};
-use edge_agent::objects::LocalObjects;
-use edge_agent::pleg::{self, PlegConfig};
-use edge_agent::pod_config::edit::{ApiChange, Editor};
-use edge_agent::pod_config::{PodConfig, RollbackConfig};
-use edge_agent::pod_worker::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
-use edge_agent::prober::{Prober, ProberConfig};
-use edge_agent::reconcile::admission::NodeFacts;
-use edge_agent::reconcile::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
-use edge_agent::reconcile::restart::BackOffLimits;
-use edge_agent::rt;
-use edge_agent::rt::notify::Notifier;
-use edge_agent::rt::shutdown::{self, ShutdownTrigger};
-use edge_agent::runtime::CgroupDriver;
+use edge_agent::platform::cgroup::CgroupConfig;
+use edge_agent::platform::cgroup::usage::ContainerStats;
+use edge_agent::platform::clock::Clock;
+use edge_agent::platform::rt;
+use edge_agent::platform::rt::notify::Notifier;
+use edge_agent::platform::rt::shutdown::{self, ShutdownTrigger};
+use edge_agent::pod::admission::Admission;
+use edge_agent::pod::admission::rules::NodeFacts;
+use edge_agent::pod::events::EventRecorder;
+use edge_agent::pod::executor::{Executor, ExecutorConfig, NodeCgroups};
+use edge_agent::pod::image::{ImageConfig, ImagePuller};
+use edge_agent::pod::pleg::{self, PlegConfig};
+use edge_agent::pod::prober::{Prober, ProberConfig};
+use edge_agent::pod::resources::{CgroupLayout, NodeCapacity, ResourceFlags};
+use edge_agent::pod::status::StatusManager;
+use edge_agent::pod::volume::VolumeConfig;
+use edge_agent::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
 use edge_agent::runtime::fake::FakeRuntime;
-use edge_agent::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
-use edge_agent::stats::{PodUse, Stats, StatsConfig, Summary, Usage};
-use edge_agent::status::StatusManager;
 use edge_agent::store::{Loaded, Mode, OpenOptions, StoreHandle, WriteMoment};
-use edge_agent::types::{PodSource, Timestamp};
-use edge_agent::volume::VolumeConfig;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
@@ -456,7 +456,7 @@ impl Node {
             cluster_dns: Vec::new(),
             cluster_domain: String::new(),
             resolv_conf: None,
-            user_ids: edge_agent::reconcile::users::NodeIds::default(),
+            user_ids: edge_agent::pod::users::NodeIds::default(),
             objects: Rc::<LocalObjects>::clone(objects),
             devices: DeviceManager::open(&self.path("device-plugins")),
             cdi_directories: Vec::new(),

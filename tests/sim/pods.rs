@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use edge_agent::pod_config::edit::API_ORIGIN;
+use edge_agent::desired::pod_config::edit::API_ORIGIN;
+use edge_agent::desired::source::parser::StaticPodParser;
+use edge_agent::desired::source::{ManifestParser, Origin, SourceObject, SourcePod};
+use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::{FakeRuntime, OnStop, Program, Run};
-use edge_agent::source::parser::StaticPodParser;
-use edge_agent::source::{ManifestParser, Origin, SourceObject, SourcePod};
-use edge_agent::types::PodSource;
 
 /// What a container does; each is an image of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

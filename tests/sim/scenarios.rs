@@ -20,10 +20,10 @@ mod volumes;
 
 use std::time::Duration;
 
-use edge_agent::api::pod::PodStatus;
-use edge_agent::observed::ContainerStateKind;
-use edge_agent::source::SourcePod;
-use edge_agent::types::{ContainerId, PodSource};
+use edge_agent::desired::source::SourcePod;
+use edge_agent::model::api::pod::PodStatus;
+use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::types::{ContainerId, PodSource};
 
 use super::node::Node;
 use super::pods::{Manifest, script_images};

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use edge_agent::observed::ContainerStateKind;
+use edge_agent::desired::source::SourceAnswer;
+use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::types::{PodSource, Timestamp};
 use edge_agent::runtime::fake::{CallRecord, CrashPoint, FakeFaults};
-use edge_agent::source::SourceAnswer;
 use edge_agent::store::WriteMoment;
-use edge_agent::types::{PodSource, Timestamp};
 
 use super::dice::Dice;
 use super::node::Node;

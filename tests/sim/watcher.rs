@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use edge_agent::observed::{ContainerStateKind, ObservedContainer};
+use edge_agent::model::observed::{ContainerStateKind, ObservedContainer};
+use edge_agent::model::types::{ContainerId, PodSource, PodUid, SandboxId, Timestamp};
 use edge_agent::runtime::fake::World;
-use edge_agent::types::{ContainerId, PodSource, PodUid, SandboxId, Timestamp};
 
 use super::node::Node;
 use super::pods::{Act, Manifest};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use edge_agent::api::base64;
+use edge_agent::codec::base64;
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::client::conn::http2;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use edge_agent::rt;
-use edge_agent::sys::packets;
+use edge_agent::platform::rt;
+use edge_agent::platform::sys::packets;
 
 use super::agent::PATIENCE;
 

@@ -14,11 +14,11 @@ use std::sync::{Arc, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use edge_agent::clock::Clock;
-use edge_agent::proto::runtime as cri;
+use edge_agent::model::types::Timestamp;
+use edge_agent::platform::clock::Clock;
+use edge_agent::platform::proto::runtime as cri;
 use edge_agent::runtime::fake::{FakeImage, Program, World};
 use edge_agent::runtime::{ErrorKind, RuntimeError};
-use edge_agent::types::Timestamp;
 use tokio::sync::{Notify, watch};
 use tonic::{Code, Status};
 

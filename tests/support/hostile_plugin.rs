@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use edge_agent::cri_server::grpc::{self, Answer, Code, Status};
-use edge_agent::cri_server::{Handler, serve_connection};
 use edge_agent::devices::client::PluginClient;
-use edge_agent::proto::device_plugin as wire;
+use edge_agent::platform::grpc::{self, Answer, Code, Status};
+use edge_agent::platform::grpc::{Handler, serve_connection};
+use edge_agent::platform::proto::device_plugin as wire;
 use prost::Message;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;

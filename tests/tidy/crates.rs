@@ -1,4 +1,4 @@
-//! Where external crates live, what the pure zone must not touch, and who may be unsafe.
+//! Where external crates live, what pure files must not touch, and who may be unsafe.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,10 +23,10 @@ fn violations(modules: &Modules) -> Vec<String> {
                 found.push(format!("{}: `{path}`: {external} lives in {homes}", module.file));
             }
         }
-        if PURE.iter().any(|pure| is_within(name, pure)) {
+        if is_pure(modules, name) {
             for (banned, why) in BANNED_IN_PURE {
                 if let Some(path) = mentioned.iter().find(|path| is_within(path, banned)) {
-                    found.push(format!("{}: `{path}` in the pure zone: {why}", module.file));
+                    found.push(format!("{}: `{path}` in a pure file: {why}", module.file));
                 }
             }
         }
@@ -35,9 +35,16 @@ fn violations(modules: &Modules) -> Vec<String> {
     found
 }
 
+/// True in a room of values, and below a file that says that it is pure.
+fn is_pure(modules: &Modules, name: &str) -> bool {
+    PURE.iter().any(|room| is_within(name, room))
+        || modules.iter().any(|(marked, module)| module.is_pure && is_within(name, marked))
+}
+
 fn unsafe_outside_sys(name: &str, module: &Module) -> Option<String> {
     let has = module.tokens.contains(&Token::Word(concat!("un", "safe").to_owned()));
-    (has && !is_within(name, "sys")).then(|| format!("{}: kernel calls are made in sys alone", module.file))
+    (has && !is_within(name, "platform::sys"))
+        .then(|| format!("{}: kernel calls are made in platform::sys alone", module.file))
 }
 
 /// The keys of `[dependencies]`, as code names them.
@@ -83,16 +90,16 @@ fn every_exception_has_a_reason_and_a_use() {
 #[test]
 fn the_checks_find_what_they_are_for() {
     let sample = |file: &str, text: &str| violations(&parse([(file.to_owned(), text.to_owned())])).len();
-    assert_eq!(sample("src/kubelet.rs", "use rusqlite::Connection;"), 1);
+    assert_eq!(sample("src/agent/kubelet.rs", "use rusqlite::Connection;"), 1);
     assert_eq!(sample("src/store/schema.rs", "use rusqlite::Connection;"), 0);
-    assert_eq!(sample("src/source/file.rs", "fn f() { serde_saphyr::from_str(x) }"), 1);
-    assert_eq!(sample("src/source/manifest/yaml.rs", "fn f() { serde_saphyr::from_str(x) }"), 0);
-    assert_eq!(sample("src/types.rs", "fn f() { log::info!(\"x\") }"), 1);
-    assert_eq!(sample("src/api/pod.rs", "use std::{fs, fmt};"), 1);
-    assert_eq!(sample("src/reconcile/plan.rs", "use std::time::{Duration, Instant};"), 1);
-    assert_eq!(sample("src/reconcile/plan.rs", "use std::time::Duration; use std::fmt;"), 0);
-    assert_eq!(sample("src/observed.rs", "use std::collections::HashMap;"), 1);
-    assert_eq!(sample("src/rt.rs", concat!("fn f() { un", "safe { g() } }")), 1);
-    assert_eq!(sample("src/sys/mount.rs", concat!("fn f() { un", "safe { nix::g() } }")), 0);
-    assert_eq!(sample("src/types.rs", "#[cfg(test)] mod tests { use tokio::time::sleep; }"), 0);
+    assert_eq!(sample("src/desired/source/file.rs", "fn f() { serde_saphyr::from_str(x) }"), 1);
+    assert_eq!(sample("src/codec/yaml.rs", "fn f() { serde_saphyr::from_str(x) }"), 0);
+    assert_eq!(sample("src/model/types.rs", "fn f() { log::info!(\"x\") }"), 1);
+    assert_eq!(sample("src/model/api/pod.rs", "use std::{fs, fmt};"), 1);
+    assert_eq!(sample("src/pod/plan.rs", "//! Pure: x\nuse std::time::{Duration, Instant};"), 1);
+    assert_eq!(sample("src/pod/plan.rs", "//! Pure: x\nuse std::time::Duration; use std::fmt;"), 0);
+    assert_eq!(sample("src/model/observed.rs", "use std::collections::HashMap;"), 1);
+    assert_eq!(sample("src/platform/rt.rs", concat!("fn f() { un", "safe { g() } }")), 1);
+    assert_eq!(sample("src/platform/sys/mount.rs", concat!("fn f() { un", "safe { nix::g() } }")), 0);
+    assert_eq!(sample("src/model/types.rs", "#[cfg(test)] mod tests { use tokio::time::sleep; }"), 0);
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::lexer::{Token, paths, tokens, without_tests};
+use super::table::PURE_LINE;
 
 /// A module's code outside tests.
 #[derive(Clone, Debug)]
@@ -13,6 +14,8 @@ pub struct Module {
     pub file: String,
     /// Without test-only items.
     pub tokens: Vec<Token>,
+    /// Its documentation says so.
+    pub is_pure: bool,
 }
 
 /// Modules by their path below the crate, `runtime::cri`; `main` is the program, the crate's root is left out.
@@ -73,7 +76,8 @@ pub fn parse(texts: impl IntoIterator<Item = (String, String)>) -> Modules {
         let name = file.trim_start_matches("src/").trim_end_matches(".rs").replace('/', "::");
         let (tokens, test_modules) = without_tests(&tokens(&text));
         test_only.extend(test_modules.iter().map(|child| format!("{name}::{child}")));
-        modules.insert(name, Module { file, tokens });
+        let is_pure = text.lines().any(|line| line.starts_with(PURE_LINE));
+        modules.insert(name, Module { file, tokens, is_pure });
     }
     modules.retain(|name, _| {
         name != "lib" && !test_only.iter().any(|test| name == test || name.starts_with(&format!("{test}::")))

@@ -4,10 +4,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::observed::{ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox, ObservedUser};
-use crate::proto::runtime as cri;
-use crate::runtime::{CgroupDriver, ImageStatus, RuntimeHandler, RuntimeImage, RuntimeStatus, labels};
-use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
+use crate::model::observed::{
+    ContainerStateKind, ObservedContainer, ObservedMount, ObservedSandbox, ObservedUser,
+};
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
+use crate::platform::proto::runtime as cri;
+use crate::runtime::{ImageStatus, RuntimeHandler, RuntimeImage, RuntimeStatus, labels};
 
 /// A sandbox of a list; `None` when it is no pod of a kubelet's.
 #[must_use]

@@ -2,14 +2,14 @@
 //!
 //! Owns the mapping for those who serve CRI. What cannot be kept is refused with the field's name, never dropped in silence.
 
-use crate::proto::runtime as cri;
-use crate::proto::runtime::security_profile::ProfileType;
+use crate::model::types::{ContainerId, PodRef};
+use crate::platform::proto::runtime as cri;
+use crate::platform::proto::runtime::security_profile::ProfileType;
 use crate::runtime::{
     AppArmorChoice, ContainerConfig, ContainerSecurity, Device, DnsConfig, IdRange, ImageMount,
     LinuxResources, Mount, MountPropagation, NamespaceMode, NamespaceOptions, PortMapping, SandboxConfig,
     SeccompChoice, SelinuxLabel, SupplementalGroupsPolicy,
 };
-use crate::types::{ContainerId, PodRef};
 
 /// A request that cannot be carried out as it is meant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

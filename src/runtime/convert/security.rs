@@ -2,13 +2,13 @@
 //!
 //! Owns the mapping of security contexts. Must not know why a value was chosen.
 
-use crate::proto::runtime as cri;
-use crate::proto::runtime::security_profile::ProfileType;
+use crate::model::types::ContainerId;
+use crate::platform::proto::runtime as cri;
+use crate::platform::proto::runtime::security_profile::ProfileType;
 use crate::runtime::{
     AppArmorChoice, ContainerSecurity, IdRange, NamespaceMode, NamespaceOptions, SandboxConfig,
     SeccompChoice, SelinuxLabel, SupplementalGroupsPolicy,
 };
-use crate::types::ContainerId;
 
 pub(super) fn of_sandbox(config: &SandboxConfig) -> cri::LinuxSandboxSecurityContext {
     cri::LinuxSandboxSecurityContext {

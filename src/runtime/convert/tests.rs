@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::observed::{ContainerStateKind, ObservedUser};
+use crate::model::observed::{ContainerStateKind, ObservedUser};
+use crate::model::types::{PodRef, SandboxId};
 use crate::runtime::{
     AppArmorChoice, ContainerSecurity, NamespaceMode, NamespaceOptions, RuntimeHandler, SeccompChoice,
     SelinuxLabel, SupplementalGroupsPolicy,
 };
-use crate::types::{PodRef, SandboxId};
 
 fn labelled(uid: &str) -> BTreeMap<String, String> {
     [
@@ -259,7 +259,7 @@ fn a_target_is_joined_where_containers_have_pids_of_their_own() {
 #[test]
 #[expect(deprecated, reason = "the string is for old runtimes")]
 fn apparmor_comes_as_profile_and_as_the_old_string() {
-    use crate::proto::runtime::security_profile::ProfileType;
+    use crate::platform::proto::runtime::security_profile::ProfileType;
     for (choice, profile, name, string) in [
         (AppArmorChoice::Unconfined, ProfileType::Unconfined, "", "unconfined"),
         (AppArmorChoice::RuntimeDefault, ProfileType::RuntimeDefault, "", "runtime/default"),

@@ -1,8 +1,8 @@
 //! What CRI says of the use of resources, in our types.
 
-use crate::proto::runtime as cri;
+use crate::model::types::ContainerId;
+use crate::platform::proto::runtime as cri;
 use crate::runtime::{ContainerFigures, DiskFigures};
-use crate::types::ContainerId;
 
 type Number = cri::UInt64Value;
 

@@ -22,16 +22,19 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::proto::containerd_events::events_client::EventsClient;
-use crate::proto::containerd_events::{Envelope, SubscribeRequest, TaskExit};
-use crate::proto::runtime::runtime_service_client::RuntimeServiceClient;
-use crate::proto::runtime::{ContainerEventResponse, GetEventsRequest};
+use crate::model::back_off::Retry;
+use crate::platform::proto::containerd_events::events_client::EventsClient;
+use crate::platform::proto::containerd_events::{Envelope, SubscribeRequest, TaskExit};
+use crate::platform::proto::runtime::runtime_service_client::RuntimeServiceClient;
+use crate::platform::proto::runtime::{ContainerEventResponse, GetEventsRequest};
 use crate::runtime::{ErrorKind, RuntimeError};
 
 use super::MAX_MESSAGE_BYTES;
 
-/// First and longest wait between attempts to reconnect.
-const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
+/// First wait before the stream is opened again.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Longest wait before the stream is opened again.
+const LONGEST_RETRY: Duration = Duration::from_secs(3);
 /// A stream that held this long was a good one: the next back-off starts over.
 const GOOD_STREAM: Duration = Duration::from_secs(10);
 /// A Go server answers a streaming call with the first event only. A call that has not failed by now is a stream.
@@ -113,7 +116,7 @@ enum End {
 
 /// Never returns: follows the best stream there is.
 async fn follow(channel: Channel, shared: Arc<Shared>) {
-    let mut delay = BACK_OFF.0;
+    let mut retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
     loop {
         let started = Instant::now();
         let mut end = follow_cri(&channel, &shared).await;
@@ -133,11 +136,11 @@ async fn follow(channel: Channel, shared: Arc<Shared>) {
             shared.hint.notify_one();
         }
         if started.elapsed() >= GOOD_STREAM {
-            delay = BACK_OFF.0;
+            retry.reset();
         }
+        let delay = retry.delay();
         log::debug!(delay:? = delay; "Runtime event stream ended, reconnecting after a delay");
         sleep(delay).await;
-        delay = (delay * 2).min(BACK_OFF.1);
     }
 }
 
@@ -268,7 +271,7 @@ fn end_of(status: &Status) -> End {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::containerd_events::Packed;
+    use crate::platform::proto::containerd_events::Packed;
 
     const MINUTE: Duration = Duration::from_secs(60);
 

@@ -3,8 +3,8 @@
 //! Owns the three calls. Must not know who will follow the URL.
 
 use super::{CriRuntime, RuntimeError};
-use crate::proto::runtime as cri;
-use crate::types::{ContainerId, SandboxId, Streams};
+use crate::model::types::{ContainerId, SandboxId, Streams};
+use crate::platform::proto::runtime as cri;
 
 impl CriRuntime {
     /// Where a client runs `command` in a container.

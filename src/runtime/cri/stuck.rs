@@ -11,10 +11,10 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 
 use super::call::bounded;
-use crate::proto::containerd_tasks::tasks_client::TasksClient;
-use crate::proto::containerd_tasks::{DeleteTaskRequest, KillRequest};
+use crate::model::types::ContainerId;
+use crate::platform::proto::containerd_tasks::tasks_client::TasksClient;
+use crate::platform::proto::containerd_tasks::{DeleteTaskRequest, KillRequest};
 use crate::runtime::RuntimeError;
-use crate::types::ContainerId;
 
 /// What containerd says of a container whose task CRI has lost.
 const LOST_TASK: &str = "cannot delete running task";

@@ -1,6 +1,6 @@
 //! What a CRI runtime tells of the use of resources.
 
-use crate::proto::runtime as cri;
+use crate::platform::proto::runtime as cri;
 use crate::runtime::{RuntimeError, RuntimeUse, convert};
 
 use super::CriRuntime;

@@ -19,11 +19,11 @@ use super::facts::Facts;
 use super::layout::{ContainerDir, SandboxDir};
 use super::protocol::{MAX_MESSAGE, ProtocolError, Reply, Request, Started};
 use super::spec::{Bundle, ExecSpec};
-use crate::api::decode;
-use crate::sys::durable::replace_private;
-use crate::sys::packets::{self, Descriptors};
-use crate::sys::reactor::Polled;
-use crate::sys::streams;
+use crate::model::api::decode;
+use crate::platform::sys::durable::replace_private;
+use crate::platform::sys::packets::{self, Descriptors};
+use crate::platform::sys::reactor::Polled;
+use crate::platform::sys::streams;
 
 /// For what a monitor does at once.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use super::layout::ContainerDir;
 use super::spec::Bundle;
-use crate::sys::durable::replace_private;
+use crate::platform::sys::durable::replace_private;
 
 /// No such file is longer: a log path and a directory in each of a dozen hierarchies.
 const MAX_BYTES: u64 = 64 * 1024;

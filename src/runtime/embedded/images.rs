@@ -46,10 +46,10 @@ pub use reference::{Reference, normalise_reference};
 pub use tar::TarError;
 pub use unpack::{LayerError, UnpackLimits};
 
-use crate::sys::dir::Handle;
-use crate::sys::durable::sync_dir;
-use crate::sys::layer::{LayerDir, has_extended};
-use crate::sys::lock::{self, ByteLock, FileLock};
+use crate::platform::sys::dir::Handle;
+use crate::platform::sys::durable::sync_dir;
+use crate::platform::sys::layer::{LayerDir, has_extended};
+use crate::platform::sys::lock::{self, ByteLock, FileLock};
 use index::Record;
 
 /// Layers of an image that overlayfs and one page of mount options take.
@@ -229,7 +229,7 @@ impl ImageStore {
             (store.root.join("layers/empty"), 0o755),
             (store.temporary(), 0o700),
         ] {
-            crate::sys::dir::make_dir(&path, mode).map_err(io_error("make", &path))?;
+            crate::platform::sys::dir::make_dir(&path, mode).map_err(io_error("make", &path))?;
         }
         if let Some(_lock) = lock::try_acquire(&root.join("lock")).map_err(ImageError::Lock)? {
             store.clean_temporary();
@@ -278,7 +278,7 @@ impl ImageStore {
         match self.image(record) {
             Ok(image) => Some(image),
             Err(error) => {
-                let err = crate::logging::chain(&error);
+                let err = crate::platform::logging::chain(&error);
                 log::warn!(image = record.id.as_str(), err = err; "Image is damaged; pull or import it again");
                 None
             }
@@ -378,7 +378,7 @@ impl ImageStore {
         origin: Origin<'_>,
     ) -> Result<(), ImageError> {
         let (root, times, usage) = (staging.join("layer"), staging.join("times"), staging.join("usage"));
-        crate::sys::dir::make_dir(&root, 0o755).map_err(io_error("make", &root))?;
+        crate::platform::sys::dir::make_dir(&root, 0o755).map_err(io_error("make", &root))?;
         let scratch = File::options()
             .read(true)
             .write(true)
@@ -572,7 +572,7 @@ fn measure(path: &Path) -> (u64, u64) {
 
 /// Removes a directory of ours with all below it; what cannot be removed is left for the next time.
 fn remove_tree(path: &Path) {
-    let removed = crate::sys::dir::remove_contents(path).map_err(|error| error.source);
+    let removed = crate::platform::sys::dir::remove_contents(path).map_err(|error| error.source);
     if let Err(error) = removed.and_then(|()| std::fs::remove_dir(path))
         && error.kind() != io::ErrorKind::NotFound
     {

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::layout::ContainerDir;
 use super::spec::PodSpec;
-use crate::sys::clone;
+use crate::platform::sys::clone;
 
 mod capabilities;
 mod cgroups;

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::types::{ContainerId, SandboxId};
+use crate::model::types::{ContainerId, SandboxId};
 
 /// The two trees.
 ///

@@ -27,12 +27,12 @@ use super::init::{self, PodHandles};
 use super::layout::SandboxDir;
 use super::protocol::{Exited, Reply};
 use super::spec::PodSpec;
-use crate::api::decode;
-use crate::clock::Clock;
-use crate::sys::children::{self, ChildExit};
-use crate::sys::durable::replace_private;
-use crate::sys::epoll::{Batch, Epoll, Ready, Wanted};
-use crate::sys::{memory, node, packets};
+use crate::model::api::decode;
+use crate::platform::clock::Clock;
+use crate::platform::sys::children::{self, ChildExit};
+use crate::platform::sys::durable::replace_private;
+use crate::platform::sys::epoll::{Batch, Epoll, Ready, Wanted};
+use crate::platform::sys::{memory, node, packets};
 
 /// A program that has not started by then never will.
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -161,7 +161,7 @@ impl Monitor {
         if let Err(error) = node::set_oom_score_adj(spec.oom_score_adj) {
             complain(&format_args!("set oom_score_adj to {}: {error}", spec.oom_score_adj));
         }
-        let pod = init::make_pod(&spec).map_err(|error| crate::logging::chain(&error))?;
+        let pod = init::make_pod(&spec).map_err(|error| crate::platform::logging::chain(&error))?;
         let epoll = Epoll::new().map_err(said("create an epoll instance"))?;
         let listener = packets::listen(&directory.socket(), BACKLOG).map_err(said("listen"))?;
         for (fd, kind) in [(signals.as_fd(), Kind::Signals), (listener.as_fd(), Kind::Listener)] {

@@ -29,11 +29,11 @@ use self::cni::{CniError, Subject};
 use self::faults::Stopped;
 use self::records::{CniRecord, HostPort, Record, RecordError, Records};
 use self::subnet::{Exhausted, Subnet};
-use crate::ordered::Ordered as _;
-use crate::runtime_config::{DnsConfig, PortMapping};
-use crate::sys::netlink::nftables::{self, Family};
-use crate::sys::netlink::{NetlinkError, conntrack};
-use crate::types::{PodRef, SandboxId};
+use crate::model::ordered::Ordered as _;
+use crate::model::runtime_config::{DnsConfig, PortMapping};
+use crate::model::types::{PodRef, SandboxId};
+use crate::platform::sys::netlink::nftables::{self, Family};
+use crate::platform::sys::netlink::{NetlinkError, conntrack};
 
 /// Name of the bridge where nobody says.
 pub const DEFAULT_BRIDGE: &str = "agent0";
@@ -215,15 +215,20 @@ impl Network {
             Ok(Some(())) => return Ok(()),
             Ok(None) => {}
             Err(error) => {
-                return Err(format!("cni plugin not initialized: {}", crate::logging::chain(&error)));
+                return Err(format!(
+                    "cni plugin not initialized: {}",
+                    crate::platform::logging::chain(&error)
+                ));
             }
         }
         if bridge::usable(&self.config.subnets).is_empty() {
-            return Err(crate::logging::chain(&NetworkError::NoSubnet));
+            return Err(crate::platform::logging::chain(&NetworkError::NoSubnet));
         }
         match nftables::probe() {
-            Err(error) if error.is_unsupported() => Err(crate::logging::chain(&NetworkError::NoRules(error))),
-            Err(error) => Err(crate::logging::chain(&error)),
+            Err(error) if error.is_unsupported() => {
+                Err(crate::platform::logging::chain(&NetworkError::NoRules(error)))
+            }
+            Err(error) => Err(crate::platform::logging::chain(&error)),
             Ok(()) => Ok(()),
         }
     }
@@ -348,7 +353,7 @@ impl Network {
     /// What a failed attempt has left. What cannot be undone keeps its record.
     fn undo(&self, record: &Record, netns: Option<&str>) {
         if let Err(error) = self.detach_locked(record, netns) {
-            log::warn!(pod:% = record.pod, err = crate::logging::chain(&error).as_str();
+            log::warn!(pod:% = record.pod, err = crate::platform::logging::chain(&error).as_str();
                 "Failed to clean up pod network, retrying at the next start");
         }
     }
@@ -473,7 +478,7 @@ fn forget_connections(record: &Record, mut stale: impl FnMut(IpAddr) -> bool) {
         })
     });
     if let Err(error) = forgotten {
-        log::debug!(pod:% = record.pod, err = crate::logging::chain(&error).as_str();
+        log::debug!(pod:% = record.pod, err = crate::platform::logging::chain(&error).as_str();
             "Failed to flush old connections to host ports");
     }
 }

@@ -21,11 +21,11 @@ use super::spec::{
     Bundle, Device, ExecSpec, IdMapping, Linux, Namespace, OciSpec, Overlay, PodSpec, Process, Rlimit, Root,
     User,
 };
-use crate::ordered::Ordered as _;
-use crate::runtime_config::{
+use crate::model::ordered::Ordered as _;
+use crate::model::runtime_config::{
     AppArmorChoice, ContainerConfig, ContainerSecurity, NamespaceMode, SandboxConfig, SelinuxLabel,
 };
-use crate::types::{ContainerId, SandboxId};
+use crate::model::types::{ContainerId, SandboxId};
 
 /// A container's and its files', where the policy has them.
 pub const SELINUX_LABELS: [&str; 2] =

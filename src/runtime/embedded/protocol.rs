@@ -5,7 +5,7 @@
 //!
 //! Owns the encoding; everything that arrives may be from an agent or monitor of another version, or garbage.
 
-use crate::types::Timestamp;
+use crate::model::types::Timestamp;
 
 /// First byte of every request; both sides refuse another one. Monitors live as long as their pods, over upgrades of the agent: a
 /// release that changes it speaks the one before, too ([`OLDEST`]), or the pods that run are made anew.

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::http::stream::LeastRate;
+use crate::platform::http::stream::LeastRate;
 
 pub use error::{PullError, PullErrorKind};
 pub use fetch::pull;

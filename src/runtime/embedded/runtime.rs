@@ -32,18 +32,19 @@ use tokio::sync::{Mutex, Notify, OwnedMutexGuard, Semaphore, broadcast};
 use super::images::ImageStore;
 use super::layout::Layout;
 use super::network::{Network, NetworkConfig};
-use crate::cgroup::CgroupConfig;
-use crate::clock::Clock;
-use crate::logging::chain;
-use crate::observed::{ObservedContainer, ObservedSandbox};
-use crate::rt;
+use crate::model::observed::{ObservedContainer, ObservedSandbox};
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::{ContainerId, PodUid, SandboxId};
+use crate::platform::cgroup::CgroupConfig;
+use crate::platform::clock::Clock;
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::sys::own_program::read_only_exe;
 use crate::runtime::metered::Operation;
 use crate::runtime::{
-    CgroupDriver, ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources,
-    Runtime, RuntimeError, RuntimeHandler, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig,
+    ContainerConfig, DiskPlaces, ErrorKind, ExecOutput, ImageAuth, ImageStatus, LinuxResources, Runtime,
+    RuntimeError, RuntimeHandler, RuntimeImage, RuntimeStatus, RuntimeVersion, SandboxConfig,
 };
-use crate::sys::own_program::read_only_exe;
-use crate::types::{ContainerId, PodUid, SandboxId};
 
 pub mod api;
 mod cgroups;
@@ -128,7 +129,7 @@ pub enum OpenError {
     InUse(PathBuf),
     /// A lock file.
     #[error(transparent)]
-    Lock(crate::sys::lock::LockError),
+    Lock(crate::platform::sys::lock::LockError),
     /// What an earlier agent left.
     #[error("read the records of sandboxes in {path:?}")]
     Records {
@@ -192,7 +193,7 @@ impl Failure {
 
     /// An error with all that it came from.
     fn because(what: &str, error: &dyn std::error::Error) -> Self {
-        Self::refused(format!("{what}: {}", crate::logging::chain(error)))
+        Self::refused(format!("{what}: {}", crate::platform::logging::chain(error)))
     }
 
     fn of(self, call: &'static str) -> RuntimeError {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::runtime_config::IdRange;
+use crate::model::runtime_config::IdRange;
 
 /// What a pod's monitor makes before any container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

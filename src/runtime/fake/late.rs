@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::world::World;
-use crate::types::Timestamp;
+use crate::model::types::Timestamp;
 
 type Effect = Box<dyn FnOnce(&mut World, Timestamp)>;
 

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use crate::model::types::{ContainerId, Timestamp};
 use crate::runtime::{ExecOutput, ImageAuth, RuntimeError};
-use crate::types::{ContainerId, Timestamp};
 
 /// What a container's process does once started. The default runs for ever and ends at once with 143 when asked to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::observed::ContainerStateKind;
+use crate::model::observed::ContainerStateKind;
+use crate::model::types::PodRef;
 use crate::runtime::{IdRange, RuntimeHandler, labels};
-use crate::types::PodRef;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::observed::ObservedSandbox;
+use crate::model::observed::ObservedSandbox;
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::{ContainerId, PodRef, PodUid, SandboxId, Timestamp};
 use crate::runtime::{
-    CgroupDriver, ErrorKind, ImageAuth, ImageStatus, NamespaceMode, RuntimeError, RuntimeImage,
-    RuntimeStatus, SandboxConfig, labels,
+    ErrorKind, ImageAuth, ImageStatus, NamespaceMode, RuntimeError, RuntimeImage, RuntimeStatus,
+    SandboxConfig, labels,
 };
-use crate::types::{ContainerId, PodRef, PodUid, SandboxId, Timestamp};
 
 use super::program::{Command, ExecScript, FakeImage, Program, RemoteImage};
 

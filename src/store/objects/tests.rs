@@ -4,12 +4,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::objects::{LocalObject, ObjectContent, ObjectKind, wire};
+use crate::model::objects::{LocalObject, ObjectContent, ObjectKind, wire};
+use crate::model::types::PodSource;
 use crate::store::open::with_suffix;
 use crate::store::{
     FILE_NAME, Loaded, OpenOptions, ReadOnlyStore, SealingKey, SourceObject, StoreHandle, StoreKey,
 };
-use crate::types::PodSource;
 use serde_json::{Value, json};
 
 const VALUE: &str = "correct-horse-battery-staple";

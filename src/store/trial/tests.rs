@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::*;
-use crate::api::decode::decode;
+use crate::model::api::decode::decode;
 use crate::store::open::with_suffix;
 use crate::store::{FILE_NAME, Loaded, Mode, OpenOptions, ReadOnlyStore, SealingKey, StoreHandle};
 
@@ -36,7 +36,7 @@ impl Directory {
 
     fn holds_the_secret(&self) -> bool {
         let bytes = self.bytes();
-        let encoded = crate::api::base64::encode(VALUE.as_bytes());
+        let encoded = crate::codec::base64::encode(VALUE.as_bytes());
         [VALUE, &encoded].iter().any(|text| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
     }
 }

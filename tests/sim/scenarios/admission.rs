@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use edge_agent::api::quantity::Quantity;
-use edge_agent::types::PodSource;
+use edge_agent::model::api::quantity::Quantity;
+use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, files, running, status};
 use crate::sim::node::{Node, simulate};
@@ -112,7 +112,7 @@ fn a_pod_is_not_active_while_it_waits_for_room() {
 }
 
 /// A pod that this node does not fit, whatever leaves it.
-fn elsewhere(name: &str, source: PodSource) -> edge_agent::source::SourcePod {
+fn elsewhere(name: &str, source: PodSource) -> edge_agent::desired::source::SourcePod {
     let mut pod = Manifest::new(name, "Always", Act::Forever).parse(source);
     Rc::make_mut(&mut pod.pod).spec.node_selector.insert("zone".to_owned(), "7".to_owned());
     pod

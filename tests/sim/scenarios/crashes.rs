@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::{CrashPoint, FakeFaults};
 use edge_agent::store::WriteMoment;
-use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, files, is_empty, node, running, status};
 use crate::sim::finish;

@@ -1,7 +1,7 @@
 //! A store that cannot be written.
 
-use edge_agent::server::ObjectDetail;
-use edge_agent::types::PodSource;
+use edge_agent::model::types::PodSource;
+use edge_agent::serve::server::ObjectDetail;
 use rusqlite::Connection;
 
 use super::{MINUTE, SECOND, files, is_empty, node, running, status};

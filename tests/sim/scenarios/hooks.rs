@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use edge_agent::observed::ContainerStateKind;
+use edge_agent::desired::source::SourcePod;
+use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::types::{PodSource, Timestamp};
 use edge_agent::runtime::ExecOutput;
 use edge_agent::runtime::fake::{ExecScript, FakeFaults};
-use edge_agent::source::SourcePod;
-use edge_agent::types::{PodSource, Timestamp};
 
 use super::{MINUTE, SECOND, files, is_empty, node, running, status};
 use crate::sim::node::{Node, simulate};

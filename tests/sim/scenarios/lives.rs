@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use edge_agent::api::pod::{ContainerRestartRule, ContainerRestartRuleOnExitCodes};
-use edge_agent::source::SourcePod;
-use edge_agent::types::PodSource;
+use edge_agent::desired::source::SourcePod;
+use edge_agent::model::api::pod::{ContainerRestartRule, ContainerRestartRuleOnExitCodes};
+use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, files, node, running, status};
 use crate::sim::node::simulate;

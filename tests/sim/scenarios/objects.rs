@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use edge_agent::source::{SourceAnswer, SourcePod};
-use edge_agent::types::PodSource;
+use edge_agent::desired::source::{SourceAnswer, SourcePod};
+use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, node, running, status};
 use crate::sim::node::{Node, simulate};

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use edge_agent::desired::source::SourcePod;
+use edge_agent::model::disruption::Pressure;
+use edge_agent::model::types::PodSource;
 use edge_agent::node::NodeConfig;
-use edge_agent::reconcile::eviction::{EvictionConfig, Pressure, ThresholdTexts, thresholds};
-use edge_agent::reconcile::image_gc::ImageLimits;
+use edge_agent::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};
+use edge_agent::node::image_gc::ImageLimits;
 use edge_agent::runtime::fake::CrashPoint;
-use edge_agent::source::SourcePod;
 use edge_agent::store::WriteMoment;
-use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, files, running, status};
 use crate::sim::node::{Keeping, Node, simulate};

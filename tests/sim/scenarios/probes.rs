@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use edge_agent::api::pod::ContainerStatus;
+use edge_agent::desired::source::SourcePod;
+use edge_agent::model::api::pod::ContainerStatus;
+use edge_agent::model::types::PodSource;
 use edge_agent::runtime::ExecOutput;
 use edge_agent::runtime::fake::{ExecScript, OnStop, Program};
-use edge_agent::source::SourcePod;
-use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, node, running, status};
 use crate::sim::node::{Node, simulate};

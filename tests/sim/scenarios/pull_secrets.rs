@@ -2,11 +2,11 @@
 
 use std::rc::Rc;
 
-use edge_agent::objects::{ObjectKind, wire};
+use edge_agent::desired::source::{SourceObject, SourcePod};
+use edge_agent::model::objects::{ObjectKind, wire};
+use edge_agent::model::types::PodSource;
 use edge_agent::runtime::ImageAuth;
 use edge_agent::runtime::fake::{FakeImage, RemoteImage};
-use edge_agent::source::{SourceObject, SourcePod};
-use edge_agent::types::PodSource;
 use serde_json::json;
 
 use super::{MINUTE, SECOND, node, running, status};

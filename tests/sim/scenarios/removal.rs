@@ -1,7 +1,7 @@
 //! Taking pods down, with interruptions.
 
+use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::FakeFaults;
-use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, files, is_empty, node, node_with, running, status};
 use crate::sim::node::{Node, simulate};

@@ -2,9 +2,9 @@
 
 use std::rc::Rc;
 
-use edge_agent::api::quantity::Quantity;
-use edge_agent::source::SourcePod;
-use edge_agent::types::PodSource;
+use edge_agent::desired::source::SourcePod;
+use edge_agent::model::api::quantity::Quantity;
+use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, files, running, status};
 use crate::sim::node::{Node, simulate};

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use edge_agent::objects::ObjectContent;
-use edge_agent::pod_config::{REASON_ROLLED_BACK, RollbackConfig};
-use edge_agent::reconcile::rollback::Stage;
+use edge_agent::desired::pod_config::{REASON_ROLLED_BACK, RollbackConfig};
+use edge_agent::desired::source::SourcePod;
+use edge_agent::model::objects::ObjectContent;
+use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::FakeFaults;
-use edge_agent::source::SourcePod;
 use edge_agent::store::WriteMoment;
-use edge_agent::types::PodSource;
+use edge_agent::store::trial::Stage;
 
 use super::{MINUTE, SECOND, is_empty, running};
 use crate::sim::node::{Node, simulate};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use edge_agent::model::types::PodSource;
 use edge_agent::runtime::fake::FakeFaults;
-use edge_agent::types::PodSource;
 
 use super::{MINUTE, SECOND, files, node, running, status};
 use crate::sim::node::{Node, simulate};

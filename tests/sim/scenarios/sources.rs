@@ -1,7 +1,7 @@
 //! What sources say, and what they do not say.
 
-use edge_agent::source::SourceAnswer;
-use edge_agent::types::PodSource;
+use edge_agent::desired::source::SourceAnswer;
+use edge_agent::model::types::PodSource;
 
 use super::{MINUTE, SECOND, files, is_empty, node, node_with, running, status};
 use crate::sim::node::simulate;

@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use edge_agent::observed::ContainerStateKind;
+use edge_agent::desired::source::parser::StaticPodParser;
+use edge_agent::desired::source::{ManifestParser, Origin, SourcePod};
+use edge_agent::model::observed::ContainerStateKind;
+use edge_agent::model::types::PodSource;
+use edge_agent::platform::sys::mount::mount_points;
 use edge_agent::runtime::{Mount, RuntimeHandler};
-use edge_agent::source::parser::StaticPodParser;
-use edge_agent::source::{ManifestParser, Origin, SourcePod};
-use edge_agent::sys::mount::mount_points;
-use edge_agent::types::PodSource;
 use serde_json::{Value, json};
 
 use super::{MINUTE, SECOND, files, is_empty, node, running, status};

@@ -1,12 +1,12 @@
 //! CRI messages into the simulator's types and back: the server's side of the mapping.
 
-use edge_agent::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
-use edge_agent::proto::runtime as cri;
+use edge_agent::model::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
+use edge_agent::model::types::PodRef;
+use edge_agent::platform::proto::runtime as cri;
 use edge_agent::runtime::{
     ContainerConfig, ContainerSecurity, IdRange, LinuxResources, Mount, NamespaceMode, NamespaceOptions,
     RuntimeHandler, SandboxConfig,
 };
-use edge_agent::types::PodRef;
 
 /// What the simulator needs of a sandbox's configuration.
 pub fn sandbox_config(config: &cri::PodSandboxConfig, runtime_handler: String) -> SandboxConfig {

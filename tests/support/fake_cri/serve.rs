@@ -4,9 +4,9 @@ use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
 
-use edge_agent::proto::containerd_events::events_server::EventsServer;
-use edge_agent::proto::runtime::image_service_server::ImageServiceServer;
-use edge_agent::proto::runtime::runtime_service_server::RuntimeServiceServer;
+use edge_agent::platform::proto::containerd_events::events_server::EventsServer;
+use edge_agent::platform::proto::runtime::image_service_server::ImageServiceServer;
+use edge_agent::platform::proto::runtime::runtime_service_server::RuntimeServiceServer;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};

@@ -38,7 +38,7 @@ impl Watch {
             Ok((reply, _)) => Some(reply),
             Err(error) => {
                 if !matches!(error, MonitorError::Gone { .. }) {
-                    log::warn!(err:% = crate::logging::chain(&error); "Pod monitor watch ended");
+                    log::warn!(err:% = crate::platform::logging::chain(&error); "Pod monitor watch ended");
                 }
                 None
             }

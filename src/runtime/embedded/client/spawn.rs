@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use super::super::layout::SandboxDir;
 use super::{MonitorError, within};
-use crate::rt;
-use crate::sys::children;
-use crate::sys::packets::set_nonblocking;
-use crate::sys::reactor::Polled;
+use crate::platform::rt;
+use crate::platform::sys::children;
+use crate::platform::sys::packets::set_nonblocking;
+use crate::platform::sys::reactor::Polled;
 
 /// How long namespaces may take on a machine that does a lot else.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ impl Spawned {
 }
 
 /// Runs `program monitor DIR` and waits until the pod's namespaces exist and the monitor's socket answers. `program` is a
-/// path; `/proc/self/fd/N` of [`crate::sys::own_program::read_only_exe`] where the kernel can.
+/// path; `/proc/self/fd/N` of [`crate::platform::sys::own_program::read_only_exe`] where the kernel can.
 ///
 /// # Errors
 /// What the monitor says it could not do; nothing of it is left then.

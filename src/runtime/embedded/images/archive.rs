@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::compression::{self, Decompress, skip};
 use super::tar::{Entry, EntryKind, TarReader};
 use super::{ImageError, MAX_DOCUMENT, TarError, io_error};
-use crate::sys::open::open_file_below;
+use crate::platform::sys::open::open_file_below;
 
 /// Files and links of an archive: an image has a few dozen.
 const MAX_MEMBERS: usize = 100_000;
@@ -39,7 +39,7 @@ enum Member {
 impl Files {
     /// Opens an archive and lists it, or a directory.
     pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
-        let file = crate::sys::open::open_without_waiting(path).map_err(io_error("open", path))?;
+        let file = crate::platform::sys::open::open_without_waiting(path).map_err(io_error("open", path))?;
         let metadata = file.metadata().map_err(io_error("stat", path))?;
         if metadata.is_dir() {
             return Ok(Self::Directory(path.to_owned()));

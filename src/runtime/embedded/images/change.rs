@@ -10,9 +10,9 @@ use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, Reference, io_error, normalise_reference, remove_tree, short,
     step,
 };
-use crate::ordered::Ordered as _;
-use crate::sys::durable::sync_dir;
-use crate::sys::lock;
+use crate::model::ordered::Ordered as _;
+use crate::platform::sys::durable::sync_dir;
+use crate::platform::sys::lock;
 
 /// An image whose layers are unpacked.
 #[derive(Clone, Debug, Default)]

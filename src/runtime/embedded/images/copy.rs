@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::merged::{Found, Merged, look_up, resolve, roots};
 use super::{Image, ImageError, ImageStore, io_error};
-use crate::sys::dir::Handle;
+use crate::platform::sys::dir::Handle;
 
 impl ImageStore {
     /// Whether the image has something at `path`.

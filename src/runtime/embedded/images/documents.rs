@@ -100,7 +100,7 @@ impl ContainerConfig {
 pub fn decode<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, ImageError> {
     let broken = |problem: String| ImageError::Document { what: what.to_owned(), problem };
     let value = serde_json::from_slice(bytes).map_err(|error| broken(error.to_string()))?;
-    match crate::api::decode::decode(value) {
+    match crate::model::api::decode::decode(value) {
         Ok(decoded) => Ok(decoded.object),
         Err(error) => Err(broken(error.to_string())),
     }

@@ -248,7 +248,7 @@ fn names(descriptor: &Descriptor, archive: &Path) -> Vec<String> {
     };
     if let Err(error) = normalise_reference(&name) {
         log::warn!(
-            path = archive.display().to_string(), err = crate::logging::chain(&error);
+            path = archive.display().to_string(), err = crate::platform::logging::chain(&error);
             "Invalid image name in archive, importing image without it"
         );
         return Vec::new();

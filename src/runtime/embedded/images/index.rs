@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::documents::{self, ConfigDocument, ManifestDocument};
 use super::{ImageError, ImageStore, io_error, step};
-use crate::sys::durable::sync_dir;
+use crate::platform::sys::durable::sync_dir;
 
 const NAME: &str = "index.json";
 /// The one before it, for names when the newest is damaged.

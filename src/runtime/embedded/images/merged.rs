@@ -11,8 +11,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::unpack::OPAQUE;
 use super::{Image, ImageError, ImageStore, compression, io_error};
-use crate::sys::dir::Handle;
-use crate::sys::layer::has_extended;
+use crate::platform::sys::dir::Handle;
+use crate::platform::sys::layer::has_extended;
 
 const MAX_LINKS: usize = 40;
 /// Components on the way, those of links included.

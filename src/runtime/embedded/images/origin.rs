@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use super::documents::{self, ManifestDocument};
 use super::index::Record;
 use super::{ImageError, ImageStore, io_error};
-use crate::sys::durable::write_durably;
+use crate::platform::sys::durable::write_durably;
 
 /// Who brought the content of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Names of images in full: `busybox` is `docker.io/library/busybox:latest`, as containerd has it.
 //!
-//! Owns the defaults of a short name. Must not know what there is by that name; the grammar is `reconcile::images`'.
+//! Owns the defaults of a short name. Must not know what there is by that name; the grammar is in `model::image_name`.
 
 use std::fmt;
 
 use super::ImageError;
-use crate::reconcile::images::apply_default_tag;
+use crate::model::image_name::apply_default_tag;
 
 /// The registry of names without one.
 const DEFAULT_REGISTRY: &str = "docker.io";

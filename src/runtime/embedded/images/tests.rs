@@ -68,7 +68,7 @@ fn a_docker_archive_is_imported_resolved_and_listed() {
 
 /// Error of a layer, with its causes, in one line.
 fn refusal(store: &ImageStore, layer: &[u8]) -> String {
-    crate::logging::chain(&unpack(store, layer).unwrap_err())
+    crate::platform::logging::chain(&unpack(store, layer).unwrap_err())
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
     let with = |limits: UnpackLimits| {
         let error =
             store.unpack_layer(&digest_of(&layer), &mut &layer[..], &limits, Origin::Archive).unwrap_err();
-        crate::logging::chain(&error)
+        crate::platform::logging::chain(&error)
     };
     let limits = UnpackLimits::default();
     assert!(with(UnpackLimits { entries: 1, ..limits }).contains("more than 1 entries"));
@@ -217,13 +217,13 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
         [0, 6 << 20, 100 << 20, 2 << 30].map(|bytes| UnpackLimits::for_compressed(bytes).bytes >> 20);
     assert_eq!(bounds, [1024, 1024, 10_000, 65_536]);
     // What unpacks to far more than it came as leaves free what eviction wants.
-    let keep = crate::reconcile::eviction::Amount::parse("99.999%");
+    let keep = crate::model::amount::Amount::parse("99.999%");
     let large = Tar::default().file("a", &"x".repeat(40 << 20)).end();
     let unpack = |keep_after| {
         let limits = UnpackLimits { keep, keep_after, ..limits };
         store.unpack_layer(&digest_of(&large), &mut &large[..], &limits, Origin::Archive)
     };
-    let error = crate::logging::chain(&unpack(1 << 20).unwrap_err());
+    let error = crate::platform::logging::chain(&unpack(1 << 20).unwrap_err());
     assert!(error.contains("no space for the layer"), "{error}");
     unpack(64 << 20).unwrap();
     // Endless zeros after the archive are a bomb, too.
@@ -235,10 +235,10 @@ fn limits_hold_and_a_wrong_digest_leaves_nothing() {
         &UnpackLimits { bytes, ..limits },
         Origin::Archive,
     );
-    assert!(crate::logging::chain(&error.unwrap_err()).contains("more than 1048576 bytes"));
+    assert!(crate::platform::logging::chain(&error.unwrap_err()).contains("more than 1048576 bytes"));
     let other = digest_of(b"other");
     let error = store.unpack_layer(&other, &mut &layer[..], &limits, Origin::Archive).unwrap_err();
-    assert!(crate::logging::chain(&error).contains("damaged or was modified"));
+    assert!(crate::platform::logging::chain(&error).contains("damaged or was modified"));
     assert!(!store.has_layer(&other) && !store.has_layer(&digest_of(&layer)));
     assert_eq!(std::fs::read_dir(store.temporary()).unwrap().count(), 0);
     std::fs::remove_dir_all(&root).unwrap();
@@ -413,7 +413,7 @@ fn two_that_unpack_the_same_layer_both_succeed() {
     let threads: Vec<_> = (0..4)
         .map(|_| {
             let (root, layer) = (root.clone(), layer.clone());
-            crate::rt::spawn_thread("unpack", move || {
+            crate::platform::rt::spawn_thread("unpack", move || {
                 unpack(&ImageStore::open(&root).unwrap(), &layer).unwrap();
             })
             .unwrap()

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::tar::{Entry, EntryKind, TarError, TarReader};
-use crate::reconcile::eviction::Amount;
-use crate::sys::layer::{Attributes, Kind, LayerDir, Node, free_space};
+use crate::model::amount::Amount;
+use crate::platform::sys::layer::{Attributes, Kind, LayerDir, Node, free_space};
 
 /// Overlayfs' mark of a directory that hides the one below.
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use super::index::Archive;
 use super::{Image, ImageError, ImageStore, LayerError, io_error};
-use crate::logging::chain;
-use crate::rt;
-use crate::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
+use crate::model::back_off::Retry;
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
 
 /// A file as it was looked at: a change of any of these makes it another. Size, time in nanoseconds, inode.
 type Stamp = (u64, i64, u64);
@@ -172,13 +173,13 @@ pub async fn watch_images(
     directory: PathBuf,
     mut changed: impl FnMut(Vec<Image>),
 ) -> Result<(), WatchError> {
-    crate::sys::dir::make_dir(&directory, 0o755)
+    crate::platform::sys::dir::make_dir(&directory, 0o755)
         .map_err(|source| WatchError::Directory { path: directory.clone(), source })?;
     let watcher = Watcher::new().map_err(WatchError::Watch)?;
     watcher.watch(&directory, Interest::Contents).map_err(WatchError::Watch)?;
     let mut broken = Broken::default();
     let mut is_first = true;
-    let mut retry = FIRST_RETRY;
+    let mut retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
     loop {
         let (store, place, before) = (store.clone(), directory.clone(), std::mem::take(&mut broken));
         let (result, after) = rt::blocking("import images", move || {
@@ -194,12 +195,11 @@ pub async fn watch_images(
         is_first = false;
         if broken.any_again() {
             // Whichever comes first; nothing is lost of events that wait.
-            if let Ok(news) = tokio::time::timeout(retry, wait_for_news(&watcher)).await {
+            if let Ok(news) = tokio::time::timeout(retry.delay(), wait_for_news(&watcher)).await {
                 news?;
             }
-            retry = (retry * 2).min(LONGEST_RETRY);
         } else {
-            retry = FIRST_RETRY;
+            retry.reset();
             wait_for_news(&watcher).await?;
         }
     }

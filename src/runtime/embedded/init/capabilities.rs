@@ -1,8 +1,8 @@
 //! Names of capabilities to bits. Pure.
 
 use super::error::InitError;
+use crate::platform::sys::credentials::CapabilitySets;
 use crate::runtime::embedded::spec::{CAPABILITY_NAMES, Capabilities};
-use crate::sys::credentials::CapabilitySets;
 
 /// The sets as bits, as far as `available` (what the kernel has and this process may hand on) goes.
 ///

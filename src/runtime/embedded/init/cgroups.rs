@@ -8,8 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::error::{Doing, InitError};
-use crate::sys::container_root::{ContainerRoot, clean};
-use crate::sys::mount_tree::{Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, READ_ONLY};
+use crate::platform::sys::container_root::{ContainerRoot, clean};
+use crate::platform::sys::mount_tree::{
+    Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, READ_ONLY,
+};
 
 /// Where every distribution mounts them.
 const MOUNT_POINT: &str = "/sys/fs/cgroup";

@@ -14,13 +14,15 @@ use super::process::{Destination, Ready, confine, prepare, use_terminal};
 use super::report::Report;
 use super::rootfs::{Rootfs, Users};
 use super::{PodHandles, cgroups, devices, external};
+use crate::platform::sys::clone::{self, Kind, Side};
+use crate::platform::sys::container_root::{
+    ContainerRoot, FileSystem, Procfs, clean, facts, file_system, point_at,
+};
+use crate::platform::sys::credentials::set_umask;
+use crate::platform::sys::mount_tree::{Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, change_root};
+use crate::platform::sys::namespace::{self, Namespaces};
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, Namespace, Process};
-use crate::sys::clone::{self, Kind, Side};
-use crate::sys::container_root::{ContainerRoot, FileSystem, Procfs, clean, facts, file_system, point_at};
-use crate::sys::credentials::set_umask;
-use crate::sys::mount_tree::{Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, change_root};
-use crate::sys::namespace::{self, Namespaces};
 
 /// Step 1: reads the bundle, joins, makes the container, and last of all the process that becomes its program. That one is in
 /// the container's PID namespace, where others may trace it, whatever they are to do with it: so it has nothing then that the
@@ -266,7 +268,7 @@ fn make_working_directory(
         // Where nothing can be made, going there says what is wrong.
         let Ok(made) = made else { return Ok(()) };
         if let Some(users) = users {
-            crate::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
+            crate::platform::sys::container_root::set_owner(made.as_fd(), users.root_uid, users.root_gid)
                 .doing("give", path.display())?;
         }
     }

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use super::error::{Doing, InitError};
 use super::rootfs::{Rootfs, Users};
+use crate::platform::sys::console::{Console, make_console};
+use crate::platform::sys::container_root::{Node, NodeKind, clean, point_at};
+use crate::platform::sys::mount_tree::Mount;
 use crate::runtime::embedded::spec::{Device, OciSpec};
-use crate::sys::console::{Console, make_console};
-use crate::sys::container_root::{Node, NodeKind, clean, point_at};
-use crate::sys::mount_tree::Mount;
 
 /// What every container has: name, major and minor number.
 const NODES: [(&str, u32, u32); 6] =
@@ -80,7 +80,7 @@ fn make_device(rootfs: &Rootfs, device: &Device, users: Option<Users<'_>>) -> Re
     };
     let path = clean(Path::new(&device.path));
     match rootfs.root.make_node(&path, node) {
-        Err(error) if crate::sys::container_root::is_refused(&error) => {
+        Err(error) if crate::platform::sys::container_root::is_refused(&error) => {
             let source = if device.host_path.is_empty() { &device.path } else { &device.host_path };
             bind_device(rootfs, Path::new(source), &path)
         }

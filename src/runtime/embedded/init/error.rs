@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
 
-use crate::api::decode::DecodeError;
+use crate::model::api::decode::DecodeError;
 
 /// Why not.
 #[derive(Debug, thiserror::Error)]

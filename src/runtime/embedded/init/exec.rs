@@ -12,13 +12,13 @@ use super::input::read_spec;
 use super::process::{Destination, Ready, confine, prepare, use_terminal};
 use super::report::Report;
 use super::{cgroups, external};
+use crate::platform::sys::children;
+use crate::platform::sys::clone::{self, Side};
+use crate::platform::sys::console::make_console;
+use crate::platform::sys::container_root::{ContainerRoot, Procfs};
+use crate::platform::sys::credentials::set_umask;
+use crate::platform::sys::namespace::{self, Namespaces};
 use crate::runtime::embedded::spec::ExecSpec;
-use crate::sys::children;
-use crate::sys::clone::{self, Side};
-use crate::sys::console::make_console;
-use crate::sys::container_root::{ContainerRoot, Procfs};
-use crate::sys::credentials::set_umask;
-use crate::sys::namespace::{self, Namespaces};
 
 /// Step 1: joins the container's namespaces, becomes what the program is to be, and makes step 2 in its PID namespace. Returns as
 /// [`super::container::start`].

@@ -20,13 +20,13 @@ use super::error::{Doing, InitError};
 use super::input::{pods_users, read_spec};
 use super::report::Report;
 use super::rootfs::mount_root;
+use crate::platform::sys::container_root::set_owner;
+use crate::platform::sys::durable::write_private;
+use crate::platform::sys::mount_tree::{Propagation, set_propagation};
+use crate::platform::sys::namespace::{self, Namespaces};
+use crate::platform::sys::{clone, packets};
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{Bundle, ExecSpec, Process};
-use crate::sys::container_root::set_owner;
-use crate::sys::durable::write_private;
-use crate::sys::mount_tree::{Propagation, set_propagation};
-use crate::sys::namespace::{self, Namespaces};
-use crate::sys::{clone, packets};
 
 const CONFIG: &str = "config.json";
 const CONSOLE: &str = "console.sock";

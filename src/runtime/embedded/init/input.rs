@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::PodHandles;
 use super::error::{Doing, InitError};
 use super::rootfs::Users;
-use crate::api::decode::decode;
+use crate::model::api::decode::decode;
 use crate::runtime::embedded::spec::{IdMapping, Namespace};
 
 /// No specification is longer; environment and mounts of a real one are far below.

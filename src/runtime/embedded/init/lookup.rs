@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use super::error::InitError;
-use crate::sys::container_root::{ContainerRoot, facts};
-use crate::sys::credentials::may_execute;
-use crate::sys::open::is_symlink_loop;
+use crate::platform::sys::container_root::{ContainerRoot, facts};
+use crate::platform::sys::credentials::may_execute;
+use crate::platform::sys::open::is_symlink_loop;
 
 /// More of a container's `/etc/passwd` is not read.
 const MAX_PASSWD: u64 = 1 << 20;

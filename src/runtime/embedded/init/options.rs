@@ -1,6 +1,6 @@
 //! Options of mounts: words of `mount(8)` and of the OCI runtime specification to attributes and data. Pure.
 
-use crate::sys::mount_tree::{
+use crate::platform::sys::mount_tree::{
     ATIME, Attributes, NO_ATIME, NO_DEV, NO_DIRATIME, NO_EXEC, NO_SUID, NO_SYMFOLLOW, Propagation, READ_ONLY,
     STRICT_ATIME,
 };

@@ -9,18 +9,18 @@ use std::path::Path;
 
 use super::PodHandles;
 use super::error::{Doing, InitError};
-use crate::runtime::embedded::spec::PodSpec;
-use crate::runtime_config::IdRange;
-use crate::sys::clone::{self, Kind, Side};
-use crate::sys::container_root::Procfs;
-use crate::sys::credentials::{
+use crate::model::runtime_config::IdRange;
+use crate::platform::sys::clone::{self, Kind, Side};
+use crate::platform::sys::container_root::Procfs;
+use crate::platform::sys::credentials::{
     CapabilitySets, bound_capabilities, set_capabilities, set_no_new_privileges, set_user,
 };
-use crate::sys::mount_tree::{
+use crate::platform::sys::mount_tree::{
     Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root, set_propagation,
 };
-use crate::sys::namespace::{self, Namespaces};
-use crate::sys::packets;
+use crate::platform::sys::namespace::{self, Namespaces};
+use crate::platform::sys::packets;
+use crate::runtime::embedded::spec::PodSpec;
 
 /// The user of the pod's init process where nobody else is asked for, as that of pause images.
 const NOBODY: u32 = 65_535;
@@ -265,6 +265,6 @@ fn isolate() -> std::io::Result<OwnedFd> {
 
 /// Makes `mount` the only one there is. Only something attached can become the root; what it covers goes away with the rest.
 fn become_root(mount: &Mount, at: &str) -> std::io::Result<()> {
-    mount.attach(crate::sys::container_root::point_at(Path::new(at))?.as_fd())?;
+    mount.attach(crate::platform::sys::container_root::point_at(Path::new(at))?.as_fd())?;
     enter_root(mount.as_fd())
 }

@@ -14,16 +14,16 @@ use std::path::Path;
 use super::capabilities;
 use super::error::{Doing, InitError};
 use super::lookup;
-use crate::runtime::embedded::spec::{Process, Rlimit};
-use crate::sys::clone;
-use crate::sys::console::{Console, set_size, take_control};
-use crate::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
-use crate::sys::credentials::{
+use crate::platform::sys::clone;
+use crate::platform::sys::console::{Console, set_size, take_control};
+use crate::platform::sys::container_root::{Procfs, change_directory, facts, is_refused, set_owner};
+use crate::platform::sys::credentials::{
     bound_capabilities, bounding_capabilities, execute, keep_capabilities, new_keyring, raise_limit,
     set_capabilities, set_limit, set_no_new_privileges, set_umask, set_user,
 };
-use crate::sys::namespace::{self, Namespaces};
-use crate::sys::seccomp;
+use crate::platform::sys::namespace::{self, Namespaces};
+use crate::platform::sys::seccomp;
+use crate::runtime::embedded::spec::{Process, Rlimit};
 
 /// The kernel takes 4096 instructions of eight bytes.
 const MAX_FILTER: u64 = 4096 * 8;

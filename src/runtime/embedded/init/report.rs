@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::sys::packets;
+use crate::platform::sys::packets;
 
 /// Longer reasons are cut.
 const MAX_TEXT: usize = 3072;

@@ -16,14 +16,16 @@ use std::path::{Path, PathBuf};
 use super::cgroups;
 use super::error::{Doing, InitError};
 use super::options::Options;
-use crate::runtime::embedded::layout::ContainerDir;
-use crate::runtime::embedded::spec::{Bundle, OciMount, Overlay};
-use crate::sys::container_root::{ContainerRoot, FileSystem, clean, facts, file_system, point_at, set_owner};
-use crate::sys::mount_tree::{
+use crate::platform::sys::container_root::{
+    ContainerRoot, FileSystem, clean, facts, file_system, point_at, set_owner,
+};
+use crate::platform::sys::mount_tree::{
     Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root,
     is_unsupported, mount_overlay, set_propagation,
 };
-use crate::sys::node::is_older_than;
+use crate::platform::sys::node::is_older_than;
+use crate::runtime::embedded::layout::ContainerDir;
+use crate::runtime::embedded::spec::{Bundle, OciMount, Overlay};
 
 /// Files of procfs that something may be mounted over, as runc allows it: system containers show their own figures there.
 const COVERABLE: [&str; 11] = [

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::{PodHandles, Report, container, exec};
+use crate::platform::sys::clone::{self, Kind, Side};
+use crate::platform::sys::{children, packets};
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{
     Bundle, Capabilities, ExecSpec, Linux, Namespace, OciMount, OciSpec, Overlay, Process, Root,
 };
-use crate::sys::clone::{self, Kind, Side};
-use crate::sys::{children, packets};
 
 mod basics;
 mod external;

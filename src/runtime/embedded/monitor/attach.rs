@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use super::connection::{Attach, Pump, Pumped, Role};
 use super::exec::Wishes;
 use super::{Kind, Monitor, token};
-use crate::sys::epoll::Wanted;
-use crate::sys::packets::{self, Descriptors};
+use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::packets::{self, Descriptors};
 
 impl Monitor {
     /// Couples descriptors with a running container.

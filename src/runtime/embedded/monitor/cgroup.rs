@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
 
-use crate::sys::children::kill_by_id;
+use crate::platform::sys::children::kill_by_id;
 
 /// A list of process ids longer than this is dealt with in the next round.
 const MAX_LIST: u64 = 64 * 1024;

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::super::protocol::Reply;
-use crate::sys::packets;
+use crate::platform::sys::packets;
 
 /// Bytes of standard input on their way; more waits in the client's pipe.
 const PUMP: usize = 4096;

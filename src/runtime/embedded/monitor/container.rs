@@ -13,11 +13,11 @@ use super::cgroup;
 use super::connection::Role;
 use super::log::{Log, Splitter, Stream};
 use super::{DRAIN_DEADLINE, Kind, Monitor, START_DEADLINE, complain, exited, token};
-use crate::clock::Clock;
-use crate::sys::children::{self, ChildExit};
-use crate::sys::durable::replace_private;
-use crate::sys::epoll::Wanted;
-use crate::sys::packets;
+use crate::platform::clock::Clock;
+use crate::platform::sys::children::{self, ChildExit};
+use crate::platform::sys::durable::replace_private;
+use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::packets;
 
 /// Pieces of output taken at a container's end before others get their turn again.
 const DRAIN_READS: usize = 256;

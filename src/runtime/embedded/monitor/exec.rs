@@ -10,10 +10,10 @@ use super::super::protocol::{Exited, Reply, Started};
 use super::cgroup;
 use super::connection::Role;
 use super::{Kind, Monitor, START_DEADLINE, exited, token};
-use crate::clock::Clock;
-use crate::sys::children::{self, ChildExit};
-use crate::sys::epoll::Wanted;
-use crate::sys::packets::{self, Descriptors};
+use crate::platform::clock::Clock;
+use crate::platform::sys::children::{self, ChildExit};
+use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::packets::{self, Descriptors};
 
 /// With those whose end is still waited for.
 const MAX_EXECS: usize = 128;

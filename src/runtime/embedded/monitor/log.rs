@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::sys::streams::open_log;
-use crate::types::Timestamp;
+use crate::model::types::Timestamp;
+use crate::platform::sys::streams::open_log;
 
 /// Longer lines are cut into parts, as containerd cuts them.
 pub(super) const MAX_LINE: usize = 16 * 1024;

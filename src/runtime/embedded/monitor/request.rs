@@ -9,10 +9,10 @@ use super::super::protocol::{MAX_MESSAGE, Reply, Request, Started};
 use super::connection::{Connection, Role};
 use super::exec::Wishes;
 use super::{Kind, Monitor, PAUSE, complain, token};
-use crate::clock::Clock;
-use crate::sys::epoll::Wanted;
-use crate::sys::packets::{self, Descriptors};
-use crate::sys::streams;
+use crate::platform::clock::Clock;
+use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::packets::{self, Descriptors};
+use crate::platform::sys::streams;
 
 /// As many at a time.
 const MAX_CONNECTIONS: usize = 64;
@@ -154,7 +154,7 @@ impl Monitor {
                 let started = Started { pid, at: Clock::System.now() };
                 Reply::Running { container: String::new(), started }
             }
-            Err(error) => Reply::Failed { message: crate::logging::chain(&error) },
+            Err(error) => Reply::Failed { message: crate::platform::logging::chain(&error) },
         }
     }
 

@@ -11,9 +11,9 @@ use sha2::Digest;
 
 use super::subnet::Subnet;
 use super::{NetworkConfig, NetworkError, faults};
-use crate::sys::netlink::NetlinkError;
-use crate::sys::netlink::namespace;
-use crate::sys::netlink::route::{Address, Link, Mac, Network, Veth};
+use crate::platform::sys::netlink::NetlinkError;
+use crate::platform::sys::netlink::namespace;
+use crate::platform::sys::netlink::route::{Address, Link, Mac, Network, Veth};
 
 /// The interface in the pod.
 pub const POD_LINK: &str = "eth0";

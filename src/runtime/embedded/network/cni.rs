@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 
 use super::records::CniRecord;
 use super::{Attachment, Configured};
-use crate::api::quantity::Quantity;
-use crate::sys::command;
+use crate::model::api::quantity::Quantity;
+use crate::platform::sys::command;
 
 /// Versions of the specification that we speak, oldest first.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
@@ -114,7 +114,7 @@ pub struct Subject<'a> {
     /// Its sandbox.
     pub sandbox: &'a str,
     /// The pod.
-    pub pod: &'a crate::types::PodRef,
+    pub pod: &'a crate::model::types::PodRef,
     /// Path of its namespace; empty when it is gone.
     pub netns: &'a str,
 }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::decode::decode;
-use crate::sys::lock::{FileLock, acquire};
-use crate::types::{PodRef, SandboxId};
+use crate::model::api::decode::decode;
+use crate::model::types::{PodRef, SandboxId};
+use crate::platform::sys::lock::{FileLock, acquire};
 
 const LOCK: &str = ".lock";
 const LAST: &str = ".last";

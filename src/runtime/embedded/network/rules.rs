@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::records::{HostPort, Record};
 use super::subnet::Subnet;
-use crate::sys::netlink::nftables::{
+use crate::platform::sys::netlink::nftables::{
     Chain, ChainKind, DataType, Expression, Family, Hook, Map, REGISTER, SHORT_REGISTER, Table,
 };
 

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::sys::netlink::namespace;
-use crate::sys::netlink::route;
+use crate::platform::sys::netlink::namespace;
+use crate::platform::sys::netlink::route;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::Input;
 use super::mounts::clean;
-use crate::cgroup::devices::{self, DeviceKind};
+use crate::model::runtime_config::LinuxResources;
+use crate::platform::cgroup::devices::{self, DeviceKind};
 use crate::runtime::embedded::spec::{Capabilities, Device, DeviceRule, Resources};
-use crate::runtime_config::LinuxResources;
 
 /// What containers have when nobody says anything, as in Docker and containerd.
 const DEFAULT: [&str; 14] = [

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{Input, OciError};
+use crate::model::runtime_config::{Mount, MountPropagation, NamespaceMode};
 use crate::runtime::embedded::spec::OciMount;
-use crate::runtime_config::{Mount, MountPropagation, NamespaceMode};
 
 /// Mounts, and the propagation the root needs for them (empty for the runtime's own).
 pub(super) fn mounts(input: &Input<'_>) -> Result<(Vec<OciMount>, String), OciError> {

@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::*;
-use crate::runtime::embedded::spec::OciMount;
-use crate::runtime_config::{
+use crate::model::runtime_config::{
     ContainerSecurity, IdRange, LinuxResources, Mount, MountPropagation, NamespaceOptions,
 };
-use crate::types::PodRef;
+use crate::model::types::PodRef;
+use crate::runtime::embedded::spec::OciMount;
 
 /// Everything owned, so that a test changes what it is about.
 #[derive(Default)]
@@ -151,7 +151,7 @@ fn a_plain_container() {
     let rules = cgroup_rules(&bundle.oci.linux.resources.devices);
     assert_eq!(
         (rules.len(), rules[0].allow, rules[0].kind),
-        (12, false, crate::cgroup::devices::DeviceKind::All)
+        (12, false, crate::platform::cgroup::devices::DeviceKind::All)
     );
 }
 
@@ -522,12 +522,12 @@ fn runc_runs_it() {
         .unwrap();
     drop(monitor);
     fs::remove_dir_all(&home).unwrap();
-    let config = crate::cgroup::CgroupConfig {
+    let config = crate::platform::cgroup::CgroupConfig {
         mount: "/sys/fs/cgroup".into(),
         v2: case.node.cgroup_v2,
-        driver: crate::runtime_config::CgroupDriver::Cgroupfs,
+        driver: crate::model::runtime_config::CgroupDriver::Cgroupfs,
     };
-    let _ = crate::cgroup::remove(&config, &case.sandbox.cgroup_parent);
+    let _ = crate::platform::cgroup::remove(&config, &case.sandbox.cgroup_parent);
     let (said, complained) =
         (String::from_utf8_lossy(&outcome.stdout), String::from_utf8_lossy(&outcome.stderr));
     let words: Vec<&str> = said.split_whitespace().collect();

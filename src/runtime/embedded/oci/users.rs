@@ -2,7 +2,7 @@
 //!
 //! Pure; texts arrive as arguments and are not trusted: what is no entry is no entry.
 
-use crate::runtime_config::{ContainerSecurity, SupplementalGroupsPolicy};
+use crate::model::runtime_config::{ContainerSecurity, SupplementalGroupsPolicy};
 
 /// The user of a container, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

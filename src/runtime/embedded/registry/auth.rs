@@ -6,10 +6,10 @@ use serde::Deserialize;
 
 use super::error::invalid;
 use super::{Auth, PullError};
-use crate::api::base64;
-use crate::api::decode::decode;
-use crate::http::stream::{Method, StreamClient};
-use crate::http::url::{Url, is_loopback_host, query_escape};
+use crate::codec::base64;
+use crate::model::api::decode::decode;
+use crate::platform::http::stream::{Method, StreamClient};
+use crate::platform::http::url::{Url, is_loopback_host, query_escape};
 
 /// A token is a few kilobytes.
 const MAX_TOKEN_BYTES: usize = 256 * 1024;

@@ -14,7 +14,7 @@ use super::error::invalid;
 use super::manifest::{Descriptor, name_of};
 use super::session::{Ask, Session, back_off};
 use super::{LayerState, PullError};
-use crate::http::stream::{Answer, Method};
+use crate::platform::http::stream::{Answer, Method};
 
 /// Connections in a row that each brought less than [`WORTHWHILE`] before they were cut, at one server.
 const FRUITLESS_CUTS: u32 = 5;
@@ -287,7 +287,7 @@ impl Read for BlobReader<'_> {
         if self.ready.is_empty()
             && let Err(error) = self.fill()
         {
-            let told = io::Error::other(crate::logging::chain(&error));
+            let told = io::Error::other(crate::platform::logging::chain(&error));
             *self.fault.0.borrow_mut() = Some(error);
             return Err(told);
         }

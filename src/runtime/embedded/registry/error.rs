@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::http::{HttpError, TlsError};
+use crate::platform::http::{HttpError, TlsError};
 use crate::runtime::embedded::images::ImageError;
 
 /// Sort of a failure, for whoever decides by it.

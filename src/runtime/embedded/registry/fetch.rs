@@ -15,8 +15,8 @@ use super::policy::{self, Rule};
 use super::session::{Ask, Session};
 use super::signature::{self, Key};
 use super::{LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled};
-use crate::http::stream::Method;
-use crate::reconcile::eviction::Amount;
+use crate::model::amount::Amount;
+use crate::platform::http::stream::Method;
 use crate::runtime::embedded::images::compression::Decompress;
 use crate::runtime::embedded::images::documents::{self, ConfigDocument};
 use crate::runtime::embedded::images::platform::{Platform, PlatformError};
@@ -79,7 +79,7 @@ pub fn pull(
 ) -> Result<Pulled, PullError> {
     let reference = normalise_reference(&request.image).map_err(|error| PullError::Reference {
         image: request.image.clone(),
-        problem: crate::logging::chain(&error),
+        problem: crate::platform::logging::chain(&error),
     })?;
     let platform = wanted_platform(&request.platform)?;
     let name = reference.to_string();

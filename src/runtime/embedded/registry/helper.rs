@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use super::error::invalid;
 use super::{LayerState, Progress, PullError, PullErrorKind, PullRequest, Pulled, pull};
-use crate::api::decode::decode;
-use crate::rt::child::TalkingChild;
+use crate::model::api::decode::decode;
+use crate::platform::rt::child::TalkingChild;
+use crate::platform::sys::{background, memory};
 use crate::runtime::embedded::images::ImageStore;
-use crate::sys::{background, memory};
 
 /// The sub-command of our own program.
 const SUBCOMMAND: &str = "pull-helper";
@@ -41,7 +41,7 @@ pub fn helper_main() -> u8 {
     match serve(&mut tell) {
         Ok(()) => 0,
         Err(error) => {
-            tell(Progress::Failed { kind: error.kind(), message: crate::logging::chain(&error) });
+            tell(Progress::Failed { kind: error.kind(), message: crate::platform::logging::chain(&error) });
             1
         }
     }

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::toml::{self, Assignment};
 use super::{PullError, STALL_TIMEOUT};
-use crate::http::ClientFiles;
-use crate::http::stream::StreamOptions;
-use crate::http::url::{Url, is_loopback_host};
+use crate::platform::http::ClientFiles;
+use crate::platform::http::stream::StreamOptions;
+use crate::platform::http::url::{Url, is_loopback_host};
 
 /// A file of ten lines has no business being longer.
 const MAX_FILE_BYTES: u64 = 64 * 1024;

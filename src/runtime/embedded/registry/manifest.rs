@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::PullError;
 use super::error::invalid;
-use crate::api::decode::decode;
+use crate::model::api::decode::decode;
 use crate::runtime::embedded::images::platform::Platform;
 
 /// As containerd and the registries themselves: a longer manifest is an attack.

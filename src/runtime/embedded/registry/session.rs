@@ -11,8 +11,8 @@ use super::auth::{authorization, challenges};
 use super::error::words_of;
 use super::hosts::Host;
 use super::{Auth, PullError};
-use crate::http::stream::{Answer, Method, StreamClient};
-use crate::http::url::{Url, query_escape};
+use crate::platform::http::stream::{Answer, Method, StreamClient};
+use crate::platform::http::url::{Url, query_escape};
 
 /// Storage hosts are one or two hops away.
 const MAX_REDIRECTS: usize = 5;
@@ -119,7 +119,11 @@ impl Session {
                 Ok(answer) => return Ok(answer),
                 Err(PullError::Cancelled) => return Err(PullError::Cancelled),
                 Err(error) if position + 1 < servers.len() => {
-                    mirrors.push(format!("{}: {}", self.server_name(*index), crate::logging::chain(&error)));
+                    mirrors.push(format!(
+                        "{}: {}",
+                        self.server_name(*index),
+                        crate::platform::logging::chain(&error)
+                    ));
                 }
                 Err(error) if mirrors.is_empty() => return Err(error),
                 Err(error) => {

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::manifest::Descriptor;
-use crate::api::base64;
-use crate::api::decode::decode;
+use crate::codec::base64;
+use crate::model::api::decode::decode;
 
 /// Where the signature of a payload is: in the annotations of the layer that is the payload.
 const ANNOTATION: &str = "dev.cosignproject.cosign/signature";

@@ -1,7 +1,7 @@
 //! Words between the two processes; pulls themselves are in `tests/registry`.
 
 use super::*;
-use crate::api::decode::decode;
+use crate::model::api::decode::decode;
 
 #[test]
 fn progress_and_requests_arrive_as_they_were_sent() {

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 pub use super::super::client::{AttachSession, ExecSession, Streams};
-use crate::observed::{ContainerStateKind, ObservedUser};
+use crate::model::observed::{ContainerStateKind, ObservedUser};
+use crate::model::types::{ContainerId, SandboxId, Timestamp};
 use crate::runtime::{ContainerConfig, NamespaceOptions, SandboxConfig};
-use crate::types::{ContainerId, SandboxId, Timestamp};
 
 /// One sandbox in full, as its record has it.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use super::Failure;
 use super::record::SandboxRecord;
-use crate::cgroup::container;
-use crate::cgroup::{CgroupConfig, CgroupError, Skipped};
-use crate::runtime::CgroupDriver;
-use crate::types::SandboxId;
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::types::SandboxId;
+use crate::platform::cgroup::container;
+use crate::platform::cgroup::{CgroupConfig, CgroupError, Skipped};
 
 /// Where sandboxes are that nobody gave a place: a client of ours that is no kubelet.
 const NOBODYS: &str = "/agent-cri";
@@ -97,7 +97,7 @@ pub(super) fn remove_sandbox(config: &CgroupConfig, record: &SandboxRecord) -> R
     if record.cgroup.ends_with(&scope_name(&record.id)) {
         first(container::remove_scope(config, &record.cgroup))?;
     } else if record.cgroup == own_parent(&record.id) {
-        first(crate::cgroup::remove(config, &record.cgroup))?;
+        first(crate::platform::cgroup::remove(config, &record.cgroup))?;
     }
     Ok(())
 }

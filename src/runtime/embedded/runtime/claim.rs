@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::super::layout::Layout;
 use super::OpenError;
-use crate::rt;
-use crate::sys::lock::{self, FileLock, LockError};
+use crate::platform::rt;
+use crate::platform::sys::lock::{self, FileLock, LockError};
 
 /// One that is ending holds them still, and so does, for a moment, what it was just starting when it was killed.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -13,13 +13,13 @@ use super::state::{Container, Phase};
 use super::{
     Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, usage, watch,
 };
-use crate::cgroup::container as cgroup;
-use crate::logging::chain;
-use crate::rt;
+use crate::model::types::{ContainerId, SandboxId};
+use crate::platform::cgroup::container as cgroup;
+use crate::platform::logging::chain;
+use crate::platform::rt;
 use crate::runtime::{
     ContainerConfig, ContainerFigures, ErrorKind, LinuxResources, NamespaceMode, SandboxConfig,
 };
-use crate::types::{ContainerId, SandboxId};
 
 const SIGKILL: i32 = 9;
 /// How long a killed container may take to be gone: a process in the middle of a slow write is not quick.
@@ -166,7 +166,8 @@ pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Fai
         Err(error) => {
             let message = chain(&error);
             let record = ContainerRecord::read(&container_dir);
-            let short = record.is_ok_and(|record| crate::cgroup::usage::oom_kills(&record.cgroups) > 0);
+            let short =
+                record.is_ok_and(|record| crate::platform::cgroup::usage::oom_kills(&record.cgroups) > 0);
             let hint = if short { ": the kernel killed it, memory_limit_in_bytes is too small" } else { "" };
             let message = format!("failed to start container \"{id}\": {message}{hint}");
             watch::end(&shared, &id, |_| End {

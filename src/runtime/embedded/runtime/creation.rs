@@ -19,10 +19,10 @@ use super::filters;
 use super::record::{ContainerRecord, RecordedUser, SandboxRecord};
 use super::state::Phase;
 use super::{Failure, Shared, fault, files, volumes};
-use crate::cgroup::{CgroupConfig, Skipped, container as cgroup};
-use crate::logging::chain;
+use crate::model::types::{ContainerId, SandboxId, Timestamp};
+use crate::platform::cgroup::{CgroupConfig, Skipped, container as cgroup};
+use crate::platform::logging::chain;
 use crate::runtime::{ContainerConfig, ErrorKind, SandboxConfig};
-use crate::types::{ContainerId, SandboxId, Timestamp};
 
 /// Most of `/etc/passwd` and `/etc/group` that is read from an image.
 const MAX_ACCOUNTS: usize = 1 << 20;

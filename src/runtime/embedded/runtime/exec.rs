@@ -13,8 +13,8 @@ use super::super::oci;
 use super::super::spec::{Bundle, ExecSpec};
 use super::record::read_json;
 use super::{Failure, Shared, container, monitors};
+use crate::model::types::ContainerId;
 use crate::runtime::{ErrorKind, ExecOutput};
-use crate::types::ContainerId;
 
 /// Most of either stream that is kept, as in containerd; the rest is read and dropped.
 const MAX_OUTPUT: usize = 16 << 20;
@@ -60,7 +60,7 @@ pub(super) async fn sync(
         None => run.await,
         // Dropping the session kills the program.
         Some(timeout) => tokio::time::timeout(timeout, run).await.unwrap_or_else(|_| {
-            let words = crate::types::go_duration(timeout);
+            let words = crate::model::types::go_duration(timeout);
             let message =
                 format!("failed to exec in container: timeout {words} exceeded: context deadline exceeded");
             Err(Failure::new(ErrorKind::Timeout, message))
@@ -85,7 +85,7 @@ pub(super) async fn begin(
 }
 
 fn broken(id: &ContainerId, error: &MonitorError) -> Failure {
-    let words = crate::logging::chain(error);
+    let words = crate::platform::logging::chain(error);
     Failure::refused(format!("failed to exec in container: container \"{id}\": {words}"))
 }
 

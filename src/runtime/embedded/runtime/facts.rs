@@ -10,9 +10,9 @@ use std::path::Path;
 use super::super::oci::{NodeFacts, SELINUX_LABELS};
 use super::super::spec::{CAPABILITY_NAMES, Device};
 use super::Failure;
-use crate::cgroup::CgroupConfig;
+use crate::platform::cgroup::CgroupConfig;
+use crate::platform::sys::node;
 use crate::runtime::Device as WantedDevice;
-use crate::sys::node;
 
 /// Directories of `/dev` that every container has of its own.
 const OWN: [&str; 5] = ["pts", "shm", "mqueue", "fd", ".lxc"];

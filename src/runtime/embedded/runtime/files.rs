@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use super::super::layout::{Layout, SandboxDir};
 use super::record::write_whole;
 use super::{Failure, OpenError};
+use crate::platform::sys::{dir, mount, node};
 use crate::runtime::{DnsConfig, NamespaceMode, SandboxConfig};
-use crate::sys::{dir, mount, node};
 
 /// containerd's size of a pod's `/dev/shm`.
 const SHM_OPTIONS: &str = "nosuid,nodev,noexec,mode=1777,size=65536k";

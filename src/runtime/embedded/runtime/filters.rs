@@ -38,7 +38,7 @@ pub(super) fn of(
     let arch = Arch::node().ok_or_else(|| {
         Failure::refused("seccomp is not supported on this architecture; use profile Unconfined")
     })?;
-    let subject = Subject { capabilities, kernel: crate::sys::node::kernel_version(), arch };
+    let subject = Subject { capabilities, kernel: crate::platform::sys::node::kernel_version(), arch };
     let (digest, profile): (Sha256, Box<dyn FnOnce() -> Result<Profile, Failure>>) = match choice {
         SeccompChoice::Unconfined | SeccompChoice::RuntimeDefault => (
             Sha256::new().chain_update("default"),
@@ -71,7 +71,7 @@ pub(super) fn of(
 fn read(path: &Path) -> Result<String, Failure> {
     use std::io::Read as _;
     let mut text = String::new();
-    let read = crate::sys::open::open_without_waiting(path)
+    let read = crate::platform::sys::open::open_without_waiting(path)
         .and_then(|file| file.take(MAX_PROFILE).read_to_string(&mut text));
     match read {
         Ok(_) => Ok(text),

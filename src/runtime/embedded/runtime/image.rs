@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::super::images::{Image, ImageError};
 use super::super::registry::{self, Auth, PullErrorKind, PullRequest};
 use super::{Failure, Shared};
-use crate::rt;
+use crate::platform::rt;
 use crate::runtime::{ErrorKind, ImageAuth, ImageStatus, RuntimeImage};
 
 /// The image a reference stands for.
@@ -87,7 +87,7 @@ pub(super) async fn pull(
             PullErrorKind::NotFound => ErrorKind::NotFound,
             _ => ErrorKind::Refused,
         };
-        Failure::new(kind, crate::logging::chain(&error))
+        Failure::new(kind, crate::platform::logging::chain(&error))
     })?;
     shared.hint();
     Ok(pulled.image_id)

@@ -12,9 +12,9 @@ use super::super::client::{self, Monitor, Watch};
 use super::super::layout::SandboxDir;
 use super::processes::Process;
 use super::{Failure, Shared};
-use crate::logging::chain;
-use crate::rt;
-use crate::sys::netlink::namespace;
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::sys::netlink::namespace;
 
 /// A process that was killed is gone after a moment; there is nothing to wait on for one that is not our child.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::super::network::{Attachment, Configured, Network};
 use super::{Failure, Shared};
-use crate::rt;
+use crate::model::types::SandboxId;
+use crate::platform::rt;
 use crate::runtime::SandboxConfig;
-use crate::types::SandboxId;
 
 /// Chains of plugins under way. Each may hang for a minute; as many pods may hang before others wait.
 pub(super) const MOST_PLUGINS: usize = 16;

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use super::super::layout::SandboxDir;
-use crate::sys::kill::kill_process;
+use crate::platform::sys::kill::kill_process;
 
 /// A monitor as its file names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

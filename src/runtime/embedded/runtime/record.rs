@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::super::layout::{ContainerDir, SandboxDir};
 use super::super::protocol::{self, Exited, Started};
-use crate::api::decode::decode;
-use crate::observed::ObservedUser;
+use crate::model::api::decode::decode;
+use crate::model::observed::ObservedUser;
+use crate::model::types::{ContainerId, SandboxId};
+use crate::platform::sys::durable::replace_private;
 use crate::runtime::{ContainerConfig, SandboxConfig};
-use crate::sys::durable::replace_private;
-use crate::types::{ContainerId, SandboxId};
 
 /// Records hold a configuration each, which has its own bounds; what is larger is not ours.
 const MAX_RECORD: u64 = 4 << 20;

@@ -16,10 +16,10 @@ use super::processes::{self, Process};
 use super::record::{self, ContainerRecord, SandboxRecord, SandboxStage};
 use super::state::{Container, Phase, Sandbox};
 use super::{OpenError, Shared, container, files, monitors, sandbox, watch};
-use crate::logging::chain;
-use crate::ordered::Ordered as _;
-use crate::rt;
-use crate::types::{ContainerId, SandboxId};
+use crate::model::ordered::Ordered as _;
+use crate::model::types::{ContainerId, SandboxId};
+use crate::platform::logging::chain;
+use crate::platform::rt;
 
 /// A sandbox's directory as it was found.
 struct Found {

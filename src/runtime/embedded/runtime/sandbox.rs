@@ -17,10 +17,10 @@ use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
 use super::{Failure, Shared, cgroups, container, fault, files, monitors, view, watch};
-use crate::logging::chain;
-use crate::rt;
+use crate::model::types::SandboxId;
+use crate::platform::logging::chain;
+use crate::platform::rt;
 use crate::runtime::{ErrorKind, NamespaceMode, SandboxConfig};
-use crate::types::SandboxId;
 
 /// How long a monitor may take to kill its containers and end, before it is killed itself.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);

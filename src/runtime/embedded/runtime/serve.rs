@@ -12,9 +12,9 @@ use super::api::{
     AttachSession, ContainerStats, ContainerView, ExecSession, RuntimeEvent, SandboxView, Streams,
 };
 use super::{EmbeddedRuntime, Failure, container, exec, monitors, no_sandbox, view};
-use crate::rt;
+use crate::model::types::{ContainerId, SandboxId};
+use crate::platform::rt;
 use crate::runtime::{DiskFigures, ErrorKind, RuntimeError, RuntimeUse};
-use crate::types::{ContainerId, SandboxId};
 
 /// Events that a slow listener may be behind.
 const EVENT_QUEUE: usize = 256;

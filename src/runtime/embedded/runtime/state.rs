@@ -10,10 +10,10 @@ use tokio::sync::Mutex;
 
 use super::super::protocol::Started;
 use super::record::{ContainerRecord, SandboxRecord, SandboxStage};
-use crate::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
+use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedSandbox};
+use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
 use crate::runtime::convert::pod_from_labels;
 use crate::runtime::{ContainerConfig, NamespaceMode, SandboxConfig, labels};
-use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
 
 /// Everything there is.
 #[derive(Default)]

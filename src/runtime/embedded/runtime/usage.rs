@@ -4,10 +4,10 @@ use std::path::Path;
 
 use super::api::ContainerStats;
 use super::record::ContainerRecord;
-use crate::cgroup::usage;
+use crate::model::types::Timestamp;
+use crate::platform::cgroup::usage;
+use crate::platform::sys::disk_usage::disk_usage;
 use crate::runtime::ContainerFigures;
-use crate::sys::disk_usage::disk_usage;
-use crate::types::Timestamp;
 
 /// Reads it now.
 pub(super) fn stats(at: Timestamp, record: &ContainerRecord, layer: &Path) -> ContainerStats {

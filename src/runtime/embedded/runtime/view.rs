@@ -8,9 +8,9 @@ use super::api::{ContainerView, SandboxView};
 use super::record::{ContainerRecord, RecordedUser, SandboxRecord, SandboxStage, started};
 use super::state::Phase;
 use super::{Failure, Shared, no_container, no_sandbox};
-use crate::observed::{ObservedContainer, ObservedMount};
+use crate::model::observed::{ObservedContainer, ObservedMount};
+use crate::model::types::{ContainerId, SandboxId, Timestamp};
 use crate::runtime::labels;
-use crate::types::{ContainerId, SandboxId, Timestamp};
 
 /// One container in full, for the agent.
 pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {

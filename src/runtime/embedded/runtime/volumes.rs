@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use super::super::images::ImageStore;
 use super::super::layout::ContainerDir;
 use super::{Failure, files};
+use crate::platform::sys::dir::{Handle, Mounts};
+use crate::platform::sys::mount;
 use crate::runtime::{ErrorKind, Mount};
-use crate::sys::dir::{Handle, Mounts};
-use crate::sys::mount;
 
 /// Puts a path of the node into every mount that names an image.
 pub(super) fn resolve_images(

@@ -14,10 +14,10 @@ use super::processes::Process;
 use super::record::{self, ContainerRecord, End, SandboxStage};
 use super::state::Phase;
 use super::{Shared, monitors};
-use crate::cgroup::container as cgroup;
-use crate::logging::chain;
-use crate::rt;
-use crate::types::{ContainerId, SandboxId};
+use crate::model::types::{ContainerId, SandboxId};
+use crate::platform::cgroup::container as cgroup;
+use crate::platform::logging::chain;
+use crate::platform::rt;
 
 /// How long a monitor may take from closing its socket to its end.
 const ENDING: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ pub(super) fn end(shared: &Shared, id: &ContainerId, how: impl FnOnce(bool) -> E
         Ok(mut record) => {
             // What its first process left behind in namespaces that it shared goes with it.
             let _ = cgroup::kill_all(&record.cgroups);
-            record.end = Some(how(crate::cgroup::usage::oom_kills(&record.cgroups) > 0));
+            record.end = Some(how(crate::platform::cgroup::usage::oom_kills(&record.cgroups) > 0));
             if let Err(error) = record.write(&dir) {
                 log::warn!(container:% = id, err = chain(&error); "Failed to store container exit state");
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::table::{Table, X32_BIT};
 use super::*;
-use crate::sys::seccomp::testing::in_filtered_child;
+use crate::platform::sys::seccomp::testing::in_filtered_child;
 
 /// `seccomp_data`, as the kernel has it.
 #[derive(Clone, Copy, Debug)]
@@ -390,7 +390,7 @@ fn a_profile_that_is_too_long_is_refused() {
 /// The kernel's own verdicts.
 #[test]
 fn the_kernel_takes_the_default_profile_and_obeys_it() {
-    use crate::sys::seccomp::testing::calls;
+    use crate::platform::sys::seccomp::testing::calls;
     let Some(arch) = Arch::node() else { return };
     let filter = compile(&default_profile(&[], arch), arch).unwrap();
     let outcome = in_filtered_child(
@@ -417,9 +417,9 @@ fn the_kernel_takes_the_default_profile_and_obeys_it() {
     };
     let mut bare = kill.clone();
     bare.rules[0].names.push("setsid".into());
-    assert!(!crate::sys::seccomp::permits_start(&compile(&bare, arch).unwrap()));
-    assert!(!crate::sys::seccomp::permits_start(&[]));
-    assert!(crate::sys::seccomp::permits_start(&filter));
+    assert!(!crate::platform::sys::seccomp::permits_start(&compile(&bare, arch).unwrap()));
+    assert!(!crate::platform::sys::seccomp::permits_start(&[]));
+    assert!(crate::platform::sys::seccomp::permits_start(&filter));
     // SIGSYS.
     assert_eq!(in_filtered_child(&compile(&kill, arch).unwrap(), &[(calls::GETPPID, [0, 0])]), [-31]);
 }

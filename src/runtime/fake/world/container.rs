@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use crate::observed::{ContainerStateKind, ObservedContainer, ObservedMount};
+use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedMount};
+use crate::model::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
 use crate::runtime::{ContainerConfig, ErrorKind, LinuxResources, RuntimeError, labels};
-use crate::types::{ContainerId, ContainerName, PodRef, PodUid, SandboxId, Timestamp};
 
 use super::super::program::{Command, Exec, ExecScript, OnStop, Program, Run};
 use super::{COMMAND_LOG_LIMIT, World, is_ours, pod_of};

@@ -2,9 +2,9 @@
 //!
 //! Owns the checks and their words. Must not change anything.
 
-use crate::observed::{ContainerStateKind, ObservedContainer};
+use crate::model::observed::{ContainerStateKind, ObservedContainer};
+use crate::model::types::{ContainerId, SandboxId};
 use crate::runtime::IdRange;
-use crate::types::{ContainerId, SandboxId};
 
 use super::World;
 

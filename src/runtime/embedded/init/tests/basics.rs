@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::platform::sys::kill::kill_process;
 use crate::runtime::embedded::spec::ConsoleSize;
-use crate::sys::kill::kill_process;
 
 #[test]
 fn a_container_has_its_own_view_of_the_machine() {

@@ -4,8 +4,8 @@ use std::os::unix::fs::symlink;
 
 use super::super::make_pod;
 use super::*;
+use crate::platform::sys::mount::mount_points;
 use crate::runtime::embedded::spec::PodSpec;
-use crate::sys::mount::mount_points;
 
 fn outside(sample: &Sample) -> PathBuf {
     let outside = sample.base.join("outside");
@@ -187,7 +187,7 @@ fn a_volume_that_changes_while_it_is_mounted_into_leads_nowhere_outside() {
         ran += usize::from(outcome.failed.is_none());
         is_untouched(&outside);
     }
-    crate::sys::kill::kill_process(swapper).unwrap();
+    crate::platform::sys::kill::kill_process(swapper).unwrap();
     clone::wait(swapper).unwrap();
     println!("{ran} of 60 started");
 }
@@ -256,7 +256,7 @@ fn a_tracing_container_sees_nothing_of_the_node_in_starts() {
             assert!(is_running(spying.pid), "it found something: {}", spying.end().output);
         }
         for pid in [spying.pid, pod.init.unwrap()] {
-            crate::sys::kill::kill_process(pid).unwrap();
+            crate::platform::sys::kill::kill_process(pid).unwrap();
         }
         assert_eq!(spying.end().output, "");
         clone::wait(pod.init.unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! Mounts with all their options.
 
 use super::*;
-use crate::sys::mount::{ensure_shared, is_mount_point, mount_tmpfs, unmount};
+use crate::platform::sys::mount::{ensure_shared, is_mount_point, mount_tmpfs, unmount};
 
 fn directory(sample: &Sample, name: &str) -> String {
     let path = sample.base.join(name);
@@ -138,7 +138,7 @@ fn mounts_travel_as_they_are_told_to() {
         &PodHandles::default(),
         default_process("mount | grep later; mount | grep -c inside"),
     );
-    crate::sys::kill::kill_process(running.pid).unwrap();
+    crate::platform::sys::kill::kill_process(running.pid).unwrap();
     running.end();
     for point in [&later, &inside, Path::new(&volume)] {
         while is_mount_point(point).unwrap() {
@@ -170,10 +170,10 @@ fn many_layers_fit_one_by_one_and_in_one_page() {
     sample.bundle.overlay.lower = layers.into_iter().chain([base]).collect();
     assert_eq!(sample.run().output, "0\nbottom\n120\n");
     in_monitor(|| {
-        let own = crate::sys::namespace::Namespaces { mount: true, ..Default::default() };
-        crate::sys::namespace::unshare(own).unwrap();
-        let slave = crate::sys::mount_tree::Propagation::Slave;
-        crate::sys::mount_tree::set_propagation(Path::new("/"), slave, true).unwrap();
+        let own = crate::platform::sys::namespace::Namespaces { mount: true, ..Default::default() };
+        crate::platform::sys::namespace::unshare(own).unwrap();
+        let slave = crate::platform::sys::mount_tree::Propagation::Slave;
+        crate::platform::sys::mount_tree::set_propagation(Path::new("/"), slave, true).unwrap();
         let overlay = &sample.bundle.overlay;
         let target = sample.base.join("container/rootfs");
         let mounted = super::super::rootfs::mount_in_one_page(&target, overlay, "").unwrap();

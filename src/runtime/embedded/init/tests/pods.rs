@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use super::super::container::copy_of_procfs;
 use super::super::make_pod;
 use super::*;
+use crate::model::runtime_config::IdRange;
+use crate::platform::sys::kill::kill_process;
 use crate::runtime::embedded::spec::{IdMapping, PodSpec};
-use crate::runtime_config::IdRange;
-use crate::sys::kill::kill_process;
 
 fn sysctls(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -89,7 +89,7 @@ fn an_exec_is_confined_like_its_container() {
     assert_eq!(status(&outcome, "Uid"), "12 12 12 12");
     assert_eq!(status(&outcome, "NoNewPrivs"), "1");
     assert!(outcome.output.contains("Read-only file system"), "{}", outcome.output);
-    crate::sys::kill::kill_process(running.pid).unwrap();
+    crate::platform::sys::kill::kill_process(running.pid).unwrap();
     running.end();
 }
 

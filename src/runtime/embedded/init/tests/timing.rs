@@ -34,7 +34,7 @@ fn own(sample: &mut Sample) -> (Duration, Duration) {
     process.args = words(&["/bin/busybox", "true"]);
     let exec =
         times(|_| assert_eq!(run_exec(&running, &PodHandles::default(), process.clone()).failed, None));
-    crate::sys::kill::kill_process(running.pid).unwrap();
+    crate::platform::sys::kill::kill_process(running.pid).unwrap();
     running.end();
     (start, exec)
 }

@@ -119,7 +119,7 @@ fn after_a_rotation_the_new_file_is_written() {
 #[test]
 fn a_full_disk_loses_entries_and_says_so_when_there_is_room() {
     let directory = directory("full");
-    crate::sys::mount::mount_tmpfs(&directory, Some(64 * 1024)).unwrap();
+    crate::platform::sys::mount::mount_tmpfs(&directory, Some(64 * 1024)).unwrap();
     let (path, filler) = (directory.join("0.log"), directory.join("filler"));
     let mut log = Log::open(Some(path.clone())).unwrap();
     let (mut entries, mut out) = (Entries::new(), Splitter::default());
@@ -136,7 +136,7 @@ fn a_full_disk_loses_entries_and_says_so_when_there_is_room() {
     write("after\n");
     write("later\n");
     let text = std::fs::read_to_string(&path).unwrap();
-    crate::sys::mount::unmount(&directory).unwrap();
+    crate::platform::sys::mount::unmount(&directory).unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].ends_with(" stdout F before"));

@@ -1,7 +1,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;
-use crate::runtime_config::PortMapping;
+use crate::model::runtime_config::PortMapping;
 
 struct Directory(PathBuf);
 
@@ -93,13 +93,13 @@ fn a_chain_hands_results_on_and_is_undone_backwards() {
             PortMapping { protocol: "TCP".into(), container_port: 81, host_port: 0, host_ip: String::new() },
         ],
         annotations: [("kubernetes.io/ingress-bandwidth".to_owned(), "10M".to_owned())].into(),
-        dns: Some(crate::runtime_config::DnsConfig::default()),
+        dns: Some(crate::model::runtime_config::DnsConfig::default()),
         ..Attachment::default()
     };
     let capabilities = capabilities(&attachment).unwrap();
     assert_eq!(capabilities["bandwidth"]["ingressRate"], 10_000_000);
     let mut record = CniRecord { list: list.clone().into_value(), capabilities, result: None };
-    let pod = crate::types::PodRef { namespace: "ns".into(), name: "web".into(), uid: "u1".into() };
+    let pod = crate::model::types::PodRef { namespace: "ns".into(), name: "web".into(), uid: "u1".into() };
     let subject = Subject { sandbox: "s1", pod: &pod, netns: "/proc/1/ns/net" };
     let directories = [Path::new("/nowhere").to_owned(), directory.0.clone()];
 
@@ -142,7 +142,7 @@ fn a_plugin_that_refuses_or_is_not_there_is_named() {
     let directory = Directory::new("bad");
     directory.write("bad", PLUGIN);
     let directories = [directory.0.clone()];
-    let pod = crate::types::PodRef::default();
+    let pod = crate::model::types::PodRef::default();
     let subject = Subject { sandbox: "s1", pod: &pod, netns: "" };
     let run = |text: &str| {
         let list = parse(text.as_bytes()).unwrap().into_value();

@@ -1,0 +1,245 @@
+//! The command line and the configuration file: what the user wants of this node, resolved to one value with the origin
+//! of every setting.
+//!
+//! Owns flags, `KubeletConfiguration` v1beta1, precedence and validation. Reads files at start and never again. Must not
+//! know what any setting does.
+
+mod args;
+mod cri;
+mod error;
+mod explain;
+mod fields;
+mod flags;
+mod gates;
+mod help;
+mod kubelet_flags;
+mod load;
+mod resolve;
+mod schema;
+mod suggest;
+mod tree;
+mod typed;
+mod validate;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+pub use crate::model::duration::{DurationError, GoDuration};
+pub use cri::CriFlags;
+pub use error::{ConfigError, FileError, Finding, Findings, FlagError, RunOnceError};
+pub use gates::FeatureGates;
+pub use help::CLIENT_COMMANDS;
+pub use kubelet_flags::KubeletFlags;
+pub use resolve::{Origin, Provenance};
+pub use schema::{
+    Anonymous, Authentication, AuthenticationWebhook, Authorization, AuthorizationWebhook, ConfigTaint,
+    CrashLoopBackOff, KubeletConfiguration, Logging, LoggingOptions, LoggingStreams, MemoryReservation,
+    MemorySwap, ShutdownGracePeriodByPodPriority, Tracing, UserNamespaces, VmoduleItem, X509,
+};
+pub use typed::{AgentFlags, RunOnceWait};
+pub use value::ValueError;
+
+use args::{Args, Command, scan};
+use suggest::nearest;
+
+/// What the host tells the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// The host's name.
+    pub hostname: String,
+}
+
+impl Environment {
+    /// Asks this host. A name that cannot be read is empty, and then `--hostname-override` is required.
+    #[must_use]
+    pub fn from_host() -> Self {
+        let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self { hostname: hostname.trim().to_owned() }
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub enum Invocation {
+    /// Be a kubelet.
+    Run(Box<Resolved>),
+    /// Print this and exit 0.
+    Help(String),
+    /// Print the version and exit 0.
+    Version(VersionKind),
+    /// Print the resolved configuration and exit 0.
+    Config {
+        /// Every setting with its origin instead of a file.
+        explain: bool,
+        /// The configuration.
+        resolved: Box<Resolved>,
+    },
+    /// One of [`CLIENT_COMMANDS`].
+    Client {
+        /// Its name.
+        command: &'static str,
+        /// The arguments that are not its name, unparsed.
+        args: Vec<OsString>,
+    },
+    /// `agent cri`: the embedded runtime, served as CRI.
+    Cri {
+        /// Its own flags.
+        flags: CriFlags,
+        /// All others.
+        resolved: Box<Resolved>,
+    },
+}
+
+/// How much of the version to print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VersionKind {
+    /// One line.
+    Plain,
+    /// Everything known about the build.
+    Raw,
+}
+
+/// Everything the agent was told, checked.
+#[derive(Debug)]
+pub struct Resolved {
+    /// The kubelet's flags that are no fields of the file.
+    pub flags: KubeletFlags,
+    /// The file's fields after all layers.
+    pub kubelet: KubeletConfiguration,
+    /// Our own flags.
+    pub agent: AgentFlags,
+    /// Which feature gates are on.
+    pub feature_gates: FeatureGates,
+    /// `--hostname-override` or the host's name, lower-case.
+    pub node_name: String,
+    /// `--node-ip` as far as it parses; at most one of each family.
+    pub node_ips: Vec<IpAddr>,
+    /// Where every setting came from.
+    pub provenance: Provenance,
+    /// Lines to warn with once the log is up: deprecated flags, lenient decoding, dubious values.
+    pub warnings: Vec<String>,
+    /// `FLAG: --name="value"` for every flag, in alphabetical order.
+    pub flag_dump: Vec<String>,
+    /// Settings the user made that this version accepts and does not act on, one line each.
+    pub not_acted_on: Vec<String>,
+    document: Value,
+}
+
+impl Resolved {
+    /// `seccompDefault` of the file or `--seccomp-default`.
+    #[must_use]
+    pub fn seccomp_default(&self) -> bool {
+        self.flags.seccomp_default || self.kubelet.seccomp_default
+    }
+
+    /// The resolved `KubeletConfiguration` as YAML that `--config` would read, header values masked.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        explain::yaml(&self.masked())
+    }
+
+    /// The resolved `KubeletConfiguration` as one line of JSON for the log, header values masked.
+    #[must_use]
+    pub fn config_log(&self) -> String {
+        self.to_json().to_string()
+    }
+
+    /// The resolved `KubeletConfiguration` as JSON, header values masked.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        self.masked()
+    }
+
+    /// Every flag and its value, both without dashes and in its own syntax, header values masked.
+    #[must_use]
+    pub fn flag_values(&self) -> Vec<(String, String)> {
+        let values = explain::flag_values(self);
+        values.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// Every setting: path, value, origin, and whether this version acts on it.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        explain::table(self)
+    }
+
+    fn masked(&self) -> Value {
+        explain::masked(&self.document)
+    }
+}
+
+/// The other commands of this version.
+const COMMANDS: [&str; 4] = ["config", "cri", "help", "version"];
+
+/// Reads the arguments (without the program's name), and the files they name.
+///
+/// # Errors
+/// The first thing that makes a start impossible; mistakes in values are reported together.
+pub fn parse(arguments: &[OsString], environment: &Environment) -> Result<Invocation, ConfigError> {
+    let mut args = scan(arguments, false)?;
+    let Some(command) = args.command.take() else {
+        return run(&args, environment, |resolved| Invocation::Run(Box::new(resolved)));
+    };
+    let Command { name, mut before, rest, after_bool } = command;
+    let joined = |mut before: Vec<OsString>, rest: Vec<OsString>| {
+        before.extend(rest);
+        before
+    };
+    if let Some((command, _)) = CLIENT_COMMANDS.iter().find(|(command, _)| *command == name) {
+        return Ok(Invocation::Client { command, args: joined(before, rest) });
+    }
+    match name.as_str() {
+        "help" => Ok(Invocation::Help(help::text())),
+        "version" => Ok(Invocation::Version(VersionKind::Plain)),
+        "cri" => {
+            let (flags, others) = cri::own_flags(joined(before, rest))?;
+            let args = scan(&others, false)?;
+            if let Some(extra) = &args.command {
+                return Err(unknown_command(&extra.name, extra.after_bool.as_deref()));
+            }
+            run(&args, environment, |resolved| Invocation::Cri { flags, resolved: Box::new(resolved) })
+        }
+        "config" => {
+            before.extend(rest);
+            let args = scan(&before, true)?;
+            if let Some(extra) = &args.command {
+                return Err(unknown_command(&extra.name, extra.after_bool.as_deref()));
+            }
+            let explain = args.explain;
+            run(&args, environment, |resolved| Invocation::Config { explain, resolved: Box::new(resolved) })
+        }
+        _ => Err(unknown_command(&name, after_bool.as_deref())),
+    }
+}
+
+fn unknown_command(name: &str, after_bool: Option<&str>) -> ConfigError {
+    let known = CLIENT_COMMANDS.iter().map(|(command, _)| *command).chain(COMMANDS);
+    let hint = match (after_bool, nearest(name, known)) {
+        (Some(flag), _) if matches!(name, "true" | "false") => format!(": write {flag}={name}"),
+        (_, Some(near)) => format!(", did you mean {near}?"),
+        _ => String::new(),
+    };
+    ConfigError::UnknownCommand { name: name.chars().take(64).collect(), hint }
+}
+
+fn run(
+    args: &Args,
+    environment: &Environment,
+    wrap: impl FnOnce(Resolved) -> Invocation,
+) -> Result<Invocation, ConfigError> {
+    if args.value("help") == Some(&Value::Bool(true)) {
+        return Ok(Invocation::Help(help::text()));
+    }
+    match args.value("version").and_then(Value::as_str) {
+        Some("true") => return Ok(Invocation::Version(VersionKind::Plain)),
+        Some("raw") => return Ok(Invocation::Version(VersionKind::Raw)),
+        _ => {}
+    }
+    typed::resolve(args, environment).map(wrap)
+}

@@ -1,0 +1,41 @@
+//! The nearest known word to a mistyped one.
+//!
+//! Owns how near is near. Must not know what the words mean.
+
+use crate::model::api::schema::nearest::distance;
+
+/// Longer words than this are not mistyped flags.
+const MAX_WORD: usize = 64;
+
+/// The known word a typist probably meant; `None` when nothing is near.
+pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if word.is_empty() || word.len() > MAX_WORD {
+        return None;
+    }
+    let near = (word.chars().count() / 3).clamp(1, 3);
+    known
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(far, _)| *far <= near)
+        .min()
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_finds_its_word_and_noise_finds_none() {
+        let words = ["pod-manifest-path", "port", "status", "get"];
+        for (typed, meant) in [
+            ("pod-manifest-pth", Some("pod-manifest-path")),
+            ("pod-manfiest-path", Some("pod-manifest-path")),
+            ("staus", Some("status")),
+            ("prot", Some("port")),
+            ("zebra", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(typed, words.iter().copied()), meant, "{typed}");
+        }
+    }
+}

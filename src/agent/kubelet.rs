@@ -1,0 +1,382 @@
+//! The shell: one loop that brings sources, pod workers and the runtime's changes together, and makes no decision of its
+//! own (upstream: `syncLoop`).
+//!
+//! Owns the loop and what the rest of the process may see of it. After a restart the same loop runs from the store's
+//! desired set and a fresh look at the runtime; there is no special recovery path.
+
+mod cgroup_root;
+mod cluster;
+pub mod cri;
+pub mod earlier;
+pub mod embedded;
+mod keeping;
+mod logs;
+mod memory;
+pub mod node_facts;
+mod plugins;
+mod pulling;
+pub mod report;
+mod resources;
+pub mod run_once;
+mod serving;
+pub mod setup;
+mod sources;
+pub mod window;
+mod workers;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+pub use serving::{server_url, serving_names};
+
+use crate::agent::kubelet::report::View;
+use crate::desired::merge::{PodChange, PodOp};
+use crate::desired::pod_config::PodConfig;
+use crate::desired::pod_config::edit::Edit;
+use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec};
+use crate::model::ordered::Ordered as _;
+use crate::model::provenance::first_seen;
+use crate::model::source::SourceUpdate;
+use crate::model::types::{PodSource, PodUid};
+use crate::platform::clock::Clock;
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::rt::notify::Notifier;
+use crate::platform::rt::shutdown::Shutdown;
+use crate::platform::sys;
+use crate::pod::pleg::PlegUpdate;
+use crate::pod::pleg::rules::{OrphanPod, PlegSnapshot, orphans};
+use crate::pod::workers::PodWorkers;
+use crate::runtime::{Runtime, RuntimeError, RuntimeVersion};
+
+/// How often to try again what the disk refused. Nothing happens while there is nothing to try.
+const RETRY_WRITES: Duration = Duration::from_secs(30);
+
+/// After this long without an event a burst (a start of many pods) is over, and what it needed is given back.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Between tries to remove orphaned directories that something is in the way of; then at the next look at the runtime.
+const SWEEP_PAUSE: Duration = Duration::from_secs(60);
+
+/// Everything the loop works with.
+pub struct Kubelet<R> {
+    /// What should run.
+    pub pod_config: PodConfig,
+    /// Who sees to it.
+    pub workers: PodWorkers<R>,
+    /// Pods an earlier process was taking down.
+    pub terminating: Vec<Pod>,
+    /// What sources say.
+    pub updates: mpsc::Receiver<SourceUpdate>,
+    /// What the node's own API changes.
+    pub edits: mpsc::Receiver<Edit>,
+    /// What changes in the runtime.
+    pub pleg: mpsc::Receiver<PlegUpdate>,
+    /// What others see of the loop.
+    pub view: Rc<View>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// systemd, and how often it wants to hear of us.
+    pub notifier: Rc<Notifier>,
+    /// Half the watchdog's period.
+    pub watchdog: Option<Duration>,
+}
+
+/// What woke the loop.
+enum Event {
+    Shutdown,
+    Source(SourceUpdate),
+    Edit(Edit),
+    Pleg(PlegUpdate),
+    /// Time to look at the set of pods that is on trial.
+    Trial,
+    RetryWrites,
+    Watchdog,
+    Quiet,
+    Served,
+}
+
+impl<R: Runtime> Kubelet<R> {
+    /// Runs until shutdown is asked for. Pods keep running.
+    pub async fn run(mut self, shutdown: Shutdown) {
+        self.begin().await;
+        self.notifier.ready();
+        // The last look at the runtime that nobody has compared with what is wanted.
+        let mut new_look: Option<Rc<PlegSnapshot>> = None;
+        let mut swept = false;
+        let mut write_timer = tokio::time::interval(RETRY_WRITES);
+        write_timer.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut watchdog = self.watchdog.map(tokio::time::interval);
+        let mut sweep: Option<(tokio::time::Instant, JoinHandle<()>)> = None;
+        let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
+        let mut statuses = self.workers.statuses().watch();
+        loop {
+            let (on_trial, look_at) = (self.pod_config.is_on_trial(), self.pod_config.look_at());
+            self.view.set_busy(false);
+            let has_unwritten = self.pod_config.store_trouble().is_some();
+            let event = tokio::select! {
+                biased;
+                // Losing it is safe: the flag stays set.
+                () = shutdown.asked() => Event::Shutdown,
+                // Losing these is safe: a message stays in its channel until it is received.
+                Some(update) = self.updates.recv() => Event::Source(update),
+                Some(edit) = self.edits.recv() => Event::Edit(edit),
+                Some(update) = self.pleg.recv() => Event::Pleg(update),
+                // Losing these is safe: the version stays changed until it is looked at, and the moment stays the same.
+                Ok(()) = statuses.changed(), if on_trial => Event::Trial,
+                () = reached(look_at) => Event::Trial,
+                // Losing these is safe: the timers keep their deadline.
+                _ = write_timer.tick(), if has_unwritten => Event::RetryWrites,
+                () = tick(watchdog.as_mut()) => Event::Watchdog,
+                () = reached(quiet_at) => Event::Quiet,
+                // Losing it is safe: the next client tells of both.
+                () = self.view.served() => Event::Served,
+            };
+            self.view.set_busy(true);
+            if matches!(event, Event::Source(_) | Event::Edit(_) | Event::Pleg(_) | Event::Served) {
+                quiet_at = Some(tokio::time::Instant::now() + QUIET);
+            }
+            match event {
+                Event::Shutdown => break,
+                Event::Source(update) => self.on_source(update).await,
+                Event::Edit(edit) => self.on_edit(edit).await,
+                Event::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
+                    self.on_look(changed, version);
+                    new_look = Some(snapshot);
+                }
+                Event::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
+                Event::Trial => self.on_trial().await,
+                Event::RetryWrites => {
+                    self.pod_config.retry_writes().await;
+                    self.view.set_store_trouble(self.pod_config.store_trouble());
+                }
+                Event::Watchdog => self.notifier.alive(),
+                // What a client needed is given back when it is quiet again, TLS and all.
+                Event::Served => {}
+                Event::Quiet => {
+                    quiet_at = None;
+                    sys::memory::rest();
+                }
+            }
+            // Once: a look is old as soon as a pod it shows has been taken down.
+            if self.pod_config.all_seen()
+                && let Some(snapshot) = new_look.take()
+            {
+                self.adopt_orphans(&snapshot);
+                if !std::mem::replace(&mut swept, true) {
+                    self.workers.sweep_cgroups();
+                }
+                let is_due = |(at, task): &(tokio::time::Instant, JoinHandle<()>)| {
+                    task.is_finished() && at.elapsed() >= SWEEP_PAUSE
+                };
+                if self.workers.volumes().may_have_orphans() && sweep.as_ref().is_none_or(is_due) {
+                    let task = self.clean_orphaned_directories(&snapshot);
+                    sweep = Some((tokio::time::Instant::now(), task));
+                }
+            }
+        }
+        self.notifier.stopping();
+    }
+
+    /// From the store: what was wanted last is wanted until its source speaks, and what was being taken down goes on.
+    async fn begin(&mut self) {
+        for pod in std::mem::take(&mut self.terminating) {
+            log::info!(pod:% = pod.pod_ref(); "Resuming removal of pod");
+            self.workers.go_on_terminating(Rc::new(pod));
+        }
+        self.pod_config.begin_trials().await;
+        let changes = self.pod_config.drop_unregistered().await;
+        for change in changes {
+            if change.op == PodOp::Remove {
+                self.workers.go_on_terminating(change.pod.pod);
+            }
+        }
+        let mut wanted: Vec<Rc<Pod>> = self.pod_config.pods().map(|pod| Rc::clone(&pod.pod)).collect();
+        // Of two pods of one name the one that was there first has it, as before.
+        wanted.sort_by_key(|pod| first_seen(pod));
+        if !wanted.is_empty() {
+            log::info!(pods = wanted.len(); "Restored pods from the store");
+        }
+        self.view.heard(PodSource::Api);
+        self.take_notes();
+        self.workers.keep_places(&wanted);
+        for pod in wanted {
+            self.want(pod);
+        }
+        self.publish_sources();
+    }
+
+    async fn on_source(&mut self, update: SourceUpdate) {
+        let source = update.source;
+        for change in self.pod_config.apply(update).await {
+            self.dispatch(change);
+        }
+        self.workers.look_if_objects_changed();
+        self.view.heard(source);
+        self.publish_sources();
+    }
+
+    /// Whoever asked is told when the change can be seen.
+    async fn on_edit(&mut self, edit: Edit) {
+        let result = match self.pod_config.edit(edit.decide).await {
+            Ok(mut edited) => {
+                for change in std::mem::take(&mut edited.changes) {
+                    match change.op {
+                        PodOp::Remove => {
+                            let grace = edited.take_grace(&change.pod.pod.metadata.uid);
+                            self.workers.remove(&change.pod.pod, grace);
+                        }
+                        _ => self.dispatch(change),
+                    }
+                }
+                // These are going already, and may be in a hurry now.
+                for (pod, grace) in edited.graces {
+                    self.workers.remove(&pod, grace);
+                }
+                if let Some((pod, containers)) = edited.restart {
+                    self.workers.restart(&pod, containers);
+                }
+                for pod in edited.going {
+                    self.workers.describe_going(pod);
+                }
+                if edited.notes {
+                    self.take_notes();
+                }
+                self.workers.look_if_objects_changed();
+                self.publish_sources();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        // Nobody waits any more: the change stands.
+        let _ = edit.done.send(result);
+    }
+
+    /// What clients have changed of the node, and which mirrors they have deleted, counts from now on.
+    fn take_notes(&self) {
+        let notes = self.pod_config.notes();
+        self.workers.set_node_changes(&notes.node);
+        self.view.set_notes(notes.clone());
+    }
+
+    async fn on_trial(&mut self) {
+        let statuses = Rc::clone(self.workers.statuses());
+        let was_on_trial = self.pod_config.is_on_trial();
+        let changes = self.pod_config.judge(self.view.runtime_is_up(), |uid| statuses.last(uid)).await;
+        if was_on_trial == self.pod_config.is_on_trial() {
+            return;
+        }
+        for change in changes {
+            self.dispatch(change);
+        }
+        self.workers.look_if_objects_changed();
+        self.publish_sources();
+    }
+
+    fn dispatch(&self, change: PodChange) {
+        let pod = change.pod.pod;
+        match change.op {
+            PodOp::Add | PodOp::Update | PodOp::Reconcile | PodOp::Delete => self.want(pod),
+            PodOp::Remove => self.workers.remove(&pod, None),
+        }
+    }
+
+    /// Has a pod run, or its end seen to when it was deleted and finalizers keep its object.
+    fn want(&self, pod: Rc<Pod>) {
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.workers.finalize(pod);
+        } else {
+            self.workers.desire(pod);
+        }
+    }
+
+    fn on_look(&self, changed: BTreeSet<PodUid>, version: Option<RuntimeVersion>) {
+        if let Some(version) = version {
+            log::info!(runtime = version.name, version = version.version; "Container runtime is up");
+            self.view.set_runtime_up(&version, self.clock.now());
+            self.workers.begin_cgroups();
+            self.workers.look_all();
+            let view = Rc::clone(&self.view);
+            self.workers.ask_features(move |status| view.set_features(status));
+        }
+        self.workers.look(changed);
+    }
+
+    fn on_runtime_down(&self, error: &RuntimeError) {
+        if self.view.set_runtime_down(error, self.clock.now()) {
+            log::warn!(err:% = error; "Container runtime is down");
+            self.workers.look_all();
+        }
+    }
+
+    /// What the runtime holds under our labels and nobody wants is taken down, but only once every source has spoken:
+    /// silence removes nothing.
+    fn adopt_orphans(&self, snapshot: &PlegSnapshot) {
+        let known = self.workers.uids();
+        for orphan in orphans(&known, snapshot) {
+            log::info!(pod:% = orphan.pod; "Removing orphaned pod");
+            self.workers.go_on_terminating(Rc::new(pod_of_orphan(orphan)));
+        }
+    }
+
+    /// Directories of pods that have no worker and nothing in the runtime go in the background: a disk may be slow.
+    fn clean_orphaned_directories(&self, snapshot: &PlegSnapshot) -> JoinHandle<()> {
+        let known: BTreeSet<PodUid> =
+            self.workers.uids().into_iter().chain(snapshot.uids().cloned()).into_set();
+        let volumes = self.workers.volumes();
+        rt::spawn("orphaned pod directories", async move {
+            let (removed, errors) = volumes.clean_orphans(&known).await;
+            if removed > 0 {
+                log::info!(directories = removed; "Cleaned up orphaned pod directories");
+            }
+            for error in errors {
+                log::warn!(err:% = chain(&error); "Failed to remove orphaned pod directory");
+            }
+        })
+    }
+
+    fn publish_sources(&self) {
+        self.view.set_objects(self.pod_config.objects().cloned().collect());
+        self.view.set_sources(self.pod_config.views());
+        self.view.set_store_trouble(self.pod_config.store_trouble());
+    }
+}
+
+/// As much of a pod as is needed to take it down.
+fn pod_of_orphan(orphan: OrphanPod) -> Pod {
+    let names: BTreeSet<String> = orphan.containers.iter().map(|(_, name)| name.to_string()).into_set();
+    Pod {
+        metadata: ObjectMeta {
+            name: orphan.pod.name,
+            namespace: orphan.pod.namespace,
+            uid: orphan.pod.uid,
+            ..ObjectMeta::default()
+        },
+        spec: PodSpec {
+            containers: names.into_iter().map(|name| Container { name, ..Container::default() }).collect(),
+            termination_grace_period_seconds: Some(orphan.grace_seconds),
+            ..PodSpec::default()
+        },
+        ..Pod::default()
+    }
+}
+
+async fn reached(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn tick(timer: Option<&mut tokio::time::Interval>) {
+    match timer {
+        Some(timer) => {
+            timer.tick().await;
+        }
+        None => std::future::pending().await,
+    }
+}

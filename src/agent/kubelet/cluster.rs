@@ -1,0 +1,245 @@
+//! The node as its local API sees it: objects and events of this process, and the facts a `Node` object is made of.
+//!
+//! Owns where each fact comes from. Must not know requests, nor what is shown of it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use crate::agent::config::Resolved;
+use crate::agent::kubelet::embedded;
+use crate::agent::kubelet::node_facts::configured_taints;
+use crate::agent::kubelet::report::View;
+use crate::desired::pod_config::edit::Editor;
+use crate::desired::pod_config::notes::Mirror;
+use crate::devices::DeviceManager;
+use crate::model::disruption::Pressure;
+use crate::model::node_changes::NodeBase;
+use crate::model::objects::{ObjectKind, wire};
+use crate::model::source::SourceObject;
+use crate::model::types::{PodUid, Timestamp};
+use crate::node::allocatable::capacity;
+use crate::node::shutdown::rules::NODE_MESSAGE;
+use crate::platform::clock::Clock;
+use crate::platform::sys::node;
+use crate::pod::admission::rules::{go_arch, node_labels};
+use crate::pod::events::EventRecorder;
+use crate::pod::executor::ExecutorConfig;
+use crate::pod::status::StatusManager;
+use crate::runtime::RuntimeImage;
+use crate::serve::localapi::LocalApi;
+use crate::serve::localapi::cluster::{Changes, Cluster};
+use crate::serve::localapi::discovery::RELEASE;
+use crate::serve::localapi::node::{Condition, Image, NodeState};
+use crate::serve::localapi::resource::Store;
+use crate::serve::server::guest::SharedGuest;
+use crate::serve::server::node::SharedNode;
+use crate::serve::server::report::RuntimeReport;
+use crate::store::StoredEvent;
+
+struct LocalCluster {
+    view: Rc<View>,
+    statuses: Rc<StatusManager>,
+    events: EventRecorder,
+    clock: Clock,
+    /// What of it does not change.
+    node: NodeState,
+    devices: Option<DeviceManager>,
+    /// `nodeStatusMaxImages`; `None` for all.
+    max_images: Option<usize>,
+}
+
+/// Names of an image that are shown (upstream).
+const MOST_NAMES: usize = 5;
+
+/// The local API of this node, to be offered its paths by the servers.
+pub(super) fn local_api(
+    resolved: &Resolved,
+    executor: Option<&ExecutorConfig>,
+    node: &SharedNode,
+    (view, statuses, events, clock, editor): (&Rc<View>, &Rc<StatusManager>, &EventRecorder, &Clock, &Editor),
+) -> SharedGuest {
+    let cluster = LocalCluster {
+        view: Rc::clone(view),
+        statuses: Rc::clone(statuses),
+        events: events.clone(),
+        clock: clock.clone(),
+        node: facts(resolved, executor, clock.now()),
+        devices: executor.map(|executor| executor.devices.clone()),
+        max_images: usize::try_from(resolved.kubelet.node_status_max_images).ok(),
+    };
+    LocalApi::new(Rc::clone(node), Rc::new(cluster), editor.clone(), clock.clone())
+}
+
+fn facts(resolved: &Resolved, executor: Option<&ExecutorConfig>, now: Timestamp) -> NodeState {
+    let kubelet = &resolved.kubelet;
+    let (most, per_core) = (i64::from(kubelet.max_pods), i64::from(kubelet.pods_per_core));
+    let arch = go_arch(std::env::consts::ARCH);
+    let mut state = NodeState {
+        name: resolved.node_name.clone(),
+        labels: node_labels(&resolved.node_name, arch, &resolved.flags.node_labels),
+        created: now,
+        hostname: node::hostname().unwrap_or_default(),
+        port: u16::try_from(kubelet.port).unwrap_or_default(),
+        lease_seconds: kubelet.node_lease_duration_seconds,
+        taints: configured_taints(resolved),
+        pod_cidrs: pod_cidrs(resolved),
+        info: info(arch),
+        ..NodeState::default()
+    };
+    if let Some(executor) = executor {
+        let has = &executor.capacity;
+        state.capacity = capacity(has, most, per_core, has.ephemeral_bytes);
+        let pods = state.capacity.get("pods").map_or(most, |pods| pods.value());
+        state.allocatable = capacity(&executor.allocatable, pods, 0, executor.allocatable.ephemeral_bytes);
+        state.addresses.clone_from(&executor.node_ips);
+    }
+    state
+}
+
+/// What `nodeInfo` says besides the runtime.
+fn info(arch: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("architecture", arch.to_owned()),
+        ("bootID", node::boot_id()),
+        ("kernelVersion", node::kernel_release()),
+        // A field that upstream requires and leaves empty.
+        ("kubeProxyVersion", String::new()),
+        ("kubeletVersion", RELEASE.to_owned()),
+        ("machineID", node::first_line_of("/etc/machine-id,/var/lib/dbus/machine-id")),
+        ("operatingSystem", "linux".to_owned()),
+        ("osImage", node::os_image()),
+        ("systemUUID", node::system_uuid()),
+    ]
+}
+
+/// Of the embedded runtime; another one keeps its networks to itself.
+fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
+    if resolved.kubelet.container_runtime_endpoint != embedded::ENDPOINT {
+        return Vec::new();
+    }
+    let subnets = embedded::subnets(resolved).unwrap_or_default();
+    subnets.iter().map(ToString::to_string).collect()
+}
+
+/// The runtime answers, or why it does not. Upstream's words where it is well.
+fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition {
+    let shutdown = view.health().shutting_down();
+    let is_going_down = shutdown.is_some_and(|(is_going_down, _)| is_going_down);
+    let holds = !is_going_down && view.runtime_is_up() && view.loop_health().is_ok();
+    let (reason, message) = if holds {
+        ("KubeletReady", "kubelet is posting ready status".to_owned())
+    } else {
+        let why = view.runtime_trouble().map(|trouble| format!("container runtime is down: {trouble}"));
+        let why = why.or_else(|| view.loop_health().err());
+        let why = why.or_else(|| is_going_down.then(|| NODE_MESSAGE.to_owned()));
+        let unknown = || "container runtime status check may not have completed yet".to_owned();
+        ("KubeletNotReady", why.unwrap_or_else(unknown))
+    };
+    let since =
+        shutdown.map_or(Timestamp::default(), |(_, since)| since).max(runtime.since.unwrap_or(started));
+    Condition { kind: "Ready", holds, reason: reason.to_owned(), message, since }
+}
+
+/// The largest, and of each at most so many names (upstream).
+fn shown_images(images: Vec<RuntimeImage>, most: Option<usize>) -> Vec<Image> {
+    let shown = |mut image: RuntimeImage| {
+        image.names.truncate(MOST_NAMES);
+        Image { names: image.names, size: image.size_bytes }
+    };
+    let mut images: Vec<Image> = images.into_iter().map(shown).collect();
+    images.sort_by_key(|image| Reverse(image.size));
+    images.truncate(most.unwrap_or(usize::MAX));
+    images
+}
+
+impl LocalCluster {
+    /// In upstream's order.
+    fn conditions(&self, runtime: &RuntimeReport) -> Vec<Condition> {
+        let pressure = Pressure::ALL.iter().map(|of| {
+            let (holds, since) = self.view.health().pressure(*of);
+            let (reason, message) = of.words(holds);
+            Condition {
+                kind: of.condition(),
+                holds,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+                since: since.unwrap_or(self.node.created),
+            }
+        });
+        pressure.chain([ready(&self.view, runtime, self.node.created)]).collect()
+    }
+}
+
+impl Cluster for LocalCluster {
+    fn objects(&self) -> Vec<SourceObject> {
+        let mut objects = self.view.objects();
+        objects.retain(|object| object.object.key.kind != ObjectKind::Namespace);
+        objects
+    }
+
+    fn events(&self) -> Vec<StoredEvent> {
+        self.events.recent()
+    }
+
+    fn namespaces(&self) -> Vec<Value> {
+        let made =
+            self.view.objects().into_iter().filter(|object| object.object.key.kind == ObjectKind::Namespace);
+        made.map(|object| wire::to_value(&object.object, wire::Values::Shown)).collect()
+    }
+
+    fn claim_directory(&self, namespace: &str, name: &str) -> String {
+        self.view.volumes_dir().join(namespace).join(name).display().to_string()
+    }
+
+    fn node(&self) -> NodeState {
+        let runtime = self.view.runtime();
+        let mut node = NodeState {
+            conditions: self.conditions(&runtime),
+            images: shown_images(self.view.health().images(), self.max_images),
+            now: self.clock.now(),
+            ..self.node.clone()
+        };
+        let (base, changes) = (self.node_base(), self.view.notes().node);
+        node.labels = changes.labels(&base);
+        node.taints = changes.taints(&base).to_vec();
+        node.annotations = changes.annotations;
+        node.unschedulable = changes.unschedulable;
+        node.features = self.view.features();
+        // Clients count on the field, whether the runtime has answered or not.
+        let version = match runtime.name.as_str() {
+            "" => String::new(),
+            name => format!("{name}://{}", runtime.version),
+        };
+        node.info.push(("containerRuntimeVersion", version));
+        if let Some(devices) = &self.devices {
+            let (all, healthy) = devices.totals();
+            node.capacity.extend(all);
+            node.allocatable.extend(healthy);
+        }
+        node
+    }
+
+    fn node_base(&self) -> NodeBase {
+        NodeBase { labels: self.node.labels.clone(), taints: self.node.taints.clone() }
+    }
+
+    fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
+        self.view.mirror(uid)
+    }
+
+    fn deleted_namespaces(&self) -> BTreeMap<String, Timestamp> {
+        self.view.notes().namespaces
+    }
+
+    fn changes(&self, store: Store) -> Changes {
+        Changes(match store {
+            Store::Events => vec![self.events.watch()],
+            Store::Pods | Store::Namespaces => vec![self.statuses.watch(), self.view.watch()],
+            Store::Nodes => vec![self.view.watch(), self.view.health().watch()],
+            _ => vec![self.view.watch()],
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! `agent cri`: the embedded runtime alone, served as CRI.
+//!
+//! Owns the order of start and stop. Pods stay when it ends; the next one finds them again.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use tokio::task::JoinSet;
+
+use crate::agent::config::{CriFlags, Resolved};
+use crate::agent::kubelet::embedded;
+use crate::platform::clock::Clock;
+use crate::platform::rt::notify::{Notifier, NotifyError};
+use crate::platform::rt::{self, shutdown};
+use crate::runtime::embedded::network::subnet::SubnetError;
+use crate::runtime::embedded::runtime::OpenError;
+use crate::serve::cri::{self, CriServer};
+use crate::serve::server::BindError;
+use crate::serve::streaming::server::{ListenError, Server};
+
+/// `agent cri` cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum CriError {
+    /// `--listen`.
+    #[error("--listen {0:?}: must be unix:///path or an absolute path")]
+    Endpoint(String),
+    /// `--stream-address`.
+    #[error("--stream-address {0:?}: must be address:port, such as 127.0.0.1:0")]
+    StreamAddress(String),
+    /// The pods' subnets make no sense.
+    #[error("podCIDR")]
+    PodCidr(#[source] SubnetError),
+    /// The embedded runtime.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The streams' port.
+    #[error(transparent)]
+    Streams(#[from] ListenError),
+    /// The CRI socket.
+    #[error(transparent)]
+    Listen(#[from] BindError),
+    /// systemd.
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
+    /// Signal handlers.
+    #[error("install signal handlers")]
+    Signals(#[source] std::io::Error),
+    /// A directory.
+    #[error("create directory {path:?}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Serves until it is asked to stop.
+///
+/// # Errors
+/// What keeps it from starting; once it runs, nothing does.
+pub async fn run(resolved: &Resolved, flags: &CriFlags, notify_socket: Option<&str>) -> Result<(), CriError> {
+    let socket = socket_path(&flags.listen)?;
+    let address: SocketAddr =
+        flags.stream_address.parse().map_err(|_| CriError::StreamAddress(flags.stream_address.clone()))?;
+    let subnets = embedded::subnets(resolved).map_err(CriError::PodCidr)?;
+    let (trigger, shutdown) = shutdown::channel();
+    rt::spawn("signals", shutdown::watch_signals(trigger).map_err(CriError::Signals)?);
+    let notifier = Notifier::connect(notify_socket)?;
+    let root = &resolved.flags.root_dir;
+    std::fs::create_dir_all(root).map_err(|source| CriError::Directory { path: root.clone(), source })?;
+    // The runtime first: when another agent has it, its socket is left alone.
+    let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
+    let listener = cri::listen(&socket).await?;
+    let images = embedded::import_images(resolved, &runtime).await;
+    let streams = Server::bind(address)?;
+    let server = CriServer::new(runtime, streams.announcer());
+    let mut tasks = JoinSet::new();
+    tasks.spawn_local(streams.serve());
+    tasks.spawn_local(server.serve(listener));
+    log::info!(socket:% = socket.display(); "Serving CRI");
+    notifier.ready();
+    shutdown.asked().await;
+    notifier.stopping();
+    images.abort();
+    // Clients that connect from here on find nobody; the next agent replaces what a crash would leave.
+    let _ = std::fs::remove_file(&socket);
+    Ok(())
+}
+
+fn socket_path(listen: &str) -> Result<PathBuf, CriError> {
+    let path = Path::new(listen.strip_prefix("unix://").unwrap_or(listen));
+    if path.is_absolute() { Ok(path.to_owned()) } else { Err(CriError::Endpoint(listen.to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_a_path_with_or_without_its_scheme() {
+        for listen in ["unix:///run/a.sock", "/run/a.sock"] {
+            assert_eq!(socket_path(listen).ok(), Some(PathBuf::from("/run/a.sock")));
+        }
+        for listen in ["", "run/a.sock", "tcp://127.0.0.1:1", "unix://a"] {
+            assert!(socket_path(listen).is_err(), "{listen}");
+        }
+    }
+}

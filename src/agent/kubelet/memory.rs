@@ -1,0 +1,178 @@
+//! The agent's memory at start: with which key its store is opened, and what it compares with an earlier run.
+//!
+//! Owns where the key comes from. Must not know what is in the store. A key that cannot be used costs Secrets only: the
+//! agent starts all the same, and says so.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::agent::config::Resolved;
+use crate::agent::kubelet::earlier;
+use crate::platform::clock::Clock;
+use crate::platform::logging::chain;
+use crate::pod::events::{EventRecorder, EventType};
+use crate::store::upgrade::rules::{Phase, summary};
+use crate::store::{
+    BadKey, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta, upgrade,
+};
+
+/// The systemd credential that holds the key.
+pub const CREDENTIAL: &str = "agent-store-key";
+/// A key is far shorter.
+const MAX_KEY_FILE_BYTES: u64 = 4096;
+
+/// A key file that gives no key.
+#[derive(Debug, thiserror::Error)]
+enum KeyError {
+    #[error("read the store key {path:?}: {source}; provide the key and restart the agent")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the store key {path:?} {source}")]
+    Content { path: PathBuf, source: BadKey },
+}
+
+/// The key from `--store-key-file`, else from the systemd credential, else none.
+pub(super) fn store_key(key_file: Option<&Path>, credentials: Option<&Path>) -> StoreKey {
+    let credential = credentials.map(|directory| directory.join(CREDENTIAL)).filter(|path| path.exists());
+    let Some(path) = key_file.map(Path::to_owned).or(credential) else { return StoreKey::None };
+    match read_key(&path) {
+        Ok(key) => StoreKey::Sealed(Box::new(key)),
+        Err(error) => {
+            let reason = error.to_string();
+            log::error!(err = reason; "Store key is missing, Secrets are not stored and encrypted ones \
+                                       cannot be read");
+            StoreKey::Unusable { reason }
+        }
+    }
+}
+
+fn read_key(path: &Path) -> Result<SealingKey, KeyError> {
+    let failed = |source| KeyError::Read { path: path.to_owned(), source };
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    let (mode, owner) = (metadata.mode(), metadata.uid());
+    if is_exposed(mode, owner) {
+        log::warn!(path:% = path.display(), mode = format!("{:o}", mode & 0o7777), owner = owner; "Store \
+             key is readable by other users: chmod 600, and chown root");
+    }
+    let mut content = Vec::new();
+    file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut content).map_err(failed)?;
+    SealingKey::parse(&content).map_err(|source| KeyError::Content { path: path.to_owned(), source })
+}
+
+/// Others than root, as whom the agent runs, can read a file.
+fn is_exposed(mode: u32, owner: u32) -> bool {
+    mode & 0o077 != 0 || owner != 0
+}
+
+/// What is wrong with the store's objects, for `agent status`: why the key cannot be used, or the first that was lost.
+pub(super) fn object_trouble(key: &StoreKey, loaded: &Loaded) -> ObjectTrouble {
+    let key = match key {
+        StoreKey::Unusable { reason } => Some(reason.clone()),
+        StoreKey::None | StoreKey::Sealed(_) => None,
+    };
+    let mut rows = loaded.unreadable.iter().filter(|row| row.table == "object");
+    let lost = rows.next().map(|row| match rows.count() {
+        0 => format!("{}: {}", row.key, row.message),
+        more => format!("{}: {} (and {more} more)", row.key, row.message),
+    });
+    ObjectTrouble { key, lost }
+}
+
+/// Trouble with objects in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectTrouble {
+    /// The key cannot be used: nothing secret is written down.
+    pub key: Option<String>,
+    /// Objects that could not be read at start; over when every source has spoken.
+    pub lost: Option<String>,
+}
+
+/// Opens the store and reads all of it.
+pub(super) async fn open_store(
+    path: &Path,
+    key: StoreKey,
+    clock: &Clock,
+) -> Result<(StoreHandle, Loaded), StoreError> {
+    let options = OpenOptions { mode: Mode::Threaded, now: clock.now(), key };
+    let (store, report) = StoreHandle::open(path, options)?;
+    if let Some(damaged) = report.damaged {
+        log::error!(keptAs:% = damaged.kept_as.display(), reason = damaged.reason; "Store was damaged and \
+             has been moved aside, starting from sources and the runtime");
+    }
+    if let Some(error) = report.unsealed {
+        log::error!(err:% = chain(&error); "Failed to encrypt Secrets in the store, retrying at the next \
+             start");
+    }
+    let loaded = store.load().await?;
+    for row in &loaded.unreadable {
+        log::error!(table = row.table, key = row.key, err = row.message; "Skipped unreadable row in the store");
+    }
+    for row in &loaded.dropped {
+        log::warn!(table = row.table, pod = row.key, err = row.message; "Dropped field of the wrong type \
+             from stored pod");
+    }
+    Ok((store, loaded))
+}
+
+/// Small facts of this run, for the next one to compare with.
+pub(super) async fn remember_node(resolved: &Resolved, store: &StoreHandle, loaded: &Loaded) {
+    Box::pin(earlier::settle(resolved, store, &loaded.meta)).await;
+    if let Err(error) = store.put_meta(meta::NODE_NAME, Some(&resolved.node_name)).await {
+        log::warn!(key = meta::NODE_NAME, err:% = error; "Failed to write to the store");
+    }
+}
+
+/// Says on the node what an upgrade of this program is about. Its end is told by `agent upgrade status`: the agent that is on trial
+/// is not who judges.
+pub(super) fn tell_upgrade(root_dir: &Path, events: &EventRecorder) {
+    let Some(record) = upgrade::read(root_dir).filter(|record| !record.phase.is_settled()) else { return };
+    let own = upgrade::digest(Path::new("/proc/self/exe")).unwrap_or_default();
+    let (event_type, reason) = match record.phase {
+        Phase::Trial if own == record.to.digest => (EventType::Normal, "AgentUpgraded"),
+        Phase::RollingBack if own == record.from.digest => (EventType::Warning, "AgentUpgradeRolledBack"),
+        _ => return,
+    };
+    events.node_event(event_type, reason, &summary(&record));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_key_file_is_roots_alone() {
+        let exposed = [(0o100_600, 0), (0o100_400, 0), (0o100_640, 0), (0o100_600, 1000)];
+        assert_eq!(exposed.map(|(mode, owner)| is_exposed(mode, owner)), [false, false, true, true]);
+    }
+
+    #[test]
+    fn the_flag_wins_over_the_credential_and_a_bad_file_is_named_without_its_content() {
+        let root = std::env::temp_dir().join(format!("agent-store-key-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let (flag, none) = (root.join("flag"), root.join("none"));
+        assert!(matches!(store_key(None, None), StoreKey::None));
+        assert!(matches!(store_key(None, Some(&root)), StoreKey::None), "no such credential");
+        fs::write(root.join(CREDENTIAL), [1; 32]).unwrap();
+        fs::write(&flag, "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n").unwrap();
+        let shown = |key: StoreKey| format!("{key:?}");
+        let (by_flag, by_credential) =
+            (shown(store_key(Some(&flag), Some(&root))), shown(store_key(None, Some(&root))));
+        assert!(
+            by_flag.starts_with("Sealed(")
+                && by_credential.starts_with("Sealed(")
+                && by_flag != by_credential
+        );
+        fs::write(&flag, "hunter2").unwrap();
+        let reason = |path: &Path| match store_key(Some(path), Some(&root)) {
+            StoreKey::Unusable { reason } => reason,
+            other => panic!("{other:?}"),
+        };
+        let bad = reason(&flag);
+        assert!(bad.contains("flag\" must hold a key of 32 bytes") && !bad.contains("hunter2"), "{bad}");
+        assert!(reason(&none).contains("No such file"), "{}", reason(&none));
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,54 @@
+//! Device plugins of this node: which directories count, and their sockets once the pods' workers are there.
+//!
+//! Owns what happens when the sockets cannot be made: the node goes on without plugins. Must not know what plugins say.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tokio::task::JoinHandle;
+
+use super::embedded;
+use super::report::View;
+use crate::agent::config::Resolved;
+use crate::devices::DeviceManager;
+use crate::devices::cdi;
+use crate::devices::plugins;
+use crate::platform::logging::chain;
+use crate::pod::status::StatusManager;
+use crate::pod::workers::PodWorkers;
+use crate::runtime::Runtime;
+
+/// Who has which devices, from the last time on.
+pub(super) fn manager(root: &Path) -> DeviceManager {
+    DeviceManager::open(&plugins::directory(root))
+}
+
+/// Where the agent itself reads specifications of devices; nowhere when the runtime does.
+pub(super) fn cdi_directories(resolved: &Resolved) -> Vec<PathBuf> {
+    let is_ours = resolved.kubelet.container_runtime_endpoint == embedded::ENDPOINT;
+    if is_ours { cdi::DIRECTORIES.map(PathBuf::from).to_vec() } else { Vec::new() }
+}
+
+/// Takes in plugins from now on, and tells pods of what they have. Run-once has no time for it.
+pub(super) async fn start<R: Runtime>(
+    resolved: &Resolved,
+    workers: &PodWorkers<R>,
+    view: &Rc<View>,
+    statuses: &Rc<StatusManager>,
+) -> Vec<JoinHandle<()>> {
+    if resolved.agent.run_once {
+        return Vec::new();
+    }
+    let mut tasks = vec![workers.follow_devices()];
+    let statuses = Rc::clone(statuses);
+    let pods = Rc::new(move || statuses.snapshot());
+    match plugins::start(&resolved.flags.root_dir, &workers.devices(), pods).await {
+        Ok(sockets) => tasks.extend(sockets),
+        Err(error) => {
+            let why = chain(&error);
+            log::error!(err = why; "Failed to listen for device plugins, continuing without");
+            view.set_plugin_trouble(why);
+        }
+    }
+    tasks
+}

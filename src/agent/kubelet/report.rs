@@ -1,0 +1,416 @@
+//! What others may see of the loop: the local API and the run-once report read it, the loop writes it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::agent::kubelet::memory::ObjectTrouble;
+use crate::desired::pod_config::SourceView;
+use crate::desired::pod_config::edit::API_ORIGIN;
+use crate::desired::pod_config::notes::{Mirror, Notes};
+use crate::model::disruption::Pressure;
+use crate::model::source::SourceObject;
+use crate::model::types::{PodSource, PodUid, Timestamp};
+use crate::node::health::Health;
+use crate::pod::events::EventRecorder;
+use crate::pod::status::StatusManager;
+use crate::runtime::{RuntimeError, RuntimeStatus, RuntimeVersion};
+use crate::serve::server::report::{
+    AgentMode, AgentReport, ApiReport, EventReport, ObjectCounts, ObjectDetail, PressureReport,
+    RuntimeReport, SourceReport, SourceState, StoreReport,
+};
+
+/// Facts that do not change while the process lives.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    /// Release of the agent.
+    pub version: String,
+    /// Name of the node.
+    pub node_name: String,
+    /// When the process started.
+    pub started_at: Timestamp,
+    /// The runtime's endpoint.
+    pub endpoint: String,
+    /// The store's file.
+    pub store_path: String,
+    /// Where each source reads.
+    pub origins: BTreeMap<PodSource, String>,
+    /// Where claims have their directories.
+    pub volumes_dir: PathBuf,
+    /// Trouble with the objects in the store.
+    pub object_trouble: ObjectTrouble,
+    /// Where the API is.
+    pub api: ApiReport,
+}
+
+#[derive(Default)]
+struct State {
+    runtime: RuntimeReport,
+    /// Known only after the first look.
+    runtime_up: Option<bool>,
+    sources: BTreeMap<PodSource, SourceView>,
+    /// Those that count.
+    objects: Vec<SourceObject>,
+    notes: Notes,
+    /// What the runtime can do, when it has told.
+    features: Option<RuntimeStatus>,
+    /// Of the sources, which are known once the loop has begun.
+    begun: bool,
+    heard: BTreeSet<PodSource>,
+    store_trouble: Option<String>,
+    /// Trouble by server.
+    serving: BTreeMap<&'static str, String>,
+    /// When the loop took up what it is doing; `None` while it waits.
+    busy_since: Option<Instant>,
+}
+
+/// A loop that is busy with one thing for longer than this is stuck: upstream's twice its resync period.
+const STUCK_AFTER: Duration = Duration::from_secs(120);
+
+/// The loop's window.
+pub struct View {
+    identity: Identity,
+    state: RefCell<State>,
+    /// The scheme of container ids, as statuses show it; shared with workers.
+    runtime_name: Rc<RefCell<String>>,
+    health: Rc<Health>,
+    version: watch::Sender<u64>,
+    served: Notify,
+    plugin_trouble: RefCell<Option<String>>,
+}
+
+impl View {
+    /// A view of a loop that has seen nothing yet.
+    #[must_use]
+    pub fn new(identity: Identity, runtime_name: Rc<RefCell<String>>) -> Self {
+        let runtime = RuntimeReport { endpoint: identity.endpoint.clone(), ..RuntimeReport::default() };
+        let state = State { runtime, ..State::default() };
+        Self {
+            identity,
+            state: RefCell::new(state),
+            runtime_name,
+            health: Rc::default(),
+            version: watch::Sender::new(0),
+            served: Notify::new(),
+            plugin_trouble: RefCell::default(),
+        }
+    }
+
+    /// Why no device plugin can register, if none can.
+    #[must_use]
+    pub fn plugin_trouble(&self) -> Option<String> {
+        self.plugin_trouble.borrow().clone()
+    }
+
+    /// No device plugin can register.
+    pub fn set_plugin_trouble(&self, why: String) {
+        *self.plugin_trouble.borrow_mut() = Some(why);
+    }
+
+    /// Changes whenever something in here does.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    /// What the node is short of, and its images.
+    #[must_use]
+    pub fn health(&self) -> &Rc<Health> {
+        &self.health
+    }
+
+    /// The runtime answered the last look.
+    #[must_use]
+    pub fn runtime_is_up(&self) -> bool {
+        self.state.borrow().runtime_up == Some(true)
+    }
+
+    /// Why the runtime does not answer, if it does not.
+    #[must_use]
+    pub fn runtime_trouble(&self) -> Option<String> {
+        let state = self.state.borrow();
+        (state.runtime_up == Some(false)).then(|| state.runtime.message.clone())
+    }
+
+    /// How each source stands.
+    #[must_use]
+    pub fn sources(&self) -> BTreeMap<PodSource, SourceView> {
+        self.state.borrow().sources.clone()
+    }
+
+    /// Whether the loop goes round. It says why not after two minutes with one thing.
+    pub fn loop_health(&self) -> Result<(), String> {
+        let state = self.state.borrow();
+        if !state.begun {
+            return Err("the sync loop has not started yet".to_owned());
+        }
+        match state.busy_since.map(|since| since.elapsed()) {
+            Some(busy) if busy > STUCK_AFTER => {
+                Err(format!("the sync loop has been blocked for {} seconds", busy.as_secs()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A client has been served.
+    pub(super) fn set_served(&self) {
+        self.served.notify_one();
+    }
+
+    /// Waits until a client has been served since the last time.
+    pub(super) async fn served(&self) {
+        self.served.notified().await;
+    }
+
+    /// What a server cannot do now; true when that is news.
+    pub(super) fn set_serving_trouble(&self, server: &'static str, trouble: Option<&str>) -> bool {
+        let mut state = self.state.borrow_mut();
+        match trouble {
+            None => state.serving.remove(server).is_some(),
+            Some(trouble) => {
+                state.serving.insert(server, trouble.to_owned()).is_none_or(|before| before != trouble)
+            }
+        }
+    }
+
+    /// The loop takes something up, or waits again.
+    pub(super) fn set_busy(&self, busy: bool) {
+        self.state.borrow_mut().busy_since = busy.then(Instant::now);
+    }
+
+    /// Waits until what the store remembers has been taken in; before that a report would say that there are no pods.
+    pub async fn begun(&self) {
+        let mut version = self.version.subscribe();
+        while !self.state.borrow().begun {
+            // The sender lives as long as this view.
+            let _ = version.changed().await;
+        }
+    }
+
+    /// True when each source has said something since start, be it only that it cannot answer.
+    #[must_use]
+    pub fn all_heard(&self) -> bool {
+        let state = self.state.borrow();
+        state.begun && state.sources.keys().all(|source| state.heard.contains(source))
+    }
+
+    pub(super) fn heard(&self, source: PodSource) {
+        self.state.borrow_mut().heard.insert(source);
+    }
+
+    pub(super) fn set_sources(&self, sources: &BTreeMap<PodSource, SourceView>) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.begun = true;
+            state.sources.clone_from(sources);
+        }
+        self.changed();
+    }
+
+    pub(super) fn set_objects(&self, objects: Vec<SourceObject>) {
+        self.state.borrow_mut().objects = objects;
+    }
+
+    pub(super) fn set_notes(&self, notes: Notes) {
+        self.state.borrow_mut().notes = notes;
+        self.changed();
+    }
+
+    /// What clients have changed of the node and of mirrors.
+    #[must_use]
+    pub fn notes(&self) -> Notes {
+        self.state.borrow().notes.clone()
+    }
+
+    /// The mirror that came after one that was deleted.
+    #[must_use]
+    pub fn mirror(&self, uid: &PodUid) -> Option<Mirror> {
+        self.state.borrow().notes.mirrors.get(uid).cloned()
+    }
+
+    pub(super) fn set_features(&self, status: RuntimeStatus) {
+        self.state.borrow_mut().features = Some(status);
+        self.changed();
+    }
+
+    /// What the runtime can do, when it has told.
+    #[must_use]
+    pub fn features(&self) -> Option<RuntimeStatus> {
+        self.state.borrow().features.clone()
+    }
+
+    /// The runtime, as it was seen last.
+    #[must_use]
+    pub fn runtime(&self) -> RuntimeReport {
+        self.state.borrow().runtime.clone()
+    }
+
+    /// Where claims have their directories.
+    #[must_use]
+    pub fn volumes_dir(&self) -> &Path {
+        &self.identity.volumes_dir
+    }
+
+    /// The objects that count.
+    #[must_use]
+    pub fn objects(&self) -> Vec<SourceObject> {
+        self.state.borrow().objects.clone()
+    }
+
+    pub(super) fn set_store_trouble(&self, trouble: Option<&str>) {
+        self.state.borrow_mut().store_trouble = trouble.map(str::to_owned);
+    }
+
+    pub(super) fn set_runtime_up(&self, version: &RuntimeVersion, now: Timestamp) {
+        if !version.name.is_empty() {
+            self.runtime_name.borrow_mut().clone_from(&version.name);
+        }
+        {
+            let mut state = self.state.borrow_mut();
+            state.runtime_up = Some(true);
+            state.runtime.name.clone_from(&version.name);
+            state.runtime.version.clone_from(&version.version);
+            state.runtime.ready = true;
+            state.runtime.message.clear();
+            state.runtime.since = Some(now);
+        }
+        self.changed();
+    }
+
+    /// True when that is news.
+    pub(super) fn set_runtime_down(&self, error: &RuntimeError, now: Timestamp) -> bool {
+        let news = {
+            let mut state = self.state.borrow_mut();
+            let news = state.runtime_up != Some(false);
+            state.runtime_up = Some(false);
+            state.runtime.ready = false;
+            state.runtime.message = error.to_string();
+            if news {
+                state.runtime.since = Some(now);
+            }
+            news
+        };
+        self.changed();
+        news
+    }
+
+    fn changed(&self) {
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Everything at this moment.
+    #[must_use]
+    pub fn report(
+        &self,
+        statuses: &StatusManager,
+        events: &EventRecorder,
+        detail: ObjectDetail,
+    ) -> AgentReport {
+        let state = self.state.borrow();
+        let identity = &self.identity;
+        let objects = &identity.object_trouble;
+        // What was lost is known again or not wanted any more once all have spoken.
+        let lost = objects.lost.as_ref().filter(|_| !state.sources.values().all(|view| view.seen));
+        let trouble = state.store_trouble.as_ref().or(objects.key.as_ref()).or(lost);
+        AgentReport {
+            version: identity.version.clone(),
+            pid: std::process::id(),
+            started_at: Some(identity.started_at),
+            node_name: identity.node_name.clone(),
+            mode: AgentMode::Running,
+            runtime: state.runtime.clone(),
+            sources: state.sources.iter().map(|(source, view)| self.source_report(*source, view)).collect(),
+            pods: statuses.everybody(),
+            object_counts: ObjectCounts::of(state.objects.iter().map(|object| &object.object.key)),
+            objects: detail.reports(&state.objects, &identity.volumes_dir),
+            pressure: self.pressure(),
+            serving: state.serving.iter().map(|(server, trouble)| format!("{server}: {trouble}")).collect(),
+            api: identity.api.clone(),
+            events: events.recent().into_iter().map(EventReport::from).collect(),
+            store: StoreReport {
+                path: identity.store_path.clone(),
+                ok: trouble.is_none(),
+                message: trouble.cloned().unwrap_or_default(),
+            },
+        }
+    }
+
+    fn pressure(&self) -> Vec<PressureReport> {
+        let held = |of: &Pressure| {
+            let (holds, since) = self.health.pressure(*of);
+            let (_, message) = of.words(true);
+            holds.then(|| PressureReport {
+                condition: of.condition().to_owned(),
+                message: message.to_owned(),
+                since,
+            })
+        };
+        Pressure::ALL.iter().filter_map(held).collect()
+    }
+
+    fn source_report(&self, source: PodSource, view: &SourceView) -> SourceReport {
+        SourceReport {
+            name: source.as_str().to_owned(),
+            origin: match source {
+                PodSource::Api => API_ORIGIN.to_owned(),
+                _ => self.identity.origins.get(&source).cloned().unwrap_or_default(),
+            },
+            state: match (view.seen, view.answering) {
+                (_, true) if view.on_trial => SourceState::Trial,
+                (_, true) => SourceState::Ok,
+                (true, false) => SourceState::Failing,
+                (false, false) => SourceState::Waiting,
+            },
+            last_answer: view.last_answer,
+            pods: u32::try_from(view.pods).unwrap_or(u32::MAX),
+            objects: u32::try_from(view.objects).unwrap_or(u32::MAX),
+            problems: view.problems.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    /// A client of an agent that has just been started again must not be told that there are no pods.
+    #[test]
+    fn nobody_is_answered_before_the_store_was_taken_in() {
+        let view = View::new(Identity::default(), Rc::default());
+        let mut begun = pin!(view.begun());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(begun.as_mut().poll(&mut context).is_pending());
+        view.set_runtime_down(
+            &RuntimeError::new("Version", crate::runtime::ErrorKind::Unavailable, ""),
+            Timestamp::default(),
+        );
+        assert!(begun.as_mut().poll(&mut context).is_pending(), "news of something else");
+        view.set_sources(&BTreeMap::new());
+        assert!(begun.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_is_healthy_while_it_goes_round() {
+        let view = View::new(Identity::default(), Rc::default());
+        assert_eq!(view.loop_health().unwrap_err(), "the sync loop has not started yet");
+        view.set_sources(&BTreeMap::new());
+        view.set_busy(true);
+        tokio::time::advance(STUCK_AFTER).await;
+        assert_eq!(view.loop_health(), Ok(()));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let said = view.loop_health().unwrap_err();
+        assert_eq!(said, "the sync loop has been blocked for 121 seconds");
+        view.set_busy(false);
+        tokio::time::advance(STUCK_AFTER * 10).await;
+        assert_eq!(view.loop_health(), Ok(()), "it waits for something to do");
+    }
+}

@@ -1,0 +1,313 @@
+//! `--runonce`: start every pod of the sources, wait until each runs or has ended, report, leave them running.
+//!
+//! Owns when that is reached. Upstream removed run-once; reference 4.1 has its history, design 6 our contract.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::agent::kubelet::report::View;
+use crate::model::api::pod::Pod;
+use crate::pod::admission::Admission;
+
+use crate::model::containers::is_terminal;
+use crate::model::observed::ObservedSandbox;
+use crate::model::types::PodUid;
+use crate::pod::admission::rules::is_rejected;
+use crate::pod::scheduling::is_gated;
+use crate::pod::status::StatusManager;
+use crate::pod::volume::unshare_mounts_below;
+use crate::pod::workers::has_left;
+use crate::runtime::Runtime;
+
+/// A pod that has been running this long has started: a program that fails at once has failed by then.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// What to wait for and how long.
+#[derive(Clone, Copy, Debug)]
+pub struct RunOnceConfig {
+    /// `--runonce-timeout`.
+    pub timeout: Duration,
+    /// `--runonce-wait=completed`: pods that can end have to.
+    pub wait_for_completion: bool,
+}
+
+/// How it went.
+#[derive(Clone, Debug)]
+pub struct RunOnceOutcome {
+    /// Every pod with its last status.
+    pub pods: Vec<Pod>,
+    /// What went wrong, one line each; empty means exit code 0.
+    pub failures: Vec<String>,
+}
+
+impl RunOnceOutcome {
+    /// Leaves the machine as it was when every pod has ended and the runtime runs none, of whichever agent: `clearing` removes
+    /// the cgroups above the pods'.
+    pub async fn clear<R: Runtime>(&self, runtime: &R, clearing: impl Future<Output = ()>, root_dir: &Path) {
+        let has_ended = |pods: &[ObservedSandbox]| pods.iter().all(|sandbox| !sandbox.ready);
+        let is_left = self.pods.iter().any(|pod| !is_terminal(&pod.status));
+        if !is_left && runtime.list_sandboxes(None).await.is_ok_and(|sandboxes| has_ended(&sandboxes)) {
+            clearing.await;
+            unshare_mounts_below(root_dir).await;
+        }
+    }
+}
+
+/// What one pod's status means here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Not there yet; the text says what it waits for.
+    Starting(String),
+    /// Running.
+    Running,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly.
+    Failed(String),
+    /// There is no room for it now.
+    Rejected(String),
+}
+
+/// Waits until every pod is where it should be or the time is up.
+pub async fn wait(
+    config: RunOnceConfig,
+    view: Rc<View>,
+    statuses: Rc<StatusManager>,
+    admission: Admission,
+) -> RunOnceOutcome {
+    let deadline = tokio::time::Instant::now() + config.timeout;
+    let mut view_changes = view.watch();
+    let mut status_changes = statuses.watch();
+    let mut running_since: BTreeMap<PodUid, tokio::time::Instant> = BTreeMap::new();
+    loop {
+        let now = tokio::time::Instant::now();
+        let pods = statuses.snapshot();
+        let mut settled_at = None;
+        let mut open = !all_started(&view, &pods);
+        for pod in &pods {
+            match judge(pod) {
+                Verdict::Starting(_) => {
+                    running_since.remove(&pod.metadata.uid);
+                    open = true;
+                }
+                Verdict::Running => {
+                    let since = *running_since.entry(pod.metadata.uid.clone()).or_insert(now);
+                    let settled = since + SETTLE;
+                    settled_at = settled_at.max((settled > now).then_some(settled));
+                    open |= config.wait_for_completion && pod.spec.restart_policy != "Always";
+                }
+                // It was let in a moment ago, or a pod that has ended is about to make room.
+                Verdict::Rejected(_) if admission.holds(&pod.metadata.uid) => open = true,
+                Verdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
+                    settled_at = settled_at.max(Some(now + SETTLE));
+                }
+                // What it leaves on the node is about to go.
+                Verdict::Succeeded | Verdict::Failed(_) if is_leaving(pod, &admission) => {
+                    settled_at = settled_at.max(Some(now + SETTLE));
+                }
+                Verdict::Rejected(_) | Verdict::Succeeded | Verdict::Failed(_) => {}
+            }
+        }
+        let timed_out = now >= deadline;
+        if timed_out || (!open && settled_at.is_none()) {
+            return outcome(config, &view, pods, timed_out);
+        }
+        // Losing any arm is safe: everything is looked at again.
+        tokio::select! {
+            biased;
+            _ = view_changes.changed() => {}
+            _ = status_changes.changed() => {}
+            () = tokio::time::sleep_until(settled_at.unwrap_or(deadline).min(deadline)) => {}
+        }
+    }
+}
+
+/// Each source has spoken, each pod it wants has a status, and that status is of now: the runtime has answered.
+fn all_started(view: &View, pods: &[Pod]) -> bool {
+    let wanted: usize = view.sources().values().map(|source| source.pods).sum();
+    let known = pods.iter().filter(|pod| !is_going(pod)).count();
+    view.all_heard() && known >= wanted && (pods.is_empty() || view.runtime_is_up())
+}
+
+/// Nobody wants it any more, and it is not gone yet.
+fn is_going(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// It has ended and its place is not free yet.
+fn is_leaving(pod: &Pod, admission: &Admission) -> bool {
+    is_terminal(&pod.status) && admission.holds(&pod.metadata.uid)
+}
+
+fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) -> RunOnceOutcome {
+    let mut failures = Vec::new();
+    for (source, state) in view.sources() {
+        if timed_out && !state.seen && state.problems.is_empty() {
+            failures.push(format!("source {source}: no response after {}s", config.timeout.as_secs()));
+        }
+        failures.extend(state.problems.iter().map(|problem| {
+            let named = problem.message.starts_with(&problem.origin);
+            if named { problem.message.clone() } else { format!("{}: {}", problem.origin, problem.message) }
+        }));
+    }
+    for pod in &pods {
+        let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
+        match judge(pod) {
+            Verdict::Failed(why) | Verdict::Rejected(why) => failures.push(format!("pod {name}: {why}")),
+            Verdict::Starting(why) => {
+                failures.push(format!("pod {name}: not running after {}s: {why}", config.timeout.as_secs()));
+            }
+            Verdict::Running
+                if timed_out && config.wait_for_completion && pod.spec.restart_policy != "Always" =>
+            {
+                failures.push(format!("pod {name}: still running after {}s", config.timeout.as_secs()));
+            }
+            Verdict::Running | Verdict::Succeeded => {}
+        }
+    }
+    if timed_out && let Some(trouble) = view.runtime_trouble() {
+        failures.insert(0, format!("container runtime is down: {trouble}"));
+    }
+    RunOnceOutcome { pods, failures }
+}
+
+fn judge(pod: &Pod) -> Verdict {
+    let status = &pod.status;
+    // Its object waits for somebody to take its finalizers away.
+    if has_left(pod) {
+        return Verdict::Succeeded;
+    }
+    if is_going(pod) {
+        return Verdict::Starting("the pod is no longer defined and still terminating".to_owned());
+    }
+    match status.phase.as_str() {
+        "Succeeded" => return Verdict::Succeeded,
+        _ if is_rejected(status) => {
+            return Verdict::Rejected(format!("{}: {}", status.reason, status.message));
+        }
+        "Failed" => return Verdict::Failed(why_failed(pod)),
+        _ if is_gated(&pod.spec) => {
+            return Verdict::Failed("the pod has schedulingGates; remove them from the manifest".to_owned());
+        }
+        _ => {}
+    }
+    let names = pod.spec.containers.iter().map(|container| container.name.as_str());
+    for name in names {
+        let state =
+            status.container_statuses.iter().find(|status| status.name == name).map(|status| &status.state);
+        let Some(state) = state else {
+            return Verdict::Starting("container states are not known yet".to_owned());
+        };
+        if state.running.is_some() {
+            continue;
+        }
+        if let Some(ended) = &state.terminated {
+            // One of several containers of a pod that does not restart it: its end is not the pod's.
+            if pod.spec.restart_policy != "Always" && ended.exit_code == 0 {
+                continue;
+            }
+            return Verdict::Starting(format!("container {name} exited with code {}", ended.exit_code));
+        }
+        let waiting = state.waiting.clone().unwrap_or_default();
+        let why = format!("container {name}: {}: {}", waiting.reason, waiting.message);
+        let init = status.init_container_statuses.iter().find_map(|init| {
+            let waiting = init.state.waiting.as_ref().filter(|waiting| !waiting.message.is_empty())?;
+            Some(format!("init container {}: {}: {}", init.name, waiting.reason, waiting.message))
+        });
+        return match waiting.reason.as_str() {
+            // Waiting does not mend a name that is wrong or an image that may not be pulled.
+            "InvalidImageName" | "ErrImageNeverPull" => Verdict::Failed(why),
+            _ => Verdict::Starting(init.unwrap_or(why).trim_end_matches(": ").to_owned()),
+        };
+    }
+    Verdict::Running
+}
+
+fn why_failed(pod: &Pod) -> String {
+    let status = &pod.status;
+    if !status.reason.is_empty() || !status.message.is_empty() {
+        return format!("{}: {}", status.reason, status.message);
+    }
+    let ended =
+        status.init_container_statuses.iter().chain(&status.container_statuses).find_map(|container| {
+            let ended = container.state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
+            Some(format!(
+                "container {} exited with code {} ({})",
+                container.name, ended.exit_code, ended.reason
+            ))
+        });
+    ended.unwrap_or_else(|| "failed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::api::decode::decode;
+    use serde_json::json;
+
+    fn pod(policy: &str, status: &serde_json::Value) -> Pod {
+        let raw = json!({
+            "metadata": {"name": "p", "namespace": "default"},
+            "spec": {"restartPolicy": policy, "containers": [{"name": "a"}, {"name": "b"}]},
+            "status": status,
+        });
+        decode(raw).unwrap().object
+    }
+
+    fn container(name: &str, state: &serde_json::Value) -> serde_json::Value {
+        json!({"name": name, "state": state})
+    }
+
+    #[test]
+    fn a_pod_runs_when_every_container_does() {
+        let running = json!({"running": {}});
+        let both = json!({"phase": "Running", "containerStatuses": [container("a", &running), container("b", &running)]});
+        assert_eq!(judge(&pod("Always", &both)), Verdict::Running);
+        let crashing = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
+        let one = json!({"phase": "Running", "containerStatuses": [container("a", &running), container("b", &crashing)]});
+        assert_eq!(
+            judge(&pod("Always", &one)),
+            Verdict::Starting("container b: CrashLoopBackOff: back-off 10s".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_pod_that_ended_counts_by_how_it_ended() {
+        assert_eq!(judge(&pod("Never", &json!({"phase": "Succeeded"}))), Verdict::Succeeded);
+        let failed = json!({"phase": "Failed", "containerStatuses": [
+            container("a", &json!({"terminated": {"exitCode": 3, "reason": "Error"}})),
+        ]});
+        assert_eq!(
+            judge(&pod("Never", &failed)),
+            Verdict::Failed("container a exited with code 3 (Error)".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_pod_that_is_being_removed_is_waited_for_whatever_its_status_says() {
+        let mut going = pod("Always", &json!({"phase": "Succeeded"}));
+        going.metadata.deletion_timestamp = Some(crate::model::types::Timestamp::from_secs(1));
+        assert!(matches!(judge(&going), Verdict::Starting(_)));
+    }
+
+    #[test]
+    fn a_pod_without_room_is_told_apart_from_one_that_starts() {
+        let status = json!({"phase": "Pending", "reason": "OutOfcpu", "message": "Pod was rejected: no cpu"});
+        assert_eq!(
+            judge(&pod("Always", &status)),
+            Verdict::Rejected("OutOfcpu: Pod was rejected: no cpu".to_owned())
+        );
+    }
+
+    #[test]
+    fn what_waiting_cannot_mend_fails_at_once() {
+        let hopeless = json!({"waiting": {"reason": "InvalidImageName", "message": "bad"}});
+        let status = json!({"phase": "Pending", "containerStatuses": [container("a", &hopeless)]});
+        assert_eq!(
+            judge(&pod("Always", &status)),
+            Verdict::Failed("container a: InvalidImageName: bad".to_owned())
+        );
+    }
+}

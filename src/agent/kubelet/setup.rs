@@ -1,0 +1,599 @@
+//! From the resolved configuration to a running kubelet: makes every part, hands each its own configuration, starts them,
+//! and takes them down again.
+//!
+//! Owns the order of start and stop (reference 1.8). Must not decide anything about pods.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::agent::config::{Resolved, RunOnceWait};
+use crate::agent::kubelet::memory::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
+use crate::agent::kubelet::node_facts::{node_facts, node_ips};
+use crate::agent::kubelet::report::{Identity, View};
+use crate::agent::kubelet::resources;
+use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
+use crate::agent::kubelet::serving::{self, ServingError};
+use crate::agent::kubelet::sources::{self, origins, rollback};
+use crate::agent::kubelet::window::{Enter, Window};
+use crate::agent::kubelet::workers::worker_config;
+use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, keeping, logs, plugins, pulling};
+use crate::desired::pod_config::edit::{Edit, Editor};
+use crate::desired::pod_config::{PodConfig, RollbackConfig};
+use crate::desired::source::Accept;
+use crate::desired::source::file::{FileConfig, FileSource};
+use crate::desired::source::parser::StaticPodParser;
+use crate::desired::source::url::UrlSource;
+use crate::model::objects::{LocalObjects, VOLUMES_DIR};
+use crate::model::source::SourceUpdate;
+use crate::model::types::PodSource;
+use crate::node::shutdown::Ruler;
+use crate::platform::cgroup::claim::HeldError;
+use crate::platform::clock::Clock;
+use crate::platform::http::{HttpClient, HttpError, shown_url};
+use crate::platform::rt;
+use crate::platform::rt::notify::{Notifier, NotifyError, watchdog_interval};
+use crate::platform::rt::shutdown::{self, Shutdown};
+use crate::platform::sys::inotify::InotifyError;
+use crate::platform::sys::{clone, lock, memory, node};
+use crate::pod::admission::Admission;
+use crate::pod::events::EventRecorder;
+use crate::pod::executor::{Executor, ExecutorConfig, ShareError};
+use crate::pod::image::{ImageConfig, ImagePuller};
+use crate::pod::pleg::{self, PlegConfig};
+use crate::pod::prober::{Prober, ProberConfig};
+use crate::pod::status::StatusManager;
+use crate::pod::users::NodeIds;
+use crate::pod::volume::{VolumeConfig, share_mounts_below};
+use crate::pod::workers::{PodWorkerConfig, PodWorkerDeps, PodWorkers};
+use crate::runtime::Runtime;
+use crate::runtime::cri::{CriConfig, CriRuntime, EndpointError};
+use crate::runtime::embedded::network::subnet::SubnetError;
+use crate::runtime::embedded::runtime::OpenError;
+use crate::serve::server;
+use crate::serve::server::node::SharedNode;
+use crate::store::{Loaded, StoreError, StoreHandle, StoreKey};
+
+/// Whole sets are large and rare; one may wait while another is taken in.
+const SOURCE_QUEUE: usize = 2;
+/// Looks at the runtime that nobody has taken in yet.
+const PLEG_QUEUE: usize = 4;
+
+/// What the process's environment says to a daemon.
+#[derive(Clone, Debug, Default)]
+pub struct DaemonEnvironment {
+    /// `NOTIFY_SOCKET`.
+    pub notify_socket: Option<String>,
+    /// `WATCHDOG_USEC`.
+    pub watchdog_usec: Option<String>,
+    /// `WATCHDOG_PID`.
+    pub watchdog_pid: Option<String>,
+    /// `DBUS_SYSTEM_BUS_ADDRESS`.
+    pub system_bus_address: Option<String>,
+    /// `RC_SVCDIR`.
+    pub openrc_state: Option<String>,
+    /// `CREDENTIALS_DIRECTORY`.
+    pub credentials_directory: Option<PathBuf>,
+}
+
+/// The agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The embedded runtime.
+    #[error(transparent)]
+    Embedded(#[from] OpenError),
+    /// The pods' subnets make no sense.
+    #[error("podCIDR")]
+    PodCidr(#[source] SubnetError),
+    /// The endpoint makes no sense.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// More is reserved than the node has. Upstream's words.
+    #[error("invalid Node Allocatable configuration. {0}")]
+    Reservations(String),
+    /// The pods' cgroups.
+    #[error(transparent)]
+    CgroupRoot(#[from] HeldError),
+    /// The lock file.
+    #[error(transparent)]
+    Lock(#[from] lock::LockError),
+    /// The thread that waits for the lock file.
+    #[error("start the thread that waits for the lock file")]
+    Thread(#[source] std::io::Error),
+    /// A directory the agent needs.
+    #[error("create directory {path:?}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store.
+    #[error("open the store {path:?}")]
+    Store {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: StoreError,
+    },
+    /// The ids for pods with users of their own.
+    #[error("kubelet mappings")]
+    UserNamespaces(#[source] ShareError),
+    /// systemd.
+    #[error(transparent)]
+    Notify(#[from] NotifyError),
+    /// The HTTP client.
+    #[error("start the HTTP client")]
+    Http(#[source] HttpError),
+    /// Signal handlers or the runtime.
+    #[error("install signal handlers")]
+    Signals(#[source] std::io::Error),
+    /// The local API's socket.
+    #[error("listen on the agent socket")]
+    Listen(#[source] server::BindError),
+    /// The API's servers.
+    #[error(transparent)]
+    Serving(#[from] ServingError),
+    /// Watching the lock file.
+    #[error("watch the lock file")]
+    Contention(#[source] InotifyError),
+}
+
+/// How a run ended without an error.
+#[derive(Debug)]
+pub enum Finished {
+    /// Shutdown was asked for.
+    Stopped,
+    /// `--runonce` is through.
+    RunOnce(RunOnceOutcome),
+}
+
+/// Runs the kubelet until it is asked to stop, or until run-once is through.
+///
+/// # Errors
+/// What keeps it from starting; once it runs, nothing does.
+pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result<Finished, SetupError> {
+    let (trigger, shutdown) = shutdown::channel();
+    rt::spawn("signals", shutdown::watch_signals(trigger.clone()).map_err(SetupError::Signals)?);
+    let notifier = Notifier::connect(environment.notify_socket.as_deref())?;
+    let watchdog = watchdog_interval(
+        environment.watchdog_usec.as_deref(),
+        environment.watchdog_pid.as_deref(),
+        std::process::id(),
+    )?;
+    let Some(_lock) = take_lock(resolved, &trigger, &shutdown).await? else { return Ok(Finished::Stopped) };
+    limit_process(resolved);
+    let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
+    let key_file = resolved.agent.store_key_file.as_deref();
+    let key = store_key(key_file, environment.credentials_directory.as_deref());
+    let ruler = Ruler {
+        bus_address: environment.system_bus_address.clone(),
+        openrc_state: environment.openrc_state.clone(),
+    };
+    let watched = Watched { notifier: Rc::new(notifier), watchdog, shutdown, ruler };
+    if endpoint == embedded::ENDPOINT {
+        make_dir(&resolved.flags.root_dir, 0o750)?;
+        let subnets = embedded::subnets(resolved).map_err(SetupError::PodCidr)?;
+        let runtime = Box::pin(embedded::open(resolved, subnets, Clock::System)).await?;
+        let images = embedded::import_images(resolved, &runtime).await;
+        let finished = run_with(resolved, Rc::new(runtime), key, watched).await;
+        images.abort();
+        return finished;
+    }
+    let runtime = CriRuntime::connect(&CriConfig {
+        endpoint: endpoint.to_owned(),
+        image_endpoint: resolved.kubelet.image_service_endpoint.clone(),
+        request_timeout: resolved.kubelet.runtime_request_timeout.to_std(),
+    })?;
+    Box::pin(run_with(resolved, Rc::new(runtime), key, watched)).await
+}
+
+/// Who is told how it goes, and who tells when to end.
+struct Watched {
+    notifier: Rc<Notifier>,
+    watchdog: Option<Duration>,
+    shutdown: Shutdown,
+    ruler: Ruler,
+}
+
+async fn run_with<R: Enter>(
+    resolved: &Resolved,
+    runtime: Rc<R>,
+    key: StoreKey,
+    watched: Watched,
+) -> Result<Finished, SetupError> {
+    let mut house = House::open(resolved, runtime, key).await?;
+    let _cgroups = cgroup_root::take(house.executor.as_ref()).await?;
+    let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
+    let sources = house.start_sources(resolved, &update_sender)?;
+    drop(update_sender);
+    let (servers, node) = house.start_servers(resolved).await?;
+    let logs = logs::start(resolved, &house.runtime, house.clock.clone());
+    let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
+    let mut shutdown = watched.shutdown;
+    let keeping = node.map(|node| {
+        let needs = keeping::Needs {
+            runtime: &house.runtime,
+            node: &node,
+            view: &view,
+            statuses: &statuses,
+            events: &house.events,
+            objects: Rc::<LocalObjects>::clone(&house.objects),
+            clock: &house.clock,
+        };
+        let pods = kubelet.workers.pressure();
+        let ends = (watched.notifier, shutdown.clone(), watched.ruler);
+        let ending;
+        (ending, shutdown) = keeping::end_with_machine(resolved, Rc::clone(&pods), &needs, ends);
+        keeping::start(resolved, pods, needs).into_iter().chain(ending)
+    });
+    let plugins = plugins::start(resolved, &kubelet.workers, &view, &statuses).await;
+    let clearing = kubelet.workers.clearing();
+    let finished = carry_on(resolved, kubelet, &view, &statuses, &house.admission, shutdown).await;
+    let keeping = keeping.into_iter().flatten().chain(plugins);
+    for task in sources.into_iter().chain(servers).chain([logs]).chain(keeping) {
+        task.abort();
+    }
+    if let Finished::RunOnce(outcome) = &finished {
+        Box::pin(outcome.clear(&*house.runtime, clearing, &resolved.flags.root_dir)).await;
+    }
+    house.close().await;
+    Ok(finished)
+}
+
+async fn carry_on<R: Runtime>(
+    resolved: &Resolved,
+    kubelet: Kubelet<R>,
+    view: &Rc<View>,
+    statuses: &Rc<StatusManager>,
+    admission: &Admission,
+    shutdown: Shutdown,
+) -> Finished {
+    if !resolved.agent.run_once {
+        kubelet.run(shutdown).await;
+        return Finished::Stopped;
+    }
+    let config = RunOnceConfig {
+        timeout: resolved.agent.run_once_timeout.to_std(),
+        wait_for_completion: resolved.agent.run_once_wait == RunOnceWait::Completed,
+    };
+    tokio::select! {
+        biased;
+        // Either arm ends the run; what the other was doing is found again by the next start.
+        () = kubelet.run(shutdown) => Finished::Stopped,
+        outcome = run_once::wait(config, Rc::clone(view), Rc::clone(statuses), admission.clone()) => Finished::RunOnce(outcome),
+    }
+}
+
+/// Waits for the lock file, if one is configured. `None` when shutdown came first.
+async fn take_lock(
+    resolved: &Resolved,
+    trigger: &shutdown::ShutdownTrigger,
+    shutdown: &Shutdown,
+) -> Result<Option<Option<lock::FileLock>>, SetupError> {
+    let path = resolved.flags.lock_file.as_str();
+    if path.is_empty() {
+        return Ok(Some(None));
+    }
+    log::info!(path = path; "Acquiring file lock");
+    // The wait may be long, and signals have to be heard meanwhile.
+    let (taken, waiting) = oneshot::channel();
+    let owned = PathBuf::from(path);
+    rt::spawn_thread("lock file", move || drop(taken.send(lock::acquire(&owned))))
+        .map_err(SetupError::Thread)?;
+    let held = tokio::select! {
+        biased;
+        // The thread that waits ends with the process.
+        () = shutdown.asked() => return Ok(None),
+        Ok(held) = waiting => held?,
+        else => return Ok(None),
+    };
+    if resolved.flags.exit_on_lock_contention {
+        let contended = lock::contention(Path::new(path)).map_err(SetupError::Contention)?;
+        let trigger = trigger.clone();
+        rt::spawn("lock contention", async move {
+            contended.await;
+            log::info!("Lock file contention detected, exiting; pods keep running");
+            trigger.ask();
+        });
+    }
+    Ok(Some(Some(held)))
+}
+
+/// Limits of this process. None of them is worth not starting for.
+fn limit_process(resolved: &Resolved) {
+    memory::use_one_arena();
+    if !node::is_root() {
+        log::error!("Agent is not running as root");
+    }
+    // Secrets are in this process's memory: none of it goes into a core dump. What it starts is not affected.
+    if let Err(error) = clone::hide() {
+        log::warn!(err:% = error; "Failed to exclude memory from core dumps, continuing");
+    }
+    if let Err(error) = node::set_oom_score_adj(resolved.kubelet.oom_score_adj) {
+        log::warn!(value = resolved.kubelet.oom_score_adj, err:% = error; "Failed to set own oom_score_adj, \
+             continuing");
+    }
+    let wanted = u64::try_from(resolved.kubelet.max_open_files).unwrap_or(0);
+    match node::raise_open_files(wanted) {
+        Ok(granted) if granted < wanted => {
+            log::info!(wanted = wanted, granted = granted; "Limited maxOpenFiles to the hard limit");
+        }
+        Ok(_) => {}
+        Err(error) => log::warn!(err:% = error; "Failed to set open file limit"),
+    }
+}
+
+/// The parts that live as long as the process.
+struct House<R> {
+    runtime: Rc<R>,
+    store: StoreHandle,
+    loaded: Loaded,
+    objects: Rc<LocalObjects>,
+    events: EventRecorder,
+    statuses: Rc<StatusManager>,
+    view: Rc<View>,
+    clock: Clock,
+    admission: Admission,
+    executor: Option<ExecutorConfig>,
+    images: ImageConfig,
+    workers: PodWorkerConfig,
+    runtime_name: Rc<RefCell<String>>,
+    registered: Vec<PodSource>,
+    rollback: Option<RollbackConfig>,
+    editor: Editor,
+    edits: Option<mpsc::Receiver<Edit>>,
+    accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
+    write_behind: tokio::task::JoinHandle<()>,
+}
+
+impl<R: Runtime> House<R> {
+    async fn open(resolved: &Resolved, runtime: Rc<R>, key: StoreKey) -> Result<Self, SetupError> {
+        let clock = Clock::System;
+        let root = &resolved.flags.root_dir;
+        make_dir(root, 0o750)?;
+        let objects = Rc::new(LocalObjects::new(root.join(VOLUMES_DIR)));
+        let executor = {
+            let user_ids = resources::user_ids(resolved).await.map_err(SetupError::UserNamespaces)?;
+            ExecutorConfig { user_ids, ..executor_config(resolved, &objects)? }
+        };
+        share_mounts_below(root).await;
+        make_dir(&executor.pod_logs_dir, 0o750)?;
+        logs::place(resolved, &executor.pod_logs_dir);
+        make_dir(&executor.volumes.pods_dir, 0o750)?;
+        make_dir(&executor.container_logs_dir, 0o755)?;
+        let path = root.join("agent.db");
+        let opened = open_store(&path, key.clone(), &clock).await;
+        let (store, loaded) = opened.map_err(|source| SetupError::Store { path: path.clone(), source })?;
+        remember_node(resolved, &store, &loaded).await;
+        let earlier = store.events().await.unwrap_or_default();
+        let events = EventRecorder::new(resolved.node_name.clone(), clock.clone(), store.clone(), earlier);
+        tell_upgrade(root, &events);
+        let statuses = Rc::new(StatusManager::new(store.clone(), loaded.statuses.clone()));
+        let runtime_name = Rc::new(RefCell::default());
+        let identity = Identity {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node_name: resolved.node_name.clone(),
+            started_at: clock.now(),
+            endpoint: resolved.kubelet.container_runtime_endpoint.clone(),
+            store_path: path.display().to_string(),
+            origins: origins(resolved),
+            volumes_dir: root.join(VOLUMES_DIR),
+            object_trouble: object_trouble(&key, &loaded),
+            api: serving::api_report(resolved),
+        };
+        // What came through the API stays whatever is served now.
+        let registered: Vec<PodSource> = identity.origins.keys().copied().chain([PodSource::Api]).collect();
+        if identity.origins.is_empty() {
+            log::warn!("No pod source is configured: set --manifest-dir or --manifest-url");
+        }
+        let (editor, edits) = Editor::channel();
+        Ok(Self {
+            view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
+            workers: worker_config(resolved, &executor),
+            images: pulling::image_config(resolved),
+            admission: Admission::new(node_facts(resolved, &executor), events.clone()),
+            executor: Some(executor),
+            write_behind: rt::spawn("store write-behind", store.clone().write_behind()),
+            runtime,
+            store,
+            loaded,
+            objects,
+            events,
+            statuses,
+            clock,
+            runtime_name,
+            registered,
+            rollback: rollback(resolved),
+            editor,
+            edits: Some(edits),
+            accepts: BTreeMap::new(),
+        })
+    }
+
+    fn start_sources(
+        &mut self,
+        resolved: &Resolved,
+        updates: &mpsc::Sender<SourceUpdate>,
+    ) -> Result<Vec<tokio::task::JoinHandle<()>>, SetupError> {
+        let kubelet = &resolved.kubelet;
+        let parser = StaticPodParser { node_name: resolved.node_name.clone() };
+        let remembered = |source| sources::remembered(&self.loaded, source);
+        let mut accepts = BTreeMap::new();
+        let mut accepting = |source: PodSource| {
+            let (sender, receiver) = mpsc::channel(1);
+            accepts.insert(source, sender);
+            receiver
+        };
+        let mut tasks = Vec::new();
+        if !kubelet.static_pod_path.is_empty() {
+            let config = FileConfig {
+                path: PathBuf::from(&kubelet.static_pod_path),
+                check_frequency: kubelet.file_check_frequency.to_std(),
+            };
+            log::info!(path = kubelet.static_pod_path; "Adding static pod path");
+            let remembered = remembered(PodSource::File);
+            let source = FileSource::new(config, parser.clone(), remembered, self.clock.clone())
+                .accepting(accepting(PodSource::File));
+            tasks.push(rt::spawn("file source", source.run(updates.clone())));
+        }
+        if !kubelet.static_pod_url.is_empty() {
+            let config = sources::url_config(resolved);
+            log::info!(url = shown_url(&config.url); "Adding pod URL");
+            let http = HttpClient::start().map_err(SetupError::Http)?;
+            let source =
+                UrlSource::new(config, parser, remembered(PodSource::Http), http, self.clock.clone())
+                    .accepting(accepting(PodSource::Http));
+            tasks.push(rt::spawn("URL source", source.run(updates.clone())));
+        }
+        self.accepts = accepts;
+        Ok(tasks)
+    }
+
+    /// The servers. Run-once has none: it is over before anybody could ask.
+    async fn start_servers(
+        &self,
+        resolved: &Resolved,
+    ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<SharedNode>), SetupError>
+    where
+        R: Enter,
+    {
+        if resolved.agent.run_once {
+            return Ok((Vec::new(), None));
+        }
+        let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
+        let node: SharedNode = Rc::new(Window {
+            name: resolved.node_name.clone(),
+            configuration: resolved.to_json(),
+            flags: resolved.flag_values(),
+            stream_idle_timeout: resolved.kubelet.streaming_connection_idle_timeout.to_std(),
+            view: Rc::clone(&self.view),
+            statuses: Rc::clone(&self.statuses),
+            events: self.events.clone(),
+            accepts: self.accepts.clone(),
+            runtime: Rc::clone(&self.runtime),
+            editor: self.editor.clone(),
+            stats: serving::stats(resolved, Rc::<LocalObjects>::clone(&self.objects), &self.clock),
+        });
+        let parts = (&self.view, &self.statuses, &self.events, &self.clock, &self.editor);
+        let guest = cluster::local_api(resolved, self.executor.as_ref(), &node, parts);
+        let mut tasks = serving::start(resolved, (&node, &guest), &self.view, &self.clock)?;
+        let (begun, clock, shared) = (Rc::clone(&self.view), self.clock.clone(), Rc::clone(&node));
+        tasks.push(rt::spawn("local API", async move {
+            // Whoever asks earlier waits in the socket's queue.
+            begun.begun().await;
+            server::serve(listener, node, Some(guest), clock).await;
+        }));
+        Ok((tasks, Some(shared)))
+    }
+
+    fn kubelet(
+        &mut self,
+        updates: mpsc::Receiver<SourceUpdate>,
+        notifier: Rc<Notifier>,
+        watchdog: Option<Duration>,
+    ) -> (Kubelet<R>, Rc<View>, Rc<StatusManager>) {
+        let loaded = std::mem::take(&mut self.loaded);
+        let images = ImagePuller::new(
+            Rc::clone(&self.runtime),
+            self.clock.clone(),
+            self.events.clone(),
+            self.images.clone(),
+        );
+        let executor = Executor::new(
+            Rc::clone(&self.runtime),
+            images,
+            self.events.clone(),
+            self.clock.clone(),
+            self.executor.take().expect("made once in open, used once here"),
+        );
+        let deps = PodWorkerDeps {
+            executor,
+            runtime: Rc::clone(&self.runtime),
+            store: self.store.clone(),
+            statuses: Rc::clone(&self.statuses),
+            clock: self.clock.clone(),
+            prober: Prober::new(
+                Rc::clone(&self.runtime),
+                self.clock.clone(),
+                self.events.clone(),
+                ProberConfig { node_ips: self.workers.node_ips.clone() },
+            ),
+            admission: self.admission.clone(),
+            config: self.workers.clone(),
+            runtime_name: Rc::clone(&self.runtime_name),
+        };
+        let (pleg_sender, pleg) = mpsc::channel(PLEG_QUEUE);
+        let runtime = Rc::clone(&self.runtime);
+        rt::spawn("pleg", pleg::run(runtime, self.clock.clone(), PlegConfig::default(), pleg_sender));
+        let kubelet = Kubelet {
+            pod_config: PodConfig::new(
+                self.registered.clone(),
+                loaded.desired,
+                Rc::clone(&self.objects),
+                self.store.clone(),
+                self.events.clone(),
+                self.clock.clone(),
+            )
+            .with_notes(&loaded.meta)
+            .with_rollback(self.rollback.take(), loaded.stages),
+            workers: PodWorkers::new(deps, loaded.container_state),
+            terminating: loaded.terminating,
+            updates,
+            edits: self.edits.take().expect("made once in open, used once here"),
+            pleg,
+            view: Rc::clone(&self.view),
+            clock: self.clock.clone(),
+            notifier,
+            watchdog,
+        };
+        (kubelet, Rc::clone(&self.view), Rc::clone(&self.statuses))
+    }
+
+    async fn close(self) {
+        self.write_behind.abort();
+        if let Err(error) = self.store.shutdown().await {
+            log::warn!(err:% = error; "Failed to close the store");
+        }
+    }
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<(), SetupError> {
+    crate::platform::sys::dir::make_dir(path, mode)
+        .map_err(|source| SetupError::Directory { path: path.to_owned(), source })
+}
+
+fn executor_config(resolved: &Resolved, objects: &Rc<LocalObjects>) -> Result<ExecutorConfig, SetupError> {
+    let kubelet = &resolved.kubelet;
+    let root = &resolved.flags.root_dir;
+    let pod_logs_dir = PathBuf::from(&kubelet.pod_logs_dir);
+    let resources = resources::measure(resolved).map_err(SetupError::Reservations)?;
+    Ok(ExecutorConfig {
+        volumes: VolumeConfig { pods_dir: root.join("pods"), capacity: resources.allocatable.clone() },
+        container_logs_dir: logs::container_logs_dir(&pod_logs_dir),
+        pod_logs_dir,
+        seccomp_dir: root.join("seccomp"),
+        seccomp_default: resolved.seccomp_default(),
+        node_name: resolved.node_name.clone(),
+        node_ips: node_ips(resolved),
+        capacity: resources.capacity,
+        allocatable: resources.allocatable,
+        resources: resources.flags,
+        layout: resources.layout,
+        cgroup: resources.cgroup,
+        node_cgroups: resources.node_cgroups,
+        cluster_dns: kubelet.cluster_dns.clone(),
+        cluster_domain: kubelet.cluster_domain.clone(),
+        resolv_conf: Some(PathBuf::from(&kubelet.resolv_conf)).filter(|path| !path.as_os_str().is_empty()),
+        user_ids: NodeIds::default(),
+        objects: Rc::<LocalObjects>::clone(objects),
+        devices: plugins::manager(root),
+        cdi_directories: plugins::cdi_directories(resolved),
+    })
+}

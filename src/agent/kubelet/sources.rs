@@ -1,0 +1,62 @@
+//! The sources of manifests, from the resolved configuration.
+//!
+//! Owns where each reads and what each goes on from. Must not know how.
+
+use std::collections::BTreeMap;
+
+use crate::agent::config::Resolved;
+use crate::desired::pod_config::RollbackConfig;
+use crate::desired::source::url::UrlConfig;
+use crate::desired::source::{LastGood, Remembered};
+use crate::model::ordered::Ordered as _;
+use crate::model::types::PodSource;
+use crate::platform::http::shown_url;
+use crate::store::{Loaded, meta};
+
+/// Whose new sets are tried before they count, if the configuration wants that.
+pub(super) fn rollback(resolved: &Resolved) -> Option<RollbackConfig> {
+    let after = resolved.agent.manifest_url_rollback_after.to_std();
+    let origin = origins(resolved).remove(&PodSource::Http)?;
+    (!after.is_zero()).then_some(RollbackConfig { source: PodSource::Http, origin, after })
+}
+
+/// Where each source of manifests reads, those that are configured.
+pub(super) fn origins(resolved: &Resolved) -> BTreeMap<PodSource, String> {
+    let kubelet = &resolved.kubelet;
+    let url =
+        if kubelet.static_pod_url.is_empty() { String::new() } else { shown_url(&kubelet.static_pod_url) };
+    [(PodSource::File, kubelet.static_pod_path.clone()), (PodSource::Http, url)]
+        .into_iter()
+        .filter(|(_, origin)| !origin.is_empty())
+        .into_map()
+}
+
+/// What a source goes on from.
+pub(super) fn remembered(loaded: &Loaded, source: PodSource) -> Remembered {
+    let found = loaded.desired.iter().find(|stored| stored.source == source);
+    let (good, validator) = found
+        .map(|stored| {
+            let good = LastGood { pods: stored.pods.clone(), objects: stored.objects.clone() };
+            (good, stored.validator.clone())
+        })
+        .unwrap_or_default();
+    Remembered { good, validator, signed: loaded.meta.get(meta::NEWEST_SIGNATURE).cloned() }
+}
+
+/// Of the source `http`.
+pub(super) fn url_config(resolved: &Resolved) -> UrlConfig {
+    let (kubelet, agent) = (&resolved.kubelet, &resolved.agent);
+    UrlConfig {
+        url: kubelet.static_pod_url.clone(),
+        headers: kubelet
+            .static_pod_url_header
+            .iter()
+            .flat_map(|(name, values)| values.iter().map(|value| (name.clone(), value.clone())))
+            .collect(),
+        check_frequency: kubelet.http_check_frequency.to_std(),
+        ca_file: agent.manifest_url_ca_file.clone(),
+        client: agent.manifest_url_client.clone(),
+        token_file: agent.manifest_url_token_file.clone(),
+        verify_key_file: agent.manifest_url_verify_key_file.clone(),
+    }
+}

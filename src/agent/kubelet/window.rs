@@ -1,0 +1,249 @@
+//! The node as its server sees it: the loop's view, the runtime, and streams of either kind of runtime.
+//!
+//! Owns the answers to the server's questions. Must not know requests, nor who asks.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::agent::kubelet::report::View;
+use crate::desired::pod_config::edit::{ApiChange, Editor};
+use crate::desired::source::{Accept, REASON_EMPTY};
+use crate::model::api::pod::Pod;
+use crate::model::observed::ObservedContainer;
+use crate::model::types::{ContainerId, ContainerName, PodSource, PodUid, SandboxId};
+use crate::node::stats::{Ask, AskRuntime, RuntimeAnswer, Stats, Summary};
+use crate::platform::logging::chain;
+use crate::pod::events::EventRecorder;
+use crate::pod::status::StatusManager;
+use crate::runtime::cri::CriRuntime;
+use crate::runtime::embedded::runtime::EmbeddedRuntime;
+use crate::runtime::{ErrorKind, Runtime, RuntimeError};
+use crate::serve::cri::streams;
+use crate::serve::server::node::{LoopHealth, Node, Output, Stream, Wanted};
+use crate::serve::server::{AgentReport, ObjectDetail};
+use crate::serve::streaming::{Action, Pending, Streams};
+
+/// A runtime whose containers can be entered.
+pub trait Enter: Runtime {
+    /// Begins a stream; the sandbox is the pod's that is ready.
+    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>>;
+    /// What it alone knows of the use of disks, if that is wanted, and of these containers.
+    fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer;
+}
+
+/// As [`Wanted`], with the sandbox found.
+pub enum Entry {
+    /// A new program.
+    Exec(ContainerId, Vec<String>, Streams),
+    /// The container's own.
+    Attach(ContainerId, Streams),
+    /// Ports.
+    PortForward(SandboxId, Vec<u16>),
+}
+
+impl Enter for EmbeddedRuntime {
+    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>> {
+        let runtime = EmbeddedRuntime::clone(&self);
+        let action = match wanted {
+            Entry::Exec(id, command, wanted) => Action::Command {
+                streams: wanted,
+                open: Box::pin(streams::exec(runtime, id, command, wanted)),
+            },
+            Entry::Attach(id, wanted) => {
+                Action::Command { streams: wanted, open: Box::pin(streams::attach(runtime, id, wanted)) }
+            }
+            Entry::PortForward(sandbox, ports) => {
+                Action::Forward { ports, dial: streams::dialer(runtime, sandbox) }
+            }
+        };
+        Box::pin(async { Ok(Stream::Ours(action)) })
+    }
+
+    fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer {
+        Box::pin(async move { Ok(EmbeddedRuntime::usage(&self, disks, &of).await) })
+    }
+}
+
+impl Enter for CriRuntime {
+    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>> {
+        Box::pin(async move {
+            let url = match wanted {
+                Entry::Exec(id, command, streams) => self.exec_url(&id, &command, streams).await,
+                Entry::Attach(id, streams) => self.attach_url(&id, streams).await,
+                Entry::PortForward(sandbox, ports) => self.port_forward_url(&sandbox, &ports).await,
+            };
+            url.map(Stream::Runtimes).map_err(|error| chain(&error))
+        })
+    }
+
+    fn usage(self: Rc<Self>, disks: bool, _: Vec<ContainerId>) -> RuntimeAnswer {
+        Box::pin(async move { CriRuntime::usage(&self, disks).await.map_err(|error| chain(&error)) })
+    }
+}
+
+/// See the module.
+pub struct Window<R> {
+    /// The node's name.
+    pub name: String,
+    /// The configuration in force, masked.
+    pub configuration: Value,
+    /// Every flag.
+    pub flags: Vec<(String, String)>,
+    /// `streamingConnectionIdleTimeout`.
+    pub stream_idle_timeout: Duration,
+    /// The loop.
+    pub view: Rc<View>,
+    /// Statuses of all pods.
+    pub statuses: Rc<StatusManager>,
+    /// What happened.
+    pub events: EventRecorder,
+    /// Sources whose empty answers can be confirmed.
+    pub accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
+    /// The runtime.
+    pub runtime: Rc<R>,
+    /// What is used.
+    pub stats: Rc<Stats>,
+    /// The way into the loop.
+    pub editor: Editor,
+}
+
+impl<R> Window<R> {
+    /// Who is to accept what is there, and where that is; or why there is nothing to accept.
+    fn asked_source(&self, name: &str) -> Result<(mpsc::Sender<Accept>, String), String> {
+        let Some((source, sender)) = self.accepts.iter().find(|(source, _)| source.as_str() == name) else {
+            let known: Vec<_> = self.accepts.keys().map(|source| source.as_str()).collect();
+            return Err(format!("source {name:?} not found; configured sources: {}", known.join(", ")));
+        };
+        let views = self.view.sources();
+        let problems = views.get(source).map(|view| view.problems.as_slice()).unwrap_or_default();
+        match problems.iter().find(|problem| problem.reason == REASON_EMPTY) {
+            Some(problem) => Ok((sender.clone(), problem.origin.clone())),
+            None => Err(format!("source {name} has no pending empty response to accept")),
+        }
+    }
+}
+
+fn said(error: &RuntimeError) -> String {
+    chain(error)
+}
+
+impl<R: Enter> Node for Window<R> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn report(&self, detail: ObjectDetail) -> AgentReport {
+        self.view.report(&self.statuses, &self.events, detail)
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        self.statuses.everybody()
+    }
+
+    fn pod(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
+        self.statuses.find(namespace, name, uid)
+    }
+
+    fn plugin_health(&self) -> Result<(), String> {
+        self.view.plugin_trouble().map_or(Ok(()), Err)
+    }
+
+    fn loop_health(&self) -> LoopHealth {
+        self.view.loop_health()
+    }
+
+    fn served(&self) {
+        self.view.set_served();
+    }
+
+    fn configuration(&self) -> Value {
+        self.configuration.clone()
+    }
+
+    fn flags(&self) -> Vec<(String, String)> {
+        self.flags.clone()
+    }
+
+    fn containers(&self, pod: Option<PodUid>) -> Pending<Result<Vec<ObservedContainer>, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move { runtime.list_containers(pod.as_ref()).await.map_err(|error| said(&error)) })
+    }
+
+    fn container(&self, id: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move {
+            match runtime.container_status(&id).await {
+                Ok(found) => Ok(Some(found)),
+                Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(said(&error)),
+            }
+        })
+    }
+
+    fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move {
+            let output = runtime.exec_sync(&id, &command, None).await.map_err(|error| said(&error))?;
+            Ok(Output { text: output.output, code: output.exit_code })
+        })
+    }
+
+    fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>> {
+        let (runtime, stats, pods) = (Rc::clone(&self.runtime), Rc::clone(&self.stats), self.pods());
+        Box::pin(async move {
+            let containers = runtime.list_containers(None).await.map_err(|error| said(&error))?;
+            let asked: AskRuntime = Rc::new(move |disks, of| Rc::clone(&runtime).usage(disks, of));
+            Ok(stats.measure(ask, pods, containers, asked).await)
+        })
+    }
+
+    fn restart(&self, pod: PodUid, containers: Vec<ContainerName>) -> Pending<Result<(), String>> {
+        let editor = self.editor.clone();
+        Box::pin(async move {
+            let change = ApiChange { restart: Some((pod, containers)), ..ApiChange::default() };
+            editor.edit(|_| (change, ())).await.map_err(|error| chain(&error))
+        })
+    }
+
+    fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
+        let asked = self.asked_source(name);
+        let name = name.to_owned();
+        Box::pin(async move {
+            let (source, origin) = asked?;
+            let (done, answered) = oneshot::channel();
+            let ended = || format!("source {name} has stopped");
+            source.send(done).await.map_err(|_| ended())?;
+            if answered.await.map_err(|_| ended())? {
+                log::info!(source = name.as_str(), origin = origin.as_str(); "Empty response of a source \
+                     was accepted manually");
+                return Ok(format!("source {name}: accepted the current content of {origin}"));
+            }
+            Err(format!("source {name}: {origin} has no valid content; see agent status"))
+        })
+    }
+
+    fn stream_idle_timeout(&self) -> Duration {
+        self.stream_idle_timeout
+    }
+
+    fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>> {
+        let runtime = Rc::clone(&self.runtime);
+        Box::pin(async move {
+            let entry = match wanted {
+                Wanted::Exec(id, command, streams) => Entry::Exec(id, command, streams),
+                Wanted::Attach(id, streams) => Entry::Attach(id, streams),
+                Wanted::PortForward(uid, ports) => {
+                    let sandboxes = runtime.list_sandboxes(Some(&uid)).await.map_err(|error| said(&error))?;
+                    let ready = sandboxes.into_iter().find(|sandbox| sandbox.ready);
+                    let ready = ready.ok_or("the pod has no ready sandbox")?;
+                    Entry::PortForward(ready.id, ports)
+                }
+            };
+            runtime.enter(entry).await
+        })
+    }
+}

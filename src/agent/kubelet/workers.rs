@@ -1,0 +1,23 @@
+//! How long pods' workers wait and what they keep, from the resolved configuration.
+
+use std::time::Duration;
+
+use crate::agent::config::Resolved;
+use crate::model::back_off::BackOffLimits;
+use crate::pod::executor::ExecutorConfig;
+use crate::pod::workers::PodWorkerConfig;
+
+/// Upstream's shortest first delay of a crash-looping container.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
+
+/// Limits of the delays, and records of dead containers.
+pub(super) fn worker_config(resolved: &Resolved, executor: &ExecutorConfig) -> PodWorkerConfig {
+    let longest = resolved.kubelet.crash_loop_back_off.max_container_restart_period.to_std();
+    PodWorkerConfig {
+        // Upstream: a maximum below the first delay is the first delay too.
+        limits: BackOffLimits { initial: FIRST_BACK_OFF.min(longest), max: longest },
+        max_dead_per_container: usize::try_from(resolved.flags.maximum_dead_containers_per_container)
+            .unwrap_or(1),
+        node_ips: executor.node_ips.clone(),
+    }
+}

@@ -1,0 +1,195 @@
+//! Sub-commands that look at the agent (`status`, `get`, `ps`, `describe`, `logs`), lead into its pods (`exec`, `attach`, `cp`,
+//! `port-forward`), or change what it keeps: `run`, `apply`, `delete`, `stop` through its API, `image` in the image store,
+//! `source` what is wanted. Each parses, calls and renders.
+//!
+//! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
+//! agent does not run, from the store.
+
+mod api;
+mod apply;
+mod args;
+mod claims;
+mod client;
+mod completion;
+mod copy;
+mod delete;
+mod describe;
+mod enter;
+mod events;
+mod files;
+mod findings;
+mod forward;
+mod get;
+mod image;
+mod jsonpath;
+pub(crate) mod kubeconfig;
+mod listing;
+mod logs;
+mod objects;
+mod offline;
+mod ps;
+mod restart;
+mod source;
+mod start;
+mod status;
+mod table;
+mod tabs;
+mod target;
+mod top;
+mod wait;
+pub mod yaml;
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+pub use args::UsageError;
+pub use client::ClientError;
+pub(crate) use client::fetch_report;
+
+use crate::model::types::Timestamp;
+use crate::platform::logging::chain;
+use crate::serve::localapi::age;
+use crate::serve::server::pki::PkiError;
+use crate::store::StoreError;
+
+/// All is well.
+pub const EXIT_OK: u8 = 0;
+/// It did not work, or `status` found something wrong.
+pub const EXIT_FAILED: u8 = 1;
+/// The command line makes no sense.
+pub const EXIT_USAGE: u8 = 2;
+
+/// What a command may touch besides the agent.
+pub struct Environment<'a> {
+    /// Standard output.
+    pub out: &'a mut dyn Write,
+    /// Standard error.
+    pub err: &'a mut dyn Write,
+    /// Standard output is a terminal.
+    pub terminal: bool,
+    /// It may get colours: see [`wants_colour`].
+    pub colour: bool,
+    /// Ages are counted from here.
+    pub now: Timestamp,
+}
+
+/// Whether a terminal's user wants colours: neither `NO_COLOR` is set (<https://no-color.org>), nor is the terminal a dumb one.
+#[must_use]
+pub fn wants_colour(no_color: Option<&str>, term: Option<&str>) -> bool {
+    no_color.is_none_or(str::is_empty) && term != Some("dumb")
+}
+
+/// A command failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error("{0}")]
+    Usage(UsageError),
+    #[error("connect to the agent")]
+    Client(#[source] ClientError),
+    #[error("the agent is not running, and its last known state cannot be read")]
+    Store(#[source] StoreError),
+    #[error("pods {name:?} not found in namespace {namespace:?}")]
+    NotFound { name: String, namespace: String },
+    #[error("{kind} {name:?} not found in namespace {namespace:?}")]
+    ObjectNotFound { kind: &'static str, name: String, namespace: String },
+    /// The image store says no; it names file and reason.
+    #[error(transparent)]
+    Image(#[from] image::ImageCommandError),
+    /// The node's authority.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The agent's words.
+    #[error("{0}")]
+    Answer(String),
+    #[error("encode the output")]
+    Encode(#[source] serde_json::Error),
+    #[error("write the output")]
+    Output(#[source] io::Error),
+    #[error("start the async runtime")]
+    Runtime(#[source] io::Error),
+}
+
+/// Pods as `agent get pods -A -o wide` shows them.
+#[must_use]
+pub fn pods_table(pods: &[crate::model::api::pod::Pod], now: Timestamp) -> String {
+    table::render(&get::pod_rows(pods, true, true, now))
+}
+
+/// Runs a command of [`crate::agent::config::CLIENT_COMMANDS`] with the arguments after its name; answers the exit code.
+pub fn run(command: &str, arguments: &[String], mut environment: Environment<'_>) -> u8 {
+    let result = match command {
+        "status" => status::run(arguments, &mut environment),
+        "source" => source::run(arguments, &mut environment),
+        "get" => get::run(arguments, &mut environment),
+        "image" => image::run(arguments, &mut environment),
+        "describe" => describe::run(arguments, &mut environment),
+        "delete" => delete::run(arguments, &mut environment),
+        "run" => start::run(arguments, &mut environment),
+        "apply" => apply::run(arguments, &mut environment),
+        "restart" => restart::run(restart::Act::Restart, arguments, &mut environment),
+        "stop" => restart::run(restart::Act::Stop, arguments, &mut environment),
+        "ps" => ps::run(arguments, &mut environment),
+        "cp" => copy::run(arguments, &mut environment),
+        "completion" => completion::run(arguments, &mut environment),
+        "kubeconfig" => kubeconfig::run(arguments, &mut environment),
+        "events" => events::run(arguments, &mut environment),
+        "top" => top::run(arguments, &mut environment),
+        "wait" => wait::run(arguments, &mut environment),
+        "exec" => enter::run(enter::Entry::Exec, arguments, &mut environment),
+        "attach" => enter::run(enter::Entry::Attach, arguments, &mut environment),
+        "port-forward" => forward::run(arguments, &mut environment),
+        "logs" => logs::run(arguments, &mut environment),
+        _ => Err(CliError::Usage(UsageError::UnknownCommand { name: command.to_owned() })),
+    };
+    match result {
+        Ok(code) => code,
+        // `agent get pods | head` is no failure.
+        Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => EXIT_OK,
+        Err(error) => {
+            // Nobody is left to tell when standard error is gone too.
+            let _ = writeln!(environment.err, "error: {}", chain(&error));
+            if matches!(error, CliError::Usage(_)) {
+                let _ = writeln!(environment.err, "See \"agent {command} --help\".");
+                return EXIT_USAGE;
+            }
+            EXIT_FAILED
+        }
+    }
+}
+
+/// What `agent get` shows.
+fn resources() -> String {
+    use crate::serve::localapi::resource::{RESOURCES, Verb};
+    let listed =
+        RESOURCES.iter().filter(|resource| resource.group.is_empty() && resource.verbs.contains(&Verb::List));
+    listed.map(|resource| resource.plural).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes a whole answer at once.
+fn print(environment: &mut Environment<'_>, text: &str) -> Result<(), CliError> {
+    environment
+        .out
+        .write_all(text.as_bytes())
+        .and_then(|()| environment.out.flush())
+        .map_err(CliError::Output)
+}
+
+/// An object as indented JSON, as kubectl prints it.
+fn to_json(object: &impl Serialize) -> Result<String, CliError> {
+    let mut text = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, formatter);
+    serde_json::to_value(object)
+        .and_then(|value| value.serialize(&mut serializer))
+        .map_err(CliError::Encode)?;
+    text.push(b'\n');
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+fn to_yaml(object: &impl Serialize) -> Result<String, CliError> {
+    serde_json::to_value(object).map(|value| yaml::to_string(&value)).map_err(CliError::Encode)
+}
+
+#[cfg(test)]
+mod tests;

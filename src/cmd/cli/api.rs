@@ -1,0 +1,199 @@
+//! The node's Kubernetes API, asked over the socket.
+//!
+//! Owns paths and what is read from answers. Must not know how they are shown.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use hyper::Method;
+use serde_json::Value;
+
+use super::args::UsageError;
+use super::table::printable;
+use super::{CliError, Environment, client};
+use crate::serve::localapi::resource::{RESOURCES, Resource, Verb, group_version};
+
+/// Objects as they are.
+pub(super) const OBJECTS: &str = "application/json";
+/// Columns as the server makes them.
+pub(super) const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+
+/// A line of a watch is an object with its type; the largest objects have a megabyte and a half.
+const MAX_LINE: usize = 4 * 1024 * 1024;
+
+/// What somebody calls `po`, `pod` or `pods`.
+pub(super) fn resource(word: &str) -> Result<&'static Resource, UsageError> {
+    let word = word.to_ascii_lowercase();
+    let is_it = |resource: &&Resource| {
+        resource.plural == word || resource.singular == word || resource.short_names.contains(&word.as_str())
+    };
+    let mut shown = RESOURCES.iter().filter(|resource| resource.verbs.contains(&Verb::List));
+    shown.find(is_it).ok_or(UsageError::Unknown { given: word })
+}
+
+/// The path of many, or of one.
+pub(super) fn path(resource: &Resource, namespace: Option<&str>, name: Option<&str>) -> String {
+    let mut path = String::from(if resource.group.is_empty() { "/api/" } else { "/apis/" });
+    path += &group_version(resource.group, resource.version);
+    if let Some(namespace) = namespace.filter(|_| resource.namespaced) {
+        path.extend(["/namespaces/", &client::escaped(namespace)]);
+    }
+    path.extend(["/", resource.plural]);
+    if let Some(name) = name {
+        path.extend(["/", &client::escaped(name)]);
+    }
+    path
+}
+
+/// `?a=b&c=d`, or nothing.
+pub(super) fn query(parameters: &[(&'static str, String)]) -> String {
+    let mut text = String::new();
+    for (name, value) in parameters {
+        text.extend([if text.is_empty() { "?" } else { "&" }, name, "=", &client::escaped(value)]);
+    }
+    text
+}
+
+/// Asks once. What is refused is an error in the server's words.
+pub(super) async fn fetch(socket: &Path, path: &str, accept: &'static str) -> Result<Value, CliError> {
+    let mut body = Vec::new();
+    let mut write = |piece: &[u8]| {
+        body.extend_from_slice(piece);
+        Ok(())
+    };
+    client::stream(socket, path, accept, &mut write).await.map_err(words)?;
+    serde_json::from_slice(&body)
+        .map_err(|error| CliError::Answer(format!("the agent's response is not JSON: {error}")))
+}
+
+/// The resource of a manifest's kind, if it can be written.
+pub(super) fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
+    RESOURCES.iter().find(|resource| {
+        resource.kind == kind
+            && resource.api_version() == api_version
+            && resource.verbs.contains(&Verb::Patch)
+    })
+}
+
+/// What the API says of a change.
+pub(super) struct Reply {
+    /// The HTTP status.
+    pub code: u16,
+    /// The object, or a `Status`.
+    pub object: Value,
+    /// What was accepted and is doubtful.
+    pub warnings: Vec<String>,
+}
+
+/// One request. `content` is the media type of a body, and the body.
+///
+/// # Errors
+/// When there is no answer. A refusal is one: see [`Reply::accepted`].
+pub(super) async fn request(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    content: Option<(&'static str, &Value)>,
+) -> Result<Reply, CliError> {
+    let content = content.map(|(media_type, value)| (media_type, value.to_string().into_bytes()));
+    let answer = client::send(socket, method, path, content).await?;
+    let object = serde_json::from_slice(&answer.body)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&answer.body).trim_end().to_owned()));
+    Ok(Reply { code: answer.code.as_u16(), object, warnings: answer.warnings })
+}
+
+/// Names of the objects of a namespace that a label selector selects; all of them without one.
+pub(super) async fn selected(
+    socket: &Path,
+    resource: &Resource,
+    namespace: &str,
+    selector: Option<&str>,
+) -> Result<Vec<String>, CliError> {
+    let labels: Vec<_> =
+        selector.map(|selector| ("labelSelector", selector.to_owned())).into_iter().collect();
+    let path = path(resource, Some(namespace), None) + &query(&labels);
+    let list = fetch(socket, &path, OBJECTS).await?;
+    let items = list["items"].as_array().into_iter().flatten();
+    Ok(items.filter_map(|item| Some(item["metadata"]["name"].as_str()?.to_owned())).collect())
+}
+
+impl Reply {
+    /// Says what was accepted and is doubtful, as kubectl does.
+    pub(super) fn warn(&self, environment: &mut Environment<'_>) {
+        for warning in &self.warnings {
+            let _ = writeln!(environment.err, "Warning: {}", printable(warning));
+        }
+    }
+
+    /// The reply, or the refusal's words as an error.
+    pub(super) fn accepted(self) -> Result<Self, CliError> {
+        if self.code < 400 {
+            return Ok(self);
+        }
+        let text = self.object.as_str().map_or_else(|| self.object.to_string(), str::to_owned);
+        Err(words(CliError::Answer(text)))
+    }
+}
+
+/// Hears what becomes of objects, event by event, until the server ends it or `each` does.
+pub(super) async fn watch(
+    socket: &Path,
+    path: &str,
+    accept: &'static str,
+    mut each: impl FnMut(Value) -> Result<ControlFlow<()>, CliError>,
+) -> Result<(), CliError> {
+    let (mut line, mut result) = (Vec::new(), Ok(()));
+    let mut write = |piece: &[u8]| {
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            line.extend_from_slice(part);
+            if !part.ends_with(b"\n") {
+                break;
+            }
+            let event = serde_json::from_slice(&line).unwrap_or_default();
+            line.clear();
+            match each(event) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return Err(std::io::ErrorKind::Interrupted.into()),
+                Err(error) => {
+                    result = Err(error);
+                    return Err(std::io::ErrorKind::Interrupted.into());
+                }
+            }
+        }
+        if line.len() > MAX_LINE { Err(std::io::ErrorKind::InvalidData.into()) } else { Ok(()) }
+    };
+    match client::stream(socket, path, accept, &mut write).await {
+        Err(CliError::Output(error)) if error.kind() == std::io::ErrorKind::Interrupted => result,
+        other => other.map_err(words),
+    }
+}
+
+/// The message of a `Status`, with its reason as kubectl shows it.
+fn words(error: CliError) -> CliError {
+    let CliError::Answer(text) = &error else { return error };
+    let Ok(status) = serde_json::from_str::<Value>(text) else { return error };
+    let message = status["message"].as_str().unwrap_or("no reason given");
+    match status["reason"].as_str() {
+        Some(reason) if !reason.is_empty() => {
+            CliError::Answer(format!("from the agent ({reason}): {message}"))
+        }
+        _ => CliError::Answer(message.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_called_as_for_kubectl_and_have_the_apis_paths() {
+        assert_eq!(
+            path(resource("po").unwrap(), Some("a b"), Some("web")),
+            "/api/v1/namespaces/a%20b/pods/web"
+        );
+        assert_eq!(path(resource("Nodes").unwrap(), Some("default"), None), "/api/v1/nodes");
+        assert_eq!(path(resource("events").unwrap(), None, None), "/api/v1/events");
+        let said = resource("deployments").unwrap_err().to_string();
+        assert!(said.contains("deployments") && said.contains("pods") && said.contains("nodes"), "{said}");
+    }
+}

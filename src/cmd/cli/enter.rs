@@ -1,0 +1,295 @@
+//! `agent exec` and `agent attach`: into a container, with this terminal if wanted, as kubectl does.
+//!
+//! Owns the commands and this side's terminal. Must not know the protocol, nor which runtime the container is on.
+
+use std::io::{self, IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
+use super::target::{self, Found};
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, client, print};
+use crate::platform::rt;
+use crate::platform::sys::raw_mode::RawMode;
+use crate::platform::sys::streams::terminal_size;
+use crate::serve::streaming::client::{self as streams, Ended, Output};
+use crate::serve::streaming::{Streams, TerminalSize};
+
+const EXEC_HELP: &str = "\
+Run a command in a container.
+
+Usage: agent exec POD [options] -- COMMAND [ARGUMENTS...]
+
+POD may omit the node name suffix. Without -c, the container is the one named by the annotation
+kubectl.kubernetes.io/default-container, else the first one.
+
+Options:
+  -c, --container NAME      Container name
+  -i, --stdin               Pass standard input to the command
+  -t, --tty                 Allocate a terminal for the command
+  -q, --quiet               Print only the command's output
+  -n, --namespace NAME      Namespace of the pod (default \"default\")
+      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
+  -h, --help                Show this help
+
+Exit status: that of the command, 1 if it could not be run, 2 for bad usage.
+";
+
+const ATTACH_HELP: &str = "\
+Attach to a running container: show its new output, and optionally send it input.
+
+Usage: agent attach POD [options]
+
+POD may omit the node name suffix. Without -c, the container is the one named by the annotation
+kubectl.kubernetes.io/default-container, else the first one.
+
+Options:
+  -c, --container NAME      Container name
+  -i, --stdin               Pass standard input to the container; requires stdin: true in its spec
+  -t, --tty                 Use this terminal as the container's; requires tty: true in its spec
+  -q, --quiet               Print only the container's output
+  -n, --namespace NAME      Namespace of the pod (default \"default\")
+      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
+  -h, --help                Show this help
+
+Exit status: 0 when the container has exited, 1 if it is not found, 2 for bad usage.
+";
+
+/// What is read from this side at a time.
+const READ: usize = 8 * 1024;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Exec,
+    Attach,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    common: Common,
+    pod: Option<String>,
+    container: Option<String>,
+    stdin: bool,
+    tty: bool,
+    quiet: bool,
+    command: Vec<String>,
+}
+
+fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
+    let mut wanted = Wanted {
+        common: Common::default(),
+        pod: None,
+        container: None,
+        stdin: false,
+        tty: false,
+        quiet: false,
+        command: Vec::new(),
+    };
+    wanted.common = Common::parse(arguments, Has::Namespace, &mut |own, parser| {
+        match own {
+            Own::Option("-c" | "--container") => wanted.container = Some(text(value(parser)?)),
+            Own::Option("-i" | "--stdin") => wanted.stdin = true,
+            Own::Option("-t" | "--tty") => wanted.tty = true,
+            Own::Option("-q" | "--quiet") => wanted.quiet = true,
+            Own::Word(word) if wanted.pod.is_none() => wanted.pod = Some(word.to_owned()),
+            // All that follows is the command's, with and without `--` before it.
+            Own::Word(word) if entry == Entry::Exec => {
+                wanted.command.push(word.to_owned());
+                let rest = parser.raw_args().map_err(|error| bad_option(&error))?;
+                wanted.command.extend(rest.map(text));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let message = |message: &str| Err(UsageError::Option { message: message.to_owned() });
+    match (entry, &wanted) {
+        (_, wanted) if wanted.common.help => {}
+        (Entry::Exec, Wanted { pod: None, .. }) => {
+            return message("pod and command are required: agent exec POD -- COMMAND");
+        }
+        (Entry::Attach, Wanted { pod: None, .. }) => return message("missing pod name: agent attach POD"),
+        (Entry::Exec, Wanted { command, .. }) if command.is_empty() => {
+            return message("missing command: agent exec POD -- COMMAND");
+        }
+        _ => {}
+    }
+    Ok(wanted)
+}
+
+pub(super) fn run(
+    entry: Entry,
+    arguments: &[String],
+    environment: &mut Environment<'_>,
+) -> Result<u8, CliError> {
+    let wanted = parse(entry, arguments).map_err(CliError::Usage)?;
+    if wanted.common.help {
+        print(environment, if entry == Entry::Exec { EXEC_HELP } else { ATTACH_HELP })?;
+        return Ok(EXIT_OK);
+    }
+    let ended = rt::run(enter(entry, wanted, environment)).map_err(CliError::Runtime)??;
+    match ended {
+        Ended::Code(0) => Ok(EXIT_OK),
+        Ended::Code(code) => {
+            // kubectl's words.
+            let _ = writeln!(environment.err, "command terminated with exit code {code}");
+            Ok(u8::try_from(code).unwrap_or(EXIT_FAILED))
+        }
+        Ended::Failed(words) => Err(CliError::Answer(words)),
+        Ended::Lost => Err(CliError::Answer("the connection was lost".to_owned())),
+    }
+}
+
+async fn enter(
+    entry: Entry,
+    mut wanted: Wanted,
+    environment: &mut Environment<'_>,
+) -> Result<Ended, CliError> {
+    let name = wanted.pod.take().unwrap_or_default();
+    let found = target::find(&wanted.common.socket, wanted.common.one_namespace(), &name).await?;
+    let container = found.container(wanted.container.as_deref(), environment);
+    let (mut stdin, mut tty) = (wanted.stdin, wanted.tty);
+    let mut say = |words: &str| {
+        if !wanted.quiet {
+            let _ = writeln!(environment.err, "{words}");
+        }
+    };
+    if entry == Entry::Attach {
+        let (has_terminal, reads) = found.is_interactive(&container);
+        if tty && !has_terminal {
+            say(&format!("Unable to use a TTY - container {container} did not allocate one"));
+        }
+        if stdin && !reads {
+            say(&format!(
+                "Container {container} cannot read standard input: its spec does not set stdin: true"
+            ));
+        }
+        // What has a terminal has no stderr, whether this side has one or not.
+        (tty, stdin) = (has_terminal, stdin && reads);
+    } else if tty && !io::stdin().is_terminal() {
+        say("Unable to use a TTY - input is not a terminal or the right kind of file");
+        tty = false;
+    }
+    let streams = Streams { stdin, stdout: true, stderr: !tty, tty };
+    let resource = resource(entry, &found, &container, streams, &wanted.command);
+    let io = client::upgrade(&wanted.common.socket, &resource, streams::COMMAND).await?;
+    if entry == Entry::Attach {
+        say("If you don't see a command prompt, try pressing enter.");
+    }
+    let mut ends = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
+    // From here on to its end every key is the program's, Ctrl-C, too.
+    let _raw = if tty && stdin && io::stdin().is_terminal() {
+        Some(RawMode::enter().map_err(CliError::Runtime)?)
+    } else {
+        None
+    };
+    let typed = if stdin { read_stdin()? } else { mpsc::channel(1).1 };
+    let sizes = if tty { follow_size()? } else { mpsc::channel(1).1 };
+    let (out, err) = (&mut *environment.out, &mut *environment.err);
+    let write = |output, bytes: &[u8]| {
+        let to = if output == Output::Stdout { &mut *out } else { &mut *err };
+        to.write_all(bytes).and_then(|()| to.flush())
+    };
+    tokio::select! {
+        ended = streams::command(io, streams, typed, sizes, write) => ended.map_err(CliError::Output),
+        _ = ends.recv() => Ok(Ended::Lost),
+    }
+}
+
+/// The path that asks for it.
+fn resource(entry: Entry, found: &Found, container: &str, streams: Streams, command: &[String]) -> String {
+    let kind = if entry == Entry::Exec { "exec" } else { "attach" };
+    let mut resource = format!("/{kind}/{}/{}?output=1", found.path(), client::escaped(container));
+    let parts = [("input", streams.stdin), ("error", streams.stderr), ("tty", streams.tty)];
+    for (name, _) in parts.iter().filter(|(_, wanted)| *wanted) {
+        resource.extend(["&", name, "=1"]);
+    }
+    for word in command {
+        resource.extend(["&command=", &client::escaped(word)]);
+    }
+    resource
+}
+
+/// Runs a command in a container with streams of this program's own. `input` ends when its sender is dropped. Needs a
+/// `LocalSet`.
+pub(super) async fn exec(
+    socket: &Path,
+    (found, container): (&Found, &str),
+    command: &[String],
+    input: Option<mpsc::Receiver<Vec<u8>>>,
+    write: impl FnMut(Output, &[u8]) -> io::Result<()>,
+) -> Result<Ended, CliError> {
+    let streams = Streams { stdin: input.is_some(), stdout: true, stderr: true, tty: false };
+    let resource = resource(Entry::Exec, found, container, streams, command);
+    let io = client::upgrade(socket, &resource, streams::COMMAND).await?;
+    let input = input.unwrap_or_else(|| mpsc::channel(1).1);
+    let ended = streams::command(io, streams, input, mpsc::channel(1).1, write).await;
+    ended.map_err(CliError::Output)
+}
+
+/// A thread that reads for as long as the process lives: there is no way to stop waiting for a key.
+fn read_stdin() -> Result<mpsc::Receiver<Vec<u8>>, CliError> {
+    let (sender, typed) = mpsc::channel(1);
+    let read = move || {
+        let (mut stdin, mut block) = (io::stdin().lock(), vec![0; READ]);
+        loop {
+            match stdin.read(&mut block) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => return,
+                Ok(count) => {
+                    if sender.blocking_send(block[..count].to_vec()).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    };
+    rt::spawn_thread("stdin", read).map_err(CliError::Runtime)?;
+    Ok(typed)
+}
+
+/// The terminal's size, now and whenever it changes.
+fn follow_size() -> Result<mpsc::Receiver<TerminalSize>, CliError> {
+    let (sender, sizes) = mpsc::channel(1);
+    let mut changes = signal(SignalKind::window_change()).map_err(CliError::Runtime)?;
+    rt::spawn("get the terminal size", async move {
+        // Without a terminal here the other side keeps its own idea.
+        while let Ok((width, height)) = terminal_size(io::stdout().as_fd()) {
+            if sender.send(TerminalSize { width, height }).await.is_err() {
+                return;
+            }
+            changes.recv().await;
+        }
+    });
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(entry: Entry, line: &str) -> Result<Wanted, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(entry, &words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_follows_the_pod_is_the_commands_own() {
+        for line in ["web -it -c app -- ls -l --color", "-it -c app web ls -l --color"] {
+            let wanted = parsed(Entry::Exec, line).unwrap();
+            assert_eq!(wanted.command, ["ls", "-l", "--color"], "{line}");
+            assert_eq!((wanted.pod.as_deref(), wanted.container.as_deref()), (Some("web"), Some("app")));
+            assert!(wanted.stdin && wanted.tty && !wanted.quiet);
+        }
+        assert!(parsed(Entry::Exec, "web").unwrap_err().contains("missing command"));
+        assert!(parsed(Entry::Exec, "").unwrap_err().contains("agent exec POD -- COMMAND"));
+        assert!(parsed(Entry::Exec, "web --color ls").unwrap_err().contains("--color"));
+        assert!(parsed(Entry::Attach, "web ls").unwrap_err().contains("ls"));
+        assert!(parsed(Entry::Attach, "").unwrap_err().contains("agent attach POD"));
+        assert!(parsed(Entry::Attach, "--help").unwrap().common.help);
+    }
+}

@@ -1,0 +1,163 @@
+//! `agent status`: what runs, what is wrong, and why.
+//!
+//! Owns the command's output. Must not know where the report came from.
+
+use super::args::{Command, Options, Output, UsageError};
+use super::findings::{Finding, findings};
+use super::get::pod_rows;
+use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
+use crate::model::types::Timestamp;
+use crate::serve::server::report::{AgentMode, ObjectCounts, SourceState};
+use crate::serve::server::{AgentReport, ObjectDetail};
+use crate::store::upgrade::rules::{Phase, summary};
+
+use std::fmt::Write;
+
+const HELP: &str = "\
+Show what runs on this node, and what is wrong and why.
+
+Usage: agent status [options]
+
+Options:
+  -o, --output FORMAT       json, yaml or wide
+      --exit-zero           Exit with status 0 even if something is wrong
+      --socket PATH         Socket of the agent (default /run/agent/agent.sock)
+      --root-dir DIR        The agent's root directory (default /var/lib/kubelet); read when it is not running
+  -h, --help                Show this help
+
+Exit status: 0 when all is well, 1 when something is wrong (see --exit-zero) or the agent cannot be reached,
+2 for bad usage.
+";
+
+pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
+    let options = Options::parse(Command::Status, arguments).map_err(CliError::Usage)?;
+    if options.help {
+        print(environment, HELP)?;
+        return Ok(EXIT_OK);
+    }
+    if let Some(word) = options.words.first() {
+        return Err(CliError::Usage(UsageError::Unexpected { given: word.clone() }));
+    }
+    let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
+    report.pods.sort_by_key(crate::model::api::pod::Pod::pod_ref);
+    let findings = findings(&report, environment.now);
+    let text = match options.output {
+        Output::Json => to_json(&report)?,
+        Output::Yaml => to_yaml(&report)?,
+        Output::Text | Output::Name | Output::JsonPath => render(&report, &findings, false, environment),
+        Output::Wide => render(&report, &findings, true, environment),
+    };
+    print(environment, &text)?;
+    Ok(if findings.is_empty() || options.exit_zero { EXIT_OK } else { EXIT_FAILED })
+}
+
+fn render(report: &AgentReport, findings: &[Finding], wide: bool, environment: &Environment<'_>) -> String {
+    let now = environment.now;
+    let mut text = head(report, now);
+    if !report.sources.is_empty() {
+        text.push('\n');
+        text.push_str(&table::render_painted(&source_rows(report, now), environment.colour));
+    }
+    text.push('\n');
+    if report.pods.is_empty() {
+        text.push_str("No pods.\n");
+    } else {
+        text.push_str(&table::render_painted(&pod_rows(&report.pods, true, wide, now), environment.colour));
+    }
+    text.push('\n');
+    let paint = |code: &str, words: &str| {
+        if environment.colour { format!("\u{1b}[{code}m{words}\u{1b}[0m") } else { words.to_owned() }
+    };
+    if findings.is_empty() {
+        text.push_str(&paint("32", "All is well."));
+        text.push('\n');
+        return text;
+    }
+    text.push_str(&paint("31", "What is wrong:"));
+    text.push('\n');
+    for finding in findings {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  {}: {}",
+            table::printable(&finding.subject),
+            // Further lines of a message stand under its first.
+            finding.message.lines().map(table::printable).collect::<Vec<_>>().join("\n      ")
+        );
+    }
+    text
+}
+
+fn head(report: &AgentReport, now: Timestamp) -> String {
+    let node = if report.node_name.is_empty() { "<unknown>" } else { &report.node_name };
+    let agent = match report.mode {
+        AgentMode::Running => format!(
+            "{} running (pid {}) for {}",
+            report.version,
+            report.pid,
+            age::since_or_unknown(report.started_at, now)
+        ),
+        AgentMode::NotRunning => "not running".to_owned(),
+    };
+    let runtime = &report.runtime;
+    let state = match (report.mode, runtime.ready) {
+        (AgentMode::NotRunning, _) => "not checked",
+        (_, true) => "ready",
+        (_, false) => "not ready",
+    };
+    let name = [runtime.name.as_str(), &runtime.version, &runtime.endpoint]
+        .into_iter()
+        .filter(|word| !word.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ");
+    let runtime_line = format!("{name} ({state})");
+    let counts = &report.object_counts;
+    let objects = format!(
+        "{} configmaps, {} secrets, {} persistentvolumeclaims",
+        counts.config_maps, counts.secrets, counts.persistent_volume_claims
+    );
+    let mut rows = vec![
+        ["Node:", node],
+        ["Agent:", &agent],
+        ["Runtime:", &runtime_line],
+        ["Store:", &report.store.path],
+    ];
+    let root_dir = std::path::Path::new(&report.store.path).parent();
+    let upgrade =
+        root_dir.and_then(crate::store::upgrade::read).filter(|record| record.phase != Phase::Upgraded);
+    let upgrade = upgrade.map(|record| summary(&record));
+    if let Some(line) = &upgrade {
+        rows.push(["Upgrade:", line]);
+    }
+    if *counts != ObjectCounts::default() {
+        rows.push(["Objects:", &objects]);
+    }
+    let rows: Vec<_> = rows.into_iter().map(|row| row.map(str::to_owned).to_vec()).collect();
+    table::render(&rows)
+}
+
+fn source_rows(report: &AgentReport, now: Timestamp) -> Vec<Vec<String>> {
+    let header = ["SOURCE", "STATE", "ANSWERED", "PODS", "PROBLEMS", "ORIGIN"].map(str::to_owned).to_vec();
+    let rows = report.sources.iter().map(|source| {
+        let state = match source.state {
+            _ if report.mode == AgentMode::NotRunning => "stored",
+            SourceState::Waiting => "waiting",
+            SourceState::Ok => "ok",
+            SourceState::Trial => "trial",
+            SourceState::Failing => "failing",
+        };
+        let answered = match source.last_answer {
+            Some(moment) => format!("{} ago", age::since(moment, now)),
+            None => "<unknown>".to_owned(),
+        };
+        vec![
+            source.name.clone(),
+            state.to_owned(),
+            answered,
+            source.pods.to_string(),
+            source.problems.len().to_string(),
+            source.origin.clone(),
+        ]
+    });
+    std::iter::once(header).chain(rows).collect()
+}

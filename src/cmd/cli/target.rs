@@ -1,0 +1,193 @@
+//! Which pod and which container a command is about.
+//!
+//! Owns kubectl's rules for that. Must not know what is done with them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{CliError, Environment, client};
+use crate::desired::source::manifest::{ManifestOrigin, decode_manifest};
+use crate::model::api::pod::Pod;
+use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
+use crate::model::types::PodSource;
+use crate::serve::server::{AgentReport, ObjectDetail};
+
+/// kubectl's.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+/// A pod of the agent's.
+pub(super) struct Found {
+    pod: Pod,
+    manifest: Option<Manifest>,
+}
+
+/// What defines a static pod.
+enum Manifest {
+    File(PathBuf),
+    /// The file was not found in this directory.
+    Directory(String),
+    Url(String),
+}
+
+/// Asks the agent for a pod. The name may leave out the node's at its end, and may be written `pod/NAME`.
+pub(super) async fn find(socket: &Path, namespace: &str, name: &str) -> Result<Found, CliError> {
+    let report = client::fetch_report(socket, ObjectDetail::Counted).await.map_err(CliError::Client)?;
+    let short = ["pod/", "pods/", "po/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
+    let pod = among(&report.pods, namespace, short, &report.node_name).cloned();
+    let missing = || CliError::NotFound { name: short.to_owned(), namespace: namespace.to_owned() };
+    let pod = pod.ok_or_else(missing)?;
+    Ok(Found { manifest: manifest(&pod, &report), pod })
+}
+
+fn manifest(pod: &Pod, report: &AgentReport) -> Option<Manifest> {
+    let source = pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION)?;
+    let origin = report.sources.iter().find(|found| found.name == *source)?.origin.clone();
+    if *source == PodSource::Http.as_str() {
+        return Some(Manifest::Url(origin));
+    }
+    if *source != PodSource::File.as_str() {
+        return None;
+    }
+    let file = manifest_file(Path::new(&origin), pod, &report.node_name);
+    Some(file.map_or(Manifest::Directory(origin), Manifest::File))
+}
+
+/// The file below the agent's directory of manifests that names the pod.
+fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
+    if path.is_file() {
+        return Some(path.to_owned());
+    }
+    let mut files: Vec<PathBuf> = fs::read_dir(path).ok()?.flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let names_it = |file: &PathBuf| {
+        let manifest = decode_manifest(&fs::read(file).unwrap_or_default(), ManifestOrigin::File);
+        manifest.pods.iter().any(|found| {
+            let metadata = &found.pod.metadata;
+            let namespace = if metadata.namespace.is_empty() { "default" } else { &metadata.namespace };
+            namespace == pod.metadata.namespace && format!("{}-{node}", metadata.name) == pod.metadata.name
+        })
+    };
+    files.into_iter().filter(|file| file.is_file()).find(names_it)
+}
+
+impl Found {
+    /// As the API names it.
+    pub(super) fn name(&self) -> &str {
+        &self.pod.metadata.name
+    }
+
+    /// As the agent sees it.
+    pub(super) fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    /// The manifest that defines a static pod; `None` for one that came through the API.
+    pub(super) fn manifest(&self) -> Option<String> {
+        Some(match self.manifest.as_ref()? {
+            Manifest::File(file) => format!("the manifest {}", file.display()),
+            Manifest::Directory(origin) => format!("a manifest in {origin}"),
+            Manifest::Url(url) => format!("the manifests of {url}"),
+        })
+    }
+
+    /// What ends a static pod, for its user.
+    pub(super) fn how_to_end(&self) -> String {
+        match &self.manifest {
+            Some(Manifest::File(file)) => {
+                // Out of the directory that the agent reads.
+                let elsewhere = file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+                let (file, elsewhere) = (file.display(), elsewhere.display());
+                format!("  mv {file} {elsewhere}        stops it; move the file back to start it again")
+            }
+            Some(Manifest::Directory(origin)) => format!("Move the manifest out of {origin}"),
+            Some(Manifest::Url(url)) => format!("Remove it from what {url} serves"),
+            None => String::new(),
+        }
+    }
+
+    /// `NAMESPACE/NAME`, as the paths of the API name it.
+    pub(super) fn path(&self) -> String {
+        let metadata = &self.pod.metadata;
+        format!("{}/{}", client::escaped(&metadata.namespace), client::escaped(&metadata.name))
+    }
+
+    /// The container that was named, else the pod's default one; says so if there was a choice that nobody made.
+    pub(super) fn container(&self, named: Option<&str>, environment: &mut Environment<'_>) -> String {
+        if let Some(named) = named {
+            return named.to_owned();
+        }
+        let (chosen, others) = default_container(&self.pod);
+        if let Some(others) = others {
+            // kubectl's words. Who has closed standard error does not want them.
+            let _ = writeln!(environment.err, "Defaulted container {chosen:?} out of: {others}");
+        }
+        chosen
+    }
+
+    /// The number of a port that the pod's containers call by this name.
+    pub(super) fn port(&self, name: &str) -> Option<u16> {
+        let spec = &self.pod.spec;
+        let mut ports =
+            spec.containers.iter().chain(&spec.init_containers).flat_map(|container| &container.ports);
+        ports.find(|port| port.name == name).and_then(|port| u16::try_from(port.container_port).ok())
+    }
+
+    /// Whether the container has a terminal, and whether it reads.
+    pub(super) fn is_interactive(&self, container: &str) -> (bool, bool) {
+        let spec = &self.pod.spec;
+        let mut all = spec.containers.iter().chain(&spec.init_containers).chain(&spec.ephemeral_containers);
+        all.find(|found| found.name == container).map_or((false, false), |found| (found.tty, found.stdin))
+    }
+}
+
+/// By its full name, else by that without the node's.
+fn among<'a>(pods: &'a [Pod], namespace: &str, name: &str, node: &str) -> Option<&'a Pod> {
+    let of_namespace = || pods.iter().filter(|pod| pod.metadata.namespace == namespace);
+    let full = format!("{name}-{node}");
+    of_namespace()
+        .find(|pod| pod.metadata.name == name)
+        .or_else(|| of_namespace().find(|pod| pod.metadata.name == full))
+}
+
+/// The container, and all names if there was a choice that nobody made.
+fn default_container(pod: &Pod) -> (String, Option<String>) {
+    let spec = &pod.spec;
+    let named = pod.metadata.annotations.get(DEFAULT_CONTAINER);
+    if let Some(named) = named.filter(|named| spec.containers.iter().any(|found| found.name == **named)) {
+        return (named.clone(), None);
+    }
+    let first = spec.containers.first().map(|found| found.name.clone()).unwrap_or_default();
+    let inits = spec.init_containers.iter().map(|found| format!("{} (init)", found.name));
+    let all: Vec<String> = spec.containers.iter().map(|found| found.name.clone()).chain(inits).collect();
+    (first, (all.len() > 1).then(|| all.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::api::decode::decode;
+
+    fn pod(name: &str, containers: &[&str]) -> Pod {
+        let containers: Vec<_> = containers.iter().map(|name| serde_json::json!({ "name": name })).collect();
+        let pod = serde_json::json!({
+            "metadata": { "name": name, "namespace": "default" },
+            "spec": { "containers": containers, "initContainers": [{ "name": "setup" }] },
+        });
+        decode::<Pod>(pod).unwrap().object
+    }
+
+    #[test]
+    fn pods_are_found_with_and_without_the_nodes_name_and_the_default_container_is_kubectls() {
+        let pods = [pod("web-box", &["main", "side"]), pod("web", &["x"])];
+        let name = |asked| among(&pods, "default", asked, "box").map(|pod| pod.metadata.name.as_str());
+        assert_eq!((name("web"), name("web-box"), name("we")), (Some("web"), Some("web-box"), None));
+        assert!(among(&pods, "other", "web", "box").is_none());
+        let others = "main, side, setup (init)".to_owned();
+        assert_eq!(default_container(&pods[0]), ("main".to_owned(), Some(others)));
+        let mut chosen = pod("a", &["main", "side"]);
+        chosen.metadata.annotations.insert(DEFAULT_CONTAINER.to_owned(), "side".to_owned());
+        assert_eq!(default_container(&chosen), ("side".to_owned(), None));
+        chosen.metadata.annotations.insert(DEFAULT_CONTAINER.to_owned(), "none".to_owned());
+        assert_eq!(default_container(&chosen).0, "main");
+    }
+}

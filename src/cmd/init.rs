@@ -1,0 +1,238 @@
+//! `agent preflight`, `agent init`, `agent reset`: a machine is looked at, set up, and given up again. Words, names of phases and
+//! checks, and the order of steps are kubeadm's (1.36) where it has them.
+//!
+//! | module | what |
+//! |---|---|
+//! | `facts` | what there is to know of the machine |
+//! | `preflight` | what of it is in the way |
+//! | `self_test` | a real container |
+//! | `install` | which files a set-up has (pure) |
+//! | `phases` | the steps of `init`, one after the other |
+//! | `service` | systemd, OpenRC |
+//! | `reset` | the way back |
+//!
+//! Owns what these commands write and say. The agent itself needs none of it: it runs from its flags alone.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::agent::config::{self, ConfigError, Invocation, Resolved};
+use crate::cmd::cli::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Environment};
+use crate::platform::logging::chain;
+use crate::platform::sys::node;
+use crate::serve::server::pki::PkiError;
+
+mod args;
+pub mod facts;
+mod install;
+mod phases;
+pub mod preflight;
+mod reset;
+mod self_test;
+mod service;
+
+use args::{Options, UsageError};
+use facts::{Interest, Machine};
+use preflight::{Finding, Wanted};
+
+/// The configuration that `init` writes and the service reads.
+const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
+/// What the service is started with, beside that.
+const DEFAULTS_FILE: &str = "/etc/default/agent";
+
+/// A command failed.
+#[derive(Debug, thiserror::Error)]
+enum InitError {
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("{0:?} after -- is not a flag of the agent: only agent flags may follow --")]
+    NotAFlag(String),
+    #[error("preflight checks failed")]
+    Preflight,
+    #[error("{action} {}", path.display())]
+    File {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    #[error("{} already exists but was signed by another certificate authority: remove it to generate a new \
+             one", .0.display())]
+    WrongAuthority(PathBuf),
+    #[error("{0}")]
+    Service(String),
+    #[error("the agent is not healthy: GET {at}: {why}")]
+    Unhealthy { at: String, why: String },
+    #[error("aborted, nothing was changed (use --force to skip the confirmation)")]
+    Aborted,
+    #[error("stop the pods: {0} (use --skip-phases=pods to leave them running)")]
+    Pods(String),
+    #[error("an agent is using {}: stop it first", .0.display())]
+    Running(PathBuf),
+    #[error("failed to remove: {0}")]
+    Left(String),
+    #[error("error execution phase {phase}")]
+    Phase {
+        phase: &'static str,
+        #[source]
+        source: Box<InitError>,
+    },
+    #[error("write the output")]
+    Output(#[source] io::Error),
+}
+
+/// Runs one of the three; answers the exit code: 0, 1 when it failed (kubeadm has no other), 2 for a command line that makes no
+/// sense.
+pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) -> u8 {
+    let mut session = Session { environment };
+    let phases = phases_of(command);
+    let result = Options::parse(command, arguments, &phases).map_err(InitError::from).and_then(|options| {
+        if options.help {
+            session.say(&args::help(command, &phases))?;
+            return Ok(());
+        }
+        match command {
+            "preflight" => session.preflight(&options),
+            "reset" => reset::run(&mut session, &options),
+            _ => phases::run(&mut session, &options),
+        }
+    });
+    let error = match result {
+        Ok(()) => return EXIT_OK,
+        Err(InitError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,
+        Err(error) => error,
+    };
+    session.complain(&format!("error: {}\n", chain(&error)));
+    if let InitError::Usage(_) = error {
+        session.complain(&format!("See \"agent {command} --help\".\n"));
+        return EXIT_USAGE;
+    }
+    EXIT_FAILED
+}
+
+/// The phases of a command.
+fn phases_of(command: &str) -> args::Phases {
+    match command {
+        "init" => phases::PHASES.iter().map(|phase| (phase.name, phase.help)).collect(),
+        "reset" => reset::PHASES.iter().map(|phase| (phase.name, phase.help)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// One run of a command.
+struct Session<'a> {
+    environment: Environment<'a>,
+}
+
+impl Session<'_> {
+    /// On standard output, at once.
+    fn say(&mut self, text: &str) -> Result<(), InitError> {
+        let out = &mut self.environment.out;
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(InitError::Output)
+    }
+
+    /// On standard error.
+    fn complain(&mut self, text: &str) {
+        // Nobody is left to tell when standard error is gone too.
+        let _ = self.environment.err.write_all(text.as_bytes());
+    }
+
+    fn preflight(&mut self, options: &Options) -> Result<(), InitError> {
+        let resolved = resolve(options)?;
+        if !options.json {
+            self.say("[preflight] Running pre-flight checks\n")?;
+        }
+        let findings = self.check(options, &resolved);
+        let has_errors = preflight::has_errors(&findings);
+        if options.json {
+            let text = serde_json::to_string_pretty(&preflight::to_json(&findings)).unwrap_or_default();
+            self.say(&format!("{text}\n"))?;
+        } else {
+            self.complain(&preflight::report(&findings, options.verbose));
+            if !has_errors {
+                self.say(&format!("[preflight] This machine can run pods: {}\n", counted(&findings)))?;
+            }
+        }
+        if has_errors { Err(InitError::Preflight) } else { Ok(()) }
+    }
+
+    /// All findings, those to be ignored as warnings.
+    fn check(&self, options: &Options, resolved: &Resolved) -> Vec<Finding> {
+        let wanted = Wanted::of(resolved, options.control_plane);
+        let facts = self.machine(Path::new("/")).look(&wanted.interest());
+        let mut findings = vec![preflight::privileged(&facts)];
+        options.ignored.apply(&mut findings);
+        if preflight::has_errors(&findings) {
+            return findings;
+        }
+        findings.extend(preflight::check(&facts, &wanted));
+        let has_socket = !findings.iter().any(|finding| finding.name == "CRI");
+        if options.no_self_test {
+            findings.push(Finding::skipped("CRI", "skipped: --skip-self-test"));
+        } else if facts.uid == 0 && has_socket {
+            findings.extend(self_test::run(resolved));
+        }
+        options.ignored.apply(&mut findings);
+        findings
+    }
+
+    fn machine(&self, root: &Path) -> Machine {
+        const PROXIES: [&str; 6] =
+            ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+        let proxies =
+            PROXIES.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+        Machine {
+            root: root.to_owned(),
+            uid: node::user_id(),
+            now: self.environment.now,
+            cpus: node::cpu_count(),
+            proxies: proxies.filter(|(_, value)| !value.is_empty()).collect(),
+        }
+    }
+}
+
+fn counted(findings: &[Finding]) -> String {
+    let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    let (well, warnings) = (of(preflight::Severity::Ok), of(preflight::Severity::Warning));
+    let plural = if warnings == 1 { "" } else { "s" };
+    format!("{well} checks passed, {warnings} warning{plural}")
+}
+
+/// What the agent would be told: the file, the service's flags or those given here, and the runtime that is asked for.
+fn resolve(options: &Options) -> Result<Resolved, InitError> {
+    let mut arguments = Vec::new();
+    let installed = options.rooted(CONFIG_FILE);
+    match &options.config {
+        Some(file) => arguments.push(format!("--config={}", file.display())),
+        None if installed.exists() => arguments.push(format!("--config={}", installed.display())),
+        // As `init` writes it.
+        None => arguments.push(format!("--pod-manifest-path={}", install::MANIFESTS)),
+    }
+    if options.config.is_none() && !installed.exists() {
+        arguments.push("--address=127.0.0.1".to_owned());
+    }
+    if options.agent_flags.is_empty() {
+        let defaults = std::fs::read_to_string(options.rooted(DEFAULTS_FILE)).unwrap_or_default();
+        arguments.extend(install::service_flags(&defaults));
+    } else {
+        arguments.extend(options.agent_flags.iter().cloned());
+    }
+    if let Some(endpoint) = &options.endpoint {
+        arguments.push(format!("--container-runtime-endpoint={endpoint}"));
+    }
+    let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
+    match config::parse(&arguments, &config::Environment::from_host())? {
+        Invocation::Run(resolved) => Ok(*resolved),
+        _ => Err(InitError::NotAFlag(options.agent_flags.join(" "))),
+    }
+}
+
+/// Nothing but who starts services is asked.
+fn machine_of(options: &Options, session: &Session<'_>) -> facts::InitSystem {
+    session.machine(&options.rootfs).init_system()
+}

@@ -1,0 +1,460 @@
+//! What there is to know of a machine before an agent runs on it, read from the files of a root directory.
+//!
+//! Owns the reading: procfs, sysfs, `/etc`, the mount table, processes. Changes nothing and loads no module. Must not know which
+//! of it is good or bad: that is `preflight`'s. A test gives it a directory that looks like a machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use crate::model::ordered::Ordered as _;
+use crate::model::types::Timestamp;
+use crate::platform::sys::listeners::{self, Listener, address};
+use crate::platform::sys::node::{self, FileSystemFacts};
+use crate::runtime::embedded::images::compression::Decompress;
+
+mod mounts;
+
+pub use mounts::{Mount, mounted_at};
+
+/// The largest file that is read: a kernel's configuration, unpacked.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Where to look, and what files do not say.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// `/`, or a directory that looks like one.
+    pub root: PathBuf,
+    /// Who asks.
+    pub uid: u32,
+    /// What the clock says.
+    pub now: Timestamp,
+    /// CPUs this process may use.
+    pub cpus: usize,
+    /// `HTTP_PROXY` and its like, as this process has them.
+    pub proxies: Vec<(String, String)>,
+}
+
+/// All of it.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Who asks.
+    pub uid: u32,
+    /// What the clock says.
+    pub now: Option<Timestamp>,
+    /// CPUs this process may use.
+    pub cpus: usize,
+    /// `HTTP_PROXY` and its like, as this process has them.
+    pub proxies: Vec<(String, String)>,
+    /// The same for the service, from its environment file.
+    pub service_environment: String,
+    /// Of the kernel.
+    pub hostname: String,
+    /// `MemTotal`, bytes.
+    pub memory: u64,
+    /// `uname -r`.
+    pub release: String,
+    /// The kernel's configuration; `None` when it does not show it.
+    pub kernel_config: Option<String>,
+    /// Modules that are loaded, built in, or lie there to be loaded: one name a line, in the kernel's spelling.
+    pub modules: Vec<String>,
+    /// `/proc/filesystems`.
+    pub file_systems: Vec<String>,
+    /// What the kernel was started with.
+    pub command_line: String,
+    /// Which board this is; empty on most PCs.
+    pub model: String,
+    /// The file that holds the kernel's command line, on boards that have one.
+    pub command_line_file: Option<&'static str>,
+    /// The cgroup tree.
+    pub cgroups: Cgroups,
+    /// What is swapped to.
+    pub swaps: Vec<Swap>,
+    /// Clocks that go on without power.
+    pub rtcs: Vec<String>,
+    /// Bits the kernel believes it has to make random numbers of.
+    pub entropy: Option<u32>,
+    /// All mounts, later ones last.
+    pub mounts: Vec<Mount>,
+    /// Directories of interest that are there, with their entries.
+    pub directories: BTreeMap<PathBuf, Vec<String>>,
+    /// Files of interest that are there.
+    pub files: Vec<PathBuf>,
+    /// Room on the file systems of interest, by the path that was asked for.
+    pub room: BTreeMap<PathBuf, FileSystemFacts>,
+    /// Whether a block device rotates, by its name.
+    pub rotational: BTreeMap<String, bool>,
+    /// Who listens on which TCP port.
+    pub listeners: Vec<Listener>,
+    /// Services by name.
+    pub services: BTreeMap<&'static str, Service>,
+    /// Names of processes, with one process id of each.
+    pub processes: BTreeMap<String, u32>,
+    /// Routes of IPv4, the default one left out.
+    pub routes: Vec<Route>,
+    /// The address families that have a default route.
+    pub default_routes: Vec<&'static str>,
+    /// Programs of interest that are there.
+    pub programs: Vec<&'static str>,
+    /// The kernel enforces AppArmor profiles.
+    pub apparmor: bool,
+    /// Who starts services.
+    pub init_system: InitSystem,
+    /// IPv4 packets are forwarded between interfaces; `None` without IPv4.
+    pub ipv4_forwarding: Option<bool>,
+}
+
+/// Which cgroups there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cgroups {
+    /// No cgroup file system at all.
+    #[default]
+    None,
+    /// One tree, with these controllers.
+    Unified {
+        /// `cgroup.controllers` of its root.
+        controllers: Vec<String>,
+        /// Its root is somebody else's threaded domain, so that no controllers can be handed down.
+        is_threaded: bool,
+    },
+    /// A tree per controller: those that are mounted.
+    Legacy {
+        /// Names of the controllers.
+        controllers: Vec<String>,
+    },
+}
+
+/// A line of `/proc/swaps`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swap {
+    /// File or device.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A service of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// There is a unit or a script for it.
+    pub installed: bool,
+    /// It is started at boot.
+    pub enabled: bool,
+    /// A process of it, when it runs.
+    pub process: Option<u32>,
+}
+
+/// A line of `/proc/net/route`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The interface it leads out by.
+    pub link: String,
+    /// Where to.
+    pub network: IpAddr,
+    /// How many bits of that count.
+    pub prefix: u8,
+    /// By somebody else who knows the way.
+    pub by_gateway: bool,
+}
+
+/// Who starts services.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InitSystem {
+    /// systemd is running.
+    Systemd,
+    /// OpenRC is there.
+    OpenRc,
+    /// Nobody we know.
+    #[default]
+    Other,
+}
+
+/// Services that matter here: unit, names of its processes.
+const SERVICES: &[(&str, &[&str])] = &[
+    ("kubelet", &["kubelet"]),
+    ("k3s", &["k3s-server", "k3s"]),
+    ("k3s-agent", &["k3s-agent"]),
+    ("k0scontroller", &["k0s"]),
+    ("k0sworker", &["k0s"]),
+    ("rke2-server", &["rke2"]),
+    ("rke2-agent", &["rke2"]),
+    ("snap.microk8s.daemon-kubelite", &["kubelite"]),
+    ("containerd", &["containerd"]),
+    ("docker", &["dockerd"]),
+    ("crio", &["crio"]),
+    ("firewalld", &["firewalld"]),
+    ("agent", &[]),
+];
+
+/// Where the boot loader of a Raspberry Pi reads the kernel's command line: since Debian 12, and before.
+const COMMAND_LINE_FILES: [&str; 2] = ["/boot/firmware/cmdline.txt", "/boot/cmdline.txt"];
+const PROGRAM_DIRS: [&str; 6] = ["usr/sbin", "usr/bin", "sbin", "bin", "usr/local/sbin", "usr/local/bin"];
+const PROGRAMS: [&str; 2] = ["apparmor_parser", "systemctl"];
+const UNIT_DIRS: [&str; 4] =
+    ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
+
+/// What of the file system is of interest.
+#[derive(Clone, Debug, Default)]
+pub struct Interest {
+    /// Directories whose room or entries are asked for.
+    pub directories: Vec<PathBuf>,
+    /// Files that may be there.
+    pub files: Vec<PathBuf>,
+    /// TCP ports somebody may have.
+    pub ports: Vec<u16>,
+}
+
+impl Machine {
+    /// Reads everything.
+    #[must_use]
+    pub fn look(&self, interest: &Interest) -> Facts {
+        let release = self.line("proc/sys/kernel/osrelease");
+        let mounts = mounts::parse(&self.text("proc/self/mountinfo"));
+        let processes = self.processes();
+        let room = |path: &PathBuf| {
+            let there = self.nearest(path);
+            Some((path.clone(), node::file_system(&there).ok()?))
+        };
+        let directories = &interest.directories;
+        Facts {
+            uid: self.uid,
+            now: Some(self.now),
+            cpus: self.cpus,
+            proxies: self.proxies.clone(),
+            service_environment: self.text("etc/default/agent"),
+            hostname: self.line("proc/sys/kernel/hostname"),
+            memory: self.memory(),
+            kernel_config: self.kernel_config(&release),
+            modules: self.modules(&release),
+            file_systems: last_words(&self.text("proc/filesystems")),
+            command_line: self.line("proc/cmdline"),
+            model: self.text("proc/device-tree/model").trim_matches(['\0', '\n']).to_owned(),
+            command_line_file: COMMAND_LINE_FILES.into_iter().find(|file| self.at(file).exists()),
+            cgroups: self.cgroups(&mounts),
+            swaps: swaps(&self.text("proc/swaps")),
+            rtcs: self.names("sys/class/rtc"),
+            entropy: self.line("proc/sys/kernel/random/entropy_avail").parse().ok(),
+            rotational: self.rotational(&mounts, directories),
+            room: directories.iter().filter_map(room).into_map(),
+            directories: directories
+                .iter()
+                .filter_map(|path| Some((path.clone(), names(&self.at(path)).ok()?)))
+                .into_map(),
+            files: interest.files.iter().filter(|file| self.at(file).exists()).cloned().collect(),
+            listeners: listeners::listeners(&self.root, listeners::TCP, &interest.ports),
+            services: self.services(&processes),
+            processes,
+            routes: routes(&self.text("proc/net/route")),
+            default_routes: self.default_routes(),
+            programs: PROGRAMS.into_iter().filter(|name| self.has_program(name)).collect(),
+            apparmor: self.text("sys/module/apparmor/parameters/enabled").starts_with('Y'),
+            init_system: self.init_system(),
+            ipv4_forwarding: self.read("proc/sys/net/ipv4/ip_forward").map(|text| text.starts_with('1')),
+            mounts,
+            release,
+        }
+    }
+
+    fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// The first directory upwards that is there.
+    fn nearest(&self, path: &Path) -> PathBuf {
+        let there = path.ancestors().map(|above| self.at(above)).find(|above| above.is_dir());
+        there.unwrap_or_else(|| self.root.clone())
+    }
+
+    fn read(&self, path: &str) -> Option<String> {
+        let mut bytes = Vec::new();
+        fs::File::open(self.at(path)).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn text(&self, path: &str) -> String {
+        self.read(path).unwrap_or_default()
+    }
+
+    fn line(&self, path: &str) -> String {
+        self.text(path).lines().next().unwrap_or_default().trim().to_owned()
+    }
+
+    fn names(&self, path: &str) -> Vec<String> {
+        names(&self.at(path)).unwrap_or_default()
+    }
+
+    fn memory(&self) -> u64 {
+        let text = self.text("proc/meminfo");
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+        kilobytes.unwrap_or(0) * 1024
+    }
+
+    /// Where kubeadm looks, without loading a module for it.
+    fn kernel_config(&self, release: &str) -> Option<String> {
+        let places = [
+            "proc/config.gz".to_owned(),
+            format!("boot/config-{release}"),
+            format!("usr/lib/modules/{release}/config"),
+            format!("lib/modules/{release}/config"),
+        ];
+        places.iter().find_map(|place| {
+            let mut bytes = Vec::new();
+            let file = fs::File::open(self.at(place)).ok()?;
+            Decompress::new(file).ok()?.take(MAX_FILE).read_to_end(&mut bytes).ok()?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        })
+    }
+
+    fn modules(&self, release: &str) -> Vec<String> {
+        let loaded = self.text("proc/modules");
+        let mut found: Vec<String> =
+            loaded.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+        for list in ["modules.builtin", "modules.dep"] {
+            for directory in ["lib/modules", "usr/lib/modules"] {
+                let text = self.text(&format!("{directory}/{release}/{list}"));
+                let paths = text.lines().filter_map(|line| line.split(':').next());
+                found.extend(paths.filter_map(|path| {
+                    let (name, _) = path.rsplit('/').next()?.split_once(".ko")?;
+                    Some(name.replace('-', "_"))
+                }));
+            }
+        }
+        found
+    }
+
+    fn cgroups(&self, mounts: &[Mount]) -> Cgroups {
+        if let Some(text) = self.read("sys/fs/cgroup/cgroup.controllers") {
+            let kind = self.line("sys/fs/cgroup/cgroup.type");
+            return Cgroups::Unified {
+                controllers: text.split_whitespace().map(str::to_owned).collect(),
+                is_threaded: kind.contains("threaded"),
+            };
+        }
+        let legacy: Vec<&Mount> = mounts.iter().filter(|mount| mount.kind == "cgroup").collect();
+        if legacy.is_empty() {
+            return Cgroups::None;
+        }
+        let table = self.text("proc/cgroups");
+        let rows = table.lines().filter(|line| !line.starts_with('#'));
+        let named = rows.filter_map(|line| line.split_whitespace().next());
+        let is_mounted =
+            |name: &&str| legacy.iter().any(|mount| mount.options.split(',').any(|o| o == *name));
+        Cgroups::Legacy { controllers: named.filter(is_mounted).map(str::to_owned).collect() }
+    }
+
+    fn rotational(&self, mounts: &[Mount], directories: &[PathBuf]) -> BTreeMap<String, bool> {
+        let devices = directories.iter().filter_map(|path| mounted_at(mounts, path)?.disk());
+        devices
+            .filter_map(|disk| {
+                let said = self.read(&format!("sys/class/block/{disk}/queue/rotational"))?;
+                Some((disk, said.starts_with('1')))
+            })
+            .into_map()
+    }
+
+    fn processes(&self) -> BTreeMap<String, u32> {
+        let mut found = BTreeMap::new();
+        for pid in listeners::process_ids(&self.root) {
+            found.entry(self.line(&format!("proc/{pid}/comm"))).or_insert(pid);
+        }
+        found
+    }
+
+    fn services(&self, processes: &BTreeMap<String, u32>) -> BTreeMap<&'static str, Service> {
+        let wants: Vec<PathBuf> = ["multi-user.target.wants", "default.target.wants", "sysinit.target.wants"]
+            .iter()
+            .map(|target| self.at("etc/systemd/system").join(target))
+            .collect();
+        let find = |(name, own): &(&'static str, &[&str])| {
+            let unit = format!("{name}.service");
+            let script = self.at("etc/init.d").join(name);
+            let is_unit = UNIT_DIRS.iter().any(|dir| self.at(dir).join(&unit).exists());
+            let link = |path: PathBuf| path.symlink_metadata().is_ok();
+            let service = Service {
+                installed: is_unit || script.exists(),
+                enabled: wants.iter().any(|wants| link(wants.join(&unit)))
+                    || link(self.at("etc/runlevels/default").join(name)),
+                process: own.iter().find_map(|process| processes.get(*process).copied()),
+            };
+            (*name, service)
+        };
+        SERVICES.iter().map(find).into_map()
+    }
+
+    fn default_routes(&self) -> Vec<&'static str> {
+        let ipv4 = self.text("proc/net/route");
+        // Destination and mask are nought; flags say that it is up.
+        let is_default = |line: &str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000")
+        };
+        let ipv6 = self.text("proc/net/ipv6_route");
+        let is_default_6 = |line: &str| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields.get(1) == Some(&"00") && fields.last().is_some_and(|link| *link != "lo")
+        };
+        let mut found = Vec::new();
+        if ipv4.lines().skip(1).any(is_default) {
+            found.push("IPv4");
+        }
+        if ipv6.lines().any(is_default_6) {
+            found.push("IPv6");
+        }
+        found
+    }
+
+    fn has_program(&self, name: &str) -> bool {
+        PROGRAM_DIRS.iter().any(|dir| self.at(dir).join(name).is_file())
+    }
+
+    /// Who starts services here.
+    #[must_use]
+    pub fn init_system(&self) -> InitSystem {
+        if self.at("run/systemd/system").is_dir() && self.has_program("systemctl") {
+            InitSystem::Systemd
+        } else if self.has_program("rc-service") && self.has_program("rc-update") {
+            InitSystem::OpenRc
+        } else {
+            InitSystem::Other
+        }
+    }
+}
+
+fn names(path: &Path) -> std::io::Result<Vec<String>> {
+    let entries = fs::read_dir(path)?;
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn routes(text: &str) -> Vec<Route> {
+    let line = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let mask = u32::from_str_radix(fields.get(7)?, 16).ok()?;
+        Some(Route {
+            link: (*fields.first()?).to_owned(),
+            network: address(fields.get(1)?)?,
+            prefix: u8::try_from(mask.count_ones()).ok()?,
+            by_gateway: fields.get(2) != Some(&"00000000"),
+        })
+    };
+    text.lines().skip(1).filter_map(line).filter(|route| route.prefix > 0).collect()
+}
+
+fn last_words(text: &str) -> Vec<String> {
+    text.lines().filter_map(|line| line.split_whitespace().last()).map(str::to_owned).collect()
+}
+
+fn swaps(text: &str) -> Vec<Swap> {
+    let lines = text.lines().skip(1).filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let kilobytes: u64 = fields.get(2)?.parse().ok()?;
+        Some(Swap { name: (*fields.first()?).to_owned(), bytes: kilobytes * 1024 })
+    });
+    lines.collect()
+}

@@ -1,0 +1,396 @@
+//! Checks of a machine, before anything is changed: what was seen, what is wanted, what helps. Names and behaviour are those of
+//! kubeadm (1.36) where it has the check; what matters on small machines is added.
+//!
+//! Owns the table of checks and how findings are told. A check is a pure function over [`Facts`] and what is [`Wanted`]. Must not
+//! read anything itself.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::facts::{Facts, Interest};
+use crate::agent::config::Resolved;
+use crate::agent::kubelet::embedded;
+use crate::runtime::embedded::network::subnet::Subnet;
+
+mod cgroups;
+mod hardware;
+mod kernel;
+mod network;
+mod services;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// As it should be.
+    Ok,
+    /// Not looked at, or nothing to look at.
+    Skipped,
+    /// Works, but.
+    Warning,
+    /// `init` would not go on.
+    Error,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// For `--ignore-preflight-errors`.
+    pub name: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// As it is.
+    pub seen: String,
+    /// As it should be.
+    pub wanted: String,
+    /// What is wrong; empty when nothing is.
+    pub message: String,
+    /// What to do, in words.
+    pub fix: String,
+    /// What to type for that.
+    pub commands: Vec<String>,
+}
+
+impl Finding {
+    fn new(severity: Severity, name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            severity,
+            seen: seen.into(),
+            wanted: String::new(),
+            message: message.into(),
+            fix: String::new(),
+            commands: Vec::new(),
+        }
+    }
+
+    /// All is well.
+    #[must_use]
+    pub fn ok(name: &str, seen: impl Into<String>) -> Self {
+        Self::new(Severity::Ok, name, seen, "")
+    }
+
+    /// Nobody looked.
+    #[must_use]
+    pub fn skipped(name: &str, why: impl Into<String>) -> Self {
+        Self::new(Severity::Skipped, name, why, "")
+    }
+
+    /// Works, but.
+    #[must_use]
+    pub fn warning(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, name, seen, message)
+    }
+
+    /// Does not work.
+    #[must_use]
+    pub fn error(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Severity::Error, name, seen, message)
+    }
+
+    /// With what is wanted.
+    #[must_use]
+    pub fn wanted(mut self, wanted: impl Into<String>) -> Self {
+        self.wanted = wanted.into();
+        self
+    }
+
+    /// With what helps.
+    #[must_use]
+    pub fn fix(mut self, fix: impl Into<String>) -> Self {
+        self.fix = fix.into();
+        self
+    }
+
+    /// With what to type.
+    #[must_use]
+    pub fn command(mut self, command: impl Into<String>) -> Self {
+        self.commands.push(command.into());
+        self
+    }
+
+    /// As people read it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let word = match self.severity {
+            Severity::Error => "ERROR ",
+            Severity::Warning => "WARNING ",
+            Severity::Ok | Severity::Skipped => "",
+        };
+        let said = if self.message.is_empty() { &self.seen } else { &self.message };
+        let mut text = format!("\t[{word}{}]: {said}\n", self.name);
+        if !self.fix.is_empty() {
+            let _ = writeln!(text, "\t    fix: {}", self.fix);
+        }
+        for command in &self.commands {
+            let _ = writeln!(text, "\t      # {command}");
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "severity": match self.severity {
+                Severity::Ok => "ok",
+                Severity::Skipped => "skipped",
+                Severity::Warning => "warning",
+                Severity::Error => "error",
+            },
+            "seen": self.seen,
+            "wanted": self.wanted,
+            "message": self.message,
+            "fix": self.fix,
+            "commands": self.commands,
+        })
+    }
+}
+
+/// A port that will be listened on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedPort {
+    /// Where.
+    pub address: IpAddr,
+    /// TCP.
+    pub port: u16,
+    /// The setting that says so.
+    pub setting: &'static str,
+}
+
+/// What the agent is to do here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// `--hostname-override`, or the machine's name; empty to look at the machine.
+    pub node_name: String,
+    /// `--root-dir`.
+    pub root_dir: PathBuf,
+    /// `podLogsDir`.
+    pub log_dir: PathBuf,
+    /// `staticPodPath`.
+    pub manifests: PathBuf,
+    /// `containerRuntimeEndpoint`.
+    pub endpoint: String,
+    /// Ports of its servers.
+    pub ports: Vec<WantedPort>,
+    /// A control plane is to run here too: kubeadm's limits hold.
+    pub control_plane: bool,
+    /// The kernel runs this program's containers itself.
+    pub is_embedded: bool,
+    /// Where pods' addresses come from; none with another runtime.
+    pub subnets: Vec<Subnet>,
+    /// `--bridge-name`.
+    pub bridge: String,
+    /// `failSwapOn`.
+    pub fail_swap_on: bool,
+    /// `failCgroupV1`.
+    pub fail_cgroup_v1: bool,
+}
+
+/// Ports of a control plane on this machine.
+const CONTROL_PLANE_PORTS: [u16; 5] = [6443, 10259, 10257, 2379, 2380];
+
+impl Wanted {
+    /// As the configuration has it.
+    #[must_use]
+    pub fn of(resolved: &Resolved, control_plane: bool) -> Self {
+        let kubelet = &resolved.kubelet;
+        let any = IpAddr::from([0, 0, 0, 0]);
+        let at = |address: &str| address.parse().unwrap_or(any);
+        let mut ports = vec![(kubelet.healthz_bind_address.as_str(), kubelet.healthz_port, "healthzPort")];
+        if kubelet.enable_server {
+            ports.push((&kubelet.address, kubelet.port, "port"));
+            ports.push((&kubelet.address, kubelet.read_only_port, "readOnlyPort"));
+        }
+        let wanted = |(address, port, setting)| {
+            let port = u16::try_from(port).ok().filter(|port| *port > 0)?;
+            Some(WantedPort { address: at(address), port, setting })
+        };
+        let mut ports: Vec<WantedPort> = ports.into_iter().filter_map(wanted).collect();
+        if control_plane {
+            let wanted = |port| WantedPort { address: any, port, setting: "the control plane" };
+            ports.extend(CONTROL_PLANE_PORTS.map(wanted));
+        }
+        Self {
+            node_name: resolved.node_name.clone(),
+            root_dir: resolved.flags.root_dir.clone(),
+            log_dir: PathBuf::from(&kubelet.pod_logs_dir),
+            manifests: PathBuf::from(&kubelet.static_pod_path),
+            is_embedded: kubelet.container_runtime_endpoint == "embedded",
+            endpoint: kubelet.container_runtime_endpoint.clone(),
+            ports,
+            control_plane,
+            subnets: if kubelet.container_runtime_endpoint == "embedded" {
+                embedded::subnets(resolved).unwrap_or_default()
+            } else {
+                Vec::new()
+            },
+            bridge: resolved.agent.bridge_name.clone(),
+            fail_swap_on: kubelet.fail_swap_on,
+            fail_cgroup_v1: kubelet.fail_cgroup_v1,
+        }
+    }
+
+    /// What of the machine the checks want to know about.
+    #[must_use]
+    pub fn interest(&self) -> Interest {
+        let mut directories = vec![
+            self.root_dir.clone(),
+            self.log_dir.clone(),
+            PathBuf::from("/etc/kubernetes"),
+            PathBuf::from("/run/agent"),
+        ];
+        if !self.manifests.as_os_str().is_empty() {
+            directories.push(self.manifests.clone());
+        }
+        if self.control_plane {
+            directories.push(PathBuf::from(services::ETCD_DIR));
+        }
+        Interest {
+            directories,
+            files: vec![
+                PathBuf::from(services::KUBELET_CONF),
+                PathBuf::from(services::BOOTSTRAP_CONF),
+                services::socket_path(&self.endpoint),
+            ],
+            ports: self.ports.iter().map(|port| port.port).collect(),
+        }
+    }
+}
+
+/// One check; it may have several things to say.
+type Check = fn(&Facts, &Wanted) -> Vec<Finding>;
+
+/// In the order in which they are told: kubeadm's, then those of small machines.
+const CHECKS: &[Check] = &[
+    hardware::cpus,
+    hardware::memory,
+    services::firewalld,
+    network::ports,
+    services::kubelet_conf,
+    storage::manifests,
+    services::etcd_dir,
+    network::proxies,
+    services::socket,
+    hardware::swap,
+    kernel::system,
+    kernel::options,
+    cgroups::cgroups,
+    kernel::overlay,
+    kernel::apparmor,
+    network::hostname,
+    services::conflicts,
+    network::forwarding,
+    network::default_route,
+    network::pod_cidr,
+    storage::writable,
+    storage::room,
+    storage::disk,
+    hardware::clock,
+    hardware::entropy,
+];
+
+/// The first batch: without it nothing else can be told.
+#[must_use]
+pub fn privileged(facts: &Facts) -> Finding {
+    const NAME: &str = "IsPrivilegedUser";
+    let seen = format!("user id {}", facts.uid);
+    if facts.uid == 0 {
+        return Finding::ok(NAME, seen);
+    }
+    Finding::error(NAME, seen, "user is not running as root").wanted("user id 0").fix("run it with sudo")
+}
+
+/// All checks but the first.
+#[must_use]
+pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+    CHECKS.iter().flat_map(|check| check(facts, wanted)).collect()
+}
+
+/// Names whose errors are to be warnings (`--ignore-preflight-errors`), in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ignored(Vec<String>);
+
+impl Ignored {
+    /// Adds names with commas between them.
+    ///
+    /// # Errors
+    /// `all` beside others. Unknown names are taken, as upstream takes them.
+    pub fn add(&mut self, names: &str) -> Result<(), String> {
+        let names = names.split(',').map(|name| name.trim().to_ascii_lowercase());
+        self.0.extend(names.filter(|name| !name.is_empty()));
+        if self.0.len() > 1 && self.0.iter().any(|name| name == "all") {
+            return Err(
+                "--ignore-preflight-errors: don't specify individual checks if 'all' is used".to_owned()
+            );
+        }
+        Ok(())
+    }
+
+    /// Errors that are ignored become warnings.
+    pub fn apply(&self, findings: &mut [Finding]) {
+        let is_ignored = |name: &str| {
+            let name = name.to_ascii_lowercase();
+            self.0.iter().any(|ignored| *ignored == name || ignored == "all")
+        };
+        for finding in findings {
+            if finding.severity == Severity::Error && is_ignored(&finding.name) {
+                finding.severity = Severity::Warning;
+            }
+        }
+    }
+}
+
+/// What is said on standard error of warnings and errors. `all` says what is well, too.
+#[must_use]
+pub fn report(findings: &[Finding], all: bool) -> String {
+    let of = |severity| findings.iter().filter(move |finding| finding.severity == severity);
+    let mut text = String::new();
+    if all {
+        let well = findings.iter().filter(|finding| finding.severity <= Severity::Skipped);
+        well.for_each(|finding| text.push_str(&finding.text()));
+    }
+    of(Severity::Warning).for_each(|finding| text.push_str(&finding.text()));
+    if of(Severity::Error).next().is_some() {
+        text.push_str("[preflight] Some fatal errors occurred:\n");
+        of(Severity::Error).for_each(|finding| text.push_str(&finding.text()));
+        text.push_str(
+            "[preflight] If you know what you are doing, you can make a check non-fatal with \
+             `--ignore-preflight-errors=...`\n",
+        );
+    }
+    text
+}
+
+/// For programs.
+#[must_use]
+pub fn to_json(findings: &[Finding]) -> Value {
+    let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
+    json!({
+        "kind": "PreflightReport",
+        "passed": !has_errors(findings),
+        "errors": count(Severity::Error),
+        "warnings": count(Severity::Warning),
+        "checks": findings.iter().map(Finding::json).collect::<Vec<_>>(),
+    })
+}
+
+/// Whether something is fatal.
+#[must_use]
+pub fn has_errors(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.severity == Severity::Error)
+}
+
+/// Upstream's name of a check of a path: `DirAvailable--etc-kubernetes-manifests`.
+fn path_name(kind: &str, path: &std::path::Path) -> String {
+    format!("{kind}-{}", path.display().to_string().replace('/', "-"))
+}
+
+/// Bytes as people count memory and disks.
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MB", bytes >> 20)
+}

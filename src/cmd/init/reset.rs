@@ -1,0 +1,349 @@
+//! `agent reset`: the way back from `init`, in kubeadm's order: ask, stop the service, stop the pods, remove.
+//!
+//! Guarantees: what somebody mounted below the root directory is unmounted, never emptied. Data of claims is touched with
+//! `--volumes` only. Files that are not as `init` or the agent wrote them stay, and are named.
+//!
+//! Owns what is removed, and what is said to be left.
+
+use std::fs;
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
+
+use super::args::Options;
+use super::facts::InitSystem;
+use super::install;
+use super::preflight;
+use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, Session, machine_of, resolve, service};
+use crate::agent::config::Resolved;
+use crate::agent::kubelet::earlier;
+use crate::model::objects::VOLUMES_DIR;
+use crate::platform::logind;
+use crate::platform::rt;
+use crate::platform::sys::{dir, lock, mount};
+use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
+use crate::store;
+
+/// One step.
+pub(super) struct Phase {
+    /// For `--skip-phases`.
+    pub(super) name: &'static str,
+    /// One line.
+    pub(super) help: &'static str,
+    run: fn(&mut Run<'_, '_>) -> Result<(), InitError>,
+}
+
+/// In the order in which they run.
+pub(super) const PHASES: &[Phase] = &[
+    Phase { name: "preflight", help: "Ask for confirmation, and check for root", run: |run| run.preflight() },
+    Phase { name: "stop", help: "Stop the service and disable it", run: |run| run.stop() },
+    Phase { name: "pods", help: "Stop and remove all pods", run: |run| run.pods() },
+    Phase {
+        name: "cleanup-node",
+        help: "Remove state, certificates and the files that init wrote",
+        run: |run| run.cleanup(),
+    },
+];
+
+/// What of the root directory is the agent's; everything else is somebody's.
+const STATE: [&str; 11] = [
+    "pods",
+    "runtime",
+    "pki",
+    "config.yaml",
+    "upgrade",
+    "upgrade.lock",
+    "device-plugins",
+    "plugins_registry",
+    "pod-resources",
+    "image_manager",
+    MOUNT_MARK,
+];
+
+/// Whether a file is as `init` wrote it.
+type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
+
+struct Run<'a, 'b> {
+    session: &'a mut Session<'b>,
+    options: &'a Options,
+    resolved: Resolved,
+    init_system: InitSystem,
+    /// What could not be removed, each with the reason.
+    failed: Vec<String>,
+}
+
+/// Carries out the phases that are asked for.
+pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), InitError> {
+    let resolved = match resolve(options) {
+        Ok(resolved) => resolved,
+        // A configuration that cannot be read must not keep a machine from being given up.
+        Err(error) if options.agent_flags.is_empty() => {
+            let why = crate::platform::logging::chain(&error);
+            session.complain(&format!("\t[WARNING reset]: the configuration is ignored: {why}\n"));
+            resolve(&Options { rootfs: PathBuf::from("/nonexistent"), ..Options::default() })?
+        }
+        Err(error) => return Err(error),
+    };
+    let init_system = machine_of(options, session);
+    let mut run = Run { session, options, resolved, init_system, failed: Vec::new() };
+    for phase in PHASES.iter().filter(|phase| options.has_phase(phase.name)) {
+        (phase.run)(&mut run)
+            .map_err(|error| InitError::Phase { phase: phase.name, source: Box::new(error) })?;
+    }
+    if run.failed.is_empty() { Ok(()) } else { Err(InitError::Left(run.failed.join(", "))) }
+}
+
+impl Run<'_, '_> {
+    fn say(&mut self, text: &str) -> Result<(), InitError> {
+        self.session.say(text)
+    }
+
+    fn preflight(&mut self) -> Result<(), InitError> {
+        if !self.options.force && !self.options.dry_run {
+            let volumes = if self.options.volumes { " and the data of claims" } else { "" };
+            let root = self.options.rooted(&self.resolved.flags.root_dir);
+            self.session.complain(&format!(
+                "[reset] WARNING: all pods of this machine and the agent's state in {}{volumes} will be removed.\n",
+                root.display()
+            ));
+            self.say("[reset] Are you sure you want to proceed? [y/N]: ")?;
+            let mut line = String::new();
+            let _ = io::stdin().lock().read_line(&mut line);
+            if !matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes") {
+                return Err(InitError::Aborted);
+            }
+        }
+        self.say("[preflight] Running pre-flight checks\n")?;
+        let facts = self.session.machine(Path::new("/")).look(&super::Interest::default());
+        let mut findings = vec![preflight::privileged(&facts)];
+        self.options.ignored.apply(&mut findings);
+        self.session.complain(&preflight::report(&findings, false));
+        if preflight::has_errors(&findings) { Err(InitError::Preflight) } else { Ok(()) }
+    }
+
+    fn stop(&mut self) -> Result<(), InitError> {
+        let link = match self.init_system {
+            InitSystem::OpenRc => install::RUNLEVEL,
+            _ => install::WANTS,
+        };
+        let is_installed = [install::UNIT, install::SCRIPT]
+            .iter()
+            .chain(&install::PACKAGED_UNITS)
+            .any(|path| self.options.rooted(path).exists());
+        if self.options.is_live() && is_installed {
+            let commands = service::stop(self.init_system);
+            if self.options.dry_run {
+                self.say("[dryrun] Would stop the agent service\n")?;
+            } else if !commands.is_empty() {
+                self.say("[reset] Stopping the agent service\n")?;
+                service::call(self.init_system, commands)?;
+            }
+        }
+        let removed = self.remove_file(&self.options.rooted(link))?;
+        if removed { self.say("[reset] Disabled the service\n") } else { Ok(()) }
+    }
+
+    fn pods(&mut self) -> Result<(), InitError> {
+        if !self.options.is_live() {
+            return Ok(());
+        }
+        if self.options.dry_run {
+            return self.say("[dryrun] Would stop and remove all pods\n");
+        }
+        self.free()?;
+        let is_embedded = self.resolved.kubelet.container_runtime_endpoint == "embedded";
+        let records = self.resolved.agent.runtime_state_dir.clone();
+        if is_embedded && !records.exists() {
+            return self.say("[reset] No pods are running\n");
+        }
+        self.say("[reset] Stopping and removing pods\n")?;
+        let cleared = rt::run(async { Box::pin(earlier::clear_node(&self.resolved)).await });
+        let cleared = cleared.map_err(|error| InitError::Pods(error.to_string()))?;
+        let cleared = cleared.map_err(InitError::Pods)?;
+        self.failed.extend(cleared.left);
+        self.say(&format!("[reset] Pods removed: {}\n", cleared.pods))
+    }
+
+    /// No agent may be using the state.
+    fn free(&self) -> Result<(), InitError> {
+        let root = self.options.rooted(&self.resolved.flags.root_dir);
+        let path = root.join(format!("{}.lock", store::FILE_NAME));
+        if !path.exists() {
+            return Ok(());
+        }
+        match lock::try_acquire(&path) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(InitError::Running(root)),
+            Err(error) => {
+                let source = io::Error::other(crate::platform::logging::chain(&error));
+                Err(InitError::File { action: "lock", path, source })
+            }
+        }
+    }
+
+    fn cleanup(&mut self) -> Result<(), InitError> {
+        self.free()?;
+        let root = self.options.rooted(&self.resolved.flags.root_dir);
+        self.unmount(&root)?;
+        if self.options.is_live() && !self.options.dry_run {
+            rt::run(unshare_mounts_below(&root)).map_err(|error| InitError::Pods(error.to_string()))?;
+        }
+        let state = self.options.rooted(&self.resolved.agent.runtime_state_dir);
+        self.unmount(&state)?;
+        let mut directories: Vec<PathBuf> = STATE.iter().map(|name| root.join(name)).collect();
+        directories.push(self.options.rooted(&self.resolved.flags.cert_dir));
+        directories.push(state);
+        directories.push(self.options.rooted(&self.resolved.agent.agent_socket));
+        if self.options.volumes {
+            directories.push(root.join(VOLUMES_DIR));
+        }
+        let database = names(&root).into_iter().filter(|name| name.starts_with(store::FILE_NAME));
+        directories.extend(database.map(|name| root.join(name)));
+        directories.retain(|path| path.symlink_metadata().is_ok());
+        directories.sort();
+        directories.dedup();
+        let shown: Vec<String> = directories.iter().map(|path| path.display().to_string()).collect();
+        if !shown.is_empty() {
+            let would = if self.options.dry_run { "[dryrun] Would delete" } else { "[reset] Deleting" };
+            self.say(&format!("{would}: {}\n", shown.join(" ")))?;
+        }
+        if !self.options.dry_run {
+            self.failed.extend(directories.iter().filter_map(|path| remove(path).err()));
+        }
+        let mut left = self.files()?;
+        let empty =
+            [root.clone(), self.options.rooted(install::MANIFESTS), self.options.rooted("/etc/kubernetes")];
+        if !self.options.dry_run {
+            // Those that are empty go, too.
+            for path in &empty {
+                let _ = fs::remove_dir(path);
+            }
+        }
+        left.extend(self.left(&root));
+        if !left.is_empty() {
+            let lines: String = left.iter().map(|line| ["  ", line, "\n"].concat()).collect();
+            self.say(&format!("[reset] Kept:\n{lines}"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files that `init` wrote, if they are as it wrote them. What stays, each with the reason.
+    fn files(&mut self) -> Result<Vec<String>, InitError> {
+        let program = service::program(self.options);
+        let always = |_: &str| true;
+        let is_unit = |text: &str| text == install::unit(&program);
+        let is_script = |text: &str| text == install::script(&program);
+        let is_defaults = |text: &str| text.starts_with(install::DEFAULTS_HEADER);
+        let is_example = |text: &str| text == install::EXAMPLE;
+        let is_logind = |text: &str| text.starts_with(logind::DROP_IN_HEADER);
+        let files: [(&str, IsOurs<'_>); 7] = [
+            (install::ADMIN_CONF, &always),
+            (CONFIG_FILE, &always),
+            (install::UNIT, &is_unit),
+            (install::SCRIPT, &is_script),
+            (DEFAULTS_FILE, &is_defaults),
+            (install::EXAMPLE_FILE, &is_example),
+            (logind::DROP_IN, &is_logind),
+        ];
+        let mut left = Vec::new();
+        for (path, is_ours) in files {
+            let path = self.options.rooted(path);
+            let Ok(text) = fs::read_to_string(&path) else { continue };
+            if !is_ours(&text) {
+                left.push(format!("{} (modified since init wrote it)", path.display()));
+                continue;
+            }
+            let shown = path.display().to_string();
+            if self.remove_file(&path)? {
+                self.say(&format!("[reset] Deleting file: {shown}\n"))?;
+            }
+        }
+        Ok(left)
+    }
+
+    /// False when it is not there, or only would be removed.
+    fn remove_file(&mut self, path: &Path) -> Result<bool, InitError> {
+        if path.symlink_metadata().is_err() {
+            return Ok(false);
+        }
+        if self.options.dry_run {
+            self.say(&format!("[dryrun] Would delete file: {}\n", path.display()))?;
+            return Ok(false);
+        }
+        fs::remove_file(path).map(|()| true).map_err(|source| InitError::File {
+            action: "remove",
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    fn unmount(&mut self, below: &Path) -> Result<(), InitError> {
+        // Without this list nothing may be removed: what is bound below may be somebody's own directory, on the same disk.
+        let points = mount::mount_points().map_err(|source| InitError::File {
+            action: "read",
+            path: PathBuf::from("/proc/self/mountinfo"),
+            source,
+        })?;
+        // What is mounted on the root directory itself is the disk that somebody gave it: it stays, as with kubeadm.
+        let is_below = |point: &PathBuf| point != below && point.starts_with(below);
+        // A system that does not run may have mounts of whoever prepares it; only what is below counts, deepest first.
+        let points: Vec<PathBuf> = points.into_iter().rev().filter(is_below).collect();
+        if points.is_empty() {
+            return Ok(());
+        }
+        let would = if self.options.dry_run { "[dryrun] Would unmount" } else { "[reset] Unmounting" };
+        self.say(&format!("{would} mounted directories in {:?}\n", below.display().to_string()))?;
+        if self.options.dry_run {
+            return Ok(());
+        }
+        for path in points {
+            mount::unmount(&path).map_err(|source| InitError::File { action: "unmount", path, source })?;
+        }
+        Ok(())
+    }
+
+    /// What is left on the machine, and whose it is.
+    fn left(&self, root: &Path) -> Vec<String> {
+        let mut left = Vec::new();
+        let mut say = |path: PathBuf, why: &str| {
+            if !names(&path).is_empty() || path.is_file() {
+                left.push(format!("{} ({why})", path.display()));
+            }
+        };
+        if !self.options.volumes {
+            say(root.join(VOLUMES_DIR), "data of claims: use --volumes to delete it");
+        }
+        say(self.options.rooted(&self.resolved.kubelet.static_pod_path), "your manifests");
+        say(self.options.rooted(&self.resolved.kubelet.pod_logs_dir), "container logs");
+        say(self.options.rooted(service::program(self.options)), "the program");
+        for name in names(root) {
+            let is_agents =
+                name == VOLUMES_DIR || STATE.contains(&name.as_str()) || name.starts_with(store::FILE_NAME);
+            if !is_agents {
+                say(root.join(name), "not created by the agent");
+            }
+        }
+        if self.options.is_live() && self.resolved.kubelet.container_runtime_endpoint != "embedded" {
+            left.push("images of the container runtime, and its CNI configuration".to_owned());
+        }
+        left
+    }
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// A file, or a directory with everything in it that is on the same file system.
+fn remove(path: &Path) -> Result<(), String> {
+    let is_dir = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    let said = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    if !is_dir {
+        return fs::remove_file(path).map_err(|error| said(path, error));
+    }
+    dir::remove_contents(path).map_err(|error| said(&path.join(error.path), error.source))?;
+    fs::remove_dir(path).map_err(|error| said(path, error))
+}

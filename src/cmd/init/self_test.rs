@@ -1,0 +1,382 @@
+//! A real container, before the first pod: the embedded runtime makes, runs and removes one, in directories and a cgroup of its
+//! own. What the kernel, the file systems and the cgroup tree really allow is seen by doing it, not by reading versions.
+//!
+//! Owns a temporary directory beside the root directory (the same file system: overlayfs must work there), one for sockets and
+//! records on `/run`, and a cgroup; all are gone afterwards. The container shares the node's network: making a bridge would change
+//! the node. Whether pods can have a network is asked of the runtime.
+//!
+//! The image is one file: a program of a few dozen bytes that writes a word and ends with a number, so that the test needs
+//! nothing of the machine, and works whether or not the agent itself is a static program.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::preflight::Finding;
+use crate::agent::config::Resolved;
+use crate::agent::kubelet::embedded;
+use crate::model::labels;
+use crate::model::observed::ContainerStateKind;
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::runtime_config::CgroupValues;
+use crate::model::types::PodRef;
+use crate::platform::cgroup::{self, CgroupConfig};
+use crate::platform::clock::Clock;
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::sys::clone::process_id;
+use crate::platform::sys::{dir, mount};
+use crate::runtime::cri::{CriConfig, CriRuntime};
+use crate::runtime::embedded::images::digest_of;
+use crate::runtime::embedded::layout::Layout;
+use crate::runtime::embedded::runtime::{EmbeddedConfig, EmbeddedRuntime};
+use crate::runtime::{
+    ContainerConfig, ContainerSecurity, NamespaceMode, NamespaceOptions, Runtime, SandboxConfig,
+    SeccompChoice,
+};
+
+mod program;
+
+/// The check's name: upstream's for a runtime that has to answer.
+const NAME: &str = "CRI";
+/// Image and container.
+const IMAGE: &str = "localhost/preflight:1";
+const UID: &str = "00000000-0000-0000-0000-000000000000";
+/// A slow SD card takes a second; a machine that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What was killed needs a moment to go.
+const LOOKS: usize = 20;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// kubeadm's patience with a runtime's socket.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Tests the runtime that the configuration names.
+#[must_use]
+pub fn run(resolved: &Resolved) -> Vec<Finding> {
+    if resolved.kubelet.container_runtime_endpoint != "embedded" {
+        return vec![external(resolved)];
+    }
+    let Some(program) = program::bytes() else {
+        return vec![Finding::skipped(NAME, "no test program for this architecture")];
+    };
+    let began = Clock::System.now();
+    let place = Place::new(&resolved.flags.root_dir);
+    let tested = place.make().and_then(|()| {
+        let main = async { timeout(PATIENCE, Box::pin(test(resolved, &place, &program))).await };
+        let outcome = rt::run(main).map_err(|error| format!("start the async runtime: {error}"))?;
+        outcome.unwrap_or_else(|_| Err(format!("no response within {} s", PATIENCE.as_secs())))
+    });
+    if tested.is_err() {
+        place.end(&embedded::config(resolved, Vec::new()).cgroup);
+    }
+    place.remove();
+    let took = Clock::System.now().as_nanos().saturating_sub(began.as_nanos()) / 1_000_000;
+    match tested {
+        Err(why) => vec![
+            Finding::error(
+                NAME,
+                "the test container failed",
+                format!("container runtime is not running: {why}"),
+            )
+            .wanted("a running container")
+            .fix("see the checks above for what is missing, and the kernel log")
+            .command("dmesg | tail"),
+        ],
+        Ok(network) => {
+            let ran = Finding::ok(
+                NAME,
+                format!("the embedded runtime ran and removed a test container in {took} ms"),
+            );
+            let network = match network {
+                Ok(()) => Finding::ok("PodNetwork", "the kernel supports the pod network"),
+                Err(why) => Finding::warning("PodNetwork", "not ready", why)
+                    .wanted("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
+                    .fix(
+                        "install the kernel modules or another kernel; pods with hostNetwork: true do not \
+                          need them",
+                    ),
+            };
+            vec![ran, network]
+        }
+    }
+}
+
+/// As kubeadm does it: the socket answers, and the runtime says that it is ready.
+fn external(resolved: &Resolved) -> Finding {
+    let endpoint = resolved.kubelet.container_runtime_endpoint.clone();
+    let ask = async {
+        let config =
+            CriConfig { endpoint: endpoint.clone(), image_endpoint: String::new(), request_timeout: CONNECT };
+        let runtime = CriRuntime::connect(&config).map_err(|error| chain(&error))?;
+        let version = runtime.version().await.map_err(|error| chain(&error))?;
+        let status = runtime.status().await.map_err(|error| chain(&error))?;
+        status.runtime_ready.map(|()| format!("{} {}", version.name, version.version))
+    };
+    let answer = rt::run(async { timeout(CONNECT, ask).await });
+    let said = match answer {
+        Ok(Ok(said)) => said,
+        Ok(Err(_)) => Err(format!("{endpoint} does not respond")),
+        Err(error) => Err(error.to_string()),
+    };
+    match said {
+        Ok(version) => Finding::ok(NAME, format!("{version} at {endpoint}")),
+        Err(why) => {
+            let message = format!("could not connect to the container runtime: {why}");
+            Finding::error(NAME, endpoint, message)
+                .wanted("a ready CRI v1 runtime")
+                .fix(
+                    "start it, and check that its CRI plugin is enabled (Docker's containerd has \
+                      disabled_plugins = [\"cri\"])",
+                )
+                .command("systemctl status containerd crio")
+        }
+    }
+}
+
+/// Where the test works.
+struct Place {
+    /// Beside the root directory.
+    data: PathBuf,
+    /// On a tmpfs.
+    state: PathBuf,
+    /// Name of the cgroup below the top.
+    cgroup: String,
+}
+
+impl Place {
+    fn new(root_dir: &Path) -> Self {
+        let name = format!("agent-preflight-{}", process_id());
+        let beside = root_dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
+        let run = Path::new("/run");
+        let state = if run.is_dir() { run } else { beside };
+        Self {
+            data: beside.join(format!(".{name}")),
+            state: state.join(format!(".{name}.run")),
+            cgroup: format!("agentpreflight{}", process_id()),
+        }
+    }
+
+    fn make(&self) -> Result<(), String> {
+        for path in [&self.data, &self.state] {
+            dir::make_dir(path, 0o711).map_err(|error| format!("create {}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Whatever still runs, after a failure.
+    fn end(&self, cgroup: &CgroupConfig) {
+        let path = self.cgroup_path(cgroup);
+        let gone = async {
+            for _ in 0..LOOKS {
+                let killed = cgroup::kill_all(cgroup, &path);
+                if killed == 0 && cgroup::remove(cgroup, &path).is_empty() {
+                    break;
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+        };
+        let _ = rt::run(gone);
+    }
+
+    /// Everything of it, as far as it is there.
+    fn remove(&self) {
+        for point in mount::mount_points().unwrap_or_default().iter().rev() {
+            if point.starts_with(&self.data) || point.starts_with(&self.state) {
+                let _ = mount::unmount(point);
+            }
+        }
+        for path in [&self.data, &self.state] {
+            let _ = dir::remove_contents(path);
+            let _ = fs::remove_dir(path);
+        }
+    }
+
+    fn config(&self, resolved: &Resolved) -> Result<EmbeddedConfig, String> {
+        let subnets = embedded::subnets(resolved).map_err(|error| format!("podCIDR: {}", chain(&error)))?;
+        let mut config = embedded::config(resolved, subnets);
+        config.layout = Layout::new(&self.data, &self.state);
+        config.network.state = config.layout.network();
+        Ok(config)
+    }
+
+    /// In the cgroup file system.
+    fn cgroup_path(&self, cgroup: &CgroupConfig) -> String {
+        match cgroup.driver {
+            CgroupDriver::Cgroupfs => format!("/{}", self.cgroup),
+            CgroupDriver::Systemd => format!("/{}.slice", self.cgroup),
+        }
+    }
+
+    /// As the runtime takes it.
+    fn cgroup_parent(&self, cgroup: &CgroupConfig) -> String {
+        let path = self.cgroup_path(cgroup);
+        match cgroup.driver {
+            CgroupDriver::Cgroupfs => path,
+            CgroupDriver::Systemd => path.trim_start_matches('/').to_owned(),
+        }
+    }
+}
+
+/// Whether pods can have a network, when a container could be made, run and removed.
+async fn test(resolved: &Resolved, place: &Place, program: &[u8]) -> Result<Result<(), String>, String> {
+    let config = place.config(resolved)?;
+    let cgroup = config.cgroup.clone();
+    let path = place.cgroup_path(&cgroup);
+    let runtime =
+        Box::pin(EmbeddedRuntime::open(config, Clock::System)).await.map_err(|error| chain(&error))?;
+    let said = |error: &dyn std::error::Error| chain(error);
+    cgroup::ensure(&cgroup, &path, &CgroupValues::default()).map_err(|error| said(&error))?;
+    let ran = Box::pin(in_runtime(&runtime, place, &cgroup, program)).await;
+    let network = runtime.status().await.map(|status| status.network_ready);
+    drop(runtime);
+    let left = cgroup::remove(&cgroup, &path);
+    ran?;
+    if let Some(error) = left.first() {
+        return Err(format!("remove the test cgroup: {}", said(error)));
+    }
+    network.map_err(|error| said(&error))
+}
+
+async fn in_runtime(
+    runtime: &EmbeddedRuntime,
+    place: &Place,
+    cgroup: &CgroupConfig,
+    program: &[u8],
+) -> Result<(), String> {
+    let image = place.data.join("image");
+    write_image(&image, program).map_err(|error| format!("write {}: {error}", image.display()))?;
+    let store = runtime.images().clone();
+    let imported = rt::blocking("import", move || store.import(&image).map(drop)).await;
+    imported.map_err(|error| chain(&error))?;
+    let pod = sandbox_config(place, cgroup);
+    let sandbox = runtime.run_sandbox(&pod).await.map_err(|error| chain(&error))?;
+    let ran = Box::pin(in_sandbox(runtime, place, &sandbox, &pod)).await;
+    let stopped = runtime.stop_sandbox(&sandbox).await;
+    let removed = runtime.remove_sandbox(&sandbox).await;
+    ran?;
+    stopped.and(removed).map_err(|error| chain(&error))
+}
+
+async fn in_sandbox(
+    runtime: &EmbeddedRuntime,
+    place: &Place,
+    sandbox: &crate::model::types::SandboxId,
+    pod: &SandboxConfig,
+) -> Result<(), String> {
+    let config = container_config();
+    let said = |error: crate::runtime::RuntimeError| chain(&error);
+    let id = runtime.create_container(sandbox, &config, pod).await.map_err(said)?;
+    runtime.start_container(&id).await.map_err(said)?;
+    let ended = loop {
+        let status = runtime.container_status(&id).await.map_err(said)?;
+        if status.state == ContainerStateKind::Exited {
+            break status;
+        }
+        runtime.next_change().await.map_err(said)?;
+    };
+    runtime.remove_container(&id).await.map_err(said)?;
+    if ended.exit_code != program::EXIT_CODE {
+        let (code, reason, message) = (ended.exit_code, ended.reason, ended.message);
+        return Err(format!("the test container exited with code {code} {reason} {message}"));
+    }
+    let log = fs::read_to_string(place.data.join("log/test.log")).unwrap_or_default();
+    let has_line = log.lines().any(|line| line.ends_with(&format!("stdout F {}", program::SAYS)));
+    if has_line { Ok(()) } else { Err("the output of the test container is missing in its log".to_owned()) }
+}
+
+fn pod_labels() -> std::collections::BTreeMap<String, String> {
+    [(labels::POD_NAME, "preflight"), (labels::POD_NAMESPACE, "default"), (labels::POD_UID, UID)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+fn namespaces() -> NamespaceOptions {
+    NamespaceOptions { network: NamespaceMode::Node, pid: NamespaceMode::Container, ipc: NamespaceMode::Pod }
+}
+
+fn sandbox_config(place: &Place, cgroup: &CgroupConfig) -> SandboxConfig {
+    SandboxConfig {
+        pod: PodRef { namespace: "default".to_owned(), name: "preflight".to_owned(), uid: UID.into() },
+        log_directory: place.data.join("log").display().to_string(),
+        labels: pod_labels(),
+        cgroup_parent: place.cgroup_parent(cgroup),
+        namespaces: namespaces(),
+        ..SandboxConfig::default()
+    }
+}
+
+fn container_config() -> ContainerConfig {
+    let mut labels = pod_labels();
+    labels.insert(labels::CONTAINER_NAME.to_owned(), "test".to_owned());
+    let mut config = ContainerConfig {
+        name: "test".to_owned(),
+        image: IMAGE.to_owned(),
+        user_specified_image: IMAGE.to_owned(),
+        command: vec!["/test".to_owned()],
+        log_path: "test.log".to_owned(),
+        labels,
+        security: ContainerSecurity {
+            drop_capabilities: vec!["ALL".to_owned()],
+            no_new_privs: true,
+            namespaces: namespaces(),
+            seccomp: SeccompChoice::RuntimeDefault,
+            ..ContainerSecurity::default()
+        },
+        ..ContainerConfig::default()
+    };
+    config.resources.memory_limit_bytes = 32 << 20;
+    config
+}
+
+/// An OCI image layout with one layer of one file.
+fn write_image(at: &Path, program: &[u8]) -> io::Result<()> {
+    let blobs = at.join("blobs/sha256");
+    dir::make_dir(&blobs, 0o700)?;
+    let blob = |kind: &str, bytes: &[u8]| -> io::Result<Value> {
+        let digest = digest_of(bytes);
+        fs::write(blobs.join(digest.trim_start_matches("sha256:")), bytes)?;
+        Ok(json!({
+            "mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": bytes.len(),
+        }))
+    };
+    let layer = program::archive("test", program);
+    let described = blob("layer.v1.tar", &layer)?;
+    let architecture = program::ARCHITECTURE;
+    let config = json!({
+        "architecture": architecture, "os": "linux", "config": {},
+        "rootfs": { "type": "layers", "diff_ids": [digest_of(&layer)] },
+    });
+    let manifest = json!({
+        "schemaVersion": 2, "config": blob("config.v1+json", config.to_string().as_bytes())?, "layers": [described],
+    });
+    let mut manifest = blob("manifest.v1+json", manifest.to_string().as_bytes())?;
+    manifest["annotations"] = json!({ "io.containerd.image.name": IMAGE });
+    fs::write(at.join("index.json"), json!({ "schemaVersion": 2, "manifests": [manifest] }).to_string())?;
+    fs::write(at.join("oci-layout"), "{\"imageLayoutVersion\":\"1.0.0\"}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_works_beside_the_root_directory_and_leaves_nothing_there() {
+        let root = std::env::temp_dir().join(format!("edge-agent-self-test-{}", process_id()));
+        fs::create_dir_all(&root).unwrap();
+        let place = Place::new(&root.join("var/lib/kubelet"));
+        assert!(place.data.starts_with(&root), "on the file system of the root directory");
+        place.make().unwrap();
+        write_image(&place.data.join("image"), &program::bytes().unwrap()).unwrap();
+        let store = crate::runtime::embedded::images::ImageStore::open(&place.data.join("images")).unwrap();
+        let images = store.import(&place.data.join("image")).unwrap();
+        assert_eq!(images.len(), 1, "the image is one that the store takes");
+        assert!(store.resolve(IMAGE).unwrap().is_some());
+        place.remove();
+        assert_eq!(fs::read_dir(&root).unwrap().count(), 0);
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

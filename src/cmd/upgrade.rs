@@ -1,0 +1,457 @@
+//! `agent upgrade`: another program in the agent's place, watched by the old one, and the old one back when it does not do.
+//!
+//! Expected flow: `candidate` proves the new program before anything is changed; it is put into place in the steps of
+//! [`crate::store::upgrade::rules::INSTALL`]; then the kept old program watches as a service of its own (`service`), so that neither a
+//! lost connection nor a power cut ends the watch, and settles the matter one way or the other (`machine`).
+//!
+//! Guarantees: at every moment the program is the old one or the new one, whole. What is not settled is found by the next watch.
+//!
+//! Assumptions: whoever starts the agent starts the file that its process runs.
+//!
+//! | module | what |
+//! |---|---|
+//! | `args` | the command line |
+//! | `candidate` | whether a file may be the agent |
+//! | `machine` | looks and effects |
+//! | `service` | systemd, OpenRC, a command |
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::cmd::cli::{ClientError, EXIT_FAILED, EXIT_OK, EXIT_USAGE, Environment};
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::sys::lock::{self, FileLock};
+use crate::platform::sys::node;
+use crate::store::upgrade as records;
+use crate::store::upgrade::rules::{
+    Build, Effect, INSTALL, InPlace, Phase, Record, Step, Watch, effects, running, step, summary,
+};
+
+mod args;
+mod candidate;
+mod machine;
+mod service;
+
+use args::{Options, UsageError};
+use candidate::{Candidate, CandidateError};
+use machine::Machine;
+use service::Service;
+
+/// The old program was put back.
+const EXIT_ROLLED_BACK: u8 = 3;
+/// Between looks at an agent on trial.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Held by whoever changes the program, or watches.
+const LOCK: &str = "upgrade.lock";
+/// Asks whoever watches for the old program.
+const ASKED_BACK: &str = "upgrade.rollback";
+
+/// The command failed; nothing was changed unless it says so.
+#[derive(Debug, thiserror::Error)]
+enum UpgradeError {
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    #[error(transparent)]
+    Candidate(#[from] CandidateError),
+    #[error("{action} {}", path.display())]
+    File {
+        action: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("connect to the running agent (use --no-restart to replace the program of a stopped one)")]
+    Agent(#[source] ClientError),
+    #[error("the agent runs {0}: use that program to upgrade it ({0} upgrade ...)")]
+    Stranger(String),
+    #[error("the running agent's program is no longer at {0}: restart the agent first")]
+    NotRestarted(String),
+    #[error("{0}")]
+    Service(String),
+    #[error(
+        "an upgrade is in progress: see `agent upgrade status`; `agent upgrade rollback` restores the old \
+         program{0}"
+    )]
+    UnderWay(&'static str),
+    #[error("there is no upgrade to roll back")]
+    NothingBefore,
+    #[error("cannot roll back: {0} is not the program that was replaced")]
+    NotKept(String),
+    #[error("the upgrade was not completed in time: continue it with `agent upgrade watch`")]
+    Unsettled,
+    #[error(transparent)]
+    Lock(#[from] lock::LockError),
+    #[error("start the async runtime")]
+    Runtime(#[source] io::Error),
+    #[error("write the output")]
+    Output(#[source] io::Error),
+}
+
+/// Runs it; answers the exit code.
+pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
+    let mut session = Session { environment, json: false };
+    let result = Options::parse(arguments).map_err(UpgradeError::from).and_then(|mut options| {
+        // The watch has another working directory.
+        for path in [&mut options.socket, &mut options.root_dir] {
+            *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
+        }
+        session.json = options.json;
+        if options.help {
+            session.print(args::HELP)?;
+            return Ok(EXIT_OK);
+        }
+        match options.what.as_str() {
+            "facts" => session.print(&candidate::Facts::own().to_text()).map(|()| EXIT_OK),
+            "status" => session.status(&options),
+            _ => rt::run(session.act(&options)).map_err(UpgradeError::Runtime)?,
+        }
+    });
+    let error = match result {
+        Ok(code) => return code,
+        Err(UpgradeError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,
+        Err(error) => error,
+    };
+    session.complain(&["error: ", &chain(&error), "\n"].concat());
+    if let UpgradeError::Usage(_) = error {
+        session.complain("See \"agent upgrade --help\".\n");
+        return EXIT_USAGE;
+    }
+    EXIT_FAILED
+}
+
+/// One run of the command.
+struct Session<'a> {
+    environment: Environment<'a>,
+    json: bool,
+}
+
+impl Session<'_> {
+    /// On standard output, at once.
+    fn print(&mut self, text: &str) -> Result<(), UpgradeError> {
+        let out = &mut self.environment.out;
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(UpgradeError::Output)
+    }
+
+    /// What is being done, for people. Nobody may be left to read it: that ends nothing.
+    fn say(&mut self, text: &str) {
+        if !self.json {
+            let _ = self.print(&["[upgrade] ", text, "\n"].concat());
+        }
+    }
+
+    fn complain(&mut self, text: &str) {
+        let _ = self.environment.err.write_all(text.as_bytes());
+    }
+
+    fn status(&mut self, options: &Options) -> Result<u8, UpgradeError> {
+        let record = records::read(&options.root_dir);
+        let text = match &record {
+            None if options.json => "{}\n".to_owned(),
+            None => "No upgrade has been recorded.\n".to_owned(),
+            Some(record) => shown(record, options.json),
+        };
+        self.print(&text)?;
+        Ok(EXIT_OK)
+    }
+
+    async fn act(&mut self, options: &Options) -> Result<u8, UpgradeError> {
+        let path = options.root_dir.join(LOCK);
+        let held = lock::try_acquire(&path)?;
+        match (options.what.as_str(), held) {
+            ("rollback", held) => self.roll_back(options, held).await,
+            (_, None) => Err(UpgradeError::UnderWay("")),
+            ("watch", Some(held)) => {
+                let record = self.watch(options, held).await?;
+                if let Some(record) = &record {
+                    self.print(&shown(record, self.json))?;
+                }
+                // For whoever starts this as a service, all is well when it is settled.
+                Ok(EXIT_OK)
+            }
+            (_, Some(held)) => self.upgrade(options, held).await,
+        }
+    }
+
+    async fn upgrade(&mut self, options: &Options, held: FileLock) -> Result<u8, UpgradeError> {
+        if let Some(earlier) = records::read(&options.root_dir).filter(|record| !record.phase.is_settled()) {
+            // One that was cut off before the new program was in place changed nothing.
+            if Machine::new(&options.root_dir, earlier).in_place() != InPlace::Old {
+                return Err(UpgradeError::UnderWay(", if nothing watches it, run `agent upgrade watch`"));
+            }
+        }
+        let file = Path::new(&options.what);
+        let mut record = self.prepare(options).await?;
+        let candidate = Candidate::read(file, options)?;
+        record.to = Build { version: String::new(), digest: records::digest_of(candidate.bytes()) };
+        if record.to.digest == record.from.digest {
+            self.say(&format!("{} is already this program", record.program));
+            return Ok(EXIT_OK);
+        }
+        let machine = Machine::new(&options.root_dir, record.clone());
+        // Where it will be run from: elsewhere may be mounted noexec. Nothing of a dry run stays.
+        machine.stage(candidate.bytes())?;
+        let facts = candidate.prove(&machine.staged(), options.allow_downgrade);
+        let facts = facts.inspect_err(|_| machine.unstage())?;
+        record.to.version.clone_from(&facts.version);
+        self.say(&format!(
+            "upgrading: {} {} replaces {} ({})",
+            file.display(),
+            facts.version,
+            record.program,
+            record.from.version
+        ));
+        for warning in candidate.warnings(&record.program) {
+            self.complain(&["warning: ", &warning, "\n"].concat());
+        }
+        // Its bytes are not needed while it is watched.
+        drop(candidate);
+        if options.dry_run {
+            machine.unstage();
+            self.say("dry run: nothing was changed");
+            return Ok(EXIT_OK);
+        }
+        let mut machine = Machine::new(&options.root_dir, record);
+        if let Err(error) = self.install(&mut machine).await {
+            machine.unstage();
+            return Err(error);
+        }
+        if options.no_restart {
+            "not restarted and not watched: --no-restart".clone_into(&mut machine.record.reason);
+            machine.carry_out(Effect::Note(Phase::Upgraded)).await?;
+            return self.end(&machine.record, EXIT_ROLLED_BACK);
+        }
+        self.say(&format!("watching the new program for {} s", machine.record.window.as_secs()));
+        let record = self.have_watched(options, &machine, held).await?;
+        self.end(&record, EXIT_ROLLED_BACK)
+    }
+
+    /// The steps up to a program that is in its place.
+    async fn install(&mut self, machine: &mut Machine) -> Result<(), UpgradeError> {
+        for effect in INSTALL {
+            if let Err(error) = machine.carry_out(*effect).await {
+                machine.record.reason = chain(&error);
+                // The last step may fail after the name has changed: what is left is to be the old program, and not unwatched.
+                if machine.in_place() != InPlace::Old {
+                    let put_back = machine.carry_out(Effect::PutBack).await;
+                    if put_back.is_err() && machine.in_place() != InPlace::Old {
+                        return Err(error);
+                    }
+                }
+                for effect in effects(Phase::Trial, Phase::Abandoned) {
+                    // What cannot be done now is by the next upgrade, or by the watch if there is one.
+                    let _ = machine.carry_out(*effect).await;
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be remembered of the agent that runs now.
+    async fn prepare(&mut self, options: &Options) -> Result<Record, UpgradeError> {
+        let mut record = Record {
+            since: self.environment.now,
+            window: options.window,
+            patience: options.patience,
+            socket: options.socket.display().to_string(),
+            boot: node::boot_id(),
+            ..Record::default()
+        };
+        let own = fs::read_link("/proc/self/exe").unwrap_or_default();
+        let pid =
+            match crate::cmd::cli::fetch_report(&options.socket, crate::serve::server::ObjectDetail::Counted)
+                .await
+            {
+                Ok(report) => {
+                    record.containers = running(&report.pods);
+                    record.was_ready = report.runtime.ready;
+                    report.pid.to_string()
+                }
+                Err(ClientError::NotRunning { .. }) if options.no_restart => "self".to_owned(),
+                Err(error) => return Err(UpgradeError::Agent(error)),
+            };
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        let program = fs::read_link(&exe).map_err(|source| UpgradeError::File {
+            action: "read",
+            path: exe.clone(),
+            source,
+        })?;
+        record.program = program.display().to_string();
+        if let Some(gone) = record.program.strip_suffix(" (deleted)") {
+            return Err(UpgradeError::NotRestarted(gone.to_owned()));
+        }
+        if own != program {
+            return Err(UpgradeError::Stranger(record.program));
+        }
+        record.service = match (&options.restart_command, options.no_restart) {
+            (_, true) => Service::None,
+            (Some(command), _) => Service::Command(command.clone()),
+            (None, _) => Service::find(&pid).map_err(UpgradeError::Service)?,
+        }
+        .to_text();
+        record.from = Build {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            digest: records::digest(&program).map_err(|source| UpgradeError::File {
+                action: "read",
+                path: program,
+                source,
+            })?,
+        };
+        Ok(record)
+    }
+
+    async fn roll_back(&mut self, options: &Options, held: Option<FileLock>) -> Result<u8, UpgradeError> {
+        let mut record = records::read(&options.root_dir).ok_or(UpgradeError::NothingBefore)?;
+        let asked = options.root_dir.join(ASKED_BACK);
+        let record = match (record.phase, held) {
+            (Phase::Trial | Phase::RollingBack, held) => {
+                fs::write(&asked, "").map_err(|source| UpgradeError::File {
+                    action: "write",
+                    path: asked.clone(),
+                    source,
+                })?;
+                match held {
+                    Some(held) => self.watch(options, held).await?.unwrap_or(record),
+                    None => self.follow(options, &record).await?,
+                }
+            }
+            (Phase::Upgraded, Some(held)) => {
+                "requested".clone_into(&mut record.reason);
+                (record.watches, record.since) = (0, self.environment.now);
+                if let Some(command) = &options.restart_command {
+                    record.service = Service::Command(command.clone()).to_text();
+                }
+                if options.no_restart {
+                    record.service = Service::None.to_text();
+                }
+                let mut machine = Machine::new(&options.root_dir, record);
+                if !machine.has_previous() {
+                    return Err(UpgradeError::NotKept(machine.previous().display().to_string()));
+                }
+                for effect in [Effect::Note(Phase::RollingBack), Effect::Guard] {
+                    machine.carry_out(effect).await?;
+                }
+                self.say(&format!("restoring {}", machine.record.from.version));
+                self.have_watched(options, &machine, held).await?
+            }
+            (_, None) => return Err(UpgradeError::UnderWay("")),
+            _ => return Err(UpgradeError::NothingBefore),
+        };
+        self.end(&record, EXIT_OK)
+    }
+
+    /// By the service that was made for it, else by this process.
+    async fn have_watched(
+        &mut self,
+        options: &Options,
+        machine: &Machine,
+        held: FileLock,
+    ) -> Result<Record, UpgradeError> {
+        if let Some(commands) = machine.service.start_watch() {
+            drop(held);
+            match service::call(commands) {
+                Ok(()) => return self.follow(options, &machine.record).await,
+                // Then this process does it.
+                Err(error) => self.complain(&["warning: ", &error, "\n"].concat()),
+            }
+            let held = lock::try_acquire(&options.root_dir.join(LOCK))?.ok_or(UpgradeError::UnderWay(""))?;
+            return Ok(self.watch(options, held).await?.unwrap_or_default());
+        }
+        Ok(self.watch(options, held).await?.unwrap_or_default())
+    }
+
+    /// Watches until it is settled. `None` when there is nothing to watch.
+    async fn watch(&mut self, options: &Options, held: FileLock) -> Result<Option<Record>, UpgradeError> {
+        let Some(mut record) = records::read(&options.root_dir) else { return Ok(None) };
+        if !record.phase.is_settled() {
+            record.watches += 1;
+        }
+        let mut machine = Machine::new(&options.root_dir, record);
+        machine.note()?;
+        let (begin, mut watch) = (Instant::now(), Watch::default());
+        loop {
+            let seen = machine.look().await;
+            match step(&mut watch, &machine.record, &seen, begin.elapsed()) {
+                Step::Look => tokio::time::sleep(LOOK_AGAIN).await,
+                Step::Restart => {
+                    self.say("restarting the agent");
+                    // One that cannot be restarted is not well: the next looks will tell.
+                    if let Err(error) = machine.service.restart() {
+                        self.complain(&["warning: ", &error, "\n"].concat());
+                    }
+                }
+                Step::Settle(phase, reason) => {
+                    if !machine.record.phase.is_settled() {
+                        machine.record.reason = reason;
+                    }
+                    if phase == Phase::RolledBack && machine.record.phase != Phase::RolledBack {
+                        self.say(&["restoring the old program: ", &machine.record.reason].concat());
+                    }
+                    for effect in effects(machine.record.phase, phase) {
+                        machine.carry_out(*effect).await?;
+                    }
+                    break;
+                }
+            }
+        }
+        drop(held);
+        Ok(Some(machine.record))
+    }
+
+    /// Waits for whoever watches.
+    async fn follow(&mut self, options: &Options, record: &Record) -> Result<Record, UpgradeError> {
+        let longest = record.window * 3 + record.patience * 4;
+        let begin = Instant::now();
+        loop {
+            match records::read(&options.root_dir) {
+                // Settled, and cleaned up after.
+                Some(record)
+                    if record.phase.is_settled()
+                        && lock::try_acquire(&options.root_dir.join(LOCK))?.is_some() =>
+                {
+                    return Ok(record);
+                }
+                _ if begin.elapsed() > longest => return Err(UpgradeError::Unsettled),
+                _ => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    fn end(&mut self, record: &Record, rolled_back: u8) -> Result<u8, UpgradeError> {
+        self.print(&shown(record, self.json))?;
+        Ok(match record.phase {
+            Phase::Upgraded => EXIT_OK,
+            Phase::RolledBack => rolled_back,
+            _ => EXIT_FAILED,
+        })
+    }
+}
+
+/// The record, for people or programs.
+fn shown(record: &Record, as_json: bool) -> String {
+    if as_json {
+        let time = |time: crate::model::types::Timestamp| {
+            if time.is_zero() { Value::Null } else { Value::String(time.to_rfc3339()) }
+        };
+        let build = |build: &Build| json!({ "version": build.version, "sha256": build.digest });
+        let value = json!({
+            "phase": record.phase.as_str(),
+            "reason": record.reason,
+            "program": record.program,
+            "from": build(&record.from),
+            "to": build(&record.to),
+            "since": time(record.since),
+            "settled": time(record.settled),
+            "windowSeconds": record.window.as_secs(),
+            "containers": record.containers.len(),
+        });
+        return format!("{value:#}\n");
+    }
+    [summary(record).as_str(), "\n"].concat()
+}

@@ -1,0 +1,183 @@
+//! Arguments of `agent upgrade`.
+//!
+//! Owns their names, defaults and help. Must not know what they lead to.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lexopt::Arg;
+
+use crate::model::duration::GoDuration;
+use crate::serve::server::DEFAULT_SOCKET;
+
+/// Where the key is looked for that no flag names.
+pub(super) const KEY_FILE: &str = "/etc/kubernetes/upgrade.pub";
+const ROOT_DIR: &str = "/var/lib/kubelet";
+/// Long enough for a crash loop to show, short enough for somebody to wait.
+const WINDOW: Duration = Duration::from_secs(120);
+/// A slow board reads its store, its images and its pods.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(super) const HELP: &str = "\
+Replace the agent's program with FILE, restart the agent, and watch it. If it does not stay healthy for --window, keeps
+restarting, or a running container stops, the old program is restored. Pods are not restarted either way.
+
+Usage: agent upgrade FILE [options]
+       agent upgrade status [-o json]    show the state of the last upgrade
+       agent upgrade rollback            restore the program that the last upgrade replaced
+       agent upgrade watch               continue an interrupted upgrade
+
+FILE is an agent program for this machine, with its minisign signature in FILE.minisig.
+
+Options:
+      --verify-key-file FILE     minisign public key of the signer (default /etc/kubernetes/upgrade.pub)
+      --signature FILE           Signature file (default FILE.minisig)
+      --allow-unsigned           Accept an unsigned program
+      --allow-downgrade          Accept an older version
+      --window DURATION          How long the agent must stay healthy (default 2m)
+      --timeout DURATION         How long the agent may take to become healthy (default 1m)
+      --restart-command COMMAND  Shell command that restarts the agent, without systemd or OpenRC; this command must
+                                 then keep running to watch the agent
+      --no-restart               Only replace the program, used at the agent's next start; do not watch it
+      --dry-run                  Only check; change nothing
+  -o, --output text|json         Output format of the result
+      --socket PATH              Socket of the agent (default /run/agent/agent.sock)
+      --root-dir DIR             The agent's root directory (default /var/lib/kubelet)
+  -h, --help                     Show this help
+
+Exit status: 0 on success, 1 if refused or failed with nothing changed, 2 for bad usage, 3 if rolled back.
+";
+
+/// The command line makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct UsageError(pub(super) String);
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Options {
+    /// A file, or one of the sub-commands.
+    pub(super) what: String,
+    pub(super) key: Option<PathBuf>,
+    pub(super) signature: Option<PathBuf>,
+    pub(super) allow_unsigned: bool,
+    pub(super) allow_downgrade: bool,
+    pub(super) window: Duration,
+    pub(super) patience: Duration,
+    pub(super) restart_command: Option<String>,
+    pub(super) no_restart: bool,
+    pub(super) dry_run: bool,
+    pub(super) json: bool,
+    pub(super) socket: PathBuf,
+    pub(super) root_dir: PathBuf,
+    pub(super) help: bool,
+}
+
+impl Options {
+    /// # Errors
+    /// An option that there is not, or one without its value.
+    pub(super) fn parse(arguments: &[String]) -> Result<Self, UsageError> {
+        let mut options = Self {
+            what: String::new(),
+            key: None,
+            signature: None,
+            allow_unsigned: false,
+            allow_downgrade: false,
+            window: WINDOW,
+            patience: PATIENCE,
+            restart_command: None,
+            no_restart: false,
+            dry_run: false,
+            json: false,
+            socket: DEFAULT_SOCKET.into(),
+            root_dir: ROOT_DIR.into(),
+            help: false,
+        };
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next().map_err(|error| bad(&error))? {
+            match argument {
+                Arg::Long("verify-key-file") => options.key = Some(text(&mut parser)?.into()),
+                Arg::Long("signature") => options.signature = Some(text(&mut parser)?.into()),
+                Arg::Long("allow-unsigned") => options.allow_unsigned = true,
+                Arg::Long("allow-downgrade") => options.allow_downgrade = true,
+                Arg::Long("window") => options.window = duration("--window", &text(&mut parser)?)?,
+                Arg::Long("timeout") => options.patience = duration("--timeout", &text(&mut parser)?)?,
+                Arg::Long("restart-command") => options.restart_command = Some(text(&mut parser)?),
+                Arg::Long("no-restart") => options.no_restart = true,
+                Arg::Long("dry-run") => options.dry_run = true,
+                Arg::Long("socket") => options.socket = text(&mut parser)?.into(),
+                Arg::Long("root-dir") => options.root_dir = text(&mut parser)?.into(),
+                Arg::Short('o') | Arg::Long("output") => {
+                    options.json = match text(&mut parser)?.as_str() {
+                        "json" => true,
+                        "text" => false,
+                        other => {
+                            let known = "use one of text, json";
+                            return Err(UsageError(format!("unknown output format {other:?}: {known}")));
+                        }
+                    };
+                }
+                Arg::Short('h') | Arg::Long("help") => options.help = true,
+                Arg::Value(word) if options.what.is_empty() => {
+                    options.what = word.to_string_lossy().into_owned();
+                }
+                other => return Err(UsageError(other.unexpected().to_string())),
+            }
+        }
+        if options.what.is_empty() && !options.help {
+            return Err(UsageError("missing program: agent upgrade FILE".to_owned()));
+        }
+        if options.no_restart && options.restart_command.is_some() {
+            return Err(UsageError("--no-restart and --restart-command cannot be used together".to_owned()));
+        }
+        Ok(options)
+    }
+}
+
+fn bad(error: &lexopt::Error) -> UsageError {
+    UsageError(error.to_string())
+}
+
+fn text(parser: &mut lexopt::Parser) -> Result<String, UsageError> {
+    let value = parser.value().map_err(|error| bad(&error))?;
+    Ok(value.to_string_lossy().into_owned())
+}
+
+fn duration(name: &str, given: &str) -> Result<Duration, UsageError> {
+    let parsed = GoDuration::parse(given).ok().map(GoDuration::to_std).filter(|parsed| !parsed.is_zero());
+    parsed.ok_or_else(|| UsageError(format!("{name} {given:?}: must be a duration such as 2m")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        Options::parse(&words).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_or_a_word_and_options_in_any_order() {
+        let options = parse("--window 30s ./agent --timeout=5s -o json --allow-unsigned").unwrap();
+        assert_eq!(
+            (options.what.as_str(), options.window, options.patience),
+            ("./agent", WINDOW / 4, PATIENCE / 12)
+        );
+        assert!(options.json && options.allow_unsigned && !options.allow_downgrade);
+        assert_eq!(parse("status").unwrap().what, "status");
+        assert!(parse("--help").unwrap().help);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let said = |line| parse(line).unwrap_err();
+        assert!(said("").contains("agent upgrade FILE"));
+        assert!(said("a b").contains('b'));
+        assert!(said("a --window 0").contains("--window \"0\""));
+        assert!(said("a --window soon").contains("2m"));
+        assert!(said("a -o yaml").contains("text, json"));
+        assert!(said("a --now").contains("--now"));
+        assert!(said("a --no-restart --restart-command true").contains("cannot be used together"));
+    }
+}

@@ -1,0 +1,12 @@
+//! Text and byte formats that several rooms read or write.
+//!
+//! | module | format |
+//! |---|---|
+//! | `base64` | RFC 4648, with padding |
+//! | `json`, `yaml` | Kubernetes manifests: JSON with duplicates reported, YAML 1.1 |
+//! | `signature` | minisign |
+
+pub mod base64;
+pub mod json;
+pub mod signature;
+pub mod yaml;

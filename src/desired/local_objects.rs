@@ -1,0 +1,227 @@
+//! ConfigMaps, Secrets and claims of this node: from a decoded document to an object that may be used, and from what the
+//! sources say to the objects that count.
+//!
+//! Owns who wins when two define the same object, and that an immutable object stays as it is until it is deleted.
+//! Invariant: a source that has not spoken loses nothing. Must not know how a source reads or where objects are kept.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use crate::desired::validation::{refused_change, validate_object};
+use crate::model::api::managed_fields::ManagedFields;
+use crate::model::api::object::AnyObject;
+use crate::model::field_error::FieldError;
+use crate::model::objects::{LocalObject, ObjectContent, ObjectKey, ObjectKind, wire};
+use crate::model::ordered::Ordered as _;
+use crate::model::source::SourceObject;
+use crate::model::types::{PodSource, Timestamp};
+
+/// Objects by key: within one source, or those that count.
+pub type Objects = BTreeMap<ObjectKey, SourceObject>;
+
+/// The objects of all sources.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ObjectSets {
+    /// What each source wants, admitted; one that has not spoken since start: what the store remembers of it.
+    pub sources: BTreeMap<PodSource, Objects>,
+    /// What was wrong with the last answer of each.
+    findings: BTreeMap<PodSource, Vec<ObjectFinding>>,
+}
+
+/// Something about the objects that a user must mend; reason `FailedValidation`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectFinding {
+    /// Where it is written.
+    pub origin: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// An object that cannot be used: all field errors.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("invalid {}: {}", kind.as_str(), .errors.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+pub struct InvalidObject {
+    /// What it should be.
+    pub kind: ObjectKind,
+    /// At least one.
+    pub errors: Vec<FieldError>,
+}
+
+/// Makes an object of a manifest ready: as [`accept`], without what only an API keeps. An annotation that repeats the values of a
+/// Secret is dropped. Beside it what is accepted and not acted on.
+///
+/// # Errors
+/// Every broken rule.
+pub fn prepare(decoded: AnyObject) -> Result<(LocalObject, Vec<String>), InvalidObject> {
+    let mut object = accept(decoded)?;
+    object.managed_fields = ManagedFields::default();
+    // It goes with its manifest.
+    object.finalizers.clear();
+    if object.key.kind == ObjectKind::Secret {
+        object.annotations.remove(wire::LAST_APPLIED);
+    }
+    let ignored = ignored(&object);
+    Ok((object, ignored))
+}
+
+/// Makes a decoded object ready: defaults, base64, `stringData`, validation. A uid that is written in it does not count.
+///
+/// # Errors
+/// Every broken rule.
+pub fn accept(decoded: AnyObject) -> Result<LocalObject, InvalidObject> {
+    // Borrowed by the validation, which knows fields that mean nothing here.
+    let written = decoded.clone();
+    let (object, bad) = wire::local(decoded);
+    let uid = wire::derived_uid(&object.key);
+    let object = LocalObject { uid, created: Timestamp::default(), deleted: None, ..object };
+    let errors = validate_object(&written, &object, &bad);
+    if errors.is_empty() { Ok(object) } else { Err(InvalidObject { kind: object.key.kind, errors }) }
+}
+
+/// What is accepted of an object and not acted on.
+#[must_use]
+pub fn ignored(object: &LocalObject) -> Vec<String> {
+    match &object.content {
+        ObjectContent::Claim(claim) => claim
+            .storage_class
+            .iter()
+            .filter(|class| !class.is_empty())
+            .map(|class| {
+                format!("spec.storageClassName: {class:?} is ignored, claims use a directory on this node")
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The same but for when it was first seen.
+#[must_use]
+pub fn is_same(known: &LocalObject, new: &LocalObject) -> bool {
+    known.content == new.content
+        && known.key == new.key
+        && known.uid == new.uid
+        && known.labels == new.labels
+        && known.annotations == new.annotations
+        && known.managed_fields == new.managed_fields
+        && known.finalizers == new.finalizers
+        && known.deleted == new.deleted
+}
+
+/// The object to go on with when `known` is there and `new` is said: the very same one while nothing has changed, since
+/// the source and the set share it; otherwise the new one with its first sight.
+#[must_use]
+pub fn carry(known: Option<&Rc<LocalObject>>, new: LocalObject, now: Timestamp) -> Rc<LocalObject> {
+    match known {
+        Some(known) if is_same(known, &new) => Rc::clone(known),
+        Some(known) => Rc::new(LocalObject { created: known.created, ..new }),
+        None if new.created == Timestamp::default() => Rc::new(LocalObject { created: now, ..new }),
+        None => Rc::new(new),
+    }
+}
+
+impl ObjectSets {
+    /// From what the store remembers.
+    #[must_use]
+    pub fn remembered(stored: impl IntoIterator<Item = (PodSource, Vec<SourceObject>)>) -> Self {
+        let by_key = |objects: Vec<SourceObject>| {
+            objects.into_iter().map(|object| (object.object.key.clone(), object)).into_map()
+        };
+        let sources = stored.into_iter().map(|(source, objects)| (source, by_key(objects))).into_map();
+        Self { sources, findings: BTreeMap::new() }
+    }
+
+    /// Takes in the whole set of one source. Of two objects of one key the first by origin is taken; one that may not
+    /// change stays as it was.
+    #[must_use]
+    pub fn merge(&self, source: PodSource, mut wanted: Vec<SourceObject>) -> Self {
+        wanted
+            .sort_by(|left, right| (&left.origin, &left.object.key).cmp(&(&right.origin, &right.object.key)));
+        let mut merged = self.clone();
+        let known = merged.sources.remove(&source).unwrap_or_default();
+        let mut admitted = Objects::new();
+        let mut findings = Vec::new();
+        for new in wanted {
+            let key = new.object.key.clone();
+            if let Some(first) = admitted.get(&key) {
+                let message = format!(
+                    "{key} is defined more than once, ignoring this one ({} is used); delete one of them",
+                    first.origin
+                );
+                findings.push(ObjectFinding { origin: new.origin, message });
+                continue;
+            }
+            let old = known.get(&key);
+            let errors =
+                old.map_or_else(Vec::new, |old| refused_change(&old.object.content, &new.object.content));
+            let taken = match old {
+                Some(old) if !errors.is_empty() => {
+                    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                    let message = format!(
+                        "{key} cannot be changed, keeping its last version: {}; delete it first, or use \
+                         another name",
+                        texts.join(", ")
+                    );
+                    findings.push(ObjectFinding { origin: new.origin.clone(), message });
+                    SourceObject { object: Rc::clone(&old.object), origin: new.origin }
+                }
+                _ => new,
+            };
+            admitted.insert(key, taken);
+        }
+        merged.sources.insert(source, admitted);
+        merged.findings.insert(source, findings);
+        merged
+    }
+
+    /// The object of this key that counts.
+    #[must_use]
+    pub fn find(&self, key: &ObjectKey) -> Option<&SourceObject> {
+        self.sources.values().find_map(|objects| objects.get(key))
+    }
+
+    /// The objects that count. Of two sources that define the same one, the first in the order `file`, `http`, `api`.
+    #[must_use]
+    pub fn effective(&self) -> BTreeMap<ObjectKey, Rc<LocalObject>> {
+        let shared = |(key, object): (&ObjectKey, &SourceObject)| (key.clone(), Rc::clone(&object.object));
+        self.winners().into_iter().map(shared).into_map()
+    }
+
+    /// The same with their origins.
+    #[must_use]
+    pub fn winners(&self) -> BTreeMap<&ObjectKey, &SourceObject> {
+        let mut winners = BTreeMap::new();
+        for (key, object) in self.sources.values().flatten() {
+            winners.entry(key).or_insert(object);
+        }
+        winners
+    }
+
+    /// Everything that is wrong now, the whole list each time.
+    #[must_use]
+    pub fn findings(&self) -> Vec<ObjectFinding> {
+        let mut findings: Vec<ObjectFinding> = self.findings.values().flatten().cloned().collect();
+        let mut first: BTreeMap<&ObjectKey, (PodSource, &SourceObject)> = BTreeMap::new();
+        for (source, objects) in &self.sources {
+            for (key, object) in objects {
+                let Some((other, earlier)) = first.get(key) else {
+                    first.insert(key, (*source, object));
+                    continue;
+                };
+                findings.push(ObjectFinding {
+                    origin: object.origin.clone(),
+                    message: format!(
+                        "{key} is defined by both {other} ({}) and {source} ({}); the first is used, delete \
+                         one of them",
+                        earlier.origin, object.origin
+                    ),
+                });
+            }
+        }
+        findings
+    }
+}
+
+#[cfg(test)]
+mod tests;

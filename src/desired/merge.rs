@@ -1,0 +1,296 @@
+//! Whole sets from sources -> what changed (upstream: `PodConfig`'s snapshot-and-updates mode).
+//!
+//! Owns the comparison. Invariant: a source that has not spoken loses nothing. Must not know how a source reads or who
+//! carries the operations out.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use crate::model::api::pod::{Pod, StringMap};
+use crate::model::provenance::{LOCAL_ANNOTATIONS, mark_first_seen};
+use crate::model::source::SourcePod;
+use crate::model::types::{PodFullName, PodRef, PodSource, PodUid, Timestamp};
+
+/// What one source wants.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SourceState {
+    /// It has given a valid answer since the process started. Until then `pods` is what the store remembers of it.
+    pub seen: bool,
+    /// By uid.
+    pub pods: BTreeMap<PodUid, SourcePod>,
+    /// What was wrong with its last valid answer.
+    pub findings: Vec<Finding>,
+}
+
+/// Everything that should run on this node, by source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DesiredSet {
+    /// Registered sources; one that is not in here has never been heard of.
+    pub sources: BTreeMap<PodSource, SourceState>,
+}
+
+impl DesiredSet {
+    /// Every wanted pod, ordered by source and uid.
+    pub fn pods(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
+        self.sources.iter().flat_map(|(source, state)| state.pods.values().map(|pod| (*source, pod)))
+    }
+
+    /// True when each of `registered` has spoken since start.
+    #[must_use]
+    pub fn all_seen(&self, registered: &[PodSource]) -> bool {
+        registered.iter().all(|source| self.sources.get(source).is_some_and(|state| state.seen))
+    }
+}
+
+/// A change of the desired set, in upstream's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodOp {
+    /// No longer wanted: take it down with its grace period.
+    Remove,
+    /// New.
+    Add,
+    /// Changed in place.
+    Update,
+    /// Its deletion has been asked for.
+    Delete,
+    /// Only its status, or who manages its fields, differs from what we know.
+    Reconcile,
+}
+
+impl fmt::Display for PodOp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Remove => "REMOVE",
+            Self::Add => "ADD",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Reconcile => "RECONCILE",
+        })
+    }
+}
+
+/// One change. For `Remove` the pod is the one that was.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodChange {
+    /// What happens.
+    pub op: PodOp,
+    /// To whom.
+    pub pod: SourcePod,
+}
+
+/// Something about the sets that a user must mend; reason `FailedValidation`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// The pod that is affected.
+    pub pod: PodRef,
+    /// Where it is written.
+    pub origin: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// The outcome of a merge.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Merged {
+    /// What should run now.
+    pub desired: DesiredSet,
+    /// From the old set to the new one, in upstream's order: remove, add, update, delete, reconcile; within one by uid.
+    pub changes: Vec<PodChange>,
+    /// The source spoke for the first time since start (worth a message even when nothing changed).
+    pub first_seen: bool,
+    /// Everything wrong with the new set, the whole list each time.
+    pub findings: Vec<Finding>,
+}
+
+/// Merges what `source` wants now into the desired set. `None` is no valid answer (`SourceAnswer::Unknown`): nothing
+/// changes. Pods come as sources send them; marking them with source and first sight is done here.
+#[must_use]
+pub fn merge(
+    desired: &DesiredSet,
+    source: PodSource,
+    answer: Option<Vec<SourcePod>>,
+    now: Timestamp,
+) -> Merged {
+    let mut merged = Merged { desired: desired.clone(), ..Merged::default() };
+    let Some(wanted) = answer else {
+        merged.findings = findings(&merged.desired);
+        return merged;
+    };
+    let (wanted, ignored) = admit(wanted, source);
+    let state = merged.desired.sources.entry(source).or_default();
+    state.findings = ignored;
+    merged.first_seen = !state.seen;
+    let old = std::mem::take(&mut state.pods);
+    state.seen = true;
+    for (uid, gone) in &old {
+        if !wanted.contains_key(uid) {
+            merged.changes.push(PodChange { op: PodOp::Remove, pod: gone.clone() });
+        }
+    }
+    for (uid, new) in wanted {
+        let (op, pod) = match old.get(&uid) {
+            None => (Some(PodOp::Add), mark(new, source, now)),
+            Some(known) => update(known, new, source),
+        };
+        if let Some(op) = op {
+            merged.changes.push(PodChange { op, pod: pod.clone() });
+        }
+        state.pods.insert(uid, pod);
+    }
+    // Stable: the order by uid stays within one kind of operation.
+    merged.changes.sort_by_key(|change| change.op);
+    merged.findings = findings(&merged.desired);
+    merged
+}
+
+fn findings(desired: &DesiredSet) -> Vec<Finding> {
+    let ignored = desired.sources.values().flat_map(|state| state.findings.iter().cloned());
+    ignored.chain(cross_source_findings(desired)).collect()
+}
+
+/// Drops what cannot run beside its siblings. Which of two is kept depends on their origins alone, not on the order in
+/// which a source happened to read them.
+fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, SourcePod>, Vec<Finding>) {
+    wanted.sort_by(|left, right| sort_key(left).cmp(&sort_key(right)));
+    let mut names: BTreeMap<PodFullName, String> = BTreeMap::new();
+    let mut admitted: BTreeMap<PodUid, SourcePod> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for pod in wanted {
+        let who = pod.pod.pod_ref();
+        let name = who.full_name();
+        let message = if let Some(first) = names.get(&name) {
+            Some(format!(
+                "Error validating pod {who} from {source} due to duplicate pod name \"{name}\", ignoring ({first} is used)"
+            ))
+        } else {
+            admitted.get(&who.uid).map(|first| {
+                format!(
+                    "Error validating pod {who} from {source} due to duplicate uid \"{}\", ignoring (used \
+                     by pod {} of {}); set a unique metadata.uid, or none",
+                    who.uid,
+                    first.pod.pod_ref().full_name(),
+                    first.origin
+                )
+            })
+        };
+        if let Some(message) = message {
+            findings.push(Finding { pod: who, origin: pod.origin, message });
+        } else {
+            names.insert(name, pod.origin.clone());
+            admitted.insert(who.uid, pod);
+        }
+    }
+    (admitted, findings)
+}
+
+fn sort_key(pod: &SourcePod) -> (&str, &str, &str, &PodUid) {
+    let metadata = &pod.pod.metadata;
+    (&pod.origin, &metadata.namespace, &metadata.name, &metadata.uid)
+}
+
+/// Pods of one full name from two sources: the workers let them run one after another, but hardly anybody wants that.
+fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
+    let mut first: BTreeMap<PodFullName, (PodSource, &SourcePod)> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for (source, pod) in desired.pods() {
+        let who = pod.pod.pod_ref();
+        let name = who.full_name();
+        match first.get(&name) {
+            None => {
+                first.insert(name, (source, pod));
+            }
+            Some((other, earlier)) => findings.push(Finding {
+                message: format!(
+                    "pod name \"{name}\" is used by both {other} ({}) and {source} ({}); only one can run \
+                     at a time, the other waits until the first is removed",
+                    earlier.origin, pod.origin
+                ),
+                pod: who,
+                origin: pod.origin.clone(),
+            }),
+        }
+    }
+    findings
+}
+
+/// Notes source and first sight in a new pod. Sources do so themselves, so that they and the desired set share one pod.
+fn mark(mut new: SourcePod, source: PodSource, now: Timestamp) -> SourcePod {
+    let annotations = &new.pod.metadata.annotations;
+    if !LOCAL_ANNOTATIONS[..2].iter().all(|name| annotations.contains_key(*name)) {
+        mark_first_seen(Rc::make_mut(&mut new.pod), source, now);
+    }
+    new
+}
+
+/// What becomes of a known pod, and what is remembered of it. Generations of pods of the API are the API's; those of others are
+/// counted here.
+fn update(known: &SourcePod, new: SourcePod, source: PodSource) -> (Option<PodOp>, SourcePod) {
+    let SourcePod { pod: new, origin } = new;
+    let op = if is_semantically_different(&known.pod, &new) {
+        if new.metadata.deletion_timestamp.is_some() { Some(PodOp::Delete) } else { Some(PodOp::Update) }
+    } else if known.pod.status != new.status || is_owned_otherwise(&known.pod, &new) {
+        Some(PodOp::Reconcile)
+    } else {
+        None
+    };
+    let mut known = Rc::clone(&known.pod);
+    if op.is_some() {
+        let new = Rc::unwrap_or_clone(new);
+        let pod = Rc::make_mut(&mut known);
+        pod.metadata.annotations = carry_local(&pod.metadata.annotations, new.metadata.annotations);
+        pod.metadata.labels = new.metadata.labels;
+        pod.metadata.deletion_timestamp = new.metadata.deletion_timestamp;
+        pod.metadata.deletion_grace_period_seconds = new.metadata.deletion_grace_period_seconds;
+        pod.metadata.generation = match source {
+            PodSource::Api => new.metadata.generation,
+            _ => pod.metadata.generation.max(1) + i64::from(pod.spec != new.spec),
+        };
+        pod.metadata.managed_fields = new.metadata.managed_fields;
+        pod.metadata.owner_references = new.metadata.owner_references;
+        pod.metadata.finalizers = new.metadata.finalizers;
+        pod.spec = new.spec;
+        pod.status = new.status;
+    }
+    (op, SourcePod { pod: known, origin })
+}
+
+/// What is kept of a pod and means nothing to who runs it.
+fn is_owned_otherwise(known: &Pod, new: &Pod) -> bool {
+    let (known, new) = (&known.metadata, &new.metadata);
+    known.managed_fields != new.managed_fields
+        || known.owner_references != new.owner_references
+        || known.finalizers != new.finalizers
+}
+
+fn is_local(annotation: &str) -> bool {
+    LOCAL_ANNOTATIONS.contains(&annotation)
+}
+
+fn carry_local(known: &StringMap, mut new: StringMap) -> StringMap {
+    new.retain(|name, _| !is_local(name));
+    new.extend(
+        known.iter().filter(|(name, _)| is_local(name)).map(|(name, text)| (name.clone(), text.clone())),
+    );
+    new
+}
+
+/// True when a worker must be told of the difference.
+#[must_use]
+pub fn is_semantically_different(known: &Pod, new: &Pod) -> bool {
+    let (old_meta, new_meta) = (&known.metadata, &new.metadata);
+    known.spec != new.spec
+        || old_meta.labels != new_meta.labels
+        || old_meta.deletion_timestamp != new_meta.deletion_timestamp
+        || old_meta.deletion_grace_period_seconds != new_meta.deletion_grace_period_seconds
+        || !remote_annotations(&old_meta.annotations).eq(remote_annotations(&new_meta.annotations))
+}
+
+fn remote_annotations(annotations: &StringMap) -> impl Iterator<Item = (&String, &String)> {
+    annotations.iter().filter(|(name, _)| !is_local(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,558 @@
+//! What should run on this node: every source's whole set, merged, written down first, and handed on as changes (upstream:
+//! `PodConfig`). The objects that sources define go the same way, and are looked up as soon as they are written down.
+//!
+//! Owns the desired set, the objects and what is wrong with the sources. Must not know workers, nor how a source reads.
+
+pub mod edit;
+pub mod notes;
+mod problems;
+mod staging;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use tokio::time::Instant;
+
+use crate::desired::local_objects::ObjectSets;
+use crate::desired::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
+use crate::desired::rollback::{Progress, Verdict, answer_digest, progress};
+use crate::model::api::pod::PodStatus;
+use crate::model::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
+use crate::model::ordered::Ordered as _;
+use crate::model::source::{SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate};
+use crate::model::types::{PodSource, PodUid, Timestamp};
+use crate::platform::clock::Clock;
+use crate::pod::events::EventRecorder;
+use crate::pod::runtime_class::{class_of, resolved};
+use crate::store::trial::{Fallback, Stage};
+use crate::store::{StoreHandle, StoredSource, meta};
+use notes::Notes;
+pub use staging::{REASON_ROLLED_BACK, RollbackConfig};
+use staging::{Staging, shown};
+
+/// How one source stands, for people.
+#[derive(Clone, Debug, Default)]
+pub struct SourceView {
+    /// Has given a valid answer since start.
+    pub seen: bool,
+    /// Its last answer was valid.
+    pub answering: bool,
+    /// What it says runs on trial.
+    pub on_trial: bool,
+    /// When it last gave one.
+    pub last_answer: Option<Timestamp>,
+    /// Pods it wants.
+    pub pods: usize,
+    /// ConfigMaps, Secrets and claims it defines.
+    pub objects: usize,
+    /// What is wrong with it or its manifests.
+    pub problems: Vec<SourceProblem>,
+}
+
+/// The desired set and its keeper.
+pub struct PodConfig {
+    desired: DesiredSet,
+    object_sets: ObjectSets,
+    /// Those that count, for everybody.
+    objects: Rc<LocalObjects>,
+    registered: Vec<PodSource>,
+    views: BTreeMap<PodSource, SourceView>,
+    /// Sources whose newest set is not yet on disk, with what to write besides the pods.
+    unwritten: BTreeMap<PodSource, Option<String>>,
+    store: StoreHandle,
+    events: EventRecorder,
+    clock: Clock,
+    store_trouble: Option<String>,
+    /// Of the source whose new sets are tried, if one's are.
+    staging: Option<Staging>,
+    /// What the store remembers of trials; taken at the begin.
+    stages: BTreeMap<PodSource, Stage>,
+    notes: Notes,
+    /// The newest signature that is on disk.
+    signed: Option<String>,
+}
+
+impl PodConfig {
+    /// Starts from the store: what each registered source wanted last stands until that source speaks. `objects` shows
+    /// theirs from now on.
+    #[must_use]
+    pub fn new(
+        registered: Vec<PodSource>,
+        stored: Vec<StoredSource>,
+        objects: Rc<LocalObjects>,
+        store: StoreHandle,
+        events: EventRecorder,
+        clock: Clock,
+    ) -> Self {
+        let mut desired = DesiredSet::default();
+        let mut remembered = Vec::new();
+        for source in stored {
+            remembered.push((source.source, source.objects));
+            let pods = source.pods.into_iter().map(|pod| (pod.pod.metadata.uid.clone(), pod)).into_map();
+            desired.sources.insert(source.source, SourceState { pods, ..SourceState::default() });
+        }
+        if registered.contains(&PodSource::Api) {
+            // What the store remembers of it is all there is to know.
+            desired.sources.entry(PodSource::Api).or_default().seen = true;
+        }
+        let object_sets = ObjectSets::remembered(remembered);
+        objects.replace(object_sets.effective());
+        let mut config = Self {
+            desired,
+            object_sets,
+            objects,
+            views: registered
+                .iter()
+                .filter(|source| **source != PodSource::Api)
+                .map(|source| (*source, SourceView::default()))
+                .into_map(),
+            registered,
+            unwritten: BTreeMap::new(),
+            store,
+            events: events.without_log(),
+            clock,
+            store_trouble: None,
+            staging: None,
+            stages: BTreeMap::new(),
+            notes: Notes::default(),
+            signed: None,
+        };
+        for source in config.registered.clone() {
+            config.count(source);
+        }
+        config
+    }
+
+    /// Tries new sets of one source before they count, going on from what the store remembers of trials. `None`: what a
+    /// source says counts, and earlier trials are forgotten.
+    #[must_use]
+    pub fn with_rollback(
+        mut self,
+        config: Option<RollbackConfig>,
+        mut stages: BTreeMap<PodSource, Stage>,
+    ) -> Self {
+        self.staging = config.map(|config| {
+            let stage = stages.remove(&config.source).unwrap_or_default();
+            Staging::new(config, stage)
+        });
+        self.stages = stages;
+        self
+    }
+
+    /// Goes on from what the API remembered besides pods and objects.
+    #[must_use]
+    pub fn with_notes(self, facts: &BTreeMap<String, String>) -> Self {
+        let wanted: BTreeSet<PodUid> = self.pods().map(|pod| pod.pod.metadata.uid.clone()).into_set();
+        Self { notes: Notes::remembered(facts, &wanted), ..self }
+    }
+
+    /// What the API remembers besides pods and objects.
+    #[must_use]
+    pub fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// To be called once, before anything else: a start uses up a part of a trial, and that is on disk before the pods
+    /// of the trial start, because they may be what makes the machine start again.
+    pub async fn begin_trials(&mut self) {
+        let mut stages: Vec<(PodSource, Stage)> =
+            std::mem::take(&mut self.stages).into_keys().map(|source| (source, Stage::Good)).collect();
+        if let Some(staging) = &mut self.staging {
+            let stage = std::mem::take(&mut staging.stage).after_start();
+            staging.enter(stage.clone());
+            let source = staging.config.source;
+            stages.push((source, stage));
+            self.count(source);
+        }
+        for (source, stage) in stages {
+            if let Err(error) = self.store.put_stage(source, &stage).await {
+                log::warn!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
+            }
+        }
+    }
+
+    /// When to call [`Self::judge`] next, if no status changes before. `None`: nothing is on trial, or time decides nothing.
+    #[must_use]
+    pub fn look_at(&self) -> Option<Instant> {
+        self.staging.as_ref().and_then(|staging| staging.look_at)
+    }
+
+    /// True while a change of any status is a reason to call [`Self::judge`].
+    #[must_use]
+    pub fn is_on_trial(&self) -> bool {
+        self.staging.as_ref().is_some_and(|staging| staging.stage.is_open())
+    }
+
+    /// Looks how the set on trial gets on. When it is given up, the last good one is on disk as what is wanted when this
+    /// returns, and the changes may be acted on. While the runtime does not answer no time is used up.
+    pub async fn judge(
+        &mut self,
+        runtime_is_up: bool,
+        status_of: impl Fn(&PodUid) -> Option<PodStatus>,
+    ) -> Vec<PodChange> {
+        let Some(staging) = self.staging.as_mut().filter(|staging| staging.stage.is_open()) else {
+            return Vec::new();
+        };
+        let source = staging.config.source;
+        let wanted = self.desired.sources.get(&source).map(|state| &state.pods);
+        let pods: Vec<(String, Progress)> = staging
+            .stage
+            .on_trial(wanted.into_iter().flat_map(BTreeMap::values))
+            .map(|pod| {
+                let metadata = &pod.metadata;
+                let name = format!("{}/{}", metadata.namespace, metadata.name);
+                (name, progress(status_of(&metadata.uid).as_ref()))
+            })
+            .collect();
+        let all_started = runtime_is_up && pods.iter().all(|(_, progress)| *progress == Progress::Started);
+        let times = staging.times(all_started);
+        match staging.stage.judge(&pods, times) {
+            Verdict::Wait(time) => staging.look_at = time.map(|time| Instant::now() + time),
+            Verdict::PartOver | Verdict::RollBack(_) if !runtime_is_up => {
+                staging.part_does_not_count();
+            }
+            Verdict::PartOver => {
+                staging.part_over();
+                let stage = staging.stage.clone();
+                if let Err(error) = self.store.put_stage(source, &stage).await {
+                    log::debug!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
+                }
+            }
+            Verdict::Good => {
+                let (source, origin) = (source.as_str(), staging.config.origin.as_str());
+                if matches!(staging.stage, Stage::Trial { .. }) {
+                    log::info!(source = source, origin = origin; "New pod set started, recording it as last \
+                         good");
+                } else {
+                    log::info!(source = source, origin = origin; "First pod set started, recording it as \
+                         last good");
+                }
+                staging.enter(Stage::Good);
+                let source = staging.config.source;
+                if let Err(error) = self.store.put_stage(source, &Stage::Good).await {
+                    log::warn!(source = source.as_str(), err:% = error; "Failed to store the result of a \
+                         pod set trial");
+                }
+                self.count(source);
+            }
+            Verdict::RollBack(why) => return self.roll_back(why).await,
+        }
+        Vec::new()
+    }
+
+    async fn roll_back(&mut self, why: String) -> Vec<PodChange> {
+        let now = self.clock.now();
+        let Some(staging) = &mut self.staging else { return Vec::new() };
+        let source = staging.config.source;
+        let Stage::Trial { fallback, digest, .. } = std::mem::take(&mut staging.stage) else {
+            return Vec::new();
+        };
+        staging.enter(Stage::RolledBack { digest, why, since: now });
+        let merged = merge(&self.desired, source, Some(fallback.pods), now);
+        self.desired = merged.desired;
+        // As if they had been removed and defined anew: what may not change would stay otherwise.
+        self.object_sets = self.object_sets.merge(source, Vec::new()).merge(source, fallback.objects);
+        // Without a validator: after a restart the source has to show what it says, since that is not what runs.
+        self.write(source, None).await;
+        self.objects.replace(self.object_sets.effective());
+        let before = self.views.get(&source).map(|view| view.problems.clone()).unwrap_or_default();
+        self.publish_problems(source, self.with_rollback_problem(source, before)).await;
+        self.count(source);
+        log_changes(source, &merged.changes);
+        merged.changes
+    }
+
+    fn with_rollback_problem(
+        &self,
+        source: PodSource,
+        mut problems: Vec<SourceProblem>,
+    ) -> Vec<SourceProblem> {
+        let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
+        problems.extend(staging.and_then(Staging::problem));
+        problems
+    }
+
+    /// What was wanted of a source until now; `None` if it never answered.
+    fn known(&self, source: PodSource) -> Option<Fallback> {
+        let pods = self.desired.sources.get(&source)?;
+        let objects = self.object_sets.sources.get(&source);
+        Some(Fallback {
+            pods: pods.pods.values().cloned().collect(),
+            objects: objects.into_iter().flat_map(BTreeMap::values).cloned().collect(),
+        })
+    }
+
+    /// Every wanted pod.
+    pub fn pods(&self) -> impl Iterator<Item = &SourcePod> {
+        self.desired.pods().map(|(_, pod)| pod)
+    }
+
+    /// Every object that counts, by kind, namespace and name.
+    pub fn objects(&self) -> impl Iterator<Item = &SourceObject> {
+        self.object_sets.winners().into_values()
+    }
+
+    /// True when every registered source has given a valid answer since start.
+    #[must_use]
+    pub fn all_seen(&self) -> bool {
+        self.desired.all_seen(&self.registered)
+    }
+
+    /// How each registered source stands.
+    #[must_use]
+    pub fn views(&self) -> &BTreeMap<PodSource, SourceView> {
+        &self.views
+    }
+
+    /// Why the newest desired set is not on disk, if it is not.
+    #[must_use]
+    pub fn store_trouble(&self) -> Option<&str> {
+        self.store_trouble.as_deref()
+    }
+
+    /// A source that earlier runs had and this one has not: the user took it away, so its pods go.
+    pub async fn drop_unregistered(&mut self) -> Vec<PodChange> {
+        let gone: Vec<PodSource> =
+            self.desired.sources.keys().copied().filter(|source| !self.registered.contains(source)).collect();
+        let mut changes = Vec::new();
+        for source in gone {
+            let pods = self.desired.sources.get(&source).map_or(0, |state| state.pods.len());
+            if pods > 0 {
+                log::info!(source = source.as_str(), pods = pods; "Source is no longer configured, removing \
+                     its pods");
+            }
+            let merged = merge(&self.desired, source, Some(Vec::new()), self.clock.now());
+            changes.extend(merged.changes);
+            self.desired = merged.desired;
+            self.object_sets = self.object_sets.merge(source, Vec::new());
+            self.write(source, None).await;
+            self.desired.sources.remove(&source);
+        }
+        self.objects.replace(self.object_sets.effective());
+        changes
+    }
+
+    /// Takes in what a source says. When this returns, the new set is on disk (or the disk's trouble is known) and the
+    /// changes may be acted on.
+    pub async fn apply(&mut self, update: SourceUpdate) -> Vec<PodChange> {
+        let now = self.clock.now();
+        let mut update = update;
+        self.remember_signed(update.source, update.signed.take()).await;
+        let staged = self.stage_of_answer(&mut update);
+        let objects_before = self.object_sets.sources.get(&update.source).cloned();
+        let mut otherwise = Vec::new();
+        let (answer, answering) = match update.answer {
+            SourceAnswer::Pods(mut pods) => {
+                self.object_sets = self.object_sets.merge(update.source, update.objects);
+                otherwise = self.resolve_classes(update.source, &mut pods);
+                (Some(pods), true)
+            }
+            SourceAnswer::Unknown => (None, false),
+        };
+        let merged = merge(&self.desired, update.source, answer, now);
+        self.desired = merged.desired;
+        if let Some(staged) = staged {
+            let objects = self.object_sets.sources.get(&update.source);
+            let is_change = !merged.changes.is_empty() || objects_before.as_ref() != objects;
+            self.enter_stage(staged, is_change);
+        }
+        let mut problems = update.problems;
+        otherwise.extend(merged.findings);
+        problems.extend(self.note_findings(update.source, otherwise, now));
+        problems.extend(self.note_object_findings(update.source, self.object_sets.findings(), now));
+        let problems = self.with_rollback_problem(update.source, problems);
+        if answering {
+            self.write(update.source, update.validator).await;
+            self.objects.replace(self.object_sets.effective());
+        }
+        self.publish_problems(update.source, problems).await;
+        let view = self.views.entry(update.source).or_default();
+        view.answering = answering;
+        if answering {
+            view.seen = true;
+            view.last_answer = Some(now);
+        }
+        self.count(update.source);
+        log_changes(update.source, &merged.changes);
+        merged.changes
+    }
+
+    /// Gives pods of manifests what their RuntimeClasses say, as a cluster's admission does; the pods that say something else run as
+    /// they are written.
+    fn resolve_classes(&self, source: PodSource, pods: &mut [SourcePod]) -> Vec<Finding> {
+        let known = self.desired.sources.get(&source).map(|state| &state.pods);
+        let mut findings = Vec::new();
+        for SourcePod { pod, origin } in pods {
+            let Some(name) = class_of(pod).map(str::to_owned) else { continue };
+            let known = known.and_then(|known| known.get(&pod.metadata.uid)).map(|known| &*known.pod);
+            match resolved(pod, known, self.runtime_class(&name)) {
+                Some(Ok(spec)) => Rc::make_mut(pod).spec = spec,
+                Some(Err(why)) => findings.push(Finding {
+                    pod: pod.pod_ref(),
+                    origin: origin.clone(),
+                    message: format!(
+                        "the pod contradicts its RuntimeClass {name:?} and runs as it is written: {why}; leave the field out of the pod, or name another class"
+                    ),
+                }),
+                None => {}
+            }
+        }
+        findings
+    }
+
+    /// The RuntimeClass of this name.
+    #[must_use]
+    pub fn runtime_class(&self, name: &str) -> Option<&RuntimeClassSpec> {
+        let key =
+            ObjectKey { kind: ObjectKind::RuntimeClass, namespace: String::new(), name: name.to_owned() };
+        match &self.object_sets.find(&key)?.object.content {
+            ObjectContent::RuntimeClass(class) => Some(class),
+            _ => None,
+        }
+    }
+
+    /// Before the set that is signed so: the write of that brings this to the disk, too.
+    async fn remember_signed(&mut self, source: PodSource, signed: Option<String>) {
+        if signed.is_none() || signed == self.signed {
+            return;
+        }
+        match self.store.put_meta(meta::NEWEST_SIGNATURE, signed.as_deref()).await {
+            Ok(()) => self.signed = signed,
+            Err(error) => {
+                log::warn!(source = source.as_str(), err:% = error; "Failed to store the newest signature \
+                     timestamp");
+            }
+        }
+    }
+
+    /// Names an answer of the source on trial. One that failed before is put aside for what runs instead of it.
+    fn stage_of_answer(&self, update: &mut SourceUpdate) -> Option<Staged> {
+        let staging = self.staging.as_ref().filter(|staging| staging.config.source == update.source)?;
+        let SourceAnswer::Pods(pods) = &update.answer else { return None };
+        let digest = answer_digest(pods, &update.objects);
+        let known = self.known(update.source);
+        if staging.stage.refuses(&digest) {
+            let good = known.unwrap_or_default();
+            update.answer = SourceAnswer::Pods(good.pods);
+            (update.objects, update.validator) = (good.objects, None);
+            return None;
+        }
+        Some(Staged { digest, known })
+    }
+
+    fn enter_stage(&mut self, staged: Staged, is_change: bool) {
+        let Some(staging) = &mut self.staging else { return };
+        let before = std::mem::take(&mut staging.stage);
+        if matches!(before, Stage::Good) && !is_change && staged.known.is_some() {
+            return;
+        }
+        let keeps = before.is_open() && !is_change;
+        let stage = before.after_answer(staged.digest, is_change, staged.known);
+        if keeps {
+            // Its time goes on.
+            staging.stage = stage;
+            return;
+        }
+        if matches!(stage, Stage::Trial { .. }) {
+            log::info!(source = staging.config.source.as_str(), origin = staging.config.origin, after = shown(staging.config.after); "Started trial of new pod set");
+        }
+        staging.enter(stage);
+    }
+
+    /// Tries again to write what could not be written. Cheap when there is nothing.
+    pub async fn retry_writes(&mut self) {
+        for (source, validator) in std::mem::take(&mut self.unwritten) {
+            self.write(source, validator).await;
+        }
+    }
+
+    async fn write(&mut self, source: PodSource, validator: Option<String>) {
+        let pods: Vec<SourcePod> = self
+            .desired
+            .sources
+            .get(&source)
+            .map(|state| state.pods.values().cloned().collect())
+            .unwrap_or_default();
+        let objects: Vec<SourceObject> = self
+            .object_sets
+            .sources
+            .get(&source)
+            .map(|objects| objects.values().cloned().collect())
+            .unwrap_or_default();
+        let stage = self.staging.as_ref().filter(|staging| staging.config.source == source);
+        let stage = stage.map(|staging| staging.stage.clone()).unwrap_or_default();
+        match self.store.commit_staged(source, &pods, &objects, validator.as_deref(), &stage).await {
+            Ok(_) => {
+                if self.unwritten.is_empty() && self.store_trouble.take().is_some() {
+                    log::info!(source = source.as_str(); "Desired state is stored again");
+                }
+            }
+            Err(error) => {
+                // What should run still runs; only a power cut before this is mended would forget it.
+                if self.store_trouble.is_none() {
+                    log::error!(source = source.as_str(), err:% = error; "Failed to store desired state, \
+                         keeping it in memory only");
+                }
+                self.store_trouble = Some(error.to_string());
+                self.unwritten.insert(source, validator);
+            }
+        }
+    }
+
+    /// The wanted pod of this name, and whose it is.
+    #[must_use]
+    pub fn find_pod(&self, namespace: &str, name: &str) -> Option<(PodSource, &SourcePod)> {
+        self.desired.pods().find(|(_, pod)| {
+            let metadata = &pod.pod.metadata;
+            metadata.namespace == namespace && metadata.name == name
+        })
+    }
+
+    /// Every wanted pod and whose it is.
+    pub fn pods_by_source(&self) -> impl Iterator<Item = (PodSource, &SourcePod)> {
+        self.desired.pods()
+    }
+
+    /// The object of this key that counts, and whose it is.
+    #[must_use]
+    pub fn find_object(&self, key: &ObjectKey) -> Option<(PodSource, &SourceObject)> {
+        self.objects_by_source().find(|(_, object)| object.object.key == *key)
+    }
+
+    /// Every object and whose it is; of one key the one that counts first.
+    pub fn objects_by_source(&self) -> impl Iterator<Item = (PodSource, &SourceObject)> {
+        let sources = self.object_sets.sources.iter();
+        sources.flat_map(|(source, objects)| objects.values().map(|object| (*source, object)))
+    }
+
+    fn count(&mut self, source: PodSource) {
+        let all = self.desired.sources.get(&source).into_iter().flat_map(|state| state.pods.values());
+        // One that finalizers keep is not to run.
+        let pods = all.filter(|pod| pod.pod.metadata.deletion_timestamp.is_none()).count();
+        let objects = self.object_sets.sources.get(&source).map_or(0, BTreeMap::len);
+        let staging = self.staging.as_ref().filter(|staging| staging.config.source == source);
+        let on_trial = staging.is_some_and(|staging| matches!(staging.stage, Stage::Trial { .. }));
+        if source == PodSource::Api && pods + objects == 0 {
+            // Nobody uses it: there is nothing to show.
+            self.views.remove(&source);
+            return;
+        }
+        let view = self.views.entry(source).or_default();
+        (view.pods, view.objects, view.on_trial) = (pods, objects, on_trial);
+        if source == PodSource::Api {
+            (view.seen, view.answering) = (true, true);
+        }
+    }
+}
+
+/// An answer on its way into a stage: its name, and what was wanted before.
+struct Staged {
+    digest: String,
+    known: Option<Fallback>,
+}
+
+fn log_changes(source: PodSource, changes: &[PodChange]) {
+    for change in changes {
+        log::info!(source = source.as_str(), op:% = change.op, pod:% = change.pod.pod.pod_ref(), origin = change.pod.origin; "SyncLoop");
+    }
+}

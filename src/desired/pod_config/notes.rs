@@ -1,0 +1,74 @@
+//! What the API remembers besides pods and objects: changes of the node, and mirrors that were deleted.
+//!
+//! Owns its form in the store. Must not know requests, nor what is made of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::node_changes::NodeChanges;
+use crate::model::types::{PodUid, Timestamp};
+
+/// Its key among the store's facts. Releases that do not know it leave it as it is.
+pub(super) const NOTES_KEY: &str = "api-notes";
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Notes {
+    /// What clients have changed of the node.
+    pub node: NodeChanges,
+    /// By uid of the pod: its mirror was deleted, and this one came after it.
+    pub mirrors: BTreeMap<PodUid, Mirror>,
+    /// Namespaces that manifests use and that were deleted all the same, and when: from then on each is another one.
+    pub namespaces: BTreeMap<String, Timestamp>,
+}
+
+/// A mirror of a pod that a manifest defines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirror {
+    /// Its own uid.
+    pub uid: String,
+    /// `creationTimestamp`.
+    pub created: Timestamp,
+}
+
+impl Notes {
+    /// From the store's facts; of mirrors only those of pods that are wanted.
+    pub(super) fn remembered(facts: &BTreeMap<String, String>, wanted: &BTreeSet<PodUid>) -> Self {
+        let Some(text) = facts.get(NOTES_KEY) else { return Self::default() };
+        let mut notes: Self = serde_json::from_str(text).unwrap_or_else(|error| {
+            log::warn!(err:% = error; "Failed to read node changes from the store, discarding them");
+            Self::default()
+        });
+        notes.mirrors.retain(|uid, _| wanted.contains(uid));
+        notes
+    }
+
+    /// As the store keeps it; `None` when there is nothing to keep.
+    pub(super) fn to_text(&self) -> Option<String> {
+        let is_empty = *self == Self::default();
+        (!is_empty).then(|| serde_json::to_string(self).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_come_back_without_mirrors_of_pods_that_are_gone() {
+        let mirror = Mirror { uid: "m".to_owned(), created: Timestamp::from_secs(7) };
+        let mut notes = Notes::default();
+        notes.node.unschedulable = true;
+        notes.mirrors =
+            [("here", &mirror), ("gone", &mirror)].map(|(uid, one)| (PodUid::from(uid), one.clone())).into();
+        let facts = BTreeMap::from([(NOTES_KEY.to_owned(), notes.to_text().unwrap())]);
+        let back = Notes::remembered(&facts, &[PodUid::from("here")].into());
+        assert!(back.node.unschedulable);
+        assert_eq!(back.mirrors, BTreeMap::from([(PodUid::from("here"), mirror)]));
+        assert_eq!(Notes::default().to_text(), None);
+        let damaged = BTreeMap::from([(NOTES_KEY.to_owned(), "{".to_owned())]);
+        assert_eq!(Notes::remembered(&damaged, &BTreeSet::new()), Notes::default());
+    }
+}

@@ -1,0 +1,111 @@
+//! One source's trial in this process: its stage, and how long it has been what it is.
+//!
+//! Owns the times, which run on the monotonic clock. Must not decide (`desired::rollback` does) nor know the desired set.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::desired::rollback::{PARTS, TrialTimes};
+use crate::model::source::SourceProblem;
+use crate::model::types::PodSource;
+use crate::store::trial::Stage;
+
+/// Reason of the problem and the event of a set that was given up.
+pub const REASON_ROLLED_BACK: &str = "RolledBack";
+
+/// Whose sets are tried, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RollbackConfig {
+    /// The source.
+    pub source: PodSource,
+    /// Where it reads, for people.
+    pub origin: String,
+    /// A set that has not started after this long is given up.
+    pub after: Duration,
+}
+
+/// The stage of one source, with its times.
+#[derive(Debug)]
+pub(super) struct Staging {
+    pub(super) config: RollbackConfig,
+    pub(super) stage: Stage,
+    /// When the present part of the trial began.
+    part_began: Instant,
+    /// Since when all pods have been up.
+    started_since: Option<Instant>,
+    /// When to look again, if nothing else happens.
+    pub(super) look_at: Option<Instant>,
+}
+
+impl Staging {
+    pub(super) fn new(config: RollbackConfig, stage: Stage) -> Self {
+        let mut staging =
+            Self { config, stage, part_began: Instant::now(), started_since: None, look_at: None };
+        staging.part_begins();
+        staging
+    }
+
+    /// Another stage, or the same one from its beginning.
+    pub(super) fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.started_since = None;
+        self.part_begins();
+    }
+
+    fn part_begins(&mut self) {
+        self.part_began = Instant::now();
+        self.look_at = self.stage.is_open().then_some(self.part_began);
+    }
+
+    /// One part is used up.
+    pub(super) fn part_over(&mut self) {
+        if let Stage::Trial { parts_left, .. } = &mut self.stage {
+            *parts_left = parts_left.saturating_sub(1);
+        }
+        self.part_begins();
+    }
+
+    /// The part begins anew: nothing could be learned in it.
+    pub(super) fn part_does_not_count(&mut self) {
+        self.part_began = Instant::now();
+        self.look_at = Some(self.part_began + self.config.after / u32::from(PARTS));
+    }
+
+    /// The times at this moment, when all pods are up now or not.
+    pub(super) fn times(&mut self, all_started: bool) -> TrialTimes {
+        let now = Instant::now();
+        self.started_since = all_started.then(|| self.started_since.unwrap_or(now));
+        TrialTimes {
+            after: self.config.after,
+            in_part: now - self.part_began,
+            all_started: self.started_since.map(|since| now - since),
+        }
+    }
+
+    /// What `agent status` says while the last good set runs instead of what the source says.
+    pub(super) fn problem(&self) -> Option<SourceProblem> {
+        let Stage::RolledBack { why, since, .. } = &self.stage else { return None };
+        let after = shown(self.config.after);
+        Some(SourceProblem {
+            origin: self.config.origin.clone(),
+            reason: REASON_ROLLED_BACK.to_owned(),
+            message: format!(
+                "the newest pod set did not start within {after}, rolled back to the last good one; serve a \
+                 corrected set: {why}"
+            ),
+            since: *since,
+            pod: String::new(),
+        })
+    }
+}
+
+/// As people write durations.
+pub(super) fn shown(duration: Duration) -> String {
+    match (duration.as_secs(), duration.subsec_millis()) {
+        (seconds, 0) if seconds > 0 && seconds % 3600 == 0 => format!("{}h", seconds / 3600),
+        (seconds, 0) if seconds > 0 && seconds % 60 == 0 => format!("{}m", seconds / 60),
+        (seconds, 0) => format!("{seconds}s"),
+        (..) => format!("{}s", duration.as_secs_f32()),
+    }
+}

@@ -1,0 +1,240 @@
+//! Whether a new set of manifests stays: on trial until its pods have started, else the last good set is wanted again.
+//!
+//! Owns the stages a source's set goes through and the arithmetic of a trial's time. Invariants: a trial ends after a
+//! bounded number of parts, however often the agent is started again meanwhile; the answer that failed is refused until
+//! another one comes. Time is counted as parts that are used up, never as moments: a wrong clock does no harm.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::desired::merge::is_semantically_different;
+use crate::model::api::pod::{ContainerStatus, Pod, PodStatus};
+use crate::model::objects::{LocalObject, wire};
+use crate::model::ordered::Ordered as _;
+use crate::model::provenance::LOCAL_ANNOTATIONS;
+use crate::model::source::{SourceObject, SourcePod};
+use crate::model::types::Timestamp;
+use crate::store::trial::{Fallback, Stage};
+
+/// A trial is this many parts long. One is used up when its time is over, and one by each start of the agent, so that a
+/// set that makes the machine restart ends its trial too.
+pub const PARTS: u8 = 4;
+/// The longest that all pods must have been up without a break: a crash-looping container is up for moments, and waits
+/// ten seconds after its second crash.
+const SETTLE: Duration = Duration::from_secs(10);
+/// Pods that a message names.
+const NAMED_PODS: usize = 3;
+
+/// How a pod of the set on trial gets on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Ready, or it ended well.
+    Started,
+    /// Not so, and what is in the way.
+    Waiting(String),
+}
+
+/// The times of a trial in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrialTimes {
+    /// Of the whole trial.
+    pub after: Duration,
+    /// Since the present part began.
+    pub in_part: Duration,
+    /// Since when all pods have been up without a break; `None` when they are not.
+    pub all_started: Option<Duration>,
+}
+
+/// What a look at a trial says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The set stays.
+    Good,
+    /// Look again after this time, or when a status changes; `None`: only then.
+    Wait(Option<Duration>),
+    /// One part is used up; the next one begins.
+    PartOver,
+    /// It did not start: for these reasons.
+    RollBack(String),
+}
+
+impl Stage {
+    /// True for an answer that has failed before.
+    #[must_use]
+    pub fn refuses(&self, answer: &str) -> bool {
+        matches!(self, Self::RolledBack { digest, .. } if digest == answer)
+    }
+
+    /// True while somebody must look at the pods.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Unproven | Self::Trial { .. })
+    }
+
+    /// After an answer that changed what is wanted (or what is said: an answer that equals the good set ends the
+    /// complaint). `known` is what was wanted until now, `None` if the source had never answered.
+    #[must_use]
+    pub fn after_answer(self, digest: String, is_change: bool, known: Option<Fallback>) -> Self {
+        match (self, known) {
+            (_, None) => Self::Unproven,
+            (Self::RolledBack { .. }, Some(_)) if !is_change => Self::Good,
+            (stage, _) if !is_change => stage,
+            (Self::Good | Self::RolledBack { .. }, Some(fallback)) => {
+                Self::Trial { fallback, digest, parts_left: PARTS }
+            }
+            (Self::Unproven, _) => Self::Unproven,
+            // What is good stays what it was: the set in between never was.
+            (Self::Trial { fallback, .. }, _) => Self::Trial { fallback, digest, parts_left: PARTS },
+        }
+    }
+
+    /// After a start of the agent, with what was remembered.
+    #[must_use]
+    pub fn after_start(self) -> Self {
+        match self {
+            Self::Trial { fallback, digest, parts_left } => {
+                Self::Trial { fallback, digest, parts_left: parts_left.saturating_sub(1) }
+            }
+            stage => stage,
+        }
+    }
+
+    /// The pods that decide: those of `wanted` that are new or changed. A pod that was there before is no fault of the
+    /// new set's.
+    pub fn on_trial<'a>(
+        &self,
+        wanted: impl Iterator<Item = &'a SourcePod>,
+    ) -> impl Iterator<Item = &'a Rc<Pod>> {
+        let before: BTreeMap<_, _> = match self {
+            Self::Trial { fallback, .. } => {
+                fallback.pods.iter().map(|known| (&known.pod.metadata.uid, &known.pod)).into_map()
+            }
+            _ => BTreeMap::new(),
+        };
+        let is_open = self.is_open();
+        wanted.map(|pod| &pod.pod).filter(move |pod| {
+            is_open
+                && before
+                    .get(&pod.metadata.uid)
+                    .is_none_or(|known| !Rc::ptr_eq(known, pod) && is_semantically_different(known, pod))
+        })
+    }
+
+    /// Decides about an open stage. `pods` are those of [`Self::on_trial`], with their names.
+    #[must_use]
+    pub fn judge(&self, pods: &[(String, Progress)], times: TrialTimes) -> Verdict {
+        let part = times.after / u32::from(PARTS);
+        let settle = SETTLE.min(part);
+        if let Some(up) = times.all_started
+            && pods.iter().all(|(_, progress)| *progress == Progress::Started)
+        {
+            let missing = settle.saturating_sub(up);
+            return if missing.is_zero() || pods.is_empty() {
+                Verdict::Good
+            } else {
+                Verdict::Wait(Some(missing))
+            };
+        }
+        match self {
+            Self::Good | Self::RolledBack { .. } | Self::Unproven => Verdict::Wait(None),
+            Self::Trial { parts_left: 0, .. } => Verdict::RollBack(reasons(pods)),
+            Self::Trial { .. } if times.in_part < part => {
+                Verdict::Wait(Some(part.saturating_sub(times.in_part)))
+            }
+            Self::Trial { parts_left: 1, .. } => Verdict::RollBack(reasons(pods)),
+            Self::Trial { .. } => Verdict::PartOver,
+        }
+    }
+}
+
+/// How a pod with this status gets on.
+#[must_use]
+pub fn progress(status: Option<&PodStatus>) -> Progress {
+    let Some(status) = status else { return Progress::Waiting("not started yet".to_owned()) };
+    let is_ready =
+        status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    if status.phase == "Succeeded" || (status.phase == "Running" && is_ready) {
+        return Progress::Started;
+    }
+    let containers = || status.init_container_statuses.iter().chain(&status.container_statuses);
+    let waiting = containers().find_map(waits_for);
+    let own = (!status.reason.is_empty()).then(|| with_message(&status.reason, &status.message));
+    let unready = || {
+        let condition = status.conditions.iter().find(|condition| {
+            matches!(&*condition.type_, "ContainersReady" | "Ready") && !condition.message.is_empty()
+        });
+        condition.map(|condition| condition.message.clone())
+    };
+    let ended = || containers().find_map(ended);
+    let why = own.or(waiting).or_else(ended).or_else(unready);
+    Progress::Waiting(why.unwrap_or_else(|| format!("phase {}", status.phase)))
+}
+
+fn waits_for(container: &ContainerStatus) -> Option<String> {
+    let waiting = container.state.waiting.as_ref()?;
+    // Those say that others are waited for.
+    let is_dull = matches!(&*waiting.reason, "" | "PodInitializing" | "ContainerCreating");
+    (!is_dull).then(|| format!("{}: {}", container.name, with_message(&waiting.reason, &waiting.message)))
+}
+
+fn ended(container: &ContainerStatus) -> Option<String> {
+    let end = container.state.terminated.as_ref()?;
+    (end.exit_code != 0).then(|| format!("{}: {} (exit code {})", container.name, end.reason, end.exit_code))
+}
+
+fn with_message(reason: &str, message: &str) -> String {
+    if message.is_empty() { reason.to_owned() } else { format!("{reason}: {message}") }
+}
+
+fn reasons(pods: &[(String, Progress)]) -> String {
+    let mut failing = pods.iter().filter_map(|(name, progress)| match progress {
+        Progress::Started => None,
+        Progress::Waiting(why) => Some(format!("pod {name}: {why}")),
+    });
+    let named: Vec<String> = failing.by_ref().take(NAMED_PODS).collect();
+    let more = failing.count();
+    match (named.is_empty(), more) {
+        (true, _) => "its pods did not keep running".to_owned(),
+        (_, 0) => named.join("; "),
+        (_, more) => format!("{}; and {more} more", named.join("; ")),
+    }
+}
+
+/// Names an answer by what it means: where it stood, when it was first seen and in which order things came does not
+/// count.
+#[must_use]
+pub fn answer_digest(pods: &[SourcePod], objects: &[SourceObject]) -> String {
+    let mut parts: Vec<String> = pods.iter().map(|pod| pod_text(&pod.pod)).collect();
+    parts.extend(objects.iter().map(|object| {
+        let plain = LocalObject { created: Timestamp::default(), ..LocalObject::clone(&object.object) };
+        wire::to_value(&plain, wire::Values::Shown).to_string()
+    }));
+    parts.sort();
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let mut text = String::new();
+    for byte in hash.finalize() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn pod_text(pod: &Pod) -> String {
+    let mut pod = Pod { status: PodStatus::default(), ..pod.clone() };
+    pod.metadata.annotations.retain(|name, _| !LOCAL_ANNOTATIONS.contains(&name.as_str()));
+    // A pod that came from JSON goes back to JSON; two that cannot would be the same answer.
+    serde_json::to_string(&pod).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,524 @@
+//! Pods from files: a directory of manifests, or one manifest file. inotify says when to look, a rescan every
+//! `fileCheckFrequency` is the truth.
+//!
+//! Owns what each file last said, and which directory said it: one that says nothing and is another one than that is no valid
+//! answer (ADR 0035). Must not know what a manifest means (the parser does) nor who listens.
+//!
+//! Skipped without a word: names that begin with `.` (as upstream) and what editors leave beside a file while it is open:
+//! `*~`, `#*#`, `4913` (vim's test for a writable directory), `*.swp`, `*.swo`, `*.swx`, `*.kate-swp`. Every other regular
+//! file is read whatever its extension, `.bak` included, as upstream does. Sub-directories are never descended.
+
+pub mod entry;
+pub mod read;
+pub mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use self::entry::{Entry, Look, Looked};
+use self::read::{Found, look};
+use self::watch::{Hints, PathWatch};
+use super::{
+    Accept, Accepts, LastGood, ManifestParser, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD,
+    SourceAnswer, SourceObject, SourcePod, SourceProblem, SourceUpdate, carry_since, full_name, is_believed,
+    next_accept,
+};
+use crate::model::ordered::Ordered as _;
+use crate::model::types::PodSource;
+use crate::platform::clock::Clock;
+use crate::platform::sys::identity::directory_identity;
+use crate::platform::sys::memory;
+
+/// More files than this is not a manifest directory but a mistake in `staticPodPath`.
+pub const MAX_FILES: usize = 20_000;
+/// Files looked at before other tasks get a turn.
+const FILES_PER_TURN: usize = 50;
+/// A change soon after a look may be one of many: wait for quiet before the next look.
+const BURST: Duration = Duration::from_millis(20);
+const QUIET: Duration = Duration::from_millis(1);
+/// A removal is often half of a replacement (`rm` and `cp`, an editor's backup, a directory made anew): nobody waits for
+/// the end of a pod as they do for its start.
+const QUIET_AFTER_REMOVAL: Duration = Duration::from_millis(25);
+/// The most that a burst of events delays a look, and what each known file adds to that: every update is a whole set, so
+/// that thousands of files landing one by one must not mean thousands of sets.
+const MAX_DELAY: Duration = Duration::from_millis(50);
+const MAX_DELAY_PER_FILE: Duration = Duration::from_micros(50);
+
+/// What a file source needs to know.
+#[derive(Clone, Debug)]
+pub struct FileConfig {
+    /// `staticPodPath`: a directory or a file; it may not exist yet.
+    pub path: PathBuf,
+    /// `fileCheckFrequency`: between two rescans.
+    pub check_frequency: Duration,
+}
+
+/// The source `file`.
+#[derive(Debug)]
+pub struct FileSource<P> {
+    config: FileConfig,
+    parser: P,
+    clock: Clock,
+    /// By name in the directory; a single file has an empty name.
+    entries: BTreeMap<OsString, Entry>,
+    /// Why there is no answer at all.
+    unavailable: Option<SourceProblem>,
+    /// What is wrong with the manifests of a directory that is not believed.
+    beside: Vec<SourceProblem>,
+    /// The directory that gave the last good set; none if a single file did.
+    spoke: Option<String>,
+    /// The directory that the last look found.
+    looked_at: Option<String>,
+    /// The last good set has something in it.
+    holds_something: bool,
+    accepts: Accepts,
+    /// Some manifest is a symlink.
+    has_links: bool,
+    /// Something was found that the last update does not say.
+    dirty: bool,
+    logged_directories: BTreeSet<OsString>,
+    /// Said once.
+    watch_failed: bool,
+}
+
+/// What stands at the configured path.
+enum Listing {
+    /// The manifests of a directory, or the one file.
+    Names(Scan),
+    Unavailable(String),
+}
+
+/// A whole look on its way.
+struct Scan {
+    names: BTreeSet<OsString>,
+    /// Which directory was listed; none for a single file.
+    directory: Option<String>,
+    /// Someone has confirmed that an empty answer is meant.
+    is_accepted: bool,
+}
+
+impl<P: ManifestParser> FileSource<P> {
+    /// A source that has said nothing yet. What is broken now keeps its pods and objects from before the restart.
+    pub fn new(mut config: FileConfig, parser: P, remembered: Remembered, clock: Clock) -> Self {
+        let holds_something = remembered.holds_something();
+        let Remembered { good: stored, validator: spoke, .. } = remembered;
+        // Without a trailing slash, so that a path is always written the same way.
+        config.path = config.path.components().collect();
+        let mut by_name: BTreeMap<OsString, LastGood> = BTreeMap::new();
+        for pod in stored.pods {
+            if let Some(name) = name_within(&config.path, &pod.origin) {
+                by_name.entry(name).or_default().pods.push(pod);
+            }
+        }
+        for object in stored.objects {
+            if let Some(name) = name_within(&config.path, &object.origin) {
+                by_name.entry(name).or_default().objects.push(object);
+            }
+        }
+        let restored = |(name, good): (_, LastGood)| (name, Entry::restored(good.pods, good.objects));
+        let entries = by_name.into_iter().map(restored).into_map();
+        Self {
+            config,
+            parser,
+            clock,
+            entries,
+            unavailable: None,
+            beside: Vec::new(),
+            spoke,
+            looked_at: None,
+            holds_something,
+            accepts: None,
+            has_links: false,
+            dirty: true,
+            logged_directories: BTreeSet::new(),
+            watch_failed: false,
+        }
+    }
+
+    /// Lets an empty answer be confirmed.
+    #[must_use]
+    pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
+        self.accepts = Some(accepts);
+        self
+    }
+
+    /// Looks, tells, waits for a reason to look again; ends when nobody listens any more. Dropping it at any await is safe.
+    pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
+        let mut watch = self.start_watch();
+        let mut everything = true;
+        let mut accept: Option<Accept> = None;
+        let mut hints = Hints::default();
+        let mut next_scan = Instant::now();
+        loop {
+            if everything {
+                self.arm(&mut watch);
+                self.scan_in_turns(watch.as_ref(), accept.is_some()).await;
+            } else {
+                self.look_at(&hints.names, watch.as_ref()).await;
+            }
+            if let Some(update) = self.take_update() {
+                if updates.send(update).await.is_err() {
+                    return;
+                }
+            } else if everything {
+                memory::rest_between_looks();
+            }
+            if let Some(accept) = accept.take() {
+                // The client has gone: the answer stands.
+                let _ = accept.send(self.unavailable.is_none());
+            }
+            if next_scan <= Instant::now() {
+                next_scan = Instant::now() + self.config.check_frequency.max(SHORTEST_PERIOD);
+                if let Some(watch) = &mut watch {
+                    watch.forget_writers();
+                }
+            }
+            hints = Hints::default();
+            if let Some(watch) = &mut watch {
+                watch.follow_hidden = self.has_links;
+            }
+            let files = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+            let max_delay = MAX_DELAY + MAX_DELAY_PER_FILE.saturating_mul(files);
+            let looked = Instant::now();
+            everything = tokio::select! {
+                biased;
+                // The update loop ends with its listener; nothing is pending here.
+                () = updates.closed() => return,
+                // Safe to lose: a request stays in its channel until it is received.
+                asked = next_accept(&mut self.accepts) => {
+                    accept = Some(asked);
+                    true
+                }
+                // Safe to lose: events not read yet stay in the kernel's queue, read ones are in `hints`.
+                () = wait(&mut watch, &mut hints, looked, max_delay) => hints.everything,
+                // Safe to lose: the deadline is kept.
+                () = sleep_until(next_scan) => true,
+            };
+        }
+    }
+
+    /// A whole look at once, as at start and at every rescan; the update if there is something new to tell.
+    pub fn scan(&mut self) -> Option<SourceUpdate> {
+        self.scan_at_once(false)
+    }
+
+    /// The same, and an empty answer is meant.
+    pub fn scan_and_accept(&mut self) -> Option<SourceUpdate> {
+        self.scan_at_once(true)
+    }
+
+    fn scan_at_once(&mut self, is_accepted: bool) -> Option<SourceUpdate> {
+        if let Some(scan) = self.begin_scan(is_accepted) {
+            for name in &scan.names {
+                self.refresh(name, Look::Compare);
+            }
+            self.end_scan(&scan);
+        }
+        self.take_update()
+    }
+
+    async fn scan_in_turns(&mut self, watch: Option<&PathWatch>, is_accepted: bool) {
+        let Some(scan) = self.begin_scan(is_accepted) else { return };
+        self.refresh_in_turns(&scan.names, Look::Compare, watch).await;
+        self.end_scan(&scan);
+    }
+
+    async fn refresh_in_turns(&mut self, names: &BTreeSet<OsString>, how: Look, watch: Option<&PathWatch>) {
+        for (count, name) in names.iter().enumerate() {
+            let being_written = watch.is_some_and(|watch| watch.is_being_written(name));
+            self.refresh(name, if being_written { Look::CompareWhileWritten } else { how });
+            if count % FILES_PER_TURN == FILES_PER_TURN - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Lists, and returns the names to look at.
+    fn begin_scan(&mut self, is_accepted: bool) -> Option<Scan> {
+        match self.list() {
+            Listing::Unavailable(message) => {
+                self.beside.clear();
+                self.set_unavailable(REASON_UNAVAILABLE, message);
+                None
+            }
+            Listing::Names(scan) => {
+                self.looked_at.clone_from(&scan.directory);
+                Some(Scan { is_accepted, ..scan })
+            }
+        }
+    }
+
+    /// Drops what a readable directory no longer has, unless it may be the wrong directory.
+    fn end_scan(&mut self, scan: &Scan) {
+        if !self.is_still_there() {
+            // Part of what was read may be of one directory and part of another. An event, or the next rescan, brings the whole.
+            let path = self.config.path.display();
+            let message = format!("{path}: was replaced, mounted or unmounted while being read; retrying");
+            self.set_unavailable(REASON_UNAVAILABLE, message);
+            return;
+        }
+        let is_empty = scan.directory.is_some()
+            && !scan.names.iter().filter_map(|name| self.entries.get(name)).any(Entry::has_fresh);
+        let same_directory = scan.directory == self.spoke || scan.is_accepted;
+        if !is_believed(is_empty, self.holds_something, same_directory) {
+            let found = if scan.names.is_empty() { "is empty" } else { "contains no valid manifest" };
+            let message = format!(
+                "{}: {found}, and is not the directory that the pods came from: a mount is missing, or it \
+                 was replaced. Its pods keep running. Restore the manifests, or confirm their removal: \
+                 agent source accept file",
+                self.config.path.display()
+            );
+            let found = scan.names.iter().filter_map(|name| self.entries.get(name));
+            let beside: Vec<_> = found.flat_map(Entry::problems).cloned().collect();
+            self.dirty |= self.beside != beside;
+            self.beside = beside;
+            self.set_unavailable(REASON_EMPTY, message);
+            return;
+        }
+        self.dirty |= self.unavailable.take().is_some();
+        self.beside.clear();
+        self.entries.retain(|name, entry| {
+            let stays = scan.names.contains(name);
+            self.dirty |= !stays && entry.says_something();
+            stays
+        });
+        self.logged_directories.retain(|name| scan.names.contains(name));
+        if self.spoke != scan.directory {
+            self.spoke.clone_from(&scan.directory);
+            self.dirty = true;
+        }
+    }
+
+    /// The path still leads to the directory that this look began with.
+    fn is_still_there(&self) -> bool {
+        self.looked_at.is_none() || directory_identity(&self.config.path).ok() == self.looked_at
+    }
+
+    /// What events told of, which `stat` need not show.
+    async fn look_at(&mut self, names: &BTreeSet<OsString>, watch: Option<&PathWatch>) {
+        if self.unavailable.is_some() || !self.is_still_there() {
+            return self.scan_in_turns(watch, false).await;
+        }
+        let names: BTreeSet<_> = names.iter().filter(|name| is_manifest_name(name)).cloned().collect();
+        for name in &names {
+            self.has_links |= fs::symlink_metadata(self.path_of(name)).is_ok_and(|found| found.is_symlink());
+        }
+        self.refresh_in_turns(&names, Look::Changed, watch).await;
+    }
+
+    fn refresh(&mut self, name: &OsStr, how: Look) {
+        let path = self.path_of(name);
+        let now = self.clock.now();
+        if !self.entries.contains_key(name) {
+            self.entries.insert(name.to_owned(), Entry::default());
+        }
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        match entry.refresh(&path, how, &self.parser, now) {
+            Looked::Kept { changed } => self.dirty |= changed,
+            Looked::Gone => {
+                // A single file that is gone is a missing path: the next listing says so.
+                if name.is_empty() || !self.is_still_there() {
+                    return;
+                }
+                self.dirty |= self.entries.remove(name).is_some_and(|entry| entry.says_something());
+            }
+            Looked::Directory => {
+                self.entries.remove(name);
+                if self.logged_directories.insert(name.to_owned()) {
+                    log::debug!(path:% = path.display(); "Ignoring subdirectories of the static pod path");
+                }
+            }
+        }
+    }
+
+    fn path_of(&self, name: &OsStr) -> PathBuf {
+        if name.is_empty() { self.config.path.clone() } else { self.config.path.join(name) }
+    }
+
+    fn list(&mut self) -> Listing {
+        let shown = self.config.path.clone();
+        let path = shown.display();
+        match look(&self.config.path) {
+            Found::Missing => Listing::Unavailable(format!(
+                "{path}: does not exist; create it, or correct staticPodPath. Its pods keep running"
+            )),
+            Found::Unusable(error) => Listing::Unavailable(format!("{path}: {error}")),
+            Found::File(_) => {
+                let names = BTreeSet::from([OsString::new()]);
+                Listing::Names(Scan { names, directory: None, is_accepted: false })
+            }
+            // The identity first: what is mounted over it while it is listed is noticed then.
+            Found::Directory(_) => match directory_identity(&shown)
+                .and_then(|directory| Ok((directory, self.list_directory()?)))
+            {
+                Ok((_, names)) if names.len() > MAX_FILES => Listing::Unavailable(format!(
+                    "{path}: contains more than {MAX_FILES} files; use a separate directory for static pods"
+                )),
+                Ok((directory, names)) => {
+                    Listing::Names(Scan { names, directory: Some(directory), is_accepted: false })
+                }
+                Err(error) => {
+                    Listing::Unavailable(format!("{path}: list directory: {error}; check its permissions"))
+                }
+            },
+        }
+    }
+
+    /// All or nothing: half a listing must not remove the other half.
+    fn list_directory(&mut self) -> io::Result<BTreeSet<OsString>> {
+        let mut names = BTreeSet::new();
+        let mut has_links = false;
+        for entry in fs::read_dir(&self.config.path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if !is_manifest_name(&name) {
+                continue;
+            }
+            has_links |= entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            names.insert(name);
+            if names.len() > MAX_FILES {
+                break;
+            }
+        }
+        self.has_links = has_links;
+        Ok(names)
+    }
+
+    fn set_unavailable(&mut self, reason: &str, message: String) {
+        let origin = self.config.path.to_string_lossy();
+        let now = self.clock.now();
+        let before: Vec<_> = self.unavailable.take().into_iter().collect();
+        self.unavailable = carry_since(vec![message], reason, &origin, &before, now).pop();
+        self.dirty |= self.unavailable.as_ref() != before.first();
+    }
+
+    /// The whole set, if it is not what was told last.
+    fn take_update(&mut self) -> Option<SourceUpdate> {
+        if !std::mem::take(&mut self.dirty) {
+            return None;
+        }
+        let (answer, objects, problems) = if let Some(problem) = &self.unavailable {
+            let problems = std::iter::once(problem).chain(&self.beside).cloned().collect();
+            (SourceAnswer::Unknown, Vec::new(), problems)
+        } else if self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent) {
+            // One broken file that never was good has nothing valid to say; upstream sends nothing either.
+            (SourceAnswer::Unknown, Vec::new(), self.problems())
+        } else {
+            let (pods, objects) = (self.pods(), self.objects());
+            self.holds_something = !(pods.is_empty() && objects.is_empty());
+            (SourceAnswer::Pods(pods), objects, self.problems())
+        };
+        let validator = self.spoke.clone();
+        Some(SourceUpdate { source: PodSource::File, answer, objects, problems, validator, signed: None })
+    }
+
+    /// In the order of file names. A last good version gives way to a pod of that name that a healthy manifest shows.
+    fn pods(&self) -> Vec<SourcePod> {
+        let any_stale = self.entries.values().any(|entry| !entry.stale_pods().is_empty());
+        let fresh: BTreeSet<_> = if any_stale {
+            self.entries.values().flat_map(Entry::fresh_pods).map(full_name).into_set()
+        } else {
+            BTreeSet::new()
+        };
+        let mut pods = Vec::new();
+        for entry in self.entries.values() {
+            pods.extend_from_slice(entry.fresh_pods());
+            pods.extend(entry.stale_pods().iter().filter(|pod| !fresh.contains(&full_name(pod))).cloned());
+        }
+        pods
+    }
+
+    /// The same for objects.
+    fn objects(&self) -> Vec<SourceObject> {
+        let fresh: BTreeSet<_> =
+            self.entries.values().flat_map(Entry::fresh_objects).map(|object| &object.object.key).into_set();
+        let mut objects = Vec::new();
+        for entry in self.entries.values() {
+            objects.extend_from_slice(entry.fresh_objects());
+            let stale = entry.stale_objects().iter();
+            objects.extend(stale.filter(|object| !fresh.contains(&object.object.key)).cloned());
+        }
+        objects
+    }
+
+    fn problems(&self) -> Vec<SourceProblem> {
+        self.entries.values().flat_map(Entry::problems).cloned().collect()
+    }
+
+    fn start_watch(&self) -> Option<PathWatch> {
+        match PathWatch::new(&self.config.path) {
+            Ok(watch) => Some(watch),
+            Err(error) => {
+                log::warn!(err:% = error; "inotify is not available, polling for manifests");
+                None
+            }
+        }
+    }
+
+    fn arm(&mut self, watch: &mut Option<PathWatch>) {
+        if let Some(armed) = watch
+            && let Err(error) = armed.arm()
+        {
+            let level = if self.watch_failed { log::Level::Debug } else { log::Level::Warn };
+            log::log!(level, path:% = self.config.path.display(), err:% = error;
+                "Failed to watch static pod path, polling for changes");
+            self.watch_failed = true;
+        }
+    }
+}
+
+/// Waits for events and then a little for the rest of a burst. Without inotify it waits for ever: the rescan is left.
+async fn wait(watch: &mut Option<PathWatch>, hints: &mut Hints, looked: Instant, max_delay: Duration) {
+    let Some(armed) = watch else { return std::future::pending().await };
+    while hints.is_empty() {
+        if let Err(error) = armed.wait(hints).await {
+            log::warn!(err:% = error; "inotify failed, polling for manifests");
+            *watch = None;
+            return std::future::pending().await;
+        }
+    }
+    let limit = Instant::now() + max_delay;
+    let alone = looked.elapsed() > BURST;
+    loop {
+        let quiet = match (hints.everything || hints.removed, alone) {
+            (true, _) => QUIET_AFTER_REMOVAL,
+            (false, false) => QUIET,
+            (false, true) => return,
+        };
+        sleep(quiet).await;
+        match armed.poll(hints) {
+            Ok(true) if Instant::now() < limit => {}
+            _ => return,
+        }
+    }
+}
+
+/// The name under which a stored origin is found again, if it belongs to this path.
+fn name_within(path: &Path, origin: &str) -> Option<OsString> {
+    let origin = Path::new(origin);
+    if origin == path {
+        return Some(OsString::new());
+    }
+    (origin.parent() == Some(path)).then(|| origin.file_name()).flatten().map(OsStr::to_owned)
+}
+
+/// Everything but hidden files and what editors leave beside a file.
+fn is_manifest_name(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    let ends = |suffix: &str| name.ends_with(suffix.as_bytes());
+    let lock = name.starts_with(b"#") && ends("#");
+    let hidden = name.starts_with(b".");
+    let editor =
+        ends("~") || ends(".swp") || ends(".swo") || ends(".swx") || ends(".kate-swp") || name == b"4913";
+    !(hidden || lock || editor)
+}
+
+#[cfg(test)]
+mod tests;

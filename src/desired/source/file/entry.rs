@@ -1,0 +1,249 @@
+//! One manifest file: what it said last, what was last good, and what is wrong with it now.
+//!
+//! Owns the rule that a broken file keeps its last good pods and objects. Must not know directories or events.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::read::{Found, Identity, ReadError, look, read_manifest_file};
+use crate::desired::source::{
+    ManifestParser, Origin, REASON_INVALID_MANIFEST, SourceObject, SourcePod, SourceProblem, carry_ignored,
+    carry_since, keep_last_good, keep_last_good_objects, parse_manifest,
+};
+use crate::model::types::{PodSource, Timestamp};
+
+/// Two writes within one tick of the file system's clock look alike. Two seconds is FAT's tick, the coarsest there is.
+const TICK: Duration = Duration::from_secs(2);
+
+/// How to look at a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// An event says that it changed: read it whatever `stat` says.
+    Changed,
+    /// Read it if `stat` says that it changed.
+    Compare,
+    /// As `Compare`, but a writer is at work: leave changed content alone for now.
+    CompareWhileWritten,
+}
+
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// There is no such file any more.
+    Gone,
+    /// A sub-directory that never was a manifest.
+    Directory,
+    /// Still there; `changed` when its pods or problems are different now.
+    Kept {
+        /// Something to tell.
+        changed: bool,
+    },
+}
+
+/// What is remembered of one file.
+#[derive(Debug, Default)]
+pub struct Entry {
+    /// Of the content in `digest`; `None` when nothing could be read.
+    identity: Option<Identity>,
+    /// Since when `identity` is known; content that was read soon after may have changed within the tick.
+    known_since: Option<Instant>,
+    settled: bool,
+    digest: Option<u64>,
+    /// The newest good version of every pod of this file.
+    pods: Vec<SourcePod>,
+    /// How many of `pods`, from the front, the newest content shows; the others are last good versions.
+    fresh: usize,
+    /// The newest good version of every object of this file.
+    objects: Vec<SourceObject>,
+    /// As `fresh`, of `objects`.
+    fresh_objects: usize,
+    problems: Vec<SourceProblem>,
+}
+
+impl Entry {
+    /// A file that was good before a restart.
+    #[must_use]
+    pub fn restored(pods: Vec<SourcePod>, objects: Vec<SourceObject>) -> Self {
+        Self { pods, objects, ..Self::default() }
+    }
+
+    /// Losing it would change the set or the problems.
+    #[must_use]
+    pub fn says_something(&self) -> bool {
+        self.has_good() || !self.problems.is_empty()
+    }
+
+    /// Broken, and without a last good version.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        !self.has_good() && !self.problems.is_empty()
+    }
+
+    /// The newest content shows something good.
+    #[must_use]
+    pub fn has_fresh(&self) -> bool {
+        self.fresh + self.fresh_objects > 0
+    }
+
+    fn has_good(&self) -> bool {
+        !self.pods.is_empty() || !self.objects.is_empty()
+    }
+
+    /// Pods that the newest content shows.
+    #[must_use]
+    pub fn fresh_pods(&self) -> &[SourcePod] {
+        &self.pods[..self.fresh]
+    }
+
+    /// Pods that stay because something is broken.
+    #[must_use]
+    pub fn stale_pods(&self) -> &[SourcePod] {
+        &self.pods[self.fresh..]
+    }
+
+    /// Objects that the newest content shows.
+    #[must_use]
+    pub fn fresh_objects(&self) -> &[SourceObject] {
+        &self.objects[..self.fresh_objects]
+    }
+
+    /// Objects that stay because something is broken.
+    #[must_use]
+    pub fn stale_objects(&self) -> &[SourceObject] {
+        &self.objects[self.fresh_objects..]
+    }
+
+    /// What is wrong now.
+    #[must_use]
+    pub fn problems(&self) -> &[SourceProblem] {
+        &self.problems
+    }
+
+    /// Looks at the file and, if needed, reads it.
+    pub fn refresh<P: ManifestParser>(
+        &mut self,
+        path: &Path,
+        how: Look,
+        parser: &P,
+        now: Timestamp,
+    ) -> Looked {
+        let found = match look(path) {
+            Found::Missing => return Looked::Gone,
+            Found::Directory(_) if !self.says_something() => {
+                return Looked::Directory;
+            }
+            // Where a manifest was, a directory is no word about its pods.
+            Found::Directory(_) => Err(ReadError::NotRegular { kind: "directory" }),
+            Found::Unusable(error) => Err(error),
+            Found::File(identity) => {
+                let same = self.identity == Some(identity);
+                if same && self.settled && how != Look::Changed || !same && how == Look::CompareWhileWritten {
+                    return Looked::Kept { changed: false };
+                }
+                read_manifest_file(path)
+            }
+        };
+        match found {
+            Ok((bytes, identity)) => self.content(path, &bytes, identity, parser, now),
+            Err(ReadError::Io { call: "open", source }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Looked::Gone
+            }
+            Err(error) => self.unreadable(path, &error, now),
+        }
+    }
+
+    fn content<P: ManifestParser>(
+        &mut self,
+        path: &Path,
+        bytes: &[u8],
+        identity: Identity,
+        parser: &P,
+        now: Timestamp,
+    ) -> Looked {
+        if self.identity != Some(identity) {
+            self.identity = Some(identity);
+            self.known_since = None;
+        }
+        let known_since = *self.known_since.get_or_insert_with(Instant::now);
+        self.settled = known_since.elapsed() >= TICK;
+        let digest = digest(bytes);
+        if self.digest == Some(digest) {
+            return Looked::Kept { changed: false };
+        }
+        self.digest = Some(digest);
+        let location = path.to_string_lossy().into_owned();
+        let origin = Origin { source: PodSource::File, location };
+        let parsed = parse_manifest(parser, bytes, &origin);
+        for warning in &parsed.warnings {
+            log::warn!(path = origin.location.as_str(), warning = warning.as_str(); "Manifest has warnings");
+        }
+        let (fresh, fresh_objects) = (parsed.pods.len(), parsed.objects.len());
+        let objects = keep_last_good_objects(parsed.objects, parsed.complete, &self.objects, &origin, now);
+        let pods = keep_last_good(parsed.pods, parsed.complete, &self.pods, &origin, now);
+        let mut problems =
+            carry_since(parsed.problems, REASON_INVALID_MANIFEST, &origin.location, &self.problems, now);
+        problems.extend(carry_ignored(parsed.ignored, &origin.location, &self.problems, now));
+        let changed = (&pods, &objects, &problems) != (&self.pods, &self.objects, &self.problems)
+            || (fresh, fresh_objects) != (self.fresh, self.fresh_objects);
+        (self.pods, self.fresh, self.problems) = (pods, fresh, problems);
+        (self.objects, self.fresh_objects) = (objects, fresh_objects);
+        Looked::Kept { changed }
+    }
+
+    fn unreadable(&mut self, path: &Path, error: &ReadError, now: Timestamp) -> Looked {
+        (self.identity, self.digest) = (None, None);
+        (self.fresh, self.fresh_objects) = (0, 0);
+        let location = path.to_string_lossy();
+        let message = format!("{location}: cannot be parsed as a manifest: {error}");
+        let problems = carry_since(vec![message], REASON_INVALID_MANIFEST, &location, &self.problems, now);
+        let changed = problems != self.problems;
+        self.problems = problems;
+        Looked::Kept { changed }
+    }
+}
+
+/// To tell equal content from changed content; nobody gains by a collision on their own manifest.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::source::testing::{Lines, TempDir};
+
+    #[test]
+    fn a_second_write_within_one_tick_of_the_clock_is_found_and_old_content_is_not_read_again() {
+        let root = TempDir::new();
+        let (path, parser) = (root.join("a.yaml"), Lines::default());
+        let mut entry = Entry::default();
+        let look_again = |entry: &mut Entry, content: &str| {
+            std::fs::write(&path, content).unwrap();
+            // As if the clock had not moved: `stat` shows what is known already.
+            if entry.identity.is_some() {
+                let Found::File(identity) = look(&path) else { panic!("no file") };
+                entry.identity = Some(identity);
+            }
+            entry.refresh(&path, Look::Compare, &parser, Timestamp::default())
+        };
+        assert_eq!(look_again(&mut entry, "a=1"), Looked::Kept { changed: true });
+        assert_eq!(look_again(&mut entry, "a=2"), Looked::Kept { changed: true });
+        entry.known_since = Instant::now().checked_sub(TICK);
+        assert_eq!(
+            look_again(&mut entry, "a=3"),
+            Looked::Kept { changed: true },
+            "one last time after the tick"
+        );
+        assert_eq!(
+            look_again(&mut entry, "a=4"),
+            Looked::Kept { changed: false },
+            "from here on stat is believed"
+        );
+        assert_eq!(entry.fresh_pods()[0].pod.spec.hostname, "3");
+    }
+}

@@ -1,0 +1,346 @@
+//! The file source against real directories. `scan` is the rescan; the watching tests are in `tests/watching.rs`.
+
+mod model;
+mod watching;
+
+use std::os::unix::fs::symlink;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::*;
+use crate::desired::source::testing::{Lines, TempDir, shown, shown_objects, stored};
+use crate::desired::source::{REASON_EMPTY, REASON_INVALID_MANIFEST};
+use crate::model::types::Timestamp;
+
+fn source(path: &Path, stored: Vec<SourcePod>) -> FileSource<Lines> {
+    source_after(path, LastGood { pods: stored, ..LastGood::default() })
+}
+
+/// As if the directory that is there now had given what was stored.
+fn source_after(path: &Path, good: LastGood) -> FileSource<Lines> {
+    source_of(path, good, directory_identity(path).ok())
+}
+
+fn source_of(path: &Path, good: LastGood, validator: Option<String>) -> FileSource<Lines> {
+    let config = FileConfig { path: path.to_owned(), check_frequency: Duration::from_secs(20) };
+    let remembered = Remembered { good, validator, signed: None };
+    FileSource::new(config, Lines::default(), remembered, Clock::System)
+}
+
+fn problems(update: &SourceUpdate) -> Vec<&str> {
+    update.problems.iter().map(|problem| problem.message.as_str()).collect()
+}
+
+#[test]
+fn objects_obey_the_rules_of_pods_last_good_versions_silence_and_removal() {
+    let root = TempDir::new();
+    let mut source = source(root.path(), Vec::new());
+    root.put("a.yaml", "@a=1\n@b=1\nweb=1");
+    root.put("c.yaml", "@c=1");
+    let update = source.scan().unwrap();
+    assert_eq!((shown(&update).as_str(), shown_objects(&update).as_str()), ("web=1", "a=1 b=1 c=1"));
+    let first = update.objects[1].object.clone();
+    root.put("a.yaml", "@a=2\n!\nweb=1");
+    let update = source.scan().unwrap();
+    assert_eq!(shown_objects(&update), "a=2 b=1 c=1", "the broken document may be b");
+    assert!(Rc::ptr_eq(&first, &update.objects[1].object), "the source and the set share one object");
+    root.put("c.yaml", "@c=1\n@b=2");
+    assert_eq!(shown_objects(&source.scan().unwrap()), "a=2 c=1 b=2", "a healthy file knows better");
+    let told = source.scan();
+    assert!(told.is_none(), "{told:?}");
+    std::fs::rename(root.join("a.yaml"), root.join(".a.yaml")).unwrap();
+    assert_eq!(shown_objects(&source.scan().unwrap()), "c=1 b=2");
+    let stored = LastGood { objects: update.objects, ..LastGood::default() };
+    root.put("c.yaml", "!");
+    let mut restarted = source_after(root.path(), stored);
+    assert_eq!(shown_objects(&restarted.scan().unwrap()), "c=1", "broken after a restart");
+    root.put("c.yaml", "web=1");
+    assert_eq!(shown_objects(&restarted.scan().unwrap()), "");
+}
+
+#[test]
+fn nothing_is_removed_by_silence_a_missing_directory_is_unknown_and_what_was_there_comes_back() {
+    let root = TempDir::new();
+    let path = root.join("manifests");
+    let mut source = source(&path, vec![stored("web", "1", path.join("web.yaml"))]);
+    let update = source.scan().unwrap();
+    assert_eq!(update.answer, SourceAnswer::Unknown);
+    assert_eq!(update.problems[0].reason, REASON_UNAVAILABLE);
+    assert!(update.problems[0].message.contains("does not exist; create it"), "{:?}", update.problems);
+    assert_eq!(source.scan(), None, "the same silence is told once");
+
+    fs::create_dir(&path).unwrap();
+    fs::write(path.join("web.yaml"), "!half").unwrap();
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "unknown", "nothing in it is good, and it may be another directory");
+    assert_eq!(update.problems[0].reason, REASON_EMPTY);
+    assert_eq!(problems(&update)[1], "document !half: not a pod");
+
+    fs::remove_dir_all(&path).unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "unknown");
+    fs::create_dir(&path).unwrap();
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "unknown", "another directory, and empty");
+    assert_eq!(update.problems[0].reason, REASON_EMPTY);
+    fs::write(path.join("other.yaml"), "other=1").unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "other=1", "a manifest in it makes it the one that counts");
+    fs::remove_file(path.join("other.yaml")).unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "", "an empty directory is a valid answer");
+}
+
+#[test]
+fn an_empty_directory_that_never_spoke_removes_nothing() {
+    let root = TempDir::new();
+    let path = root.join("manifests");
+    fs::create_dir(&path).unwrap();
+    let spoke = directory_identity(&path).ok();
+    let good = || {
+        let (web, db) = (stored("web", "1", path.join("web.yaml")), stored("db", "1", path.join("db.yaml")));
+        LastGood { pods: vec![web, db], ..LastGood::default() }
+    };
+    fs::rename(&path, root.join("away")).unwrap();
+    fs::create_dir(&path).unwrap();
+    for (case, validator) in [("made again", spoke.clone()), ("of an older release", None)] {
+        let mut source = source_of(&path, good(), validator);
+        let update = source.scan().unwrap();
+        assert_eq!(shown(&update), "unknown", "{case}");
+        assert_eq!(update.problems[0].reason, REASON_EMPTY);
+        assert!(update.problems[0].message.contains("agent source accept file"), "{:?}", update.problems);
+        assert_eq!(update.validator, source.spoke, "the store remembers the one that spoke");
+        assert_eq!(source.scan(), None, "told once");
+        let update = source.scan_and_accept().unwrap();
+        assert_eq!((shown(&update).as_str(), update.problems.len()), ("", 0), "confirmed");
+        assert_eq!(update.validator, directory_identity(&path).ok());
+    }
+
+    let mut source = source_of(&path, good(), spoke.clone());
+    fs::create_dir(path.join("lost+found")).unwrap();
+    fs::write(path.join("README.md"), "!").unwrap();
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "unknown", "nothing of it is a manifest");
+    assert_eq!(
+        update.problems.len(),
+        2,
+        "what is wrong with the file is said beside it: {:?}",
+        update.problems
+    );
+    fs::remove_dir_all(&path).unwrap();
+    fs::rename(root.join("away"), &path).unwrap();
+    fs::write(path.join("web.yaml"), "!").unwrap();
+    assert_eq!(
+        shown(&source.scan().unwrap()),
+        "web=1",
+        "the right one is back, and its broken file keeps its pod"
+    );
+
+    let mut source = source_of(&root.join("other"), good(), spoke);
+    fs::create_dir(root.join("other")).unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "unknown", "another path in the configuration");
+    fs::write(root.join("other/none.yaml"), "@a=1").unwrap();
+    assert_eq!(shown(&source.scan().unwrap()), "", "an object alone is something to say");
+}
+
+#[test]
+fn an_existing_empty_directory_is_a_valid_answer_and_removes_what_was_stored() {
+    let root = TempDir::new();
+    let mut source = source(root.path(), vec![stored("web", "1", root.join("web.yaml"))]);
+    let update = source.scan().unwrap();
+    assert_eq!(update.answer, SourceAnswer::Pods(Vec::new()));
+    assert_eq!(update.problems, []);
+}
+
+#[test]
+fn a_path_that_is_no_directory_and_no_file_is_unknown_and_never_opened() {
+    let root = TempDir::new();
+    let pipe = root.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let update = source(&pipe, Vec::new()).scan().unwrap();
+    assert_eq!(shown(&update), "unknown");
+    assert!(update.problems[0].message.contains("named pipe"), "{:?}", update.problems);
+}
+
+#[test]
+fn the_last_good_version_of_a_manifest_stays_when_a_newer_one_breaks_and_the_problem_clears_itself() {
+    let root = TempDir::new();
+    root.put("a.yaml", "a=1");
+    root.put("b.yaml", "b=1");
+    let mut source = source(root.path(), Vec::new());
+    assert_eq!(shown(&source.scan().unwrap()), "a=1 b=1");
+
+    root.put("a.yaml", "!oops");
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "a=1 b=1");
+    assert_eq!(update.problems[0].reason, REASON_INVALID_MANIFEST);
+    assert_eq!(update.problems[0].origin, root.join("a.yaml").to_str().unwrap());
+    assert_eq!(source.scan(), None);
+
+    root.put("a.yaml", "");
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "a=1 b=1", "an empty file says nothing");
+    assert!(update.problems[0].message.contains("the file is empty"), "{:?}", update.problems);
+
+    root.put("a.yaml", "a=2");
+    let update = source.scan().unwrap();
+    assert_eq!((shown(&update).as_str(), problems(&update).len()), ("a=2 b=1", 0));
+}
+
+#[test]
+fn a_problem_keeps_its_since_while_its_message_stays() {
+    let root = TempDir::new();
+    root.put("a.yaml", "!one");
+    let mut source = source(root.path(), Vec::new());
+    let first = source.scan().unwrap().problems[0].since;
+    root.put("a.yaml", "!one\n!two");
+    let update = source.scan().unwrap();
+    assert_eq!(update.problems[0].since, first);
+    assert!(update.problems[1].since > first);
+    assert!(first > Timestamp::default());
+}
+
+#[test]
+fn after_a_restart_a_broken_file_keeps_its_stored_pods_and_a_deleted_one_loses_them() {
+    let root = TempDir::new();
+    root.put("broken.yaml", "!");
+    root.put("good.yaml", "good=2");
+    let before = vec![
+        stored("broken", "1", root.join("broken.yaml")),
+        stored("deleted", "1", root.join("deleted.yaml")),
+        stored("good", "1", root.join("good.yaml")),
+        stored("elsewhere", "1", "/another/path/x.yaml"),
+    ];
+    assert_eq!(shown(&source(root.path(), before).scan().unwrap()), "broken=1 good=2");
+}
+
+#[test]
+fn in_a_file_with_one_broken_document_the_others_update_and_the_missing_pod_stays() {
+    let root = TempDir::new();
+    root.put("all.yaml", "a=1\nb=1");
+    let mut source = source(root.path(), Vec::new());
+    source.scan().unwrap();
+    root.put("all.yaml", "a=2\n!b");
+    assert_eq!(shown(&source.scan().unwrap()), "a=2 b=1");
+    root.put("all.yaml", "a=3");
+    assert_eq!(shown(&source.scan().unwrap()), "a=3", "a healthy file that leaves a pod out removes it");
+}
+
+#[test]
+fn a_last_good_version_gives_way_to_the_same_pod_in_a_healthy_file() {
+    let root = TempDir::new();
+    root.put("old.yaml", "web=1");
+    let mut source = source(root.path(), Vec::new());
+    source.scan().unwrap();
+    root.put("old.yaml", "!");
+    root.put("new.yaml", "web=2");
+    assert_eq!(shown(&source.scan().unwrap()), "web=2");
+}
+
+#[test]
+fn what_cannot_be_read_keeps_its_last_good_pods_and_is_reported() {
+    type Replace = fn(&Path);
+    let replace: [(&str, Replace); 5] = [
+        ("broken symlink", |path| symlink("nowhere", path).unwrap()),
+        ("symlink loop", |path| symlink(path, path).unwrap()),
+        ("it is a directory", |path| fs::create_dir(path).unwrap()),
+        ("it is a named pipe", |path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()),
+        ("larger than the manifest limit of 10485760 bytes", |path| {
+            fs::File::create(path).unwrap().set_len(100 * 1024 * 1024).unwrap();
+        }),
+    ];
+    for (message, replace) in replace {
+        let root = TempDir::new();
+        root.put("web.yaml", "web=1");
+        let mut source = source(root.path(), Vec::new());
+        source.scan().unwrap();
+        root.remove("web.yaml");
+        replace(&root.join("web.yaml"));
+        let started = std::time::Instant::now();
+        let update = source.scan().unwrap();
+        assert!(started.elapsed() < Duration::from_secs(20), "{message}: looking must not block");
+        assert_eq!(shown(&update), "web=1", "{message}");
+        assert!(problems(&update)[0].contains(message), "{message}: {:?}", update.problems);
+        assert_eq!(source.scan(), None, "{message}: told once");
+    }
+}
+
+#[test]
+fn hidden_files_editor_leftovers_and_sub_directories_are_skipped_and_any_other_extension_is_read_in_order() {
+    let root = TempDir::new();
+    for name in ["c.yaml", "a.bak", "b", ".hidden.yaml", "x.yaml~", "#x.yaml#", "4913", "x.swp", "x.swx"] {
+        root.put(name, &format!("{}=1", name.trim_matches(['.', '#', '~'])));
+    }
+    fs::create_dir(root.join("sub")).unwrap();
+    fs::write(root.join("sub/d.yaml"), "d=1").unwrap();
+    symlink("sub", root.join("link-to-sub")).unwrap();
+    let update = source(root.path(), Vec::new()).scan().unwrap();
+    assert_eq!(shown(&update), "a.bak=1 b=1 c.yaml=1");
+    assert_eq!(update.problems, []);
+}
+
+#[test]
+fn a_rescan_of_unchanged_files_parses_nothing_and_tells_nothing() {
+    let root = TempDir::new();
+    root.put("a.yaml", "a=1");
+    root.put("broken.yaml", "!");
+    let mut source = source(root.path(), Vec::new());
+    source.scan().unwrap();
+    let parsed = source.parser.parsed.get();
+    fs::File::options()
+        .append(true)
+        .open(root.join("a.yaml"))
+        .unwrap()
+        .set_modified(std::time::UNIX_EPOCH)
+        .unwrap();
+    assert_eq!(source.scan(), None, "touched, but the same content");
+    assert_eq!(source.parser.parsed.get(), parsed);
+}
+
+#[test]
+fn a_single_file_that_is_broken_and_never_was_good_is_no_answer() {
+    let root = TempDir::new();
+    root.put("only.yaml", "!");
+    let update = source(&root.join("only.yaml"), Vec::new()).scan().unwrap();
+    assert_eq!((shown(&update).as_str(), problems(&update)), ("unknown", vec!["document !: not a pod"]));
+    let before = vec![stored("a", "1", root.join("only.yaml"))];
+    assert_eq!(shown(&source(&root.join("only.yaml"), before).scan().unwrap()), "a=1");
+}
+
+#[test]
+fn a_single_file_that_vanishes_is_silence_too() {
+    let root = TempDir::new();
+    let path = root.join("only.yaml");
+    root.put("only.yaml", "a=1");
+    root.put("other.yaml", "other=1");
+    let mut source = source(&path, Vec::new());
+    let update = source.scan().unwrap();
+    assert_eq!(shown(&update), "a=1");
+    let SourceAnswer::Pods(pods) = update.answer else { panic!("unknown") };
+    assert_eq!(pods[0].origin, path.to_str().unwrap());
+    root.remove("only.yaml");
+    assert_eq!(shown(&source.scan().unwrap()), "unknown");
+    root.put("only.yaml", "!");
+    assert_eq!(shown(&source.scan().unwrap()), "a=1");
+}
+
+#[test]
+fn five_thousand_manifests_are_read_once_and_then_only_the_changed_one() {
+    let root = TempDir::new();
+    for number in 0..5000 {
+        fs::write(root.join(&format!("{number:04}.yaml")), format!("pod-{number}=1")).unwrap();
+    }
+    let mut source = source(root.path(), Vec::new());
+    let SourceAnswer::Pods(pods) = source.scan().unwrap().answer else { panic!("unknown") };
+    assert_eq!((pods.len(), source.parser.parsed.get()), (5000, 5000));
+    root.put("2500.yaml", "pod-2500=2");
+    let SourceAnswer::Pods(pods) = source.scan().unwrap().answer else { panic!("unknown") };
+    assert_eq!((pods.len(), pods[2500].pod.spec.hostname.as_str()), (5000, "2"));
+    assert_eq!(source.parser.parsed.get(), 5001);
+}
+
+#[test]
+fn names_of_stored_origins_are_found_again_only_below_this_path() {
+    let within = |origin| name_within(Path::new("/m"), origin).map(|name| name.to_str().unwrap().to_owned());
+    assert_eq!(within("/m/web.yaml").as_deref(), Some("web.yaml"));
+    assert_eq!(within("/m").as_deref(), Some(""));
+    assert_eq!(within("/m/sub/web.yaml"), None);
+    assert_eq!(within("http://server/web.yaml"), None);
+}

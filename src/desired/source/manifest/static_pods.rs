@@ -1,0 +1,169 @@
+//! The whole road for local sources: manifest bytes to pods that are ready to run and objects that may be used.
+//!
+//! Owns the wording of what went wrong on the way. Must not know what was good before.
+
+use std::collections::BTreeMap;
+
+use super::{ManifestNote, ManifestOrigin, decode_manifest};
+use crate::desired::local_objects;
+use crate::desired::source::Ignored;
+use crate::desired::static_pod::{StaticOrigin, prepare};
+use crate::model::api::pod::Pod;
+use crate::model::objects::LocalObject;
+use crate::pod::scheduling::unscheduled;
+
+/// What one manifest gives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StaticPods {
+    /// Of every good document: defaulted, named, validated.
+    pub pods: Vec<Pod>,
+    /// Of every good document: ConfigMaps, Secrets and claims.
+    pub objects: Vec<LocalObject>,
+    /// One text per broken object, with its place in the manifest (the manifest itself is not named).
+    pub problems: Vec<String>,
+    /// Fields without effect.
+    pub ignored: Vec<Ignored>,
+    /// What of objects has no effect here.
+    pub warnings: Vec<String>,
+}
+
+impl StaticPods {
+    /// Nothing was broken: a pod that is not here is not wanted any more.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Reads a manifest and prepares its pods for `node_name`. Never fails as a whole.
+#[must_use]
+pub fn read_static_pods(bytes: &[u8], origin: &StaticOrigin, node_name: &str) -> StaticPods {
+    let kind = match origin {
+        StaticOrigin::File { .. } => ManifestOrigin::File,
+        StaticOrigin::Url { .. } => ManifestOrigin::Url,
+    };
+    let manifest = decode_manifest(bytes, kind);
+    let mut read = StaticPods {
+        problems: manifest.problems.iter().map(ToString::to_string).collect(),
+        ..StaticPods::default()
+    };
+    for decoded in manifest.objects {
+        let who = subject(&decoded.place, decoded.kind.as_str(), &decoded.object.metadata().name);
+        match local_objects::prepare(decoded.object) {
+            Ok((object, ignored)) => {
+                read.warnings.extend(ignored.into_iter().map(|line| format!("{who}{line}")));
+                read.objects.push(object);
+            }
+            Err(error) => read.problems.push(format!("{who}{error}")),
+        }
+    }
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    for decoded in manifest.pods {
+        let who = subject(&decoded.place, "pod", &decoded.pod.metadata.name);
+        match prepare(decoded.pod, origin, node_name) {
+            Ok(pod) => {
+                read.warnings.extend(unscheduled(&pod.spec).into_iter().map(|line| format!("{who}{line}")));
+                names.insert(decoded.place, format!("{}/{}", pod.metadata.namespace, pod.metadata.name));
+                read.pods.push(pod);
+            }
+            Err(error) => read.problems.push(format!("{who}{error}")),
+        }
+    }
+    let ignored = |note: ManifestNote| Ignored {
+        pod: names.get(&note.place).cloned().unwrap_or_default(),
+        message: note.to_string(),
+    };
+    read.ignored = manifest.warnings.into_iter().map(ignored).collect();
+    read
+}
+
+/// Where and who, as the beginning of a message.
+fn subject(place: &str, kind: &str, name: &str) -> String {
+    match (place, name) {
+        ("", "") => String::new(),
+        (place, "") => format!("{place}: "),
+        ("", name) => format!("{kind} {name}: "),
+        (place, name) => format!("{place}: {kind} {name}: "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> StaticPods {
+        let origin = StaticOrigin::File { path: "/etc/pods/x.yaml".to_owned() };
+        read_static_pods(text.as_bytes(), &origin, "edge-1")
+    }
+
+    #[test]
+    fn good_pods_are_ready_and_broken_ones_are_told_with_place_name_field_and_rule() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec: {containers: [{name: c, image: x}]}\n\
+                    ---\napiVersion: v1\nkind: Pod\nmetadata: {name: bad}\nspec: {containers: [{name: c}]}\n\
+                    ---\napiVersion: v1\nkind: Pod\nspec: {}\n---\nkind: [\n";
+        let read = read(text);
+        assert_eq!(read.pods.len(), 1);
+        assert_eq!(read.pods[0].metadata.name, "good-edge-1");
+        assert!(!read.is_complete());
+        assert!(read.problems[0].starts_with("document 4: line "), "{:?}", read.problems);
+        assert_eq!(
+            read.problems[1],
+            "document 2: pod bad: invalid pod: spec.containers[0].image: Required value"
+        );
+        assert_eq!(read.problems[2], "document 3: invalid pod: name is needed for the pod");
+    }
+
+    #[test]
+    fn gated_pod_is_good_and_a_foreign_scheduler_is_a_warning() {
+        let pod = |spec: &str| {
+            read(&format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {{{spec}, containers: [{{name: c, image: x}}]}}\n"
+            ))
+        };
+        let gated = pod("schedulingGates: [{name: example.com/a}]");
+        assert!(gated.is_complete() && gated.warnings.is_empty(), "{gated:?}");
+        assert_eq!(gated.pods[0].spec.node_name, "edge-1");
+        let placed = pod("nodeName: edge-1, schedulingGates: [{name: a}]");
+        assert!(placed.problems[0].ends_with("cannot be set until all schedulingGates have been cleared"));
+        let foreign = pod("schedulerName: mine");
+        assert_eq!(
+            foreign.warnings,
+            ["pod a: spec.schedulerName: \"mine\" has no effect: the agent runs the pod without a scheduler"]
+        );
+    }
+
+    #[test]
+    fn an_ignored_field_is_named_with_its_pod() {
+        let pod = |name: &str, field: &str| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{field}containers: [{{name: c, image: x}}]}}\n"
+            )
+        };
+        let text = [
+            pod("a", "hostnetwork: true, "),
+            pod("b", ""),
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndate: {}\n".into(),
+        ]
+        .join("---\n");
+        let read = read(&text);
+        assert!(read.is_complete() && read.pods.len() == 2 && read.warnings.is_empty(), "{read:?}");
+        let said: Vec<_> = read.ignored.iter().map(|one| (one.pod.as_str(), one.message.as_str())).collect();
+        assert_eq!(
+            said,
+            [
+                (
+                    "default/a-edge-1",
+                    "document 1: unknown field \"spec.hostnetwork\" is ignored; did you mean \"hostNetwork\"?"
+                ),
+                ("", "document 3: unknown field \"date\" is ignored; did you mean \"data\"?"),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_empty_pod_list_is_a_complete_answer_and_an_empty_file_is_none() {
+        let empty = read("apiVersion: v1\nkind: PodList\nitems: []\n");
+        assert!(empty.is_complete() && empty.pods.is_empty());
+        assert_eq!(read("").problems, ["the file is empty"]);
+    }
+}

@@ -1,0 +1,434 @@
+//! Pods from a URL: `http`, `https` or `file`, asked at once and then every `httpCheckFrequency`.
+//!
+//! Owns what the URL last said: the good pods, the validators, the problem. Must not know HTTP's wire (`http` does) nor what
+//! a manifest means (the parser does).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::file::read::{ReadError, read_manifest_file};
+use super::{
+    Accept, Accepts, LastGood, MAX_MANIFEST_BYTES, ManifestParser, Origin, REASON_EMPTY,
+    REASON_INVALID_MANIFEST, REASON_UNAVAILABLE, REASON_UNTRUSTED, Remembered, SHORTEST_PERIOD, SourceAnswer,
+    SourceProblem, SourceUpdate, carry_ignored, carry_since, is_believed, keep_last_good,
+    keep_last_good_objects, next_accept, parse_manifest,
+};
+use crate::codec::signature::{Newest, SignatureError, VerifyKey};
+use crate::model::types::PodSource;
+use crate::platform::clock::Clock;
+use crate::platform::http::{ClientFiles, HttpClient, HttpError, Request, Response, shown_url};
+use crate::platform::logging::chain;
+
+/// Upstream's limit for one request, body included.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Servers refuse longer headers.
+const MAX_TOKEN_BYTES: usize = 8 * 1024;
+
+/// What a URL source needs to know.
+#[derive(Clone, Debug)]
+pub struct UrlConfig {
+    /// `staticPodURL`.
+    pub url: String,
+    /// `staticPodURLHeader`: name and value; a name with several values comes several times.
+    pub headers: Vec<(String, String)>,
+    /// `httpCheckFrequency`: between two requests.
+    pub check_frequency: Duration,
+    /// Trust these authorities instead of the system's.
+    pub ca_file: Option<PathBuf>,
+    /// Who we are, for servers that ask.
+    pub client: Option<ClientFiles>,
+    /// A file with a bearer token, read for each request: it may be renewed at any time.
+    pub token_file: Option<PathBuf>,
+    /// A file with a public key: what is not signed with it is no answer.
+    pub verify_key_file: Option<PathBuf>,
+}
+
+/// The source `http`.
+#[derive(Debug)]
+pub struct UrlSource<P> {
+    config: UrlConfig,
+    parser: P,
+    http: HttpClient,
+    clock: Clock,
+    /// The URL without a password: the origin of its pods.
+    location: String,
+    /// Of the good pods.
+    validator: Option<Validator>,
+    /// Of the last body that was good as a whole.
+    digest: Option<[u8; 32]>,
+    good: LastGood,
+    /// The last good set has something in it, be it of another URL.
+    holds_something: bool,
+    /// The server has said something other than nothing since the start: an empty list is what it says now.
+    has_spoken: bool,
+    /// Someone has confirmed that an empty list is meant.
+    is_accepted: bool,
+    /// The newest signature that was seen.
+    newest: Option<Newest>,
+    problems: Vec<SourceProblem>,
+    /// Those of the last good body.
+    ignored: Vec<SourceProblem>,
+    told: Option<Told>,
+    accepts: Accepts,
+}
+
+/// What the last update said, as far as it decides whether the next one is news.
+#[derive(Clone, Debug, PartialEq)]
+struct Told {
+    answered: bool,
+    problems: Vec<SourceProblem>,
+    newest: Option<Newest>,
+}
+
+/// Stored beside the pods, so that after a restart an unchanged answer need not be sent again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Validator {
+    url: String,
+    etag: Option<String>,
+    last_modified: Option<String>,
+    /// Of the key that the body was verified with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+}
+
+/// One request without pods.
+#[derive(Debug, thiserror::Error)]
+enum PollError {
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("{location}: {source}")]
+    File { location: String, source: ReadError },
+    #[error("{location}: {status_line}")]
+    Status { location: String, status_line: String },
+    #[error(
+        "{location}: {status_line} from {other_origin} after a redirect: headers, token and client \
+         certificate are only sent to the configured origin; configure the redirect target as URL"
+    )]
+    Elsewhere { location: String, status_line: String, other_origin: String },
+    #[error("{location}: 304 Not Modified, but the request was not conditional")]
+    Unasked { location: String },
+    #[error("{location}: must be file:///absolute/path")]
+    FileUrl { location: String },
+    #[error("read the bearer token in {}", path.display())]
+    ReadToken { path: PathBuf, source: ReadError },
+    #[error("{}: a bearer token must be one line of visible ASCII characters", path.display())]
+    Token { path: PathBuf },
+    #[error("read the signature key in {}", path.display())]
+    ReadKey { path: PathBuf, source: ReadError },
+    #[error("{}", path.display())]
+    Key { path: PathBuf, source: SignatureError },
+    #[error("{location}: no signature found at {signature}")]
+    Unsigned { location: String, signature: String, source: Box<PollError> },
+    #[error("{location}")]
+    Signature { location: String, source: SignatureError },
+}
+
+impl PollError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::ReadKey { .. } | Self::Key { .. } | Self::Unsigned { .. } | Self::Signature { .. } => {
+                REASON_UNTRUSTED
+            }
+            _ => REASON_UNAVAILABLE,
+        }
+    }
+}
+
+/// What a good request brought.
+enum Body {
+    Unchanged,
+    New { bytes: Vec<u8>, content_type: Option<String>, validator: Option<Validator> },
+}
+
+impl<P: ManifestParser> UrlSource<P> {
+    /// A source that has said nothing yet.
+    pub fn new(config: UrlConfig, parser: P, remembered: Remembered, http: HttpClient, clock: Clock) -> Self {
+        let location = shown_url(&config.url);
+        let holds_something = remembered.holds_something();
+        let Remembered { good: mut stored, validator, signed } = remembered;
+        stored.pods.retain(|pod| pod.origin == location);
+        stored.objects.retain(|object| object.origin == location);
+        let validator = validator
+            .and_then(|text| serde_json::from_str::<Validator>(&text).ok())
+            .filter(|validator| validator.url == location);
+        Self {
+            config,
+            parser,
+            http,
+            clock,
+            location,
+            validator,
+            digest: None,
+            good: stored,
+            holds_something,
+            has_spoken: false,
+            is_accepted: false,
+            newest: signed.as_deref().and_then(Newest::parse),
+            problems: Vec::new(),
+            ignored: Vec::new(),
+            told: None,
+            accepts: None,
+        }
+    }
+
+    /// Lets an empty answer be confirmed.
+    #[must_use]
+    pub fn accepting(mut self, accepts: mpsc::Receiver<Accept>) -> Self {
+        self.accepts = Some(accepts);
+        self
+    }
+
+    /// Asks, tells, waits; ends when nobody listens any more. Dropping it at any await is safe.
+    pub async fn run(mut self, updates: mpsc::Sender<SourceUpdate>) {
+        let mut timer = interval(self.config.check_frequency.max(SHORTEST_PERIOD));
+        timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let accept = tokio::select! {
+                biased;
+                // Nobody listens: nothing is pending here.
+                () = updates.closed() => return,
+                // Safe to lose: a request stays in its channel until it is received.
+                accept = next_accept(&mut self.accepts) => Some(accept),
+                // Safe to lose: the tick is kept by the timer.
+                _ = timer.tick() => None,
+            };
+            self.is_accepted = accept.is_some();
+            if let Some(update) = self.poll().await
+                && updates.send(update).await.is_err()
+            {
+                return;
+            }
+            if let Some(accept) = accept {
+                // The client has gone: the answer stands.
+                let _ = accept.send(self.told.as_ref().is_some_and(|told| told.answered));
+            }
+        }
+    }
+
+    /// Asks once; the update if there is something new to tell.
+    pub async fn poll(&mut self) -> Option<SourceUpdate> {
+        match self.fetch().await {
+            Ok(Body::Unchanged) => {
+                self.has_spoken = true;
+                self.tell_unchanged()
+            }
+            Ok(Body::New { bytes, content_type, validator }) => self.accept(&bytes, content_type, validator),
+            Err(error) => {
+                let message = chain(&error);
+                // Told once where problems are shown; here each time, for whoever looks closely.
+                log::debug!(url = self.location.as_str(), err = message.as_str(); "No valid response from \
+                     static pod URL");
+                let problems = self.problems(error.reason(), vec![message]);
+                self.tell(false, problems, false)
+            }
+        }
+    }
+
+    async fn fetch(&mut self) -> Result<Body, PollError> {
+        let key = self.verify_key()?;
+        let fingerprint = key.as_ref().map(|key| key.fingerprint().to_owned());
+        // What was good without a key, or with another one, has to be shown again.
+        let known = self.validator.clone().filter(|known| known.key == fingerprint).unwrap_or_default();
+        let mut body = self.get(&self.config.url, known).await?;
+        if let (Some(key), Body::New { bytes, validator, .. }) = (&key, &mut body) {
+            let newest = self.verify(key, bytes).await?;
+            self.newest = newest.or(self.newest.take());
+            if let Some(validator) = validator {
+                validator.key = fingerprint;
+            }
+        }
+        Ok(body)
+    }
+
+    async fn get(&self, url: &str, known: Validator) -> Result<Body, PollError> {
+        let location = || shown_url(url);
+        if let Some(path) = url.strip_prefix("file://") {
+            if !path.starts_with('/') {
+                return Err(PollError::FileUrl { location: location() });
+            }
+            let (bytes, _) = read_manifest_file(path.as_ref())
+                .map_err(|source| PollError::File { location: location(), source })?;
+            return Ok(Body::New { bytes, content_type: None, validator: None });
+        }
+        let conditional = known.etag.is_some() || known.last_modified.is_some();
+        let mut headers = self.config.headers.clone();
+        headers.extend(self.authorization()?);
+        let request = Request {
+            url: url.to_owned(),
+            headers,
+            timeout_total: TIMEOUT,
+            max_body: MAX_MANIFEST_BYTES,
+            ca_file: self.config.ca_file.clone(),
+            client: self.config.client.clone(),
+            if_none_match: known.etag,
+            if_modified_since: known.last_modified,
+        };
+        let response = self.http.get(request).await?;
+        match response.status {
+            200 => Ok(self.new_body(response)),
+            304 if conditional => Ok(Body::Unchanged),
+            304 => Err(PollError::Unasked { location: location() }),
+            _ => {
+                let (location, Response { status_line, other_origin, .. }) = (location(), response);
+                Err(match other_origin {
+                    Some(other_origin) => PollError::Elsewhere { location, status_line, other_origin },
+                    None => PollError::Status { location, status_line },
+                })
+            }
+        }
+    }
+
+    fn authorization(&self) -> Result<Option<(String, String)>, PollError> {
+        let Some(path) = &self.config.token_file else { return Ok(None) };
+        let (bytes, _) =
+            read_manifest_file(path).map_err(|source| PollError::ReadToken { path: path.clone(), source })?;
+        let token = bytes.trim_ascii();
+        let good =
+            !token.is_empty() && token.len() <= MAX_TOKEN_BYTES && token.iter().all(u8::is_ascii_graphic);
+        if !good {
+            return Err(PollError::Token { path: path.clone() });
+        }
+        Ok(Some(("Authorization".to_owned(), format!("Bearer {}", String::from_utf8_lossy(token)))))
+    }
+
+    fn verify_key(&self) -> Result<Option<VerifyKey>, PollError> {
+        let Some(path) = &self.config.verify_key_file else { return Ok(None) };
+        let (bytes, _) =
+            read_manifest_file(path).map_err(|source| PollError::ReadKey { path: path.clone(), source })?;
+        let key = VerifyKey::parse(&String::from_utf8_lossy(&bytes))
+            .map_err(|source| PollError::Key { path: path.clone(), source })?;
+        Ok(Some(key))
+    }
+
+    async fn verify(&self, key: &VerifyKey, body: &[u8]) -> Result<Option<Newest>, PollError> {
+        let url = signature_url(&self.config.url);
+        let location = || self.location.clone();
+        let found = self.get(&url, Validator::default()).await.map_err(|error| PollError::Unsigned {
+            location: location(),
+            signature: shown_url(&url),
+            source: Box::new(error),
+        })?;
+        let Body::New { bytes: signature, .. } = found else {
+            return Err(PollError::Unasked { location: shown_url(&url) });
+        };
+        key.verify_newer(body, &signature, self.newest.as_ref())
+            .map_err(|source| PollError::Signature { location: location(), source })
+    }
+
+    fn new_body(&self, response: Response) -> Body {
+        let Response { etag, last_modified, content_type, body, .. } = response;
+        let named = etag.is_some() || last_modified.is_some();
+        let validator =
+            named.then(|| Validator { url: self.location.clone(), etag, last_modified, key: None });
+        Body::New { bytes: body, content_type, validator }
+    }
+
+    /// Upstream remembers a body before it has parsed it and so takes a broken one for unchanged later on; here only what
+    /// was good as a whole is remembered.
+    fn accept(
+        &mut self,
+        bytes: &[u8],
+        content_type: Option<String>,
+        validator: Option<Validator>,
+    ) -> Option<SourceUpdate> {
+        let digest: [u8; 32] = Sha256::digest(bytes).into();
+        if self.digest == Some(digest) {
+            self.validator = validator;
+            return self.tell_unchanged();
+        }
+        let origin = Origin { source: PodSource::Http, location: self.location.clone() };
+        let parsed = parse_manifest(&self.parser, bytes, &origin);
+        for warning in &parsed.warnings {
+            log::warn!(url = self.location.as_str(), warning = warning.as_str(); "Manifest has warnings");
+        }
+        let nothing = !parsed.complete && parsed.pods.is_empty() && parsed.objects.is_empty();
+        let (now, whole) = (self.clock.now(), parsed.complete);
+        let good = LastGood {
+            pods: keep_last_good(parsed.pods, whole, &self.good.pods, &origin, now),
+            objects: keep_last_good_objects(parsed.objects, whole, &self.good.objects, &origin, now),
+        };
+        let is_empty = whole && good.pods.is_empty() && good.objects.is_empty();
+        // A signature that cannot be an old one is a deliberate one.
+        let is_dated = self.config.verify_key_file.is_some() && self.newest.is_some();
+        let same_speaker = self.has_spoken || is_dated || self.is_accepted;
+        if !is_believed(is_empty, self.holds_something, same_speaker) {
+            let message = format!(
+                "{}: the list is empty, and has been since the agent started. Its pods keep running. Serve \
+                 the pods, or confirm their removal: agent source accept http",
+                self.location
+            );
+            let problems = self.problems(REASON_EMPTY, vec![message]);
+            return self.tell(false, problems, false);
+        }
+        if whole {
+            self.has_spoken |= !is_empty;
+            self.holds_something = !is_empty;
+        }
+        let changed = good != self.good;
+        self.good = good;
+        let hint = content_type.filter(|kind| kind.contains("html"));
+        let problems = parsed
+            .problems
+            .into_iter()
+            .map(|problem| match &hint {
+                Some(kind) => {
+                    format!("{problem} (content type {kind}: is this a web page instead of a manifest?)")
+                }
+                None => problem,
+            })
+            .collect();
+        let mut problems = self.problems(REASON_INVALID_MANIFEST, problems);
+        self.ignored = carry_ignored(parsed.ignored, &self.location, &self.problems, now);
+        problems.extend(self.ignored.iter().cloned());
+        if parsed.complete {
+            (self.digest, self.validator) = (Some(digest), validator);
+        } else {
+            // Ask for the whole of it again, also after a restart: otherwise a 304 would hide the problem.
+            (self.digest, self.validator) = (None, None);
+        }
+        self.tell(!nothing, problems, changed)
+    }
+
+    /// What was said last counts, and what of it is ignored still is.
+    fn tell_unchanged(&mut self) -> Option<SourceUpdate> {
+        self.tell(true, self.ignored.clone(), false)
+    }
+
+    fn problems(&self, reason: &str, messages: Vec<String>) -> Vec<SourceProblem> {
+        carry_since(messages, reason, &self.location, &self.problems, self.clock.now())
+    }
+
+    fn tell(&mut self, answered: bool, problems: Vec<SourceProblem>, changed: bool) -> Option<SourceUpdate> {
+        self.problems = problems;
+        let told = Told { answered, problems: self.problems.clone(), newest: self.newest.clone() };
+        // A new validator alone is no news: some servers say that everything was modified just now.
+        if !changed && self.told.as_ref() == Some(&told) {
+            return None;
+        }
+        self.told = Some(told);
+        Some(SourceUpdate {
+            source: PodSource::Http,
+            answer: if answered { SourceAnswer::Pods(self.good.pods.clone()) } else { SourceAnswer::Unknown },
+            objects: if answered { self.good.objects.clone() } else { Vec::new() },
+            problems: self.problems.clone(),
+            validator: self.validator.as_ref().and_then(|validator| serde_json::to_string(validator).ok()),
+            signed: self.newest.as_ref().map(Newest::to_text),
+        })
+    }
+}
+
+/// Where the signature of what is served at `url` is: beside it, before any query.
+fn signature_url(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (path, query) = url.split_at(end);
+    format!("{path}{}{query}", VerifyKey::EXTENSION)
+}
+
+#[cfg(test)]
+mod tests;

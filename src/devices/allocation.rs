@@ -1,0 +1,315 @@
+//! Which of a plugin's devices a container gets, and how that is remembered: upstream's choices, words and file.
+//!
+//! Owns the decision and the checkpoint's form. Must not know how plugins are asked.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::codec::base64;
+use crate::model::api::pod::{Container, Pod, ResourceList};
+use crate::model::api::quantity::Quantity;
+use crate::model::containers::is_sidecar;
+use crate::model::types::PodUid;
+
+/// A device that is near no NUMA node in particular.
+const NO_NODE: i64 = -1;
+
+/// A device, as its plugin tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginDevice {
+    /// It may be given to somebody.
+    pub healthy: bool,
+    /// NUMA nodes it is near to.
+    pub nodes: Vec<i64>,
+}
+
+/// Devices by id.
+pub type Devices = BTreeMap<String, PluginDevice>;
+/// Devices by resource: `vendor.com/thing`.
+pub type Resources = BTreeMap<String, Devices>;
+
+/// What a container has of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allocation {
+    /// Whose.
+    pub pod: PodUid,
+    /// Container.
+    pub container: String,
+    /// `vendor.com/thing`.
+    pub resource: String,
+    /// Ids by NUMA node; -1 for none.
+    pub devices: BTreeMap<i64, Vec<String>>,
+    /// The plugin's `ContainerAllocateResponse`; `None` while it is asked.
+    pub response: Option<Vec<u8>>,
+}
+
+impl Allocation {
+    /// Ids, whatever they are near to. One that is near to several nodes is there once for each.
+    pub fn ids(&self) -> impl Iterator<Item = &str> {
+        self.devices.values().flatten().map(String::as_str)
+    }
+}
+
+/// What a container is to get next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Container.
+    pub container: String,
+    /// Resource.
+    pub resource: String,
+    /// How many.
+    pub count: usize,
+    /// What init containers before it had and nobody else has: taken first.
+    pub reusable: BTreeSet<String>,
+}
+
+/// What may be chosen from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// These in any case.
+    pub taken: Vec<String>,
+    /// And as many as are missing of these.
+    pub available: Vec<String>,
+}
+
+/// A resource that is not Kubernetes' own: a device plugin has to tell of it.
+#[must_use]
+pub fn is_extended(name: &str) -> bool {
+    name.split_once('/').is_some_and(|(domain, _)| {
+        domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io") && !domain.starts_with("requests.")
+    })
+}
+
+/// The first thing that a container of the pod asks for and does not have, in the order in which containers start.
+#[must_use]
+pub fn next_need(pod: &Pod, allocated: &[Allocation]) -> Option<Need> {
+    let uid = &pod.metadata.uid;
+    let has = |container: &Container, resource: &str| {
+        allocated.iter().find(|allocation| {
+            allocation.pod == *uid
+                && allocation.container == container.name
+                && allocation.resource == resource
+        })
+    };
+    let all = pod.spec.init_containers.iter().map(|container| (container, !is_sidecar(container)));
+    let all = all.chain(pod.spec.containers.iter().map(|container| (container, false)));
+    for (container, _) in all.clone() {
+        for (resource, amount) in &container.resources.limits {
+            let count = usize::try_from(amount.value()).unwrap_or(0);
+            if count == 0 || !is_extended(resource) || has(container, resource).is_some() {
+                continue;
+            }
+            let mut reusable = BTreeSet::new();
+            for (earlier, lends) in all.clone() {
+                if earlier.name == container.name {
+                    break;
+                }
+                for id in has(earlier, resource).iter().flat_map(|allocation| allocation.ids()) {
+                    if lends {
+                        reusable.insert(id.to_owned());
+                    } else {
+                        reusable.remove(id);
+                    }
+                }
+            }
+            return Some(Need {
+                container: container.name.clone(),
+                resource: resource.clone(),
+                count,
+                reusable,
+            });
+        }
+    }
+    None
+}
+
+/// What may be chosen from for a need. Texts are upstream's.
+///
+/// # Errors
+/// Why there is not enough.
+pub fn choice(need: &Need, resources: &Resources, allocated: &[Allocation]) -> Result<Choice, String> {
+    let resource = &need.resource;
+    let Some(devices) = resources.get(resource) else {
+        return Err(format!("cannot allocate unregistered device {resource}"));
+    };
+    let is_healthy = |id: &&String| devices.get(*id).is_some_and(|device| device.healthy);
+    let taken: Vec<String> = need.reusable.iter().filter(is_healthy).take(need.count).cloned().collect();
+    let of_resource = allocated.iter().filter(|allocation| allocation.resource == *resource);
+    let in_use: BTreeSet<&str> = of_resource.flat_map(Allocation::ids).collect();
+    if taken.len() < need.count && !devices.values().any(|device| device.healthy) {
+        return Err(format!("no healthy devices present; cannot allocate unhealthy devices {resource}"));
+    }
+    let available: Vec<String> =
+        devices.keys().filter(is_healthy).filter(|id| !in_use.contains(id.as_str())).cloned().collect();
+    if available.len() < need.count - taken.len() {
+        return Err(format!(
+            "requested number of devices unavailable for {resource}. Requested: {}, Available: {}",
+            need.count - taken.len(),
+            available.len()
+        ));
+    }
+    Ok(Choice { taken, available })
+}
+
+/// The choice made: what a plugin prefers comes first, as far as it may be had.
+#[must_use]
+pub fn settle(choice: &Choice, need: &Need, preferred: &[String]) -> Vec<String> {
+    // Plugins that share memory tell of a device for each megabyte: by sets, or this takes seconds.
+    let available: BTreeSet<&String> = choice.available.iter().collect();
+    let mut chosen: BTreeSet<&String> = choice.taken.iter().collect();
+    let mut ids = choice.taken.clone();
+    let may = preferred.iter().filter(|id| available.contains(id));
+    for id in may.chain(&choice.available) {
+        if ids.len() >= need.count {
+            break;
+        }
+        if chosen.insert(id) {
+            ids.push(id.clone());
+        }
+    }
+    ids
+}
+
+/// Ids by the NUMA nodes they are near to.
+#[must_use]
+pub fn by_node(ids: &[String], devices: &Devices) -> BTreeMap<i64, Vec<String>> {
+    let mut all: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    for id in ids {
+        let nodes = devices.get(id).map(|device| device.nodes.as_slice()).unwrap_or_default();
+        for node in if nodes.is_empty() { &[NO_NODE] } else { nodes } {
+            all.entry(*node).or_default().push(id.clone());
+        }
+    }
+    all
+}
+
+/// `status.capacity` and `status.allocatable` of the node: all devices, and the healthy ones.
+#[must_use]
+pub fn totals(resources: &Resources) -> (ResourceList, ResourceList) {
+    let (mut capacity, mut allocatable) = (ResourceList::new(), ResourceList::new());
+    for (name, devices) in resources {
+        let count = |number: usize| Quantity::from_units(i64::try_from(number).unwrap_or(i64::MAX));
+        capacity.insert(name.clone(), count(devices.len()));
+        let healthy = devices.values().filter(|device| device.healthy).count();
+        allocatable.insert(name.clone(), count(healthy));
+    }
+    (capacity, allocatable)
+}
+
+/// The content of `kubelet_internal_checkpoint`, its checksum included: a kubelet takes it over.
+#[must_use]
+pub fn checkpoint(allocated: &[Allocation], resources: &Resources) -> String {
+    let done: Vec<(&Allocation, &Vec<u8>)> =
+        allocated.iter().filter_map(|allocation| Some((allocation, allocation.response.as_ref()?))).collect();
+    let mut entries = Vec::new();
+    for (allocation, response) in &done {
+        let mut devices = serde_json::Map::new();
+        for (node, ids) in &allocation.devices {
+            devices.insert(node.to_string(), json!(ids));
+        }
+        entries.push(json!({
+            "PodUID": allocation.pod.as_str(),
+            "ContainerName": allocation.container,
+            "ResourceName": allocation.resource,
+            "DeviceIDs": devices,
+            "AllocResp": base64::encode(response),
+        }));
+    }
+    let entries = if entries.is_empty() { Value::Null } else { Value::Array(entries) };
+    let mut registered = serde_json::Map::new();
+    for (name, devices) in resources {
+        registered.insert(name.clone(), devices.keys().map(String::as_str).collect());
+    }
+    json!({
+        "Data": {"PodDeviceEntries": entries, "RegisteredDevices": registered},
+        "Checksum": checksum(&done, resources),
+    })
+    .to_string()
+}
+
+/// FNV-1a (32 bit) over Go's print of the data, bit for bit the kubelet's.
+fn checksum(allocated: &[(&Allocation, &Vec<u8>)], resources: &Resources) -> u32 {
+    let mut entries = Vec::new();
+    for (allocation, response) in allocated {
+        let devices: Vec<String> =
+            allocation.devices.iter().map(|(node, ids)| format!("{node}:[{}]", ids.join(" "))).collect();
+        entries.push(format!(
+            "{{PodUID:(string){} ContainerName:(string){} ResourceName:(string){} \
+             DeviceIDs:(checkpoint.DevicesPerNUMA)map[{}] AllocResp:([]uint8)[{}]}}",
+            allocation.pod,
+            allocation.container,
+            allocation.resource,
+            devices.join(" "),
+            numbers(response)
+        ));
+    }
+    let entries = if entries.is_empty() { "<nil>".to_owned() } else { format!("[{}]", entries.join(" ")) };
+    let mut registered = Vec::new();
+    for (name, devices) in resources {
+        let ids: Vec<&str> = devices.keys().map(String::as_str).collect();
+        registered.push(format!("{name}:[{}]", ids.join(" ")));
+    }
+    let printed = format!(
+        "(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){entries} \
+         RegisteredDevices:(map[string][]string)map[{}]}}",
+        registered.join(" ")
+    );
+    printed.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Bytes as Go prints them, in one text: an answer of a plugin may have megabytes.
+fn numbers(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().saturating_mul(4));
+    for byte in bytes {
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        // Writing to a text does not fail.
+        let _ = write!(text, "{byte}");
+    }
+    text
+}
+
+/// What an earlier process, or a kubelet, has remembered: allocations, and resources of which nothing is known but their
+/// names. The checksum is not looked at: a file that was cut is no JSON.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn from_checkpoint(text: &str) -> Result<(Vec<Allocation>, Resources), String> {
+    let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let mut allocated = Vec::new();
+    for entry in value["Data"]["PodDeviceEntries"].as_array().into_iter().flatten() {
+        let text = |field: &str| {
+            entry[field]
+                .as_str()
+                .map(str::to_owned)
+                .ok_or_else(|| format!("PodDeviceEntries: {field}: Required value"))
+        };
+        let mut devices: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+        for (node, ids) in entry["DeviceIDs"].as_object().into_iter().flatten() {
+            let node = node.parse().map_err(|_| format!("DeviceIDs: {node:?} is not a number"))?;
+            let ids = ids.as_array().into_iter().flatten().filter_map(Value::as_str);
+            devices.insert(node, ids.map(str::to_owned).collect());
+        }
+        let response = base64::decode(&text("AllocResp")?).ok_or("AllocResp: not base64")?;
+        allocated.push(Allocation {
+            pod: PodUid::from(text("PodUID")?.as_str()),
+            container: text("ContainerName")?,
+            resource: text("ResourceName")?,
+            devices,
+            response: Some(response),
+        });
+    }
+    let mut resources = Resources::new();
+    for name in value["Data"]["RegisteredDevices"].as_object().into_iter().flatten().map(|(name, _)| name) {
+        resources.insert(name.clone(), Devices::new());
+    }
+    Ok((allocated, resources))
+}
+
+#[cfg(test)]
+mod tests;

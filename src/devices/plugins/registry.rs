@@ -1,0 +1,184 @@
+//! The plugin registry: sockets that appear in a directory are asked what they are.
+//!
+//! Owns the watch and who has been asked. Device plugins are taken in; those of storage and of dynamic resources are told that
+//! nobody here works with them. Nothing happens while no socket appears.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use prost::Message;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::devices::DeviceManager;
+use crate::devices::client::PluginClient;
+use crate::model::back_off::Retry;
+use crate::platform::logging::chain;
+use crate::platform::proto::plugin_registration as wire;
+use crate::platform::rt;
+use crate::platform::sys::inotify::{Interest, Watcher};
+
+/// How deep sockets are looked for.
+const DEEPEST: usize = 3;
+/// Upstream's, for an answer and for a connection.
+const INFO_LIMIT: Duration = Duration::from_secs(10);
+const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
+/// Until a plugin that did not answer is asked again; doubles.
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// Upstream's longest.
+const LONGEST_RETRY: Duration = Duration::from_secs(122);
+
+/// Whether a socket is known.
+enum Socket {
+    /// It was asked, and told what becomes of it.
+    Answered,
+    /// It did not answer; again then, after this pause.
+    Silent(Instant, Retry),
+}
+
+/// Watches until it is dropped.
+pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
+    if let Err(error) = crate::platform::sys::dir::make_dir(&directory, 0o750) {
+        log::warn!(path:% = directory.display(), err:% = error; "Failed to create plugin registry \
+             directory, plugins cannot register");
+        return;
+    }
+    let watcher = match Watcher::new() {
+        Ok(watcher) => watcher,
+        Err(error) => {
+            log::warn!(err:% = chain(&error); "Failed to watch plugin registry, plugins cannot register");
+            return;
+        }
+    };
+    let mut known: BTreeMap<PathBuf, Socket> = BTreeMap::new();
+    let mut events = Vec::new();
+    loop {
+        let sockets = look(&watcher, &directory).await;
+        known.retain(|path, _| sockets.contains(path));
+        // All at once: one that hangs holds up no other.
+        let mut asked = JoinSet::new();
+        for path in sockets {
+            let retry = match known.get(&path) {
+                Some(Socket::Answered) => continue,
+                Some(Socket::Silent(until, _)) if *until > Instant::now() => continue,
+                Some(Socket::Silent(_, retry)) => *retry,
+                None => Retry::new(FIRST_RETRY, LONGEST_RETRY),
+            };
+            let devices = devices.clone();
+            asked.spawn_local(async move {
+                let answer = ask(&path, &devices).await;
+                (path, retry, answer)
+            });
+        }
+        while let Some(Ok((path, mut retry, answer))) = asked.join_next().await {
+            let state = match answer {
+                Ok(()) => Socket::Answered,
+                Err(why) => {
+                    log::warn!(socket:% = path.display(), err = why; "Failed to register plugin");
+                    Socket::Silent(Instant::now() + retry.delay(), retry)
+                }
+            };
+            known.insert(path, state);
+        }
+        let retry = known.values().filter_map(|socket| match socket {
+            Socket::Silent(until, _) => Some(*until),
+            Socket::Answered => None,
+        });
+        let retry = retry.min();
+        events.clear();
+        // Losing either is safe: events stay in the kernel's queue, and the moment stays the same.
+        let read = tokio::select! {
+            biased;
+            read = watcher.read(&mut events) => read,
+            () = until(retry) => Ok(()),
+        };
+        if let Err(error) = read {
+            log::warn!(err:% = chain(&error); "Lost the watch of the plugin registry, plugins can no longer \
+                 register");
+            return;
+        }
+        // A socket that was made anew is another plugin.
+        for event in &events {
+            if let crate::platform::sys::inotify::Event::Entry { name, .. } = event {
+                known.retain(|path, _| path.file_name() != Some(name));
+            }
+        }
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// All sockets; directories are watched from now on.
+async fn look(watcher: &Watcher, directory: &Path) -> Vec<PathBuf> {
+    let mut sockets = Vec::new();
+    let mut directories = vec![(directory.to_owned(), 0)];
+    while let Some((directory, depth)) = directories.pop() {
+        // Watched first and read then: what appears in between is seen.
+        if let Err(error) = watcher.watch(&directory, Interest::Names) {
+            log::debug!(err:% = chain(&error); "Plugin registry directory was removed");
+        }
+        let listed = directory.clone();
+        let list = move || {
+            let entries = std::fs::read_dir(&listed).into_iter().flatten().flatten();
+            entries.filter_map(|entry| Some((entry.path(), entry.file_type().ok()?))).collect::<Vec<_>>()
+        };
+        for (path, kind) in rt::blocking("read the plugin registry", list).await {
+            let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            if kind.is_dir() && !is_hidden && depth < DEEPEST {
+                directories.push((path, depth + 1));
+            } else if kind.is_socket() && !is_hidden {
+                sockets.push(path);
+            }
+        }
+    }
+    sockets
+}
+
+/// Asks a plugin what it is, and tells it what becomes of it.
+async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
+    let client = PluginClient::new(socket.to_owned());
+    let answer = client.call("/pluginregistration.Registration/GetInfo", Vec::new(), INFO_LIMIT).await?;
+    let info = wire::PluginInfo::decode(answer.as_slice()).map_err(|error| error.to_string())?;
+    let verdict = take_in(socket, &info, devices).await;
+    if let Err(why) = &verdict {
+        log::warn!(plugin = info.name, socket:% = socket.display(), err = why; "Rejected plugin registration");
+    }
+    let status = wire::RegistrationStatus {
+        plugin_registered: verdict.is_ok(),
+        error: verdict.err().unwrap_or_default(),
+    };
+    let path = "/pluginregistration.Registration/NotifyRegistrationStatus";
+    // Whether it listens or not: that is what becomes of it.
+    if let Err(why) = client.call(path, status.encode_to_vec(), NOTIFY_LIMIT).await {
+        log::debug!(plugin = info.name, err = why; "Failed to notify plugin of its registration status");
+    }
+    Ok(())
+}
+
+async fn take_in(socket: &Path, info: &wire::PluginInfo, devices: &DeviceManager) -> Result<(), String> {
+    match info.r#type.as_str() {
+        "DevicePlugin" => {}
+        "CSIPlugin" | "DRAPlugin" => {
+            return Err(format!(
+                "plugins of type {} are not supported on this node: volume attachments and resource claims \
+                 need a cluster",
+                info.r#type
+            ));
+        }
+        other => {
+            return Err(format!(
+                "no handler registered for plugin type: {other} at socket {}",
+                socket.display()
+            ));
+        }
+    }
+    let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
+    devices.register(&info.name, &info.supported_versions, endpoint).await
+}

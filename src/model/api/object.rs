@@ -1,0 +1,144 @@
+//! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim`, `v1.Namespace` and `node.k8s.io/v1.RuntimeClass`, as far as a node without an apiserver
+//! honours them.
+//!
+//! Owns shapes only. The types of Secrets have no `Debug` that shows values. Must not know what is valid.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::model::api::pod::{ObjectMeta, ResourceList, StringMap, Toleration};
+use crate::model::api::wire;
+
+wire! {
+    /// `v1.ConfigMap`.
+    pub struct ConfigMap {
+        pub api_version: String,
+        pub kind: String,
+        pub metadata: ObjectMeta,
+        pub immutable: Option<bool>,
+        pub data: StringMap,
+        pub binary_data: BTreeMap<String, Encoded>,
+    }
+
+    /// `v1.Secret`.
+    pub struct Secret {
+        pub api_version: String,
+        pub kind: String,
+        pub metadata: ObjectMeta,
+        #[serde(rename = "type")]
+        pub secret_type: String,
+        pub immutable: Option<bool>,
+        pub data: BTreeMap<String, Encoded>,
+        pub string_data: BTreeMap<String, Encoded>,
+    }
+
+    /// `v1.Namespace`.
+    pub struct Namespace {
+        pub api_version: String,
+        pub kind: String,
+        pub metadata: ObjectMeta,
+        pub spec: Option<Value>,
+        pub status: Option<Value>,
+    }
+
+    /// `v1.PersistentVolumeClaim`.
+    pub struct PersistentVolumeClaim {
+        pub api_version: String,
+        pub kind: String,
+        pub metadata: ObjectMeta,
+        pub spec: PersistentVolumeClaimSpec,
+        pub status: Option<Value>,
+    }
+
+    /// `v1.PersistentVolumeClaimSpec`. What only a provisioner could honour is kept to be refused by name.
+    pub struct PersistentVolumeClaimSpec {
+        pub access_modes: Vec<String>,
+        pub resources: VolumeResources,
+        pub storage_class_name: Option<String>,
+        pub volume_name: String,
+        pub volume_mode: Option<String>,
+        pub selector: Option<Value>,
+        pub data_source: Option<Value>,
+        pub data_source_ref: Option<Value>,
+        pub volume_attributes_class_name: Option<String>,
+    }
+
+    /// `node.k8s.io/v1.RuntimeClass`.
+    pub struct RuntimeClass {
+        pub api_version: String,
+        pub kind: String,
+        pub metadata: ObjectMeta,
+        pub handler: String,
+        pub overhead: Option<Overhead>,
+        pub scheduling: Option<Scheduling>,
+    }
+
+    /// `node.k8s.io/v1.Overhead`.
+    pub struct Overhead {
+        pub pod_fixed: ResourceList,
+    }
+
+    /// `node.k8s.io/v1.Scheduling`.
+    pub struct Scheduling {
+        pub node_selector: StringMap,
+        pub tolerations: Vec<Toleration>,
+    }
+
+    /// `v1.VolumeResourceRequirements`.
+    pub struct VolumeResources {
+        pub requests: ResourceList,
+        pub limits: ResourceList,
+    }
+}
+
+/// A value as it is written: text that must not be printed.
+#[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Encoded(pub String);
+
+impl std::fmt::Debug for Encoded {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} characters", self.0.len())
+    }
+}
+
+/// Any of them, as decoded.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AnyObject {
+    /// A ConfigMap.
+    ConfigMap(ConfigMap),
+    /// A Secret.
+    Secret(Secret),
+    /// A claim.
+    Claim(Box<PersistentVolumeClaim>),
+    /// A Namespace.
+    Namespace(Namespace),
+    /// A RuntimeClass.
+    RuntimeClass(Box<RuntimeClass>),
+}
+
+impl AnyObject {
+    /// `metadata`.
+    #[must_use]
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::ConfigMap(object) => &object.metadata,
+            Self::Secret(object) => &object.metadata,
+            Self::Claim(object) => &object.metadata,
+            Self::Namespace(object) => &object.metadata,
+            Self::RuntimeClass(object) => &object.metadata,
+        }
+    }
+
+    /// `metadata`, to be changed.
+    pub fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::ConfigMap(object) => &mut object.metadata,
+            Self::Secret(object) => &mut object.metadata,
+            Self::Claim(object) => &mut object.metadata,
+            Self::Namespace(object) => &mut object.metadata,
+            Self::RuntimeClass(object) => &mut object.metadata,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Why the node ends pods: what it is short of, and the reasons that statuses carry.
+
+use crate::model::api::pod::PodStatus;
+
+/// Upstream's reason: of a pod's status, of its event, of a pod that is turned away.
+pub const EVICTED: &str = "Evicted";
+
+/// Upstream's `immediateEvictionGracePeriodSeconds`.
+pub const IMMEDIATELY: i64 = 1;
+
+/// Reason of a pod that ended because its machine went down. Upstream's words, both.
+pub const TERMINATED: &str = "Terminated";
+
+/// What its status and its event say.
+pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+
+/// What the node is short of. In upstream's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Pressure {
+    /// Memory.
+    Memory,
+    /// Bytes or inodes of a disk.
+    Disk,
+    /// Processes.
+    Pid,
+}
+
+impl Pressure {
+    /// All of them, as the node shows them.
+    pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
+
+    /// The type of the node's condition.
+    #[must_use]
+    pub fn condition(self) -> &'static str {
+        match self {
+            Self::Memory => "MemoryPressure",
+            Self::Disk => "DiskPressure",
+            Self::Pid => "PIDPressure",
+        }
+    }
+
+    /// Reason and message of the condition, upstream's.
+    #[must_use]
+    pub fn words(self, holds: bool) -> (&'static str, &'static str) {
+        match (self, holds) {
+            (Self::Memory, true) => {
+                ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+            }
+            (Self::Memory, false) => {
+                ("KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+            }
+            (Self::Disk, true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+            (Self::Disk, false) => ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            (Self::Pid, true) => ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+            (Self::Pid, false) => ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        }
+    }
+
+    /// Reason of the node's event when the condition changes, upstream's.
+    #[must_use]
+    pub fn event(self, holds: bool) -> &'static str {
+        match (self, holds) {
+            (Self::Memory, true) => "NodeHasInsufficientMemory",
+            (Self::Memory, false) => "NodeHasSufficientMemory",
+            (Self::Disk, true) => "NodeHasDiskPressure",
+            (Self::Disk, false) => "NodeHasNoDiskPressure",
+            (Self::Pid, true) => "NodeHasInsufficientPID",
+            (Self::Pid, false) => "NodeHasSufficientPID",
+        }
+    }
+}
+
+/// The status is that of a pod whose machine goes down: shown, and not remembered, so that the pod runs again after the boot
+/// as it would after a power cut.
+#[must_use]
+pub fn is_of_shutdown(status: &PodStatus) -> bool {
+    status.phase == "Failed" && status.reason == TERMINATED
+}

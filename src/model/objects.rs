@@ -1,0 +1,307 @@
+//! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and how they are looked up.
+//!
+//! Owns shapes, the seam and the objects in memory. Must not know where they are written, nor what is made of them.
+
+mod local;
+pub mod wire;
+
+pub use local::LocalObjects;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::model::api::managed_fields::ManagedFields;
+use crate::model::api::pod::{ResourceList, StringMap, Toleration};
+use crate::model::api::quantity::Quantity;
+use crate::model::types::Timestamp;
+
+/// Keys and values of a ConfigMap or Secret.
+pub type ObjectData = BTreeMap<String, Vec<u8>>;
+
+/// The type of a Secret that says nothing.
+pub const OPAQUE: &str = "Opaque";
+
+/// Below the agent's root directory: `<namespace>/<name>` of each claim.
+pub const VOLUMES_DIR: &str = "volumes";
+
+/// Kinds of objects, in the order they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObjectKind {
+    /// `ConfigMap`.
+    ConfigMap,
+    /// `Secret`.
+    Secret,
+    /// `PersistentVolumeClaim`.
+    PersistentVolumeClaim,
+    /// `Namespace`: in none itself.
+    Namespace,
+    /// `RuntimeClass`.
+    RuntimeClass,
+}
+
+/// What sets one kind apart from another.
+struct KindFacts {
+    name: &'static str,
+    /// Empty for the core.
+    group: &'static str,
+    version: &'static str,
+    is_namespaced: bool,
+}
+
+impl ObjectKind {
+    /// All kinds.
+    pub const ALL: [Self; 5] =
+        [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::Namespace, Self::RuntimeClass];
+
+    /// The kinds that a manifest may define.
+    pub const IN_MANIFESTS: [Self; 4] =
+        [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::RuntimeClass];
+
+    /// The one place that knows group, version and scope of a kind.
+    const fn facts(self) -> KindFacts {
+        const fn core(name: &'static str, is_namespaced: bool) -> KindFacts {
+            KindFacts { name, group: "", version: "v1", is_namespaced }
+        }
+        match self {
+            Self::ConfigMap => core("ConfigMap", true),
+            Self::Secret => core("Secret", true),
+            Self::PersistentVolumeClaim => core("PersistentVolumeClaim", true),
+            Self::Namespace => core("Namespace", false),
+            Self::RuntimeClass => {
+                KindFacts { name: "RuntimeClass", group: "node.k8s.io", version: "v1", is_namespaced: false }
+            }
+        }
+    }
+
+    /// The word of `kind`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The API group, empty for the core.
+    #[must_use]
+    pub const fn group(self) -> &'static str {
+        self.facts().group
+    }
+
+    /// The version within the group.
+    #[must_use]
+    pub const fn version(self) -> &'static str {
+        self.facts().version
+    }
+
+    /// True when objects of the kind live in namespaces.
+    #[must_use]
+    pub const fn is_namespaced(self) -> bool {
+        self.facts().is_namespaced
+    }
+
+    /// `v1`, `node.k8s.io/v1`: the value of `apiVersion`.
+    #[must_use]
+    pub fn api_version(self) -> String {
+        let KindFacts { group, version, .. } = self.facts();
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+    }
+
+    /// The kind of that word.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}
+
+/// What makes two objects the same one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Kind.
+    pub kind: ObjectKind,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            return write!(formatter, "{} {}", self.kind.as_str(), self.name);
+        }
+        write!(formatter, "{} {}/{}", self.kind.as_str(), self.namespace, self.name)
+    }
+}
+
+/// An object of this node, complete.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LocalObject {
+    /// Kind, namespace, name.
+    pub key: ObjectKey,
+    /// `metadata.uid`: random when it was created through the API, else [derived from the key](wire::derived_uid).
+    pub uid: String,
+    /// `metadata.labels`.
+    pub labels: StringMap,
+    /// `metadata.annotations`.
+    pub annotations: StringMap,
+    /// When a source spoke of it for the first time.
+    pub created: Timestamp,
+    /// `metadata.managedFields`; none of an object from a manifest.
+    pub managed_fields: ManagedFields,
+    /// `metadata.finalizers`; none of an object from a manifest.
+    pub finalizers: Vec<String>,
+    /// Since when it is deleted; finalizers keep it.
+    pub deleted: Option<Timestamp>,
+    /// The rest.
+    pub content: ObjectContent,
+}
+
+/// What an object holds. Its `Debug` does not show values of Secrets.
+#[derive(Clone, PartialEq)]
+pub enum ObjectContent {
+    /// Of a ConfigMap.
+    ConfigMap {
+        /// Keys and values.
+        data: ConfigMapData,
+        /// It may not change.
+        immutable: bool,
+    },
+    /// Of a Secret.
+    Secret {
+        /// `type`; [`OPAQUE`] when the manifest names none.
+        secret_type: String,
+        /// Keys and values: `data`, decoded, and over it `stringData`.
+        data: ObjectData,
+        /// It may not change.
+        immutable: bool,
+    },
+    /// Of a PersistentVolumeClaim.
+    Claim(ClaimSpec),
+    /// Of a Namespace: nothing.
+    Namespace,
+    /// Of a RuntimeClass.
+    RuntimeClass(RuntimeClassSpec),
+}
+
+impl fmt::Debug for ObjectContent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ConfigMap { data, immutable } => {
+                formatter.debug_tuple("ConfigMap").field(data).field(immutable).finish()
+            }
+            Self::Secret { secret_type, data, immutable } => {
+                let keys: Vec<&String> = data.keys().collect();
+                formatter.debug_tuple("Secret").field(secret_type).field(&keys).field(immutable).finish()
+            }
+            Self::Claim(claim) => claim.fmt(formatter),
+            Self::Namespace => formatter.write_str("Namespace"),
+            Self::RuntimeClass(class) => class.fmt(formatter),
+        }
+    }
+}
+
+/// A claim for a directory of this node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimSpec {
+    /// `ReadWriteOncePod` is honoured; the others are recorded, one node is one node.
+    pub access_modes: Vec<String>,
+    /// `resources.requests.storage`: recorded and shown, not enforced.
+    pub storage: Quantity,
+    /// As written; no class is looked at.
+    pub storage_class: Option<String>,
+}
+
+/// How pods that name a class are run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RuntimeClassSpec {
+    /// The runtime's handler.
+    pub handler: String,
+    /// `overhead.podFixed`: what the pod takes beside its containers. `None` when `overhead` is not set.
+    pub overhead: Option<ResourceList>,
+    /// Where such pods may run. `None` when `scheduling` is not set.
+    pub scheduling: Option<ClassScheduling>,
+}
+
+/// `scheduling` of a RuntimeClass: added to the pods that name it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClassScheduling {
+    /// Labels of nodes.
+    pub node_selector: StringMap,
+    /// Taints of nodes.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// A ConfigMap's content.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigMapData {
+    /// `data`: the part that may become variables.
+    pub data: ObjectData,
+    /// `binaryData`, decoded: files only.
+    pub binary_data: ObjectData,
+}
+
+/// The volume a PersistentVolumeClaim is bound to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedVolume {
+    /// Name of the PersistentVolume.
+    pub name: String,
+    /// Where the data is.
+    pub source: ClaimedSource,
+    /// `spec.mountOptions`.
+    pub mount_options: Vec<String>,
+    /// Annotation `pv.beta.kubernetes.io/gid`: a further supplemental group of the pod's processes.
+    pub supplemental_group: Option<i64>,
+    /// The volume can only be read.
+    pub read_only: bool,
+    /// `ReadWriteOncePod` is its only access mode: one pod at a time.
+    pub single_pod: bool,
+}
+
+/// What kind of PersistentVolume it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimedSource {
+    /// A directory the agent keeps for a claim of this node: made at first use, never removed by it.
+    Directory {
+        /// Absolute.
+        path: String,
+    },
+    /// `spec.local`: a directory of this node; it must exist.
+    Local {
+        /// Absolute.
+        path: String,
+    },
+    /// `spec.hostPath`: a directory of this node; made when it is missing.
+    HostPath {
+        /// Absolute.
+        path: String,
+    },
+    /// `spec.nfs`.
+    Nfs {
+        /// Host name or address.
+        server: String,
+        /// Exported path.
+        path: String,
+    },
+}
+
+/// Finds the objects pods refer to.
+pub trait ObjectLookup {
+    /// A ConfigMap.
+    fn config_map(&self, namespace: &str, name: &str) -> Option<ConfigMapData>;
+    /// `data` of a Secret, decoded.
+    fn secret(&self, namespace: &str, name: &str) -> Option<ObjectData>;
+    /// What tells a Secret from an earlier one of the same name; `None` where nothing does.
+    fn secret_uid(&self, _namespace: &str, _name: &str) -> Option<String> {
+        None
+    }
+    /// The volume a claim is bound to.
+    fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume>;
+    /// All RuntimeClasses, by name.
+    fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
+        Vec::new()
+    }
+    /// A RuntimeClass.
+    fn runtime_class(&self, name: &str) -> Option<RuntimeClassSpec> {
+        self.runtime_classes().into_iter().find(|(known, _)| known == name).map(|(_, class)| class)
+    }
+    /// Changes whenever any object does: whoever rendered something looks again when it differs.
+    fn generation(&self) -> u64;
+}

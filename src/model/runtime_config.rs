@@ -1,0 +1,410 @@
+//! What a runtime is asked for: the configuration of sandboxes and containers, in CRI's meaning and our types.
+//!
+//! Owns shapes. Built by the rules of `pod`, consumed by implementations of `runtime::Runtime`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::types::{ContainerId, PodRef};
+
+/// Who writes cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CgroupDriver {
+    /// Plain directories.
+    Cgroupfs,
+    /// systemd slices and scopes.
+    Systemd,
+}
+
+/// `NamespaceMode` of CRI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NamespaceMode {
+    /// Shared by the pod's containers.
+    #[default]
+    Pod,
+    /// Each container its own.
+    Container,
+    /// The node's.
+    Node,
+}
+
+/// Which namespaces the pod shares with whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NamespaceOptions {
+    /// Network.
+    pub network: NamespaceMode,
+    /// PIDs.
+    pub pid: NamespaceMode,
+    /// System V IPC and POSIX queues.
+    pub ipc: NamespaceMode,
+}
+
+/// Everything `RunPodSandbox` needs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxConfig {
+    /// Name, namespace and uid.
+    pub pod: PodRef,
+    /// Counts sandboxes of this pod.
+    pub attempt: u32,
+    /// Empty for host network.
+    pub hostname: String,
+    /// Absolute directory of the pod's logs.
+    pub log_directory: String,
+    /// The pod's resolv.conf; `None` leaves it to the runtime.
+    pub dns: Option<DnsConfig>,
+    /// Host ports.
+    pub port_mappings: Vec<PortMapping>,
+    /// Pod labels plus the contract's.
+    pub labels: BTreeMap<String, String>,
+    /// Pod annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// In the form of the cgroup driver in use.
+    pub cgroup_parent: String,
+    /// `securityContext.sysctls`.
+    pub sysctls: BTreeMap<String, String>,
+    /// Network, pid, ipc.
+    pub namespaces: NamespaceOptions,
+    /// Some container of the pod is privileged.
+    pub privileged: bool,
+    /// `runAsUser` of the pod.
+    pub run_as_user: Option<i64>,
+    /// `runAsGroup` of the pod.
+    pub run_as_group: Option<i64>,
+    /// fsGroup, then those of volumes, then the listed ones.
+    pub supplemental_groups: Vec<i64>,
+    /// Sum over the pod.
+    pub resources: LinuxResources,
+    /// Whether groups of the image's `/etc/group` count too.
+    pub supplemental_groups_policy: SupplementalGroupsPolicy,
+    /// SELinux label of the pod.
+    pub selinux: Option<SelinuxLabel>,
+    /// The pod's own user namespace; `None` for the node's.
+    pub user_namespace: Option<IdRange>,
+    /// `spec.overhead`.
+    pub overhead: LinuxResources,
+    /// RuntimeClass handler, empty for the default.
+    pub runtime_handler: String,
+}
+
+/// `SupplementalGroupsPolicy` of CRI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SupplementalGroupsPolicy {
+    /// The image's groups of the user, and the listed ones.
+    #[default]
+    Merge,
+    /// Only the listed ones.
+    Strict,
+}
+
+/// `SELinuxOption` of CRI.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SelinuxLabel {
+    /// For example `system_u`.
+    pub user: String,
+    /// For example `system_r`.
+    pub role: String,
+    /// For example `container_t`.
+    pub type_: String,
+    /// For example `s0:c1,c2`.
+    pub level: String,
+}
+
+/// Users and groups 0..`length` of a pod are `host`..`host+length` of the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IdRange {
+    /// First id on the node.
+    pub host: u32,
+    /// How many.
+    pub length: u32,
+}
+
+/// `DNSConfig`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DnsConfig {
+    /// Name servers.
+    pub servers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// `name` or `name:value`.
+    pub options: Vec<String>,
+}
+
+/// `PortMapping`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortMapping {
+    /// `TCP`, `UDP`, `SCTP`.
+    pub protocol: String,
+    /// In the pod.
+    pub container_port: i32,
+    /// On the node; 0 for none.
+    pub host_port: i32,
+    /// Address on the node, empty for all.
+    pub host_ip: String,
+}
+
+/// Everything `CreateContainer` needs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerConfig {
+    /// Container name.
+    pub name: String,
+    /// Restart count.
+    pub attempt: u32,
+    /// The reference the runtime resolved.
+    pub image: String,
+    /// The text of the spec.
+    pub user_specified_image: String,
+    /// `command`, expanded.
+    pub command: Vec<String>,
+    /// `args`, expanded.
+    pub args: Vec<String>,
+    /// `workingDir`.
+    pub working_dir: String,
+    /// In order of definition.
+    pub envs: Vec<(String, String)>,
+    /// In order of the spec.
+    pub mounts: Vec<Mount>,
+    /// Devices of the node.
+    pub devices: Vec<Device>,
+    /// `vendor.com/class=name`, for a runtime that knows the Container Device Interface itself.
+    pub cdi_devices: Vec<String>,
+    /// Relative to the sandbox's log directory.
+    pub log_path: String,
+    /// `stdin`.
+    pub stdin: bool,
+    /// `stdinOnce`.
+    pub stdin_once: bool,
+    /// `tty`.
+    pub tty: bool,
+    /// The contract's labels.
+    pub labels: BTreeMap<String, String>,
+    /// The contract's annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// cgroup values.
+    pub resources: LinuxResources,
+    /// Who it may be and what it may do.
+    pub security: ContainerSecurity,
+    /// `lifecycle.stopSignal`, for example `SIGUSR1`; empty for the image's.
+    pub stop_signal: String,
+}
+
+/// A device of the node that a container may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// On the node: a device node, a link to one, or a directory of some.
+    pub host_path: String,
+    /// In the container, absolute.
+    pub container_path: String,
+    /// Letters of `rwm`.
+    pub permissions: String,
+    /// Permission bits instead of the node's; CRI has no word for these three.
+    pub file_mode: Option<u32>,
+    /// Owner in the container instead of the node's.
+    pub uid: Option<u32>,
+    /// Group in the container instead of the node's.
+    pub gid: Option<u32>,
+}
+
+/// A bind mount to make.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mount {
+    /// Inside the container, absolute.
+    pub container_path: String,
+    /// On the node.
+    pub host_path: String,
+    /// Not writable.
+    pub readonly: bool,
+    /// How later mounts travel.
+    pub propagation: MountPropagation,
+    /// Ask the runtime to relabel for SELinux.
+    pub selinux_relabel: bool,
+    /// Mounts below are not writable either; only with `readonly`.
+    pub recursive_read_only: bool,
+    /// Mount this image instead of `host_path`.
+    pub image: Option<ImageMount>,
+}
+
+/// An image mounted as a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageMount {
+    /// What the pull returned.
+    pub image: String,
+    /// The text of the spec.
+    pub user_specified_image: String,
+    /// A directory of the image; empty for all of it.
+    pub sub_path: String,
+}
+
+/// `MountPropagation` of CRI.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MountPropagation {
+    /// None.
+    #[default]
+    Private,
+    /// From the node in.
+    HostToContainer,
+    /// Both ways.
+    Bidirectional,
+}
+
+/// `LinuxContainerResources`; zero and `None` mean "do not set".
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LinuxResources {
+    /// Microseconds.
+    pub cpu_period: i64,
+    /// Microseconds per period, -1 for no limit.
+    pub cpu_quota: i64,
+    /// Relative weight.
+    pub cpu_shares: i64,
+    /// Bytes.
+    pub memory_limit_bytes: i64,
+    /// Memory plus swap, bytes.
+    pub memory_swap_limit_bytes: i64,
+    /// -1000..1000.
+    pub oom_score_adj: i64,
+    /// Page size (`2MB`) to bytes.
+    pub hugepage_limits: Vec<(String, u64)>,
+    /// cgroup v2 file to value.
+    pub unified: BTreeMap<String, String>,
+    /// For example `0-1`; empty for all.
+    pub cpuset_cpus: String,
+    /// Memory nodes; empty for all.
+    pub cpuset_mems: String,
+}
+
+/// `LinuxContainerSecurityContext`, as far as pods of this version use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerSecurity {
+    /// All doors open.
+    pub privileged: bool,
+    /// `capabilities.add`.
+    pub add_capabilities: Vec<String>,
+    /// `capabilities.drop`.
+    pub drop_capabilities: Vec<String>,
+    /// Numeric user.
+    pub run_as_user: Option<i64>,
+    /// Numeric group.
+    pub run_as_group: Option<i64>,
+    /// User by name, when the image says so and the spec nothing.
+    pub run_as_username: String,
+    /// `readOnlyRootFilesystem`.
+    pub readonly_rootfs: bool,
+    /// `!allowPrivilegeEscalation`.
+    pub no_new_privs: bool,
+    /// fsGroup, then those of volumes, then the listed ones.
+    pub supplemental_groups: Vec<i64>,
+    /// As the sandbox.
+    pub namespaces: NamespaceOptions,
+    /// `RuntimeDefault`, `Unconfined` or an absolute profile path.
+    pub seccomp: SeccompChoice,
+    /// Paths hidden from the container (procMount Default).
+    pub masked_paths: Vec<String>,
+    /// Paths made read-only (procMount Default).
+    pub readonly_paths: Vec<String>,
+    /// Whether groups of the image's `/etc/group` count too.
+    pub supplemental_groups_policy: SupplementalGroupsPolicy,
+    /// SELinux label.
+    pub selinux: Option<SelinuxLabel>,
+    /// AppArmor profile; `None` leaves it to the runtime.
+    pub apparmor: Option<AppArmorChoice>,
+    /// The pod's own user namespace; `None` for the node's.
+    pub user_namespace: Option<IdRange>,
+    /// Join the PID namespace of this container (ephemeral containers).
+    pub target: Option<ContainerId>,
+}
+
+/// Which AppArmor profile applies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AppArmorChoice {
+    /// None at all.
+    Unconfined,
+    /// The runtime's own.
+    RuntimeDefault,
+    /// A profile loaded into the kernel, by name.
+    Localhost(String),
+}
+
+/// Which seccomp profile applies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SeccompChoice {
+    /// None at all.
+    #[default]
+    Unconfined,
+    /// The runtime's own.
+    RuntimeDefault,
+    /// A profile file on the node.
+    Localhost(String),
+}
+
+/// `ImageStatus`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ImageStatus {
+    /// What to create containers with.
+    pub id: String,
+    /// Numeric user the image runs as, when it says one.
+    pub uid: Option<i64>,
+    /// User name the image runs as, when it is a name.
+    pub username: String,
+    /// Bytes.
+    pub size_bytes: u64,
+}
+
+/// An image that a runtime has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeImage {
+    /// What containers made from it show.
+    pub id: String,
+    /// Digests, then tags.
+    pub names: Vec<String>,
+    /// Bytes, as the runtime counts them.
+    pub size_bytes: u64,
+    /// Never to be collected as garbage.
+    pub pinned: bool,
+}
+
+/// One of the runtime's handlers (`runtimeClassName`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RuntimeHandler {
+    /// Empty for the default.
+    pub name: String,
+    /// Read-only mounts can be made recursively so.
+    pub recursive_read_only_mounts: bool,
+    /// Pods can have user namespaces of their own.
+    pub user_namespaces: bool,
+}
+
+/// Values of a cgroup above the containers' ones: the pod's, the QoS class's, the node's. `None` leaves a value alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupValues {
+    /// Relative weight, in `cpu.shares`.
+    pub cpu_shares: Option<i64>,
+    /// Microseconds per period, -1 for no limit.
+    pub cpu_quota: Option<i64>,
+    /// Microseconds.
+    pub cpu_period: Option<i64>,
+    /// Bytes.
+    pub memory_bytes: Option<i64>,
+    /// Processes and threads.
+    pub pids: Option<i64>,
+    /// Page size (`2MB`) to bytes, `None` for no limit.
+    pub huge_pages: Vec<(String, Option<u64>)>,
+}
+
+/// Relative mount paths start at the root (upstream).
+#[must_use]
+pub fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}

@@ -1,0 +1,267 @@
+//! When the node is short of something, and what is done about it: first what nobody needs goes, then one pod at a time.
+//!
+//! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted from the agent's start: a
+//! clock that is set neither causes pressure nor ends it. Invariants: at most one threshold is acted on at a time; a condition stays
+//! for the transition period after it was last seen. Must not know how anything is measured.
+//!
+//! | file | what |
+//! |---|---|
+//! | `limits` | pods that use more of the node's disk than they may |
+//! | `rank` | whose turn it is, and what is said about it |
+//! | `threshold` | signals, and the configuration's texts |
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+pub mod limits;
+pub mod rank;
+mod threshold;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::model::disruption::Pressure;
+use crate::model::ordered::Ordered as _;
+
+pub use threshold::{Signal, Threshold, ThresholdTexts, thresholds};
+
+/// What there is of something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observation {
+    /// In all.
+    pub capacity: u64,
+    /// Unused.
+    pub available: u64,
+}
+
+/// What is known now. A signal that is missing is not judged.
+pub type Observations = BTreeMap<Signal, Observation>;
+
+/// The fields of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvictionConfig {
+    /// `evictionHard` and `evictionSoft`; memory first, as upstream takes them up.
+    pub thresholds: Vec<Threshold>,
+    /// `evictionPressureTransitionPeriod`.
+    pub transition: Duration,
+    /// `evictionMaxPodGracePeriod`, seconds.
+    pub max_pod_grace_seconds: i64,
+}
+
+/// What is remembered between two looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvictionState {
+    /// By position in the list of thresholds: since when it is met.
+    first_met: BTreeMap<usize, Duration>,
+    /// Thresholds that were met for their grace and not resolved since.
+    met: BTreeSet<usize>,
+    /// When each was last seen.
+    last_seen: BTreeMap<Pressure, Duration>,
+}
+
+/// What a look comes to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// What the node is short of, or was until lately.
+    pub pressure: BTreeSet<Pressure>,
+    /// What is to be reclaimed now.
+    pub reclaim: Option<Threshold>,
+    /// Something is near enough a threshold to look again soon.
+    pub is_near: bool,
+    /// The next moment at which time alone changes the answer.
+    pub again_after: Option<Duration>,
+}
+
+/// Judges what was seen. Only this changes the state.
+#[must_use]
+pub fn judge(
+    config: &EvictionConfig,
+    state: &EvictionState,
+    seen: &Observations,
+    now: Duration,
+) -> (EvictionState, Verdict) {
+    let mut next = EvictionState { last_seen: state.last_seen.clone(), ..EvictionState::default() };
+    let mut verdict = Verdict::default();
+    let mut soonest = |left: Duration| {
+        verdict.again_after = Some(verdict.again_after.map_or(left, |after| after.min(left)));
+    };
+    for (at, threshold) in config.thresholds.iter().enumerate() {
+        let Some(observed) = seen.get(&threshold.signal) else { continue };
+        verdict.is_near |= threshold.is_near(*observed);
+        let was_met = state.met.contains(&at);
+        if !threshold.is_met(*observed, was_met) {
+            continue;
+        }
+        let first = state.first_met.get(&at).copied().unwrap_or(now);
+        next.first_met.insert(at, first);
+        next.last_seen.insert(threshold.signal.pressure(), now);
+        match threshold.grace.checked_sub(now.saturating_sub(first)) {
+            Some(left) if !left.is_zero() => soonest(left),
+            _ => {
+                next.met.insert(at);
+            }
+        }
+    }
+    next.last_seen.retain(|_, last| {
+        let left = config.transition.checked_sub(now.saturating_sub(*last)).filter(|left| !left.is_zero());
+        // With no transition period what is seen now still counts.
+        if let Some(left) = left {
+            soonest(left);
+        }
+        left.is_some() || *last == now
+    });
+    verdict.pressure = next.last_seen.keys().copied().into_set();
+    verdict.reclaim = next.met.first().map(|at| config.thresholds[*at]);
+    (next, verdict)
+}
+
+/// Whether what has been reclaimed is enough: no threshold is met any more, whatever its grace, and each by as much as is to be
+/// reclaimed at least.
+#[must_use]
+pub fn is_resolved(config: &EvictionConfig, seen: &Observations) -> bool {
+    let met = |threshold: &Threshold| {
+        seen.get(&threshold.signal).is_some_and(|observed| threshold.is_met(*observed, true))
+    };
+    !config.thresholds.iter().any(met)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn config(hard: &[(&str, &str)], soft: &[(&str, &str, u64)], reclaim: &[(&str, &str)]) -> EvictionConfig {
+        let texts = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
+        };
+        let texts = ThresholdTexts {
+            hard: texts(hard),
+            soft: soft.iter().map(|(name, text, _)| ((*name).to_owned(), (*text).to_owned())).collect(),
+            grace: soft
+                .iter()
+                .map(|(name, _, grace)| ((*name).to_owned(), SECOND * u32::try_from(*grace).unwrap()))
+                .collect(),
+            minimum_reclaim: texts(reclaim),
+            pods_are_limited: false,
+        };
+        EvictionConfig { thresholds: thresholds(&texts), transition: 300 * SECOND, max_pod_grace_seconds: 0 }
+    }
+
+    fn seen(of: &[(Signal, u64)]) -> Observations {
+        of.iter()
+            .map(|(signal, available)| (*signal, Observation { capacity: 1000, available: *available }))
+            .collect()
+    }
+
+    /// A run of looks, a second apart: what is reclaimed, and what is shown.
+    fn run(
+        config: &EvictionConfig,
+        looks: &[(u64, &[(Signal, u64)])],
+    ) -> Vec<(Option<Signal>, Vec<&'static str>)> {
+        let mut state = EvictionState::default();
+        let look = |(at, of): &(u64, &[(Signal, u64)])| {
+            let now = SECOND * u32::try_from(*at).unwrap();
+            let verdict;
+            (state, verdict) = judge(config, &state, &seen(of), now);
+            let conditions = verdict.pressure.iter().map(|pressure| pressure.condition()).collect();
+            (verdict.reclaim.map(|threshold| threshold.signal), conditions)
+        };
+        looks.iter().map(look).collect()
+    }
+
+    #[test]
+    fn a_condition_outlives_its_cause_by_the_transition_period() {
+        let config = config(&[("memory.available", "100")], &[], &[]);
+        let memory = Signal::MemoryAvailable;
+        let went = run(
+            &config,
+            &[
+                (0, &[(memory, 100)]),
+                (1, &[(memory, 99)]),
+                (2, &[(memory, 100)]),
+                (300, &[(memory, 900)]),
+                (301, &[(memory, 900)]),
+            ],
+        );
+        let pressure = vec!["MemoryPressure"];
+        assert_eq!(
+            went,
+            [
+                (None, vec![]),
+                (Some(memory), pressure.clone()),
+                (None, pressure.clone()),
+                (None, pressure),
+                (None, vec![])
+            ]
+        );
+    }
+
+    #[test]
+    fn a_soft_threshold_waits_for_its_grace_and_starts_anew_when_it_is_not_met() {
+        let config = config(&[], &[("nodefs.available", "10%", 30)], &[]);
+        let disk = Signal::NodefsAvailable;
+        let low: &[(Signal, u64)] = &[(disk, 50)];
+        let went =
+            run(&config, &[(0, low), (29, low), (29, &[(disk, 100)]), (40, low), (69, low), (70, low)]);
+        let acted: Vec<bool> = went.iter().map(|(reclaim, _)| reclaim.is_some()).collect();
+        assert_eq!(acted, [false, false, false, false, false, true]);
+        assert!(went.iter().all(|(_, shown)| *shown == ["DiskPressure"]), "shown from the first look on");
+        let (_, verdict) = judge(&config, &EvictionState::default(), &seen(low), SECOND);
+        assert_eq!(verdict.again_after, Some(30 * SECOND));
+    }
+
+    #[test]
+    fn what_was_met_is_resolved_only_with_the_minimum_reclaimed() {
+        let config = config(&[("nodefs.available", "10%")], &[], &[("nodefs.available", "5%")]);
+        let disk = Signal::NodefsAvailable;
+        let went = run(
+            &config,
+            &[
+                (0, &[(disk, 120)]),
+                (1, &[(disk, 99)]),
+                (2, &[(disk, 149)]),
+                (3, &[(disk, 150)]),
+                (4, &[(disk, 120)]),
+            ],
+        );
+        let acted: Vec<bool> = went.iter().map(|(reclaim, _)| reclaim.is_some()).collect();
+        assert_eq!(acted, [false, true, true, false, false]);
+        assert!(!is_resolved(&config, &seen(&[(disk, 149)])) && is_resolved(&config, &seen(&[(disk, 150)])));
+    }
+
+    #[test]
+    fn memory_comes_before_disks_and_what_nobody_measured_is_not_judged() {
+        let config = config(
+            &[("imagefs.available", "10%"), ("memory.available", "100"), ("pid.available", "50")],
+            &[],
+            &[],
+        );
+        let all = [(Signal::ImagefsAvailable, 1), (Signal::MemoryAvailable, 1), (Signal::PidAvailable, 1)];
+        let went = run(&config, &[(0, &all), (1, &all[..1]), (2, &[])]);
+        assert_eq!(
+            went[0],
+            (Some(Signal::MemoryAvailable), vec!["MemoryPressure", "DiskPressure", "PIDPressure"])
+        );
+        assert_eq!(went[1].0, Some(Signal::ImagefsAvailable));
+        assert_eq!(went[2].0, None);
+    }
+
+    #[test]
+    fn looks_are_many_only_within_reach_of_a_threshold() {
+        let config = config(&[("memory.available", "100")], &[], &[]);
+        let near = |available| {
+            judge(&config, &EvictionState::default(), &seen(&[(Signal::MemoryAvailable, available)]), SECOND)
+                .1
+                .is_near
+        };
+        assert_eq!([near(50), near(100), near(125), near(126), near(900)], [true, true, true, false, false]);
+    }
+
+    #[test]
+    fn without_a_transition_period_pressure_is_what_is_seen_now() {
+        let config =
+            EvictionConfig { transition: Duration::ZERO, ..config(&[("pid.available", "10")], &[], &[]) };
+        let went = run(&config, &[(1, &[(Signal::PidAvailable, 5)]), (2, &[(Signal::PidAvailable, 50)])]);
+        assert_eq!(went, [(Some(Signal::PidAvailable), vec!["PIDPressure"]), (None, vec![])]);
+    }
+}

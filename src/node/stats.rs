@@ -1,0 +1,456 @@
+//! What the node, its pods and their containers use: CPU, memory, network, disk. There is no cAdvisor: numbers are read when
+//! somebody asks, from the files of cgroups and procfs, from the runtime where it alone knows, and by walks of directories.
+//!
+//! Owns what is remembered between two asks: the reads that rates are taken from and the answers of walks, both for as long as
+//! somebody keeps asking. Must not know who asks, nor how an answer is written down.
+//!
+//! | file | what |
+//! |---|---|
+//! | `disks` | file systems, writable layers, logs, volumes |
+//! | `machine` | procfs |
+//! | `pages` | `/metrics/resource` and `/metrics/cadvisor` |
+//! | `pods` | the cgroups of pods and their containers |
+//! | `rates` | from CPU time to cores |
+//! | `wire` | `/stats/summary` |
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::api::pod::Pod;
+use crate::model::objects::ObjectLookup;
+use crate::model::observed::ObservedContainer;
+use crate::model::ordered::Ordered as _;
+use crate::model::types::{ContainerId, PodRef, Timestamp};
+use crate::platform::cgroup::CgroupConfig;
+use crate::platform::cgroup::usage::{ContainerStats, Detail, Psi};
+use crate::platform::clock::Clock;
+use crate::platform::rt;
+use crate::platform::sys::node::FileSystemFacts;
+use crate::pod::resources::CgroupLayout;
+use crate::runtime::RuntimeUse;
+
+mod disks;
+pub mod machine;
+pub mod pages;
+mod pods;
+pub mod rates;
+pub mod wire;
+
+use disks::{Disks, Places};
+use pods::Subject;
+use rates::{Rates, Reading};
+
+/// How long a runtime may take; then its figures are left out.
+const RUNTIME_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is wanted beside CPU time and memory. Everything costs something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Cores in use now. The first ask for a while takes a second longer: a rate wants two reads.
+    pub rates: bool,
+    /// Interfaces of the node and of pods.
+    pub network: bool,
+    /// File systems, writable layers, logs, volumes: walks of directories.
+    pub disks: Measured,
+    /// What only `/metrics/cadvisor` shows.
+    pub details: bool,
+    /// Time lost waiting, as `/stats/summary` has it.
+    pub pressure: bool,
+}
+
+/// Which disks are looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measured {
+    /// None.
+    #[default]
+    Nothing,
+    /// Logs of containers and the volumes of claims.
+    Claims,
+    /// All.
+    Everything,
+}
+
+impl Ask {
+    /// What `agent top` and metrics.k8s.io show.
+    pub const CPU_AND_MEMORY: Self =
+        Self { rates: true, network: false, disks: Measured::Nothing, details: false, pressure: false };
+    /// Everything that `/stats/summary` has.
+    pub const SUMMARY: Self =
+        Self { rates: true, network: true, disks: Measured::Everything, details: false, pressure: true };
+}
+
+/// What is used, all of it read at about the same time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// The machine.
+    pub node: NodeUse,
+    /// Pods that have a running container, by namespace and name.
+    pub pods: Vec<PodUse>,
+}
+
+/// CPU and memory of a container, a pod, the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// When it was read.
+    pub at: Timestamp,
+    /// What it has used, and what it uses of memory.
+    pub counted: ContainerStats,
+    /// Billionths of a core in use now; `None` unless asked for, and for what has just begun.
+    pub nano_cores: Option<u64>,
+    /// Time lost waiting for CPU, memory, disks; `None` unless asked for.
+    pub psi: [Option<Psi>; 3],
+}
+
+impl Usage {
+    /// The memory limit less the working set; `None` without a limit.
+    #[must_use]
+    pub fn memory_available(&self) -> Option<u64> {
+        Some(self.counted.memory_limit?.saturating_sub(self.counted.working_set?))
+    }
+}
+
+/// The machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeUse {
+    /// Its name.
+    pub name: String,
+    /// When it was booted.
+    pub started_at: Timestamp,
+    /// CPU and memory.
+    pub usage: Usage,
+    /// Bytes of memory it has.
+    pub memory_total: Option<u64>,
+    /// Bytes of swap it has.
+    pub swap_total: Option<u64>,
+    /// CPUs it has.
+    pub cpus: u64,
+    /// Its interfaces.
+    pub interfaces: Vec<Interface>,
+    /// The one that leads out.
+    pub default_interface: Option<String>,
+    /// What the kernel counts for the disks that file systems are mounted from.
+    pub disks: Vec<Disk>,
+    /// The most processes and threads there can be.
+    pub max_pids: Option<u64>,
+    /// How many there are.
+    pub pids: Option<u64>,
+    /// `pods` for all pods together, `kubelet` for this program.
+    pub system: Vec<SystemUse>,
+    /// Where pods' directories are.
+    pub fs: Option<FileSystem>,
+    /// Where images are.
+    pub image_fs: Option<FileSystem>,
+    /// Where writable layers are.
+    pub container_fs: Option<FileSystem>,
+}
+
+/// A cgroup that is no pod's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SystemUse {
+    /// `pods`, `kubelet`.
+    pub name: &'static str,
+    /// Below the root of a hierarchy.
+    pub cgroup: String,
+    /// CPU and memory.
+    pub usage: Usage,
+}
+
+/// A disk or a part of one, counted since the node was booted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// As it is mounted: `/dev/sda1`.
+    pub device: String,
+    /// The numbers of its line in `/proc/diskstats` behind the name, in their order.
+    pub counts: [u64; 11],
+}
+
+/// A network interface, counted since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// `eth0`...
+    pub name: String,
+    /// Received bytes.
+    pub rx_bytes: u64,
+    /// Received packets.
+    pub rx_packets: u64,
+    /// Received with errors.
+    pub rx_errors: u64,
+    /// Received and dropped.
+    pub rx_dropped: u64,
+    /// Sent bytes.
+    pub tx_bytes: u64,
+    /// Sent packets.
+    pub tx_packets: u64,
+    /// Not sent because of errors.
+    pub tx_errors: u64,
+    /// Dropped instead of sent.
+    pub tx_dropped: u64,
+}
+
+/// What something uses of the file system that it is on, and that file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileSystem {
+    /// When it was looked at.
+    pub at: Timestamp,
+    /// The file system as a whole.
+    pub facts: FileSystemFacts,
+    /// Bytes of it in use by what this is about; `None` while nobody knows yet.
+    pub used: Option<u64>,
+    /// Inodes of it in use by what this is about.
+    pub inodes_used: Option<u64>,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodUse {
+    /// Which.
+    pub pod: PodRef,
+    /// When it was started.
+    pub started_at: Timestamp,
+    /// Its cgroup below the root of a hierarchy, empty when it was not found.
+    pub cgroup: String,
+    /// CPU and memory of all that is in its cgroup; of its containers together where it has none.
+    pub usage: Usage,
+    /// What only `/metrics/cadvisor` shows.
+    pub detail: Option<Detail>,
+    /// Its containers that run, by name.
+    pub containers: Vec<ContainerUse>,
+    /// Its interfaces; none with the node's network.
+    pub interfaces: Vec<Interface>,
+    /// Its volumes that can be measured.
+    pub volumes: Vec<VolumeUse>,
+    /// Writable layers, logs and volumes on the node's disk, together.
+    pub ephemeral: Option<FileSystem>,
+}
+
+/// A container.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContainerUse {
+    /// Its name.
+    pub name: String,
+    /// The runtime's id.
+    pub id: String,
+    /// Its image, as the runtime names it.
+    pub image: String,
+    /// When it was started.
+    pub started_at: Timestamp,
+    /// Its cgroup below the root of a hierarchy, empty when it was not found.
+    pub cgroup: String,
+    /// CPU and memory.
+    pub usage: Usage,
+    /// What only `/metrics/cadvisor` shows.
+    pub detail: Option<Detail>,
+    /// Its writable layer.
+    pub rootfs: Option<FileSystem>,
+    /// Its log files.
+    pub logs: Option<FileSystem>,
+}
+
+/// A volume of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeUse {
+    /// Its name in the pod.
+    pub name: String,
+    /// The claim behind it, in the pod's namespace.
+    pub claim: Option<String>,
+    /// What it uses.
+    pub fs: FileSystem,
+    /// It is the node's disk that it uses.
+    pub on_node_disk: bool,
+}
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct StatsConfig {
+    /// The node's name.
+    pub node_name: String,
+    /// Where cgroups are.
+    pub cgroup: CgroupConfig,
+    /// How pods' are named. Those of either driver are found, for the runtime may have overruled the configured one.
+    pub layout: CgroupLayout,
+    /// `/proc`, or a fake in tests.
+    pub proc: PathBuf,
+    /// `<root-dir>`: the node's file system.
+    pub root_dir: PathBuf,
+    /// `--runtime-cgroups`: the container runtime's cgroup; empty when it is not to be measured.
+    pub runtime_cgroup: String,
+    /// Where container logs are.
+    pub pod_logs_dir: PathBuf,
+}
+
+/// Reads and remembers.
+pub struct Stats {
+    config: Arc<StatsConfig>,
+    clock: Clock,
+    origin: Instant,
+    objects: Rc<dyn ObjectLookup>,
+    rates: RefCell<Rates>,
+    disks: Rc<Disks>,
+    forgetting: Cell<bool>,
+}
+
+/// What a runtime answers.
+pub type RuntimeAnswer = Pin<Box<dyn Future<Output = Result<RuntimeUse, String>>>>;
+
+/// A runtime that can be asked what it alone knows: of disks, if they are wanted, and of containers whose cgroups nobody found.
+pub type AskRuntime = Rc<dyn Fn(bool, Vec<ContainerId>) -> RuntimeAnswer>;
+
+impl Stats {
+    /// Nothing is read before somebody asks.
+    #[must_use]
+    pub fn new(config: StatsConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Rc<Self> {
+        let (config, origin) = (Arc::new(config), Instant::now());
+        Rc::new(Self {
+            config,
+            clock,
+            origin,
+            objects,
+            rates: RefCell::default(),
+            disks: Rc::default(),
+            forgetting: Cell::new(false),
+        })
+    }
+
+    /// What is used now, by the node, by these pods and by those of these containers that run.
+    pub async fn measure(
+        self: Rc<Self>,
+        ask: Ask,
+        pods: Vec<Pod>,
+        containers: Vec<ObservedContainer>,
+        runtime: AskRuntime,
+    ) -> Summary {
+        let mut places = Places { root_dir: self.config.root_dir.clone(), volumes: BTreeMap::new() };
+        if ask.disks != Measured::Nothing {
+            let pods_dir = self.config.root_dir.join("pods");
+            let of = |pod: &Pod| {
+                let mut found = disks::measurable(&pods_dir, pod, &*self.objects);
+                found.retain(|volume| ask.disks == Measured::Everything || volume.claim.is_some());
+                (pod.metadata.uid.to_string(), found)
+            };
+            places.volumes = pods.iter().map(of).into_map();
+        }
+        let subjects: Arc<[Subject]> = pods::subjects(&self.config.layout, pods, containers).into();
+        let (mut summary, known) = self.read(ask, &subjects, &runtime).await;
+        if ask.rates {
+            let mut rates = self.take(&summary);
+            let wait = self.rates.borrow().wait(self.origin.elapsed());
+            if let Some(wait) = wait {
+                tokio::time::sleep(wait).await;
+                rates = self.take(&self.read(Ask::default(), &subjects, &runtime).await.0);
+            }
+            give(&mut summary, &rates);
+        }
+        if ask.disks != Measured::Nothing {
+            self.disks.fill(self.clock.now(), &mut summary, places, &known).await;
+        }
+        if ask.rates || ask.disks != Measured::Nothing {
+            self.forget_later();
+        }
+        summary
+    }
+
+    /// The machine and all pods together, now.
+    pub async fn node(&self) -> NodeUse {
+        let (config, at) = (Arc::clone(&self.config), self.clock.now());
+        rt::blocking("read statistics", move || pods::node(&config, Ask::default(), at)).await
+    }
+
+    async fn read(&self, ask: Ask, subjects: &Arc<[Subject]>, runtime: &AskRuntime) -> (Summary, RuntimeUse) {
+        let (config, at, subjects) = (Arc::clone(&self.config), self.clock.now(), Arc::clone(subjects));
+        let read = rt::blocking("read statistics", move || Summary {
+            node: pods::node(&config, ask, at),
+            pods: subjects.iter().map(|subject| pods::pod(&config, ask, at, subject)).collect(),
+        });
+        let mut summary = read.await;
+        let containers = summary.pods.iter().flat_map(|pod| &pod.containers);
+        let unseen = containers.filter(|container| container.usage.counted.memory_usage.is_none());
+        let unseen: Vec<ContainerId> = unseen.map(|container| container.id.as_str().into()).collect();
+        let disks = ask.disks == Measured::Everything;
+        if !disks && unseen.is_empty() {
+            return (summary, RuntimeUse::default());
+        }
+        let known = match tokio::time::timeout(RUNTIME_PATIENCE, runtime(disks, unseen)).await {
+            Ok(Ok(known)) => known,
+            Ok(Err(error)) => {
+                log::debug!(err = error; "Failed to get container stats from runtime");
+                RuntimeUse::default()
+            }
+            Err(_) => {
+                log::debug!("Timed out getting container stats from runtime");
+                RuntimeUse::default()
+            }
+        };
+        pods::complete(&mut summary, &known);
+        (summary, known)
+    }
+
+    fn take(&self, summary: &Summary) -> Reading {
+        let mut reading = Reading::new();
+        for_each(summary, |key, usage| {
+            if let Some(nanos) = usage.counted.cpu_ns {
+                reading.insert(key, nanos);
+            }
+        });
+        self.rates.borrow_mut().take(self.origin.elapsed(), reading)
+    }
+
+    /// Gives back what is remembered when nobody has asked for long. A timer, once, and only after an ask.
+    fn forget_later(self: &Rc<Self>) {
+        if self.forgetting.replace(true) {
+            return;
+        }
+        let stats = Rc::clone(self);
+        rt::spawn("delete statistics", async move {
+            loop {
+                tokio::time::sleep(rates::LONGEST).await;
+                let no_rates = stats.rates.borrow_mut().forget(stats.origin.elapsed());
+                if stats.disks.forget() && no_rates {
+                    break;
+                }
+            }
+            stats.forgetting.set(false);
+        });
+    }
+}
+
+/// By what a reading knows the node, `pods` and `kubelet`, pods, containers.
+fn for_each(summary: &Summary, mut each: impl FnMut(String, &Usage)) {
+    each("/".to_owned(), &summary.node.usage);
+    for system in &summary.node.system {
+        each(system.cgroup.clone(), &system.usage);
+    }
+    for pod in &summary.pods {
+        each(pod_key(pod), &pod.usage);
+        for container in &pod.containers {
+            each(container.id.clone(), &container.usage);
+        }
+    }
+}
+
+fn pod_key(pod: &PodUse) -> String {
+    format!("/pod/{}", pod.pod.uid)
+}
+
+fn give(summary: &mut Summary, rates: &Reading) {
+    let rate = |key: &str| rates.get(key).copied();
+    summary.node.usage.nano_cores = rate("/");
+    for system in &mut summary.node.system {
+        system.usage.nano_cores = rate(&system.cgroup);
+    }
+    for pod in &mut summary.pods {
+        pod.usage.nano_cores = rate(&pod_key(pod));
+        for container in &mut pod.containers {
+            container.usage.nano_cores = rate(&container.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! How fast CPU time grows: a rate wants two reads, and only those who ask make any.
+//!
+//! Owns the last two reads, while somebody keeps asking. Pure: readings and times in, rates out. Must not know where a reading
+//! comes from.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::model::ordered::Ordered as _;
+
+/// What a rate is taken over at least: less is noise, and of the machine's own CPU time 1 % of a core.
+pub const SHORTEST: Duration = Duration::from_secs(1);
+/// A read older than this tells nothing about now.
+pub const LONGEST: Duration = Duration::from_secs(120);
+
+/// CPU time in nanoseconds, by what used it.
+pub type Reading = BTreeMap<String, u64>;
+
+/// The last two reads that are far enough apart.
+#[derive(Debug, Default)]
+pub struct Rates {
+    newer: Option<(Duration, Reading)>,
+    older: Option<(Duration, Reading)>,
+}
+
+impl Rates {
+    /// How long to wait before a read now gives rates; `None`: read, nothing is to be waited for. Times are those of a clock that
+    /// only goes forward.
+    #[must_use]
+    pub fn wait(&self, now: Duration) -> Option<Duration> {
+        if self.base(now).is_some() {
+            return None;
+        }
+        let age = self.newer.as_ref().map(|(at, _)| now.saturating_sub(*at)).filter(|age| *age <= LONGEST);
+        Some(SHORTEST.saturating_sub(age?))
+    }
+
+    fn base(&self, now: Duration) -> Option<&(Duration, Reading)> {
+        [&self.newer, &self.older].into_iter().flatten().find(|(at, _)| {
+            let age = now.saturating_sub(*at);
+            (SHORTEST..=LONGEST).contains(&age)
+        })
+    }
+
+    /// Takes a reading in. What is new since the last one has no rate yet, and neither has what began anew.
+    pub fn take(&mut self, now: Duration, reading: Reading) -> Reading {
+        let rates = self.base(now).map_or_else(Reading::new, |(at, before)| {
+            let nanos = now.saturating_sub(*at).as_nanos();
+            let rate = |(key, used): (&String, &u64)| {
+                let grown = used.checked_sub(*before.get(key)?)?;
+                let rate = u128::from(grown) * 1_000_000_000 / nanos.max(1);
+                Some((key.clone(), u64::try_from(rate).unwrap_or(u64::MAX)))
+            };
+            reading.iter().filter_map(rate).into_map()
+        });
+        if self.newer.as_ref().is_none_or(|(at, _)| now.saturating_sub(*at) >= SHORTEST) {
+            self.older = self.newer.replace((now, reading));
+        }
+        rates
+    }
+
+    /// Forgets what is too old to be of use. `true` when nothing is left.
+    pub fn forget(&mut self, now: Duration) -> bool {
+        for read in [&mut self.newer, &mut self.older] {
+            if read.as_ref().is_some_and(|(at, _)| now.saturating_sub(*at) > LONGEST) {
+                *read = None;
+            }
+        }
+        self.newer.is_none() && self.older.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(pairs: &[(&str, u64)]) -> Reading {
+        pairs.iter().map(|(key, used)| ((*key).to_owned(), *used)).collect()
+    }
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn the_first_ask_waits_for_a_second_read_and_later_ones_do_not() {
+        let mut rates = Rates::default();
+        assert_eq!(rates.wait(at(0)), None, "nothing has been read yet: read first");
+        assert!(rates.take(at(0), reading(&[("a", 100)])).is_empty());
+        assert_eq!(rates.wait(at(0)), Some(SHORTEST));
+        assert_eq!(rates.wait(at(400)), Some(at(600)));
+        let second = rates.take(at(1000), reading(&[("a", 500_000_100), ("b", 7)]));
+        assert_eq!(second, reading(&[("a", 500_000_000)]), "half a core, and nothing of what is new");
+        // At once again: over the same second and a bit, without waiting.
+        assert_eq!(rates.wait(at(1100)), None);
+        assert_eq!(rates.take(at(1100), reading(&[("a", 1_100_000_100)])), reading(&[("a", 1_000_000_000)]));
+        assert_eq!(rates.wait(at(15_000)), None);
+    }
+
+    #[test]
+    fn what_begins_anew_has_no_rate_and_what_is_too_old_is_forgotten() {
+        let mut rates = Rates::default();
+        rates.take(at(0), reading(&[("a", 100)]));
+        assert!(rates.take(at(2000), reading(&[("a", 50)])).is_empty(), "a counter that fell");
+        let late = at(2000) + LONGEST + at(1);
+        assert!(rates.take(late, reading(&[("a", 90)])).is_empty(), "over too long");
+        assert!(!rates.forget(late));
+        assert!(rates.forget(late + LONGEST + at(1)));
+    }
+}

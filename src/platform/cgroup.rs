@@ -1,0 +1,247 @@
+//! The cgroups above the containers': the node's, the QoS classes', the pods'. Makes them, writes their values, takes them
+//! away with the processes left in them.
+//!
+//! Owns files and slices below the kubepods root, and the limits of cgroups that are named to it. Values are computed in
+//! `pod::resources`; containers' cgroups belong to the runtime. Everything here blocks: for the pool of `rt::blocking`.
+
+pub mod claim;
+pub mod container;
+pub mod devices;
+mod file;
+mod systemd;
+mod tree;
+pub mod usage;
+mod v1;
+mod v2;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::model::runtime_config::CgroupDriver;
+use crate::model::runtime_config::CgroupValues;
+use crate::platform::dbus::DbusError;
+
+/// Where the tree is and who writes it.
+#[derive(Clone, Debug)]
+pub struct CgroupConfig {
+    /// `/sys/fs/cgroup`, or a fake tree in tests.
+    pub mount: PathBuf,
+    /// Unified hierarchy.
+    pub v2: bool,
+    /// With systemd, cgroups are slices, made and removed through it.
+    pub driver: CgroupDriver,
+}
+
+/// What could not be done to a cgroup.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// A directory could not be made.
+    #[error("create cgroup {path:?}")]
+    Create {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A value was refused.
+    #[error("write {value:?} to {path:?}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was to be in it.
+        value: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel did not take the rules about devices, and a container must not run without.
+    #[error("set device rules of cgroup {path:?}")]
+    Devices {
+        /// Which.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory could not be removed; usually a process is still in it.
+    #[error("remove cgroup {path:?}")]
+    Remove {
+        /// Which.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// systemd was asked and said no.
+    #[error("request unit {unit:?} from systemd")]
+    Systemd {
+        /// The slice.
+        unit: String,
+        /// Its answer.
+        #[source]
+        source: DbusError,
+    },
+    /// Somebody else was to make it.
+    #[error("{path:?} cgroup does not exist")]
+    Missing {
+        /// Which.
+        path: String,
+    },
+    /// The path is empty or leads upwards.
+    #[error("{path:?} is not a cgroup path")]
+    Path {
+        /// Which.
+        path: String,
+    },
+}
+
+/// Something this machine does not let us do, and without which pods run all the same.
+#[derive(Debug)]
+pub struct Skipped {
+    /// The controller, file or service.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Makes a cgroup (`/kubepods/burstable/pod<uid>`) in every hierarchy, with what is above it, and writes its values. Fine
+/// when it is there. Returns what had to be left out.
+///
+/// # Errors
+/// The first thing that went wrong other than a missing permission or controller.
+pub fn ensure(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Result<Vec<Skipped>, CgroupError> {
+    let path = tree::Relative::new(path)?;
+    let mut skipped = Vec::new();
+    if config.driver == CgroupDriver::Systemd {
+        skipped.extend(systemd::ensure_slice(config, &path, values)?);
+        if !skipped.is_empty() && !tree::exists(config, &path) {
+            // Not behind systemd's back: the runtime has its own way to it.
+            return Ok(skipped);
+        }
+    }
+    skipped.extend(tree::make(config, &path)?);
+    skipped.extend(tree::write_values(config, &path, values)?);
+    Ok(skipped)
+}
+
+/// Writes values of a cgroup that is there.
+///
+/// # Errors
+/// As [`ensure`], and when it is in no hierarchy.
+pub fn update(config: &CgroupConfig, path: &str, values: &CgroupValues) -> Result<Vec<Skipped>, CgroupError> {
+    let relative = tree::Relative::new(path)?;
+    if !tree::exists(config, &relative) {
+        return Err(CgroupError::Missing { path: path.to_owned() });
+    }
+    let mut skipped = Vec::new();
+    if config.driver == CgroupDriver::Systemd {
+        skipped.extend(systemd::ensure_slice(config, &relative, values)?);
+    }
+    skipped.extend(tree::write_values(config, &relative, values)?);
+    Ok(skipped)
+}
+
+/// Whether a process is in a cgroup or below it, in any hierarchy.
+#[must_use]
+pub fn is_populated(config: &CgroupConfig, path: &str) -> bool {
+    tree::Relative::new(path).is_ok_and(|path| tree::is_populated(config, &path))
+}
+
+/// Whether a cgroup is in any hierarchy.
+#[must_use]
+pub fn exists(config: &CgroupConfig, path: &str) -> bool {
+    tree::Relative::new(path).is_ok_and(|path| tree::exists(config, &path))
+}
+
+/// Sends SIGKILL to everything in a cgroup and below it. Returns how many processes there were; they need a moment to go.
+#[must_use]
+pub fn kill_all(config: &CgroupConfig, path: &str) -> usize {
+    tree::Relative::new(path).map_or(0, |path| tree::kill_all(config, &path))
+}
+
+/// Removes a cgroup from every hierarchy, empty children included. Fine when it is gone. With systemd, what runs in it is ended:
+/// stopping a slice stops the scopes in it.
+///
+/// # Errors
+/// One per hierarchy that still has it; the others are done all the same.
+pub fn remove(config: &CgroupConfig, path: &str) -> Vec<CgroupError> {
+    let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
+    if config.driver == CgroupDriver::Systemd && tree::exists(config, &path) {
+        // Whatever systemd says, the directories decide: it may be away, or not know slices a runtime has made.
+        if let Err(error) = systemd::stop(&path.name()) {
+            log::debug!(cgroup:% = path, err:% = crate::platform::logging::chain(&error); "Failed to stop systemd slice");
+        }
+    }
+    tree::remove(config, &path)
+}
+
+/// Cgroups directly below one, in any hierarchy, as paths.
+#[must_use]
+pub fn children(config: &CgroupConfig, path: &str) -> Vec<String> {
+    tree::Relative::new(path).map_or_else(|_| Vec::new(), |path| tree::children(config, &path))
+}
+
+/// The directories of a cgroup that count something: CPU time, memory, processes, disks. None when it is not there.
+#[must_use]
+pub fn counting_dirs(config: &CgroupConfig, path: &str) -> Vec<PathBuf> {
+    let Ok(path) = tree::Relative::new(path) else { return Vec::new() };
+    let counts = |root: &Path| {
+        let name = root.file_name().unwrap_or_default().to_string_lossy();
+        config.v2
+            || name.split(',').any(|name| matches!(name, "cpu" | "cpuacct" | "memory" | "pids" | "blkio"))
+    };
+    let roots = tree::hierarchies(config).into_iter().map(|hierarchy| hierarchy.root);
+    roots.filter(|root| counts(root)).map(|root| path.below(&root)).filter(|path| path.is_dir()).collect()
+}
+
+/// How far below a pod's cgroup its containers' are: a scope, at most, is between.
+const CONTAINER_DEPTH: usize = 2;
+
+/// Finds the cgroups of containers below these directories of their pod's, by the id that is in their name: `<id>`,
+/// `cri-containerd-<id>.scope`, `crio-<id>.scope`. Answers in the order of `ids`.
+#[must_use]
+pub fn find_by_ids(pod_dirs: &[PathBuf], ids: &[&str]) -> Vec<Vec<PathBuf>> {
+    let mut found = vec![Vec::new(); ids.len()];
+    for directory in pod_dirs {
+        find_below(directory, CONTAINER_DEPTH, ids, &mut found);
+    }
+    found
+}
+
+fn find_below(directory: &Path, depth: usize, ids: &[&str], found: &mut [Vec<PathBuf>]) {
+    for child in tree::directories(directory) {
+        let name = child.file_name().unwrap_or_default().to_string_lossy();
+        let plain = name.strip_suffix(".scope").unwrap_or(&name);
+        let is_of = |id: &str| {
+            let before = plain.strip_suffix(id).unwrap_or("?");
+            // CRI-O has the one who watches a container beside it.
+            !id.is_empty() && (before.is_empty() || before.ends_with('-')) && !before.contains("conmon")
+        };
+        match ids.iter().position(|id| is_of(id)) {
+            Some(index) => found[index].push(child),
+            None if depth > 1 => find_below(&child, depth - 1, ids, found),
+            None => {}
+        }
+    }
+}
+
+/// Runtimes that shorten a sandbox's id in the name of a cgroup leave this much of it.
+const SHORT_ID: usize = 12;
+
+/// A process of a pod that is in the pod's own namespaces: the sandbox's, else the oldest there is.
+#[must_use]
+pub fn sandbox_process(pod_dirs: &[PathBuf], sandbox: &str) -> Option<i32> {
+    let directory = pod_dirs.first()?;
+    let short = sandbox.get(..SHORT_ID).filter(|short| !short.is_empty());
+    let is_sandboxs = |child: &PathBuf| {
+        let name = child.file_name().unwrap_or_default().to_string_lossy();
+        short.is_some_and(|short| name.contains(short)) && !name.contains("conmon")
+    };
+    let own = tree::directories(directory).into_iter().find(is_sandboxs);
+    let first = |directory: &Path| tree::pids_below(directory).into_iter().next();
+    own.and_then(|own| first(&own)).or_else(|| first(directory))
+}
+
+#[cfg(test)]
+mod tests;

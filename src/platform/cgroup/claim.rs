@@ -1,0 +1,142 @@
+//! Whose the pods' cgroups below a cgroup root are: one agent's at a time.
+//!
+//! Owns the lock and finding who has it. Two agents on one root would each take the other's pods' empty cgroups for left
+//! behind, and set the weight of the classes without each other's pods. Must not know how long somebody waits for it.
+//!
+//! The lock is one byte of the hierarchy's `cgroup.procs`, which only who may change the tree can open so, which is there before
+//! any cgroup of ours, and which all see who see this tree, whatever their own `/run` is. Which byte is the root's name. The
+//! kernel ends it with the process.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{CgroupConfig, tree};
+use crate::platform::sys::lock::{ByteLock, try_acquire_byte};
+
+/// FNV-1a, 32 bits.
+const FNV_OFFSET: u32 = 0x811c_9dc5;
+const FNV_PRIME: u32 = 0x0100_0193;
+
+/// Somebody else's pods are there.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "another agent uses cgroup root {root:?}{}: stop it, or set another --cgroup-root for this one",
+    holder.as_ref().map(Holder::shown).unwrap_or_default()
+)]
+pub struct HeldError {
+    /// The cgroup root as configured.
+    root: String,
+    /// None when it is hidden from us, in another container.
+    holder: Option<Holder>,
+}
+
+/// Who has it.
+#[derive(Debug, PartialEq, Eq)]
+struct Holder {
+    pid: u32,
+    /// Of its store; none while it has not been opened.
+    root_dir: Option<PathBuf>,
+}
+
+impl Holder {
+    fn shown(&self) -> String {
+        let root_dir = self.root_dir.as_ref().map(|path| format!(", --root-dir {}", path.display()));
+        format!(" (pid {}{})", self.pid, root_dir.unwrap_or_default())
+    }
+}
+
+/// Takes the root for this process, for as long as what it returns lives; none where nobody of our rights can make cgroups.
+///
+/// # Errors
+/// When another agent has it.
+pub fn claim(config: &CgroupConfig, root: &str) -> Result<Option<ByteLock>, HeldError> {
+    let mut hierarchies = tree::hierarchies(config).into_iter();
+    let Some(hierarchy) = hierarchies.find(|hierarchy| config.v2 || !hierarchy.controllers.is_empty()) else {
+        return Ok(None);
+    };
+    let (path, byte) = (hierarchy.root.join("cgroup.procs"), byte_of(root));
+    match try_acquire_byte(&path, byte) {
+        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(None) => Err(HeldError { root: root.to_owned(), holder: holder(&path, byte) }),
+        Err(error) => {
+            log::debug!(err:% = crate::platform::logging::chain(&error); "Failed to claim the cgroup root, continuing \
+                 without");
+            Ok(None)
+        }
+    }
+}
+
+/// The same for all spellings of one root.
+fn byte_of(root: &str) -> i32 {
+    let parts = root.split('/').filter(|part| !part.is_empty());
+    let bytes = parts.flat_map(|part| part.bytes().chain([b'/']));
+    let hash = bytes.fold(FNV_OFFSET, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(FNV_PRIME));
+    // Offsets are signed, and 32 bits wide on some machines.
+    i32::try_from(hash >> 1).unwrap_or_default()
+}
+
+/// The process that has the lock, as its `/proc` entries tell: the kernel itself names no process for locks of this kind.
+fn holder(path: &Path, byte: i32) -> Option<Holder> {
+    let lock = format!(":{} {byte} {byte}\n", fs::metadata(path).ok()?.ino());
+    let pids =
+        fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| *pid != std::process::id()).find_map(|pid: u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+        let (mut holds, mut root_dir) = (false, None);
+        for file in files.flatten() {
+            let target = fs::read_link(file.path()).unwrap_or_default();
+            let number = file.file_name();
+            if target.ends_with("cgroup.procs") {
+                let info = Path::new("/proc").join(pid.to_string()).join("fdinfo").join(number);
+                holds |= fs::read_to_string(info).is_ok_and(|info| info.contains(&lock));
+            } else if target.ends_with("agent.db") {
+                root_dir = target.parent().map(Path::to_owned);
+            }
+        }
+        holds.then_some(Holder { pid, root_dir })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::runtime_config::CgroupDriver;
+
+    fn config(name: &str, v2: bool) -> CgroupConfig {
+        let mount = std::env::temp_dir().join(format!("agent-cgroup-claim-{name}-{}", std::process::id()));
+        fs::create_dir_all(mount.join("cpu")).unwrap();
+        for path in ["cgroup.procs", "cgroup.controllers", "cpu/cgroup.procs"] {
+            fs::write(mount.join(path), "").unwrap();
+        }
+        CgroupConfig { mount, v2, driver: CgroupDriver::Cgroupfs }
+    }
+
+    #[test]
+    fn a_root_is_one_claims_however_it_is_spelled_and_free_again_after_it() {
+        for v2 in [false, true] {
+            let config = config(if v2 { "two" } else { "one" }, v2);
+            let held = claim(&config, "/").unwrap().expect("a claim");
+            let other = claim(&config, "/other").unwrap().expect("another root is another's");
+            assert!(claim(&config, "").is_err() && claim(&config, "//other/").is_err());
+            drop(held);
+            assert!(claim(&config, "").unwrap().is_some());
+            assert!(claim(&config, "other").is_err(), "that one is held still");
+            drop(other);
+            fs::remove_dir_all(&config.mount).unwrap();
+            assert!(claim(&config, "/").unwrap().is_none(), "no tree, no cgroups of anybody");
+        }
+    }
+
+    #[test]
+    fn the_refusal_names_the_root_and_what_is_known_of_its_holder() {
+        let said = |holder| HeldError { root: "/edge".to_owned(), holder }.to_string();
+        let fix = ": stop it, or set another --cgroup-root for this one";
+        assert_eq!(said(None), format!("another agent uses cgroup root \"/edge\"{fix}"));
+        let holder = |root_dir| Some(Holder { pid: 7, root_dir });
+        assert!(said(holder(None)).contains("\"/edge\" (pid 7): "));
+        assert!(
+            said(holder(Some("/var/lib/kubelet".into()))).contains(" (pid 7, --root-dir /var/lib/kubelet): ")
+        );
+    }
+}

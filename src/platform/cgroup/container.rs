@@ -1,0 +1,360 @@
+//! Containers' cgroups, below their pod's: made, limited, emptied and removed by us where no other runtime does it.
+//!
+//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes accounting, and, where
+//! systemd rules the tree, the scope they are in: systemd takes controllers away from what it does not know below a slice, and
+//! leaves a delegated scope to whoever asked for it. Must not know what runs in them. Everything here blocks: for the pool of
+//! `rt::blocking`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::devices::{self, DeviceRule};
+use super::file::{ValueFile, write_file};
+use super::tree::{self, Above, Relative};
+use super::{CgroupConfig, CgroupError, Skipped, systemd, v2};
+use crate::model::runtime_config::{CgroupDriver, LinuxResources};
+use crate::platform::sys::kill::kill_process;
+
+/// A container's cgroup.
+#[derive(Debug, Default)]
+pub struct ContainerCgroup {
+    /// Its directory in every hierarchy; a process is to enter all.
+    pub dirs: Vec<PathBuf>,
+    /// What had to be left out.
+    pub skipped: Vec<Skipped>,
+}
+
+/// The microseconds of a period that nobody chose.
+const DEFAULT_PERIOD: i64 = 100_000;
+
+/// Makes a container's cgroup in every hierarchy, with its limits and its device rules. Fine when it is there.
+///
+/// # Errors
+/// The first thing that went wrong other than a missing permission or controller. Device rules are never left out where
+/// there are device cgroups.
+pub fn make_container(
+    config: &CgroupConfig,
+    parent: &str,
+    name: &str,
+    resources: &LinuxResources,
+    rules: &[DeviceRule],
+) -> Result<ContainerCgroup, CgroupError> {
+    let mut cgroup = make_leaf(config, parent, name)?;
+    if config.v2 {
+        cgroup.skipped.extend(tree::give_controllers(config, &leaf(config, parent, name)?));
+    }
+    cgroup.skipped.extend(update(&cgroup.dirs, resources)?);
+    cgroup.skipped.extend(devices::allow(&cgroup.dirs, config.v2, rules)?);
+    Ok(cgroup)
+}
+
+/// Makes a cgroup without limits below a pod's: a place for the pod's monitor, for with version 2 a cgroup whose children
+/// have controllers must not hold processes itself. It is given none, for its own processes may still be in the one above.
+///
+/// # Errors
+/// As [`make_container`].
+pub fn make_leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<ContainerCgroup, CgroupError> {
+    let path = leaf(config, parent, name)?;
+    let mut cgroup = ContainerCgroup::default();
+    for hierarchy in tree::hierarchies(config) {
+        match tree::make_in(config, &hierarchy, &path, Above::AsItIs) {
+            Ok(skipped) => {
+                cgroup.skipped.extend(skipped);
+                cgroup.dirs.push(path.below(&hierarchy.root));
+            }
+            Err(CgroupError::Create { path, source }) if tree::is_unavailable(&source) => {
+                let what = format!("cgroup hierarchy {}", hierarchy.root.display());
+                cgroup.skipped.push(Skipped { what, why: format!("create {}: {source}", path.display()) });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if cgroup.dirs.is_empty() {
+        return Err(CgroupError::Missing { path: path.to_string() });
+    }
+    Ok(cgroup)
+}
+
+/// The directories of a container's cgroup that are there, for whoever finds it again.
+///
+/// # Errors
+/// When the parent or the name is no path.
+pub fn find(config: &CgroupConfig, parent: &str, name: &str) -> Result<Vec<PathBuf>, CgroupError> {
+    let path = leaf(config, parent, name)?;
+    let all = tree::hierarchies(config).into_iter().map(|hierarchy| path.below(&hierarchy.root));
+    Ok(all.filter(|directory| directory.is_dir()).collect())
+}
+
+fn leaf(config: &CgroupConfig, parent: &str, name: &str) -> Result<Relative, CgroupError> {
+    if name.is_empty() || name.contains('/') {
+        return Err(CgroupError::Path { path: name.to_owned() });
+    }
+    Relative::new(&format!("{}/{name}", place(config, parent).trim_end_matches('/')))
+}
+
+/// Where systemd has a slice: `kubepods-burstable.slice` is `kubepods.slice/kubepods-burstable.slice`. Whole paths stay.
+fn expand_slice(parent: &str) -> String {
+    let Some(name) = parent.strip_suffix(".slice").filter(|name| !name.contains('/')) else {
+        return parent.to_owned();
+    };
+    let ends = name.match_indices('-').map(|(at, _)| at).chain([name.len()]);
+    ends.fold(String::new(), |path, end| format!("{path}/{}.slice", &name[..end]))
+}
+
+/// Where cgroups below this one are: with systemd a slice's name becomes its path.
+#[must_use]
+pub fn place(config: &CgroupConfig, parent: &str) -> String {
+    match config.driver {
+        CgroupDriver::Cgroupfs => parent.to_owned(),
+        CgroupDriver::Systemd => expand_slice(parent),
+    }
+}
+
+/// Where the scope of this name is in a slice, whether or not it is there.
+#[must_use]
+pub fn scope_place(slice: &str, scope: &str) -> String {
+    format!("{}/{scope}", expand_slice(slice).trim_end_matches('/'))
+}
+
+/// Has systemd make a scope in a slice, with these processes as its first. Everything below it is ours: systemd turns on all
+/// controllers it has for it and then leaves it alone, until the last process is gone. `false` when systemd does not answer.
+///
+/// # Errors
+/// systemd's answer.
+pub fn start_scope(slice: &str, scope: &str, processes: &[u32]) -> Result<bool, CgroupError> {
+    let slice = slice.rsplit('/').next().unwrap_or(slice);
+    match systemd::start_scope(scope, slice, processes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_silence() => {
+            log::debug!(scope = scope, err = crate::platform::logging::chain(&error); "Failed to create systemd \
+                 scope, systemd is not running");
+            Ok(false)
+        }
+        Err(source) => Err(CgroupError::Systemd { unit: scope.to_owned(), source }),
+    }
+}
+
+/// Ends a scope that nothing is left in, and removes what is left of it. Fine when it is gone, as it usually is: systemd takes
+/// it away with its last process.
+///
+/// # Errors
+/// One per hierarchy that still has it.
+pub fn remove_scope(config: &CgroupConfig, place: &str) -> Vec<CgroupError> {
+    let Ok(path) = Relative::new(place) else { return Vec::new() };
+    if tree::exists(config, &path)
+        && let Err(error) = systemd::stop(&path.name())
+    {
+        log::debug!(scope = place, err = crate::platform::logging::chain(&error); "Failed to stop systemd scope");
+    }
+    tree::remove(config, &path)
+}
+
+/// Writes the limits of a container that is there. Zero, `None` and empty texts leave a value alone.
+///
+/// # Errors
+/// The first value that the kernel refuses other than for a missing permission or controller.
+pub fn update(dirs: &[PathBuf], resources: &LinuxResources) -> Result<Vec<Skipped>, CgroupError> {
+    let mut skipped = Vec::new();
+    let mut left: Vec<&String> = resources.unified.keys().collect();
+    for directory in dirs {
+        // A directory shows what it is: these are there in every cgroup of version 2 but the root.
+        let unified = directory.join("cgroup.type").exists() || directory.join("cgroup.events").exists();
+        let mut files = if unified { v2_files(resources)? } else { v1_files(resources) };
+        files.retain(|file| holds(directory, file.controller));
+        if unified {
+            left.retain(|name| !files.iter().any(|file| file.file == **name));
+        }
+        write_all(directory, &files, &mut skipped)?;
+    }
+    if !resources.hugepage_limits.is_empty() && !dirs.iter().any(|directory| holds(directory, "hugetlb")) {
+        let why = "no cgroup hierarchy has the controller \"hugetlb\"".to_owned();
+        skipped.push(Skipped { what: "huge page limits".to_owned(), why });
+    }
+    for name in left {
+        skipped.push(Skipped { what: name.clone(), why: "no cgroup v2 hierarchy is mounted".to_owned() });
+    }
+    Ok(skipped)
+}
+
+/// Whether a directory is in a hierarchy with this controller.
+fn holds(directory: &Path, controller: &str) -> bool {
+    if let Ok(listed) = std::fs::read_to_string(directory.join("cgroup.controllers")) {
+        return listed.split_whitespace().any(|name| name == controller);
+    }
+    // Version 1 does not say; a file that every cgroup of the controller has does.
+    let witness = match controller {
+        "cpu" => "cpu.shares",
+        "memory" => "memory.limit_in_bytes",
+        "pids" => "pids.max",
+        "cpuset" => "cpuset.cpus",
+        "hugetlb" => return tree::has_file_like(directory, "hugetlb."),
+        _ => return false,
+    };
+    directory.join(witness).exists()
+}
+
+fn write_all(directory: &Path, files: &[ValueFile], skipped: &mut Vec<Skipped>) -> Result<(), CgroupError> {
+    let mut again = Vec::new();
+    for file in files {
+        match write_file(&directory.join(&file.file), &file.value) {
+            Ok(()) => {}
+            // Pairs that bound each other (memory and memory with swap, quota and period) go through in one of both orders.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => again.push(file),
+            Err(source) => note(directory, file, source, skipped)?,
+        }
+    }
+    for file in again {
+        if let Err(source) = write_file(&directory.join(&file.file), &file.value) {
+            note(directory, file, source, skipped)?;
+        }
+    }
+    Ok(())
+}
+
+fn note(
+    directory: &Path,
+    file: &ValueFile,
+    source: io::Error,
+    skipped: &mut Vec<Skipped>,
+) -> Result<(), CgroupError> {
+    if tree::is_unavailable(&source) {
+        skipped.push(Skipped { what: file.file.clone(), why: source.to_string() });
+        return Ok(());
+    }
+    Err(CgroupError::Write { path: directory.join(&file.file), value: file.value.clone(), source })
+}
+
+fn v1_files(resources: &LinuxResources) -> Vec<ValueFile> {
+    let mut files = Vec::new();
+    let mut add = |controller, file: &str, value: String| {
+        files.push(ValueFile { controller, file: file.to_owned(), value });
+    };
+    let mut number = |controller, file: &str, value: i64| {
+        if value != 0 {
+            add(controller, file, value.to_string());
+        }
+    };
+    number("cpu", "cpu.shares", resources.cpu_shares);
+    number("cpu", "cpu.cfs_period_us", resources.cpu_period);
+    number("cpu", "cpu.cfs_quota_us", resources.cpu_quota);
+    number("memory", "memory.limit_in_bytes", resources.memory_limit_bytes);
+    number("memory", "memory.memsw.limit_in_bytes", swap_limit(resources));
+    for (file, value) in [("cpuset.cpus", &resources.cpuset_cpus), ("cpuset.mems", &resources.cpuset_mems)] {
+        if !value.is_empty() {
+            add("cpuset", file, value.clone());
+        }
+    }
+    for (size, bytes) in &resources.hugepage_limits {
+        add("hugetlb", &format!("hugetlb.{size}.limit_in_bytes"), huge_bytes(*bytes));
+    }
+    files
+}
+
+/// Memory and swap together. As other runtimes: a container with a memory limit does not swap unless told.
+fn swap_limit(resources: &LinuxResources) -> i64 {
+    match resources.memory_swap_limit_bytes {
+        0 => resources.memory_limit_bytes,
+        limit => limit,
+    }
+}
+
+/// More than the kernel counts is no limit.
+fn huge_bytes(bytes: u64) -> String {
+    i64::try_from(bytes).map_or_else(|_| "-1".to_owned(), |bytes| bytes.to_string())
+}
+
+fn v2_files(resources: &LinuxResources) -> Result<Vec<ValueFile>, CgroupError> {
+    let mut files: Vec<ValueFile> = Vec::new();
+    let mut add = |controller, file: &str, value: String| {
+        files.push(ValueFile { controller, file: file.to_owned(), value });
+    };
+    if resources.cpu_shares != 0 {
+        add("cpu", "cpu.weight", v2::cpu_weight(resources.cpu_shares).to_string());
+    }
+    if resources.cpu_quota != 0 || resources.cpu_period != 0 {
+        let period = if resources.cpu_period == 0 { DEFAULT_PERIOD } else { resources.cpu_period };
+        // A period alone limits nothing.
+        let quota = if resources.cpu_quota == 0 { -1 } else { resources.cpu_quota };
+        add("cpu", "cpu.max", format!("{} {period}", v2::or_max(quota)));
+    }
+    let limit = resources.memory_limit_bytes;
+    if limit != 0 {
+        add("memory", "memory.max", v2::or_max(limit));
+    }
+    let both = swap_limit(resources);
+    if both != 0 {
+        // Version 2 counts swap alone.
+        let swap = if both < 0 || limit < 0 { -1 } else { both.saturating_sub(limit).max(0) };
+        add("memory", "memory.swap.max", v2::or_max(swap));
+    }
+    for (file, value) in [("cpuset.cpus", &resources.cpuset_cpus), ("cpuset.mems", &resources.cpuset_mems)] {
+        if !value.is_empty() {
+            add("cpuset", file, value.clone());
+        }
+    }
+    for (size, bytes) in &resources.hugepage_limits {
+        let value = i64::try_from(*bytes).map_or_else(|_| "max".to_owned(), |bytes| bytes.to_string());
+        add("hugetlb", &format!("hugetlb.{size}.max"), value);
+    }
+    for (file, value) in &resources.unified {
+        // A name with a slash would write to somebody else's cgroup.
+        let known = tree::CONTROLLERS.into_iter().chain(["io", "misc", "rdma"]);
+        let mut owners =
+            known.filter(|name| file.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')));
+        let (Some(controller), false) = (owners.next(), file.contains('/')) else {
+            return Err(CgroupError::Path { path: file.clone() });
+        };
+        files.retain(|earlier| earlier.file != *file);
+        files.push(ValueFile { controller, file: file.clone(), value: value.clone() });
+    }
+    Ok(files)
+}
+
+/// Sends SIGKILL to everything in the cgroup and below it. Returns how many processes were seen; they need a moment to go.
+///
+/// Where the kernel can do it at once, nothing forks away from it; version 1 is frozen for the time of it.
+#[must_use]
+pub fn kill_all(dirs: &[PathBuf]) -> usize {
+    let mut pids = std::collections::BTreeSet::new();
+    let freezers: Vec<PathBuf> =
+        dirs.iter().map(|directory| directory.join("freezer.state")).filter(|file| file.exists()).collect();
+    for freezer in &freezers {
+        let _ = write_file(freezer, "FROZEN");
+    }
+    for directory in dirs {
+        pids.extend(tree::pids_below(directory));
+        let _ = write_file(&directory.join("cgroup.kill"), "1");
+    }
+    for pid in &pids {
+        if let Err(error) = kill_process(*pid) {
+            log::debug!(pid = pid, err:% = error; "Failed to kill container process");
+        }
+    }
+    for freezer in &freezers {
+        let _ = write_file(freezer, "THAWED");
+    }
+    pids.len()
+}
+
+/// Whether no process is in the cgroup or below it.
+#[must_use]
+pub fn is_empty(dirs: &[PathBuf]) -> bool {
+    dirs.iter().all(|directory| tree::pids_below(directory).is_empty())
+}
+
+/// Removes the cgroup and what is below it from every hierarchy. Fine when it is gone.
+///
+/// # Errors
+/// One per hierarchy that still has it; the others are done all the same.
+pub fn remove(dirs: &[PathBuf]) -> Vec<CgroupError> {
+    let there = dirs.iter().filter(|path| path.is_dir());
+    there
+        .filter_map(|path| {
+            let source = tree::remove_tree(path).err()?;
+            Some(CgroupError::Remove { path: path.clone(), source })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

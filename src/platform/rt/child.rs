@@ -1,0 +1,144 @@
+//! A child process that is told something through a socket and answers through it; dropped, it is killed.
+//!
+//! Owns the child. Must not know what is said.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+
+use crate::model::back_off::Retry;
+
+/// Between two looks whether a child that has said all has ended: most have.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+/// As above, for one that takes its time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The child, whose standard input and output are a socket of ours.
+#[derive(Debug)]
+pub struct TalkingChild {
+    child: Option<Child>,
+    socket: UnixStream,
+}
+
+impl TalkingChild {
+    /// Starts it and tells it this, and that there is no more to come. Call it inside the runtime.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command, input: &[u8]) -> io::Result<Self> {
+        let (ours, theirs) = StdStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let input_end = OwnedFd::from(theirs);
+        let output_end = input_end.try_clone()?;
+        // From here on nothing may fail without the child's being killed.
+        let socket = UnixStream::from_std(ours.try_clone()?)?;
+        let child = command.stdin(Stdio::from(input_end)).stdout(Stdio::from(output_end)).spawn()?;
+        let started = Self { child: Some(child), socket };
+        // The command keeps its descriptors until they are replaced, and the end of the child would not be heard.
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        // A socket's buffer takes far more than is ever said; a child that is dead already is noticed when it is heard.
+        let _ = (&ours).write_all(input);
+        let _ = ours.shutdown(std::net::Shutdown::Write);
+        Ok(started)
+    }
+
+    /// Waits for more of what it says; 0 when it has ended or closed its output.
+    ///
+    /// # Errors
+    /// When the runtime cannot listen.
+    pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            self.socket.readable().await?;
+            match self.socket.try_read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // A killed child's socket may say so in this way, too.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(0),
+                other => return other,
+            }
+        }
+    }
+
+    /// Kills it and waits until it is gone, with all that it held.
+    pub async fn end(mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let _ = child.kill();
+        let _ = super::blocking("child-end", move || child.wait()).await;
+    }
+
+    /// How it ended, once it has closed its output. One that goes on nevertheless is killed by dropping the future, and holds no
+    /// thread of the pool until then.
+    pub async fn wait(mut self) -> String {
+        let mut pauses = Retry::new(SHORTEST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let Some(child) = &mut self.child else { return String::new() };
+            match child.try_wait() {
+                Ok(Some(status)) => {
+                    self.child = None;
+                    return status.to_string();
+                }
+                Ok(None) => tokio::time::sleep(pauses.delay()).await,
+                Err(error) => return error.to_string(),
+            }
+        }
+    }
+}
+
+impl Drop for TalkingChild {
+    fn drop(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let _ = child.kill();
+        // It may hang in the kernel's file system for a while: not our thread's business.
+        let _ = super::spawn_thread("child-reap", move || drop(child.wait()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_goes_on_in_silence_is_killed_by_giving_up() {
+        let done = crate::platform::rt::run(async {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo $$; exec sleep 1000 <&- >&-"]);
+            let child = TalkingChild::start(&mut command, b"").unwrap();
+            let (mut said, mut buffer) = (Vec::new(), [0; 64]);
+            loop {
+                match child.read(&mut buffer).await.unwrap() {
+                    0 => break,
+                    count => said.extend_from_slice(&buffer[..count]),
+                }
+            }
+            let waited = tokio::time::timeout(Duration::from_millis(50), child.wait()).await;
+            assert!(waited.is_err(), "{waited:?}");
+            let pid = String::from_utf8(said).unwrap();
+            let process = std::path::Path::new("/proc").join(pid.trim());
+            let gone = async {
+                while process.exists() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(20), gone).await.is_ok()
+        });
+        assert!(done.unwrap());
+    }
+
+    #[test]
+    fn a_childs_words_and_end_are_heard() {
+        let how = crate::platform::rt::run(async {
+            let mut command = Command::new("sh");
+            command.args(["-c", "cat; exit 3"]);
+            let child = TalkingChild::start(&mut command, b"hello").unwrap();
+            let mut buffer = [0; 64];
+            let count = child.read(&mut buffer).await.unwrap();
+            assert_eq!(&buffer[..count], b"hello");
+            assert_eq!(child.read(&mut buffer).await.unwrap(), 0);
+            child.wait().await
+        });
+        assert_eq!(how.unwrap(), "exit status: 3");
+    }
+}

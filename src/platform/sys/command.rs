@@ -1,0 +1,132 @@
+//! Programs that are asked something and answer: run with a deadline, never in each other's way.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+/// What a program said and how it ended.
+#[derive(Debug)]
+pub struct Answer {
+    /// Its end.
+    pub status: ExitStatus,
+    /// Standard output, no longer than asked for.
+    pub output: Vec<u8>,
+    /// Standard error, no longer than asked for.
+    pub errors: Vec<u8>,
+}
+
+/// Runs `command` with `input`. Streams are files in memory: nobody waits for anybody to read, and a descendant that keeps
+/// them open holds nothing up. Of each output `longest` bytes are read.
+///
+/// # Errors
+/// When it cannot be started; `TimedOut` when it did not end in time: it, and what it started, is killed.
+pub fn run(command: &mut Command, input: &[u8], longest: u64, timeout: Duration) -> io::Result<Answer> {
+    let (mut stdin, mut stdout, mut stderr) = (memory()?, memory()?, memory()?);
+    stdin.write_all(input)?;
+    stdin.rewind()?;
+    let mut child = command
+        .stdin(Stdio::from(stdin))
+        .stdout(Stdio::from(stdout.try_clone()?))
+        .stderr(Stdio::from(stderr.try_clone()?))
+        .process_group(0)
+        .spawn()?;
+    let status = match wait(&mut child, timeout) {
+        Ok(Some(status)) => status,
+        ended => {
+            // Its own group, so delegated programs end with it. It is not reaped yet, so the number is still its own.
+            if let Ok(group) = i32::try_from(child.id()) {
+                let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+            }
+            child.wait()?;
+            ended?;
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    };
+    Ok(Answer { status, output: read(&mut stdout, longest)?, errors: read(&mut stderr, longest)? })
+}
+
+fn memory() -> io::Result<File> {
+    Ok(File::from(memfd_create(c"command", MFdFlags::MFD_CLOEXEC)?))
+}
+
+fn read(file: &mut File, longest: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.take(longest).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// `None` when it has not ended in time. A kernel before 5.3 has no descriptor to wait with; it waits without a deadline.
+fn wait(child: &mut Child, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+    let descriptor = match open_process(child.id()) {
+        Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => return child.wait().map(Some),
+        other => other?,
+    };
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)], left) {
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(0) => return Ok(None),
+            Ok(_) => return child.wait().map(Some),
+        }
+    }
+}
+
+fn open_process(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: two plain numbers; the answer is a descriptor or an error.
+    let answer = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0) };
+    match i32::try_from(answer) {
+        // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+        Ok(number) if number >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(number) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, timeout: Duration) -> io::Result<Answer> {
+        run(Command::new("sh").arg("-c").arg(script), b"question", 16, timeout)
+    }
+
+    #[test]
+    fn it_is_asked_and_answers() {
+        let answer = sh("cat; echo no >&2; exit 3", Duration::from_secs(30)).unwrap();
+        assert_eq!(
+            (answer.status.code(), &answer.output[..], &answer.errors[..]),
+            (Some(3), &b"question"[..], &b"no\n"[..])
+        );
+        let answer = sh("yes | head -c 100000", Duration::from_secs(30)).unwrap();
+        assert_eq!(answer.output.len(), 16);
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_killed_with_what_it_started() {
+        let started = Instant::now();
+        let error = sh("sleep 1000 & echo $! ; sleep 1000", Duration::from_millis(200)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(started.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn one_that_leaves_somebody_behind_is_not_waited_for() {
+        let started = Instant::now();
+        let answer = sh("sleep 20 & echo $!", Duration::from_secs(60)).unwrap();
+        assert!(answer.status.success() && started.elapsed() < Duration::from_secs(15));
+        let left: i32 = String::from_utf8(answer.output).unwrap().trim().parse().unwrap();
+        crate::platform::sys::kill::kill_process(left).unwrap();
+    }
+}

@@ -1,0 +1,124 @@
+//! How the C library's allocator holds on to memory.
+
+/// Keeps glibc to one arena: every further thread would otherwise get one of its own, and what the start of fifty pods
+/// leaves in it is never given back. The agent has one busy thread, so nobody waits for the lock. Elsewhere (musl) there
+/// is nothing to do.
+#[cfg(target_env = "gnu")]
+pub fn use_one_arena() {
+    // SAFETY: mallopt takes two plain integers; it may be called at any time, and this is before any other thread exists.
+    unsafe {
+        nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Nothing to do for this C library.
+#[cfg(not(target_env = "gnu"))]
+pub fn use_one_arena() {}
+
+/// Gives free memory back to the kernel, where the C library keeps it.
+#[cfg(target_env = "gnu")]
+pub fn give_back() {
+    // SAFETY: malloc_trim may be called at any time from any thread.
+    unsafe {
+        nix::libc::malloc_trim(0);
+    }
+}
+
+/// Nothing to do for this C library.
+#[cfg(not(target_env = "gnu"))]
+pub fn give_back() {}
+
+/// Lets go of every page that can be had again, for a process that is about to wait for long: free heap, the unused part of the
+/// stack, and program text, of which a start touches far more than waiting does. Private memory counts against a pod's monitor,
+/// and so does its share of the text.
+pub fn rest() {
+    forget_pages();
+    give_back();
+}
+
+/// Lets go of the text that a look by the clock has touched, for a process that looks again in some seconds: the kernel maps
+/// sixteen pages for each that is touched, so that a rescan of a directory is two megabytes otherwise. Free heap stays. In a simulation, where
+/// seconds take no time, nothing is done.
+pub fn rest_between_looks() {
+    if !crate::platform::rt::jobs_run_inline() {
+        forget_pages();
+    }
+}
+
+fn forget_pages() {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+    for range in maps.lines().filter_map(reloadable) {
+        forget(range);
+    }
+    let here = std::ptr::from_ref(&maps).addr();
+    if let Some(range) = maps.lines().find_map(|line| unused_stack(line, here)) {
+        forget(range);
+    }
+}
+
+/// Below the frames in use: calls of the C library and what the kernel may put there.
+const STACK_IN_USE: usize = 8 * 1024;
+
+/// From and to.
+type Range = (usize, usize);
+
+fn range_of(line: &str) -> Option<Range> {
+    let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+}
+
+/// A mapping of `/proc/self/maps` that is as the file has it: code, or constants before any that a linker patches.
+fn reloadable(line: &str) -> Option<Range> {
+    let mut words = line.split_whitespace().skip(1);
+    let (access, offset, inode) = (words.next()?, words.next()?, words.nth(1)?);
+    let untouched = access == "r-xp" || (access == "r--p" && offset.bytes().all(|digit| digit == b'0'));
+    if untouched && inode != "0" { range_of(line) } else { None }
+}
+
+/// What lies in the stack's mapping below the frames in use. The stack grows downwards on every architecture we know.
+fn unused_stack(line: &str, here: usize) -> Option<Range> {
+    let (from, to) = range_of(line)?;
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
+    let end = here.checked_sub(STACK_IN_USE)? & !(usize::try_from(page).ok()? - 1);
+    (line.ends_with("[stack]") && (from..to).contains(&end)).then_some((from, end))
+}
+
+fn forget((from, to): Range) {
+    // SAFETY: the ranges are whole mappings of unmodified files, which the kernel reads again, or lie below every frame in
+    // use: nothing that anybody reads is lost. An error means that nothing was done.
+    unsafe {
+        nix::libc::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, nix::libc::MADV_DONTNEED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_file_has_is_let_go() {
+        let line = |access: &str, offset: &str, inode: &str| {
+            format!("00200000-003f0000 {access} {offset} fe:00 {inode}   /usr/bin/agent")
+        };
+        let whole = Some((0x20_0000, 0x3f_0000));
+        assert_eq!(reloadable(&line("r-xp", "001ef000", "7")), whole);
+        assert_eq!(reloadable(&line("r--p", "00000000", "7")), whole);
+        assert_eq!(reloadable(&line("r--p", "00912000", "7")), None, "relocated constants");
+        assert_eq!(reloadable(&line("rw-p", "00000000", "7")), None);
+        assert_eq!(reloadable(&line("r-xp", "00000000", "0")), None, "the vdso");
+        assert_eq!(reloadable("garbage"), None);
+        assert_eq!(
+            unused_stack("7ffc00000000-7ffc00100000 rw-p 0 0 0 [stack]", 0x7ffc_000f_0010),
+            Some((0x7ffc_0000_0000, 0x7ffc_000e_e000))
+        );
+        assert_eq!(unused_stack("7ffc00000000-7ffc00100000 rw-p 0 0 0 [heap]", 0x7ffc_000f_0010), None);
+    }
+
+    #[test]
+    fn a_process_that_rested_goes_on() {
+        let text: String = "kept".repeat(1000);
+        rest();
+        assert_eq!(text.matches("kept").count(), 1000);
+        assert!(std::fs::metadata("/proc/self/maps").is_ok());
+    }
+}

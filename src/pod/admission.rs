@@ -1,0 +1,428 @@
+//! Which pods fit on this node, all at once.
+//!
+//! Owns the set of admitted pods and of those that wait for room. The decision itself is in `rules`. Must not know what a
+//! pod does once admitted.
+
+pub mod rules;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use crate::devices::allocation::is_extended;
+use crate::model::api::pod::{Pod, ResourceList};
+use crate::model::disruption::Pressure;
+use crate::model::node_changes::{NodeBase, NodeChanges};
+use crate::model::ordered::Ordered as _;
+use crate::model::types::PodUid;
+use crate::platform::metrics::{self, Family};
+use crate::pod::admission::rules::{NodeFacts, Rejection, admit, beyond_node, schedule, waiting_order};
+use crate::pod::events::{EventRecorder, EventType};
+use crate::pod::plan::resize::{PendingResize, infeasible};
+use crate::runtime::RuntimeStatus;
+
+static REJECTIONS: Family = Family::counter(
+    "kubelet_admission_rejections_total",
+    "Cumulative number of pod admission rejections, by reason",
+    &["reason"],
+);
+
+/// The pods that share the node. Clones share them.
+#[derive(Clone)]
+pub struct Admission {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    events: EventRecorder,
+    /// What the configuration says.
+    base: NodeBase,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    node: NodeFacts,
+    admitted: BTreeMap<PodUid, Rc<Pod>>,
+    waiting: BTreeMap<PodUid, Waiting>,
+}
+
+/// A pod that did not fit when it was looked at last.
+struct Waiting {
+    pod: Rc<Pod>,
+    rejection: Rejection,
+    /// It runs as it was, and what waits is a resize.
+    runs: bool,
+}
+
+impl Admission {
+    /// An empty node. Rejections are told as events.
+    #[must_use]
+    pub fn new(node: NodeFacts, events: EventRecorder) -> Self {
+        let base = NodeBase { labels: node.labels.clone(), taints: node.taints.clone() };
+        let state = State { node, ..State::default() };
+        Self { shared: Rc::new(Shared { events, base, state: RefCell::new(state) }) }
+    }
+
+    /// Lets the pod in if it fits, or finds out why not: then it is tried again when room appears. Fine on one that is in.
+    /// Returns those that waited and should look again, too: a pod that has changed may need less, or lose its place.
+    pub fn admit(&self, pod: &Rc<Pod>) -> (Result<(), Rejection>, BTreeSet<PodUid>) {
+        let mut state = self.shared.state.borrow_mut();
+        let uid = &pod.metadata.uid;
+        if state.admitted.get(uid).is_some_and(|admitted| **admitted == **pod) {
+            return (Ok(()), BTreeSet::new());
+        }
+        let had_place = state.admitted.remove(uid).is_some();
+        let verdict = if had_place { state.judge(pod) } else { state.judge_newcomer(pod) };
+        match &verdict {
+            Ok(()) => state.let_in(pod),
+            Err(rejection) => {
+                state.waiting.retain(|_, waiting| !waiting.runs || waiting.pod.metadata.uid != *uid);
+                self.turn_away(&mut state, pod, rejection);
+            }
+        }
+        let news = if had_place { self.try_again(&mut state) } else { BTreeSet::new() };
+        (verdict, news)
+    }
+
+    /// The pod runs already, whether it fits or not. Returns those that waited and should look again, because it uses less
+    /// than before.
+    pub fn reserve(&self, pod: &Rc<Pod>) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let before = state.admitted.get(&pod.metadata.uid).cloned();
+        state.let_in(pod);
+        if before.is_none_or(|before| before.spec == pod.spec) {
+            return BTreeSet::new();
+        }
+        self.try_again(&mut state)
+    }
+
+    /// Makes room for what a running pod is to become, or finds out why there is none now; then the pod keeps what it has,
+    /// `current`. Returns those that waited and should look again, too.
+    pub fn resize(
+        &self,
+        current: &Rc<Pod>,
+        wanted: &Rc<Pod>,
+    ) -> (Result<(), PendingResize>, BTreeSet<PodUid>) {
+        let impossible = {
+            let state = self.shared.state.borrow();
+            infeasible(current, wanted).or_else(|| beyond_node(wanted, &state.node))
+        };
+        if let Some(message) = impossible {
+            return (Err(PendingResize::infeasible(message)), self.reserve(current));
+        }
+        let verdict = self.shared.state.borrow().judge(wanted);
+        let Err(rejection) = verdict else { return (Ok(()), self.reserve(wanted)) };
+        let news = self.reserve(current);
+        let pending = PendingResize::deferred(rejection.message.clone());
+        let waiting = Waiting { pod: Rc::clone(wanted), rejection, runs: true };
+        self.shared.state.borrow_mut().waiting.insert(wanted.metadata.uid.clone(), waiting);
+        (Err(pending), news)
+    }
+
+    /// The pod uses nothing any more. Returns those that waited and should look again.
+    pub fn release(&self, uid: &PodUid) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        state.waiting.remove(uid);
+        match state.admitted.remove(uid) {
+            Some(_) => self.try_again(&mut state),
+            None => BTreeSet::new(),
+        }
+    }
+
+    /// The pod has been let in and cannot have what it was let in for: it has no place. Told as an event unless it `is_told`.
+    /// Returns those that waited and should look again.
+    pub fn turn_out(&self, pod: &Pod, rejection: &Rejection, is_told: bool) -> BTreeSet<PodUid> {
+        let news = self.release(&pod.metadata.uid);
+        if !is_told {
+            self.tell(pod, rejection);
+        }
+        news
+    }
+
+    /// What the runtime says it can do. Returns those that waited and should look again.
+    pub fn learn(&self, runtime: &RuntimeStatus) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let able = runtime.handlers.iter().filter(|handler| handler.user_namespaces);
+        let able = able.map(|handler| handler.name.clone()).into_set();
+        let node = NodeFacts {
+            user_namespaces: (!runtime.handlers.is_empty()).then_some(able),
+            // A runtime that does not tell cannot: the kubelet sees no such feature of the node.
+            supplemental_groups_policy: Some(runtime.supplemental_groups_policy == Some(true)),
+            ..state.node.clone()
+        };
+        self.change_node(&mut state, node)
+    }
+
+    /// The node has changed. Returns those that waited and should look again.
+    pub fn set_node(&self, node: NodeFacts) -> BTreeSet<PodUid> {
+        self.change_node(&mut self.shared.state.borrow_mut(), node)
+    }
+
+    /// What the node is short of. Returns those that waited and should look again.
+    pub fn set_pressure(&self, pressure: BTreeSet<Pressure>) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts { pressure, ..state.node.clone() };
+        self.change_node(&mut state, node)
+    }
+
+    /// What clients have changed of the node. Returns those that waited and should look again.
+    pub fn set_node_changes(&self, changes: &NodeChanges) -> BTreeSet<PodUid> {
+        let base = &self.shared.base;
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts {
+            labels: changes.labels(base),
+            unschedulable: changes.unschedulable,
+            taints: changes.taints(base).to_vec(),
+            ..state.node.clone()
+        };
+        self.change_node(&mut state, node)
+    }
+
+    /// How many healthy devices of each kind there are. Returns those that waited and should look again.
+    pub fn set_devices(&self, healthy: ResourceList) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let mut node = state.node.clone();
+        node.allocatable.retain(|name, _| !is_extended(name));
+        node.allocatable.extend(healthy);
+        self.change_node(&mut state, node)
+    }
+
+    /// Whether the machine goes down. Returns those that waited and should look again.
+    pub fn set_shutting_down(&self, is_shutting_down: bool) -> BTreeSet<PodUid> {
+        let mut state = self.shared.state.borrow_mut();
+        let node = NodeFacts { is_shutting_down, ..state.node.clone() };
+        self.change_node(&mut state, node)
+    }
+
+    /// The pod has a place, running or about to.
+    #[must_use]
+    pub fn holds(&self, uid: &PodUid) -> bool {
+        self.shared.state.borrow().admitted.contains_key(uid)
+    }
+
+    fn change_node(&self, state: &mut State, node: NodeFacts) -> BTreeSet<PodUid> {
+        if state.node == node {
+            return BTreeSet::new();
+        }
+        state.node = node;
+        self.try_again(state)
+    }
+
+    /// Room may have appeared: lets in who fits, in order of precedence. Returns those for whom something is new.
+    fn try_again(&self, state: &mut State) -> BTreeSet<PodUid> {
+        let mut pods: Vec<Rc<Pod>> = state.waiting.values().map(|waiting| Rc::clone(&waiting.pod)).collect();
+        pods.sort_by_cached_key(|pod| waiting_order(pod));
+        let mut news = BTreeSet::new();
+        for pod in pods {
+            let uid = &pod.metadata.uid;
+            let runs = state.waiting.get(uid).is_some_and(|waiting| waiting.runs);
+            match if runs { state.judge(&pod) } else { state.judge_newcomer(&pod) } {
+                Ok(()) => state.let_in(&pod),
+                Err(rejection) if state.waiting.get(uid).is_some_and(|last| last.rejection == rejection) => {
+                    continue;
+                }
+                Err(rejection) => self.turn_away(state, &pod, &rejection),
+            }
+            news.insert(uid.clone());
+        }
+        news
+    }
+
+    /// Remembers the pod, and tells of it unless the same has been told.
+    fn turn_away(&self, state: &mut State, pod: &Rc<Pod>, rejection: &Rejection) {
+        let runs = state.waiting.get(&pod.metadata.uid).is_some_and(|waiting| waiting.runs);
+        let waiting = Waiting { pod: Rc::clone(pod), rejection: rejection.clone(), runs };
+        let before = state.waiting.insert(pod.metadata.uid.clone(), waiting);
+        let told = before
+            .is_some_and(|before| before.rejection.reason == rejection.reason && before.pod.spec == pod.spec);
+        if !told && !runs {
+            self.tell(pod, rejection);
+        }
+    }
+
+    fn tell(&self, pod: &Pod, rejection: &Rejection) {
+        metrics::count(&REJECTIONS, &[&rejection.reason]);
+        let (reason, message) = (rejection.event_reason(), &rejection.message);
+        self.shared.events.event(&pod.pod_ref(), None, EventType::Warning, reason, message);
+    }
+}
+
+impl State {
+    /// A pod that has no place yet.
+    fn judge_newcomer(&self, pod: &Pod) -> Result<(), Rejection> {
+        schedule(pod, &self.node)?;
+        self.judge(pod)
+    }
+
+    fn judge(&self, pod: &Pod) -> Result<(), Rejection> {
+        let others = self.admitted.iter().filter(|(uid, _)| **uid != pod.metadata.uid);
+        let others: Vec<&Pod> = others.map(|(_, other)| &**other).collect();
+        admit(pod, &others, &self.node)
+    }
+
+    fn let_in(&mut self, pod: &Rc<Pod>) {
+        self.waiting.remove(&pod.metadata.uid);
+        self.admitted.insert(pod.metadata.uid.clone(), Rc::clone(pod));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::api::decode::decode;
+    use crate::model::api::quantity::Quantity;
+    use crate::model::types::Timestamp;
+    use crate::platform::clock::Clock;
+    use crate::store::{Mode, OpenOptions, StoreHandle};
+    use serde_json::json;
+
+    fn pod(name: &str, cpu: &str, seen: &str) -> Rc<Pod> {
+        let raw = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": name,
+                "annotations": {"kubernetes.io/config.seen": seen}},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+        });
+        Rc::new(decode(raw).unwrap().object)
+    }
+
+    fn node(cpu: &str) -> NodeFacts {
+        let allocatable = [("cpu".to_owned(), Quantity::parse(cpu).unwrap())].into();
+        NodeFacts { allocatable, ..NodeFacts::default() }
+    }
+
+    fn admission() -> (Admission, EventRecorder) {
+        let options = OpenOptions { mode: Mode::Inline, ..OpenOptions::default() };
+        let store = StoreHandle::open_in_memory(options).unwrap();
+        let events = EventRecorder::new("n".into(), Clock::manual(Timestamp::from_secs(1)), store, vec![]);
+        (Admission::new(node("2"), events.clone()), events)
+    }
+
+    fn uids(names: &[&str]) -> BTreeSet<PodUid> {
+        names.iter().map(|name| PodUid::from(*name)).collect()
+    }
+
+    #[test]
+    fn what_waits_comes_in_when_room_appears_whoever_was_wanted_first_first() {
+        let (admission, events) = admission();
+        let big = pod("big", "2", "2026-01-01T00:00:00Z");
+        let late = pod("a-late", "2", "2026-01-01T00:00:09Z");
+        let early = pod("early", "1500m", "2026-01-01T00:00:05Z");
+        admission.admit(&big).0.unwrap();
+        for pod in [&late, &early] {
+            assert_eq!(admission.admit(pod).0.unwrap_err().reason, "OutOfcpu");
+        }
+        assert_eq!(events.recent().len(), 2);
+        assert_eq!(
+            admission.release(&"big".into()),
+            uids(&["a-late", "early"]),
+            "one is in, one hears why not"
+        );
+        assert!(admission.holds(&"early".into()) && !admission.holds(&"a-late".into()));
+        let why = admission.admit(&late).0.unwrap_err().message;
+        assert_eq!(why, "Node didn't have enough resource: cpu, requested: 2000, used: 1500, capacity: 2000");
+        assert_eq!(events.recent().len(), 2, "told once, whatever else is used");
+        assert_eq!(admission.release(&"early".into()), uids(&["a-late"]));
+        assert!(admission.release(&"unknown".into()).is_empty());
+    }
+
+    #[test]
+    fn a_running_pod_keeps_its_place_and_one_that_shrinks_makes_room() {
+        let (admission, _) = admission();
+        let first = pod("first", "2", "2026-01-01T00:00:00Z");
+        admission.reserve(&first);
+        admission.reserve(&pod("second", "2", "2026-01-01T00:00:00Z"));
+        admission.admit(&first).0.unwrap();
+        assert!(admission.admit(&pod("third", "1", "2026-01-01T00:00:00Z")).0.is_err());
+        admission.release(&"second".into());
+        assert_eq!(admission.reserve(&pod("first", "1", "2026-01-01T00:00:00Z")), uids(&["third"]));
+        assert!(admission.holds(&"third".into()));
+    }
+
+    #[test]
+    fn a_changed_manifest_and_a_changed_node_are_judged_anew() {
+        let (admission, events) = admission();
+        assert!(admission.admit(&pod("p", "3", "2026-01-01T00:00:00Z")).0.is_err());
+        assert!(admission.admit(&pod("p", "4", "2026-01-01T00:00:00Z")).0.is_err());
+        assert_eq!(events.recent().len(), 2, "another manifest, another event");
+        assert_eq!(admission.set_node(node("4")), uids(&["p"]));
+        assert!(admission.holds(&"p".into()));
+        assert!(admission.set_node(node("4")).is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_changes_before_it_runs_makes_room_for_others() {
+        let (admission, _) = admission();
+        let seen = "2026-01-01T00:00:00Z";
+        admission.admit(&pod("first", "2", seen)).0.unwrap();
+        assert!(admission.admit(&pod("second", "1", seen)).0.is_err());
+        let (verdict, news) = admission.admit(&pod("first", "1", seen));
+        assert_eq!((verdict, news), (Ok(()), uids(&["second"])));
+        assert!(admission.holds(&"second".into()));
+        assert!(admission.admit(&pod("third", "1", seen)).0.is_err());
+        let (verdict, news) = admission.admit(&pod("first", "3", seen));
+        assert!(verdict.is_err() && news.contains(&"third".into()), "{news:?}");
+        assert!(admission.holds(&"third".into()) && !admission.holds(&"first".into()));
+    }
+
+    #[test]
+    fn a_pod_waits_until_the_node_is_not_short_of_anything_any_more() {
+        let (admission, events) = admission();
+        assert!(admission.set_pressure([Pressure::Disk].into()).is_empty());
+        let why = admission.admit(&pod("p", "1", "2026-01-01T00:00:00Z")).0.unwrap_err();
+        assert_eq!(
+            (why.reason.as_str(), why.message.as_str()),
+            ("Evicted", "The node had condition: [DiskPressure]. ")
+        );
+        assert_eq!(events.recent().len(), 1);
+        assert_eq!(admission.set_pressure(BTreeSet::new()), uids(&["p"]));
+        assert!(admission.holds(&"p".into()));
+    }
+
+    #[test]
+    fn a_cordoned_node_keeps_what_has_a_place_and_takes_no_more() {
+        let (admission, events) = admission();
+        let seen = "2026-01-01T00:00:00Z";
+        let of_api = |name: &str, cpu: &str| {
+            let mut pod = pod(name, cpu, seen);
+            let annotations = &mut Rc::make_mut(&mut pod).metadata.annotations;
+            annotations.insert("kubernetes.io/config.source".to_owned(), "api".to_owned());
+            pod
+        };
+        let cordon = |unschedulable| NodeChanges { unschedulable, ..NodeChanges::default() };
+        admission.admit(&of_api("early", "100m")).0.unwrap();
+        assert!(admission.set_node_changes(&cordon(true)).is_empty());
+        let why = admission.admit(&of_api("late", "100m")).0.unwrap_err();
+        assert_eq!(why.reason, "Unschedulable");
+        assert_eq!(events.recent()[0].key.reason, "FailedScheduling");
+        admission.admit(&pod("static", "100m", seen)).0.unwrap();
+        admission.admit(&of_api("early", "200m")).0.unwrap();
+        assert_eq!(admission.set_node_changes(&cordon(false)), uids(&["late"]));
+        assert!(admission.holds(&"late".into()));
+
+        let labels = [("disk".to_owned(), "ssd".to_owned())];
+        let mut choosy = of_api("choosy", "100m");
+        Rc::make_mut(&mut choosy).spec.node_selector = labels.clone().into();
+        assert_eq!(admission.admit(&choosy).0.unwrap_err().reason, "NodeAffinity");
+        let labelled = NodeChanges { labels: labels.into(), ..NodeChanges::default() };
+        assert_eq!(admission.set_node_changes(&labelled), uids(&["choosy"]));
+    }
+
+    #[test]
+    fn a_runtime_that_does_not_tell_what_it_can_cannot_keep_groups_strict() {
+        let (admission, _) = admission();
+        let strict = json!({"metadata": {"name": "p", "namespace": "default", "uid": "p"},
+            "spec": {"containers": [{"name": "c"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}}});
+        let strict = Rc::new(decode(strict).unwrap().object);
+        let runtime = |supplemental_groups_policy| RuntimeStatus {
+            runtime_ready: Ok(()),
+            network_ready: Ok(()),
+            handlers: Vec::new(),
+            supplemental_groups_policy,
+        };
+        admission.learn(&runtime(None));
+        assert_eq!(admission.admit(&strict).0.unwrap_err().reason, "SupplementalGroupsPolicyNotSupported");
+        assert_eq!(admission.learn(&runtime(Some(true))), uids(&["p"]), "it was upgraded");
+        assert!(admission.holds(&"p".into()));
+    }
+}

@@ -1,0 +1,397 @@
+//! A container's environment, and the expansion of `$(VAR)` in it, in command and args.
+//!
+//! Owns values. Must not know where ConfigMaps and Secrets are kept.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+mod file;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::api::pod::{
+    Container, EnvVarSource, FileKeySelector, KeySelector, OptionalObjectReference, Pod,
+    ResourceFieldSelector,
+};
+use crate::model::api::quantity::Quantity;
+use crate::model::containers::find_container;
+use crate::model::objects::{ObjectData, ObjectLookup};
+use crate::model::ordered::Ordered as _;
+use crate::model::types::ContainerName;
+use crate::pod::resources::{NodeCapacity, effective_limits};
+
+/// What an environment needs besides the pod.
+#[derive(Clone, Copy)]
+pub struct EnvContext<'a> {
+    /// `spec.nodeName` for pods that do not say.
+    pub node_name: &'a str,
+    /// Primary first.
+    pub host_ips: &'a [String],
+    /// Primary first; the node's for a host-network pod.
+    pub pod_ips: &'a [String],
+    /// What unlimited containers are shown as their limit: the node's allocatable.
+    pub allocatable: &'a NodeCapacity,
+    /// ConfigMaps and Secrets.
+    pub objects: &'a dyn ObjectLookup,
+    /// What [`env_files`] asked for.
+    pub files: &'a EnvFiles,
+}
+
+/// Env files by volume and path in it; `None`: the volume is there, the file cannot be read.
+pub type EnvFiles = BTreeMap<(String, String), Option<Vec<u8>>>;
+
+/// The env files a container's variables are read from, by volume and path: only volumes of kind emptyDir have any.
+#[must_use]
+pub fn env_files(pod: &Pod, container: &Container) -> BTreeSet<(String, String)> {
+    let is_empty_dir =
+        |name: &str| pod.spec.volumes.iter().any(|volume| volume.name == name && volume.empty_dir.is_some());
+    let sources = container.env.iter().filter_map(|variable| variable.value_from.as_ref());
+    sources
+        .filter_map(|source| source.file_key_ref.as_ref())
+        .filter(|selector| is_empty_dir(&selector.volume_name))
+        .map(|selector| (selector.volume_name.clone(), selector.path.clone()))
+        .into_set()
+}
+
+/// A variable has no value: the container cannot start (`CreateContainerConfigError`). Texts are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvError {
+    /// A ConfigMap that is not optional.
+    #[error("configmap {0:?} not found")]
+    ConfigMapNotFound(String),
+    /// A Secret that is not optional.
+    #[error("secret {0:?} not found")]
+    SecretNotFound(String),
+    /// A key that is not optional.
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    KeyNotFound {
+        /// `ConfigMap` or `Secret`.
+        kind: &'static str,
+        /// Of the object.
+        namespace: String,
+        /// Of the object.
+        name: String,
+        /// Which it lacks.
+        key: String,
+    },
+    /// `fieldRef` to something else than the fields of the documentation.
+    #[error("unsupported fieldPath: {0}")]
+    UnsupportedField(String),
+    /// `resourceFieldRef` to something else.
+    #[error("unsupported container resource : {0}")]
+    UnsupportedResource(String),
+    /// `resourceFieldRef.containerName` names nobody.
+    #[error("container {0} not found")]
+    ContainerNotFound(String),
+    /// `fileKeyRef` to a volume the pod does not have, or not as emptyDir.
+    #[error("cannot find the volume {0:?} referenced by FileKeyRef")]
+    EnvFileVolume(String),
+    /// The file is not there, or it breaks the rules of env files.
+    #[error("couldn't parse env file")]
+    EnvFile,
+    /// A variable of an env file that is not optional.
+    #[error("environment variable key {key:?} not found in file {path:?}")]
+    EnvFileKey {
+        /// Which the file lacks.
+        key: String,
+        /// In its volume.
+        path: String,
+    },
+}
+
+/// Variables in order of definition, `envFrom` first; a later definition replaces the value of an earlier one.
+///
+/// # Errors
+/// The first variable that cannot be made.
+pub fn make_environment(
+    pod: &Pod,
+    container: &Container,
+    context: &EnvContext<'_>,
+) -> Result<Vec<(String, String)>, EnvError> {
+    let namespace = pod.metadata.namespace.as_str();
+    let mut environment = Environment::default();
+    for source in &container.env_from {
+        let data = if let Some(reference) = &source.config_map_ref {
+            let found = context.objects.config_map(namespace, &reference.name).map(|found| found.data);
+            present(found, reference, EnvError::ConfigMapNotFound)?
+        } else if let Some(reference) = &source.secret_ref {
+            let found = context.objects.secret(namespace, &reference.name);
+            present(found, reference, EnvError::SecretNotFound)?
+        } else {
+            None
+        };
+        for (key, value) in data.unwrap_or_default() {
+            environment.set(&format!("{}{key}", source.prefix), text(&value));
+        }
+    }
+    for variable in &container.env {
+        let value = match &variable.value_from {
+            Some(source) if variable.value.is_empty() => value_from(pod, container, source, context)?,
+            _ => Some(expand(&variable.value, |name| environment.get(name))),
+        };
+        if let Some(value) = value {
+            environment.set(&variable.name, value);
+        }
+    }
+    Ok(environment.variables)
+}
+
+#[derive(Default)]
+struct Environment {
+    variables: Vec<(String, String)>,
+    positions: BTreeMap<String, usize>,
+}
+
+impl Environment {
+    fn get(&self, name: &str) -> Option<&str> {
+        let variable = self.variables.get(*self.positions.get(name)?)?;
+        Some(variable.1.as_str())
+    }
+
+    fn set(&mut self, name: &str, value: String) {
+        if let Some(variable) = self.positions.get(name).and_then(|at| self.variables.get_mut(*at)) {
+            variable.1 = value;
+        } else {
+            self.positions.insert(name.to_owned(), self.variables.len());
+            self.variables.push((name.to_owned(), value));
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn present(
+    found: Option<ObjectData>,
+    reference: &OptionalObjectReference,
+    error: impl FnOnce(String) -> EnvError,
+) -> Result<Option<ObjectData>, EnvError> {
+    if found.is_none() && reference.optional != Some(true) {
+        return Err(error(reference.name.clone()));
+    }
+    Ok(found)
+}
+
+/// `None` leaves the variable out: an optional object or key is absent.
+fn value_from(
+    pod: &Pod,
+    container: &Container,
+    source: &EnvVarSource,
+    context: &EnvContext<'_>,
+) -> Result<Option<String>, EnvError> {
+    let namespace = pod.metadata.namespace.as_str();
+    if let Some(field) = &source.field_ref {
+        return pod_field(pod, &field.field_path, context).map(Some);
+    }
+    if let Some(selector) = &source.resource_field_ref {
+        return resource_value(pod, Some(container), selector, context.allocatable).map(Some);
+    }
+    if let Some(selector) = &source.config_map_key_ref {
+        let found = context.objects.config_map(namespace, &selector.name).map(|found| found.data);
+        return key_value("ConfigMap", namespace, selector, found, EnvError::ConfigMapNotFound);
+    }
+    if let Some(selector) = &source.secret_key_ref {
+        let found = context.objects.secret(namespace, &selector.name);
+        return key_value("Secret", namespace, selector, found, EnvError::SecretNotFound);
+    }
+    if let Some(selector) = &source.file_key_ref {
+        return file_value(selector, context.files);
+    }
+    Ok(Some(String::new()))
+}
+
+/// Upstream does not tell an empty value from none.
+fn file_value(selector: &FileKeySelector, files: &EnvFiles) -> Result<Option<String>, EnvError> {
+    let place = (selector.volume_name.clone(), selector.path.clone());
+    let content = files.get(&place).ok_or_else(|| EnvError::EnvFileVolume(place.0.clone()))?;
+    let found = content.as_ref().and_then(|content| file::find(&text(content), &selector.key).ok());
+    let value = found.ok_or(EnvError::EnvFile)?.filter(|value| !value.is_empty());
+    if value.is_none() && selector.optional != Some(true) {
+        return Err(EnvError::EnvFileKey { key: selector.key.clone(), path: place.1 });
+    }
+    Ok(value)
+}
+
+fn key_value(
+    kind: &'static str,
+    namespace: &str,
+    selector: &KeySelector,
+    found: Option<ObjectData>,
+    not_found: impl FnOnce(String) -> EnvError,
+) -> Result<Option<String>, EnvError> {
+    let optional = selector.optional == Some(true);
+    match found {
+        None if optional => Ok(None),
+        None => Err(not_found(selector.name.clone())),
+        Some(data) => match data.get(&selector.key) {
+            Some(value) => Ok(Some(text(value))),
+            None if optional => Ok(None),
+            None => Err(EnvError::KeyNotFound {
+                kind,
+                namespace: namespace.to_owned(),
+                name: selector.name.clone(),
+                key: selector.key.clone(),
+            }),
+        },
+    }
+}
+
+/// The value of a `fieldRef` of a variable.
+///
+/// # Errors
+/// When the path is none of upstream's.
+pub fn pod_field(pod: &Pod, path: &str, context: &EnvContext<'_>) -> Result<String, EnvError> {
+    let first = |ips: &[String]| ips.first().cloned().unwrap_or_default();
+    Ok(match path {
+        "spec.nodeName" if pod.spec.node_name.is_empty() => context.node_name.to_owned(),
+        "spec.nodeName" => pod.spec.node_name.clone(),
+        "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
+        "status.hostIP" => first(context.host_ips),
+        "status.hostIPs" => context.host_ips.join(","),
+        "status.podIP" => first(context.pod_ips),
+        "status.podIPs" => context.pod_ips.join(","),
+        _ => return metadata_field(pod, path),
+    })
+}
+
+/// The value of a `fieldRef` to the pod's metadata, which is all that volumes may ask for. Whole label and annotation maps
+/// come as lines `key="value"`, quoted as in Go.
+///
+/// # Errors
+/// When the path is none of upstream's.
+pub fn metadata_field(pod: &Pod, path: &str) -> Result<String, EnvError> {
+    let unsupported = || EnvError::UnsupportedField(path.to_owned());
+    let metadata = &pod.metadata;
+    if let Some((map, rest)) = path.split_once("['") {
+        let key = rest.strip_suffix("']").ok_or_else(unsupported)?;
+        let map = match map {
+            "metadata.annotations" => &metadata.annotations,
+            "metadata.labels" => &metadata.labels,
+            _ => return Err(unsupported()),
+        };
+        return Ok(map.get(key).cloned().unwrap_or_default());
+    }
+    let lines = |map: &BTreeMap<String, String>| {
+        let lines: Vec<String> =
+            map.iter().map(|(key, value)| format!("{key}={}", go_quoted(value))).collect();
+        lines.join("\n")
+    };
+    Ok(match path {
+        "metadata.name" => metadata.name.clone(),
+        "metadata.namespace" => metadata.namespace.clone(),
+        "metadata.uid" => metadata.uid.to_string(),
+        "metadata.annotations" => lines(&metadata.annotations),
+        "metadata.labels" => lines(&metadata.labels),
+        _ => return Err(unsupported()),
+    })
+}
+
+/// Go's `%q`.
+fn go_quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            ' '..='~' => quoted.push(c),
+            c if !c.is_ascii() && is_printable(c) => quoted.push(c),
+            c => quoted.push_str(&go_escape(c)),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn go_escape(c: char) -> String {
+    match u32::from(c) {
+        code @ ..0x80 => format!("\\x{code:02x}"),
+        code @ ..0x1_0000 => format!("\\u{code:04x}"),
+        code => format!("\\U{code:08x}"),
+    }
+}
+
+/// As the standard library's own quoting has it, which looks at combining marks by what stands before them.
+fn is_printable(c: char) -> bool {
+    !format!("a{c}").escape_debug().to_string().contains("\\u{")
+}
+
+/// The value of a `resourceFieldRef`; `container` is the default for its `containerName`.
+///
+/// # Errors
+/// When it names an unknown container or resource.
+pub fn resource_value(
+    pod: &Pod,
+    container: Option<&Container>,
+    selector: &ResourceFieldSelector,
+    allocatable: &NodeCapacity,
+) -> Result<String, EnvError> {
+    let missing = || EnvError::ContainerNotFound(selector.container_name.clone());
+    let container = if selector.container_name.is_empty() {
+        container.ok_or_else(missing)?
+    } else {
+        let name = ContainerName::from(selector.container_name.as_str());
+        find_container(pod, &name).ok_or_else(missing)?.0
+    };
+    let unsupported = || EnvError::UnsupportedResource(selector.resource.clone());
+    let (list, name) = selector.resource.split_once('.').ok_or_else(unsupported)?;
+    let known = matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+    let amount = match list {
+        "limits" if known => effective_limits(pod, container, allocatable).get(name).copied(),
+        "requests" if known => container.resources.requests.get(name).copied(),
+        _ => return Err(unsupported()),
+    };
+    let amount = amount.unwrap_or_default();
+    let divisor =
+        selector.divisor.filter(|divisor| !divisor.is_zero()).unwrap_or_else(|| Quantity::from_units(1));
+    let (amount, divisor) = if name == "cpu" {
+        (amount.milli_value(), divisor.milli_value())
+    } else {
+        (amount.value(), divisor.value())
+    };
+    let divisor = divisor.max(1);
+    let whole = amount / divisor + i64::from(amount % divisor > 0);
+    Ok(whole.to_string())
+}
+
+/// Replaces `$(NAME)` by its value where there is one. `$$` is a dollar sign and ends the meaning of what follows:
+/// `$$(NAME)` gives `$(NAME)`.
+pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
+    let mut output = String::with_capacity(input.len());
+    let mut rest = input;
+    while let Some(at) = rest.find('$') {
+        output.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix('$') {
+            output.push('$');
+            rest = after;
+        } else if let Some((name, after)) = rest.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
+            match lookup(name) {
+                Some(value) => output.push_str(value),
+                None => output.extend(["$(", name, ")"]),
+            }
+            rest = after;
+        } else {
+            output.push('$');
+        }
+    }
+    output.push_str(rest);
+    output
+}
+
+/// `command` or `args` with the container's variables.
+#[must_use]
+pub fn expand_words(words: &[String], environment: &[(String, String)]) -> Vec<String> {
+    let variables: BTreeMap<&str, &str> =
+        environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).into_map();
+    words.iter().map(|word| expand(word, |name| variables.get(name).copied())).collect()
+}
+
+#[cfg(test)]
+mod tests;

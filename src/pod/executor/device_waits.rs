@@ -1,0 +1,143 @@
+//! Pods that wait for devices which are not there: woken when the names appear.
+//!
+//! Owns one inotify instance and one task while somebody waits, and nothing otherwise. Must not know what a device is for.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::platform::sys::inotify::{InotifyError, Interest, Watcher};
+use crate::pod::inbox::Mailbox;
+
+/// Who waits for what.
+#[derive(Clone, Default)]
+pub(super) struct DeviceWaits(Rc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    waiting: RefCell<Vec<(PathBuf, Rc<Mailbox>)>>,
+    /// The task is there.
+    runs: RefCell<bool>,
+    more: Notify,
+}
+
+impl DeviceWaits {
+    /// The owner of the mailbox is told when this path leads to something. Once; and at once when it does already.
+    ///
+    /// # Errors
+    /// When the kernel has no inotify left for us: nobody will be told.
+    pub(super) fn wait(&self, path: &Path, mailbox: &Rc<Mailbox>) -> Result<(), InotifyError> {
+        let entry = (path.to_owned(), Rc::clone(mailbox));
+        let mut waiting = self.0.waiting.borrow_mut();
+        let is_it = |other: &(PathBuf, Rc<Mailbox>)| other.0 == entry.0 && Rc::ptr_eq(&other.1, mailbox);
+        if !waiting.iter().any(is_it) {
+            waiting.push(entry);
+        }
+        if *self.0.runs.borrow() {
+            self.0.more.notify_one();
+            return Ok(());
+        }
+        let watcher = Watcher::new().inspect_err(|_| waiting.clear())?;
+        *self.0.runs.borrow_mut() = true;
+        rt::spawn("device waits", Rc::clone(&self.0).watch(watcher));
+        Ok(())
+    }
+}
+
+impl Shared {
+    async fn watch(self: Rc<Self>, watcher: Watcher) {
+        let mut events = Vec::new();
+        loop {
+            // Watched first and looked at then: what appears in between is seen.
+            for (path, _) in &*self.waiting.borrow() {
+                watch_above(&watcher, path);
+            }
+            self.tell_those_whose_device_is_there().await;
+            if self.waiting.borrow().is_empty() {
+                *self.runs.borrow_mut() = false;
+                return;
+            }
+            events.clear();
+            // Losing either is safe: events stay in the kernel's queue, and a notification is kept.
+            let read = tokio::select! {
+                biased;
+                () = self.more.notified() => Ok(()),
+                read = watcher.read(&mut events) => read,
+            };
+            if let Err(error) = read {
+                log::warn!(err:% = chain(&error); "Failed to watch for devices; waiting pods are only \
+                     retried when they change");
+                self.waiting.borrow_mut().clear();
+            }
+        }
+    }
+
+    async fn tell_those_whose_device_is_there(&self) {
+        // A mailbox that only we hold is nobody's any more.
+        self.waiting.borrow_mut().retain(|(_, mailbox)| Rc::strong_count(mailbox) > 1);
+        let paths: Vec<PathBuf> = self.waiting.borrow().iter().map(|(path, _)| path.clone()).collect();
+        let there = move || paths.into_iter().filter(|path| path.exists()).collect::<Vec<_>>();
+        let there = rt::blocking("check devices", there).await;
+        self.waiting.borrow_mut().retain(|(path, mailbox)| {
+            let is_there = there.contains(path);
+            if is_there {
+                mailbox.device_appeared();
+            }
+            !is_there
+        });
+    }
+}
+
+/// Watches the deepest directory above the path that is there: the next one on the way appears in it.
+fn watch_above(watcher: &Watcher, path: &Path) {
+    let is_watched = |directory: &Path| watcher.watch(directory, Interest::Names).is_ok();
+    if !path.ancestors().skip(1).any(is_watched) {
+        log::warn!(path:% = path.display(); "Failed to watch for device; it is only checked when its pod \
+             changes");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_is_told_when_the_name_appears_however_deep_and_the_task_ends() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let root = std::env::temp_dir().join(format!("edge-agent-waits-{}", std::process::id()));
+                let _ = std::fs::remove_dir_all(&root);
+                std::fs::create_dir_all(&root).unwrap();
+                let (waits, mailbox, other) =
+                    (DeviceWaits::default(), Rc::new(Mailbox::default()), Rc::new(Mailbox::default()));
+                let path = root.join("serial/by-id/modem");
+                waits.wait(&path, &mailbox).unwrap();
+                waits.wait(&root.join("never"), &other).unwrap();
+                waits.wait(&path, &mailbox).unwrap();
+                assert_eq!(waits.0.waiting.borrow().len(), 2, "once is enough");
+                tokio::task::yield_now().await;
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                tokio::task::yield_now().await;
+                // A link that leads nowhere is no device yet.
+                std::os::unix::fs::symlink(root.join("ttyUSB0"), &path).unwrap();
+                std::fs::write(root.join("ttyUSB0"), "").unwrap();
+                mailbox.arrived().await;
+                assert!(mailbox.take().device);
+                drop(other);
+                std::fs::write(root.join("anything"), "").unwrap();
+                while *waits.0.runs.borrow() {
+                    tokio::task::yield_now().await;
+                }
+                // There already.
+                waits.wait(&path, &mailbox).unwrap();
+                mailbox.arrived().await;
+                std::fs::remove_dir_all(&root).unwrap();
+            })
+            .await;
+    }
+}

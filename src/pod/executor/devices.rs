@@ -1,0 +1,131 @@
+//! The devices of a container: what it asks for by annotation, by volume and as a resource, found on the node.
+//!
+//! Owns what happens when one is not there: the container waits for it. Must not know which devices a node gives, nor how
+//! plugins are asked.
+
+use std::path::{Path, PathBuf};
+
+use crate::devices::allocation::is_extended;
+use crate::devices::cdi;
+use crate::devices::rules::{NOT_FOUND, Wanted, by_annotation, by_volume, volume_paths};
+use crate::model::api::pod::{Container, Pod};
+use crate::platform::logging::chain;
+use crate::platform::rt;
+use crate::pod::events::EventType;
+use crate::pod::executor::{Executor, Patience, RETRY_AFTER, Run};
+use crate::pod::image::StartFailure as Failure;
+use crate::runtime::{ContainerConfig, Runtime};
+
+/// A plugin does not prepare what the pod has, or gives no more for one that runs (upstream's reason).
+const CONFIG_ERROR: &str = "CreateContainerConfigError";
+
+impl<R: Runtime> Executor<R> {
+    /// Adds devices to what the runtime is asked for: those of plugins with all that comes with them, of annotations, of
+    /// volumes.
+    pub(super) async fn add_devices(
+        &self,
+        run: &Run<'_>,
+        container: &Container,
+        mut config: ContainerConfig,
+    ) -> Result<ContainerConfig, Failure> {
+        if container.resources.limits.keys().any(|name| is_extended(name)) {
+            config = self.add_plugins_devices(run.pod, container, config).await?;
+        }
+        config.devices.extend(by_volume(run.pod, container));
+        for wanted in by_annotation(run.pod, &container.name) {
+            match wanted {
+                Wanted::Path(device) => config.devices.push(device),
+                Wanted::Cdi(name) => config.cdi_devices.push(name),
+            }
+        }
+        let directories = self.config.cdi_directories.clone();
+        let has_names = !config.cdi_devices.is_empty() || !cdi::annotated(&config).is_empty();
+        if has_names && !directories.is_empty() {
+            let edit = move || cdi::apply(&directories, &mut config).map(|()| config);
+            config = rt::blocking("read CDI specifications", edit).await.map_err(|error| Failure {
+                reason: CONFIG_ERROR,
+                message: format!("CDI device injection failed: {error}"),
+                retry_after: Some(RETRY_AFTER),
+            })?;
+        }
+        let paths: Vec<String> = config.devices.iter().map(|device| device.host_path.clone()).collect();
+        let found = self.find(run, &paths).await?;
+        for (device, path) in config.devices.iter_mut().zip(found) {
+            device.host_path = path.display().to_string();
+        }
+        Ok(config)
+    }
+
+    /// Devices of plugins for all containers of a pod that is about to run. One that cannot have all keeps none.
+    ///
+    /// # Errors
+    /// Why not, in upstream's words.
+    pub async fn allocate_devices(&self, pod: &Pod) -> Result<(), String> {
+        let devices = &self.config.devices;
+        let allocated = devices.allocate(pod).await;
+        if allocated.is_err() {
+            devices.release(&pod.metadata.uid).await;
+        }
+        allocated
+    }
+
+    async fn add_plugins_devices(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        mut config: ContainerConfig,
+    ) -> Result<ContainerConfig, Failure> {
+        let refused = |message| Failure { reason: CONFIG_ERROR, message, retry_after: Some(RETRY_AFTER) };
+        let devices = &self.config.devices;
+        devices.allocate(pod).await.map_err(refused)?;
+        let options = devices.run_options(&pod.metadata.uid, &container.name).await.map_err(refused)?;
+        if let Some(path) = options.relative_path() {
+            return Err(refused(format!(
+                "host path {path:?} from the device plugin is not an absolute path"
+            )));
+        }
+        // As upstream: a variable of the pod's spec wins, a mount of the plugin's does not hide one of the pod's.
+        let is_set = |name: &String| config.envs.iter().any(|(other, _)| other == name);
+        let envs: Vec<_> = options.envs.into_iter().filter(|(name, _)| !is_set(name)).collect();
+        config.envs.extend(envs);
+        config.mounts.extend(options.mounts);
+        config.devices.extend(options.devices);
+        config.annotations.extend(options.annotations);
+        config.cdi_devices.extend(options.cdi);
+        Ok(config)
+    }
+
+    /// A volume that is to be a device waits for it, as a container does.
+    pub(super) async fn find_volume_devices(&self, run: &Run<'_>) -> Result<(), Failure> {
+        let found = self.find(run, &volume_paths(run.pod)).await;
+        found.map(|_| ()).inspect_err(|failure| {
+            self.pod_event(run.pod, EventType::Warning, failure.reason, &failure.message);
+        })
+    }
+
+    /// Where these paths lead. The first that leads nowhere is waited for.
+    async fn find(&self, run: &Run<'_>, paths: &[String]) -> Result<Vec<PathBuf>, Failure> {
+        if paths.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted = paths.to_vec();
+        let look = move || -> Result<Vec<PathBuf>, (String, std::io::Error)> {
+            let real = |path: String| std::fs::canonicalize(&path).map_err(|error| (path, error));
+            wanted.into_iter().map(real).collect()
+        };
+        rt::blocking("find devices", look).await.map_err(|(path, error)| {
+            let message = format!("device {path:?} is not present ({error}); waiting for it");
+            let waits = match run.patience {
+                Patience::UntilRemoval(mailbox) => self.device_waits.wait(Path::new(&path), mailbox),
+                Patience::Until(_) => Ok(()),
+            };
+            // Without inotify it is tried again as anything else that failed.
+            let retry_after = waits.err().map(|error| {
+                log::warn!(device = path, err:% = chain(&error); "Failed to watch for device, checking \
+                     periodically");
+                RETRY_AFTER
+            });
+            Failure { reason: NOT_FOUND, message, retry_after }
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! What probes and lifecycle hooks do to a container: an HTTP request, a TCP connection, a gRPC health check.
+//!
+//! Owns the requests and their limits. Must not know pods, nor what an answer means. (Commands in containers are the
+//! runtime's: `Runtime::exec_sync`.) Errors speak as the kubelet's do, so that events read the same.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use crate::pod::target::HttpTarget;
+
+mod dial;
+mod grpc;
+mod http;
+#[cfg(test)]
+mod tests;
+mod tls;
+
+/// `User-Agent` of probes.
+pub const PROBE_USER_AGENT: &str = "kube-probe/1.36";
+
+/// A GET request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpGet {
+    /// Where to; the certificate of TLS is not verified (upstream).
+    pub target: HttpTarget,
+    /// `User-Agent` unless the headers say one.
+    pub user_agent: &'static str,
+}
+
+impl HttpGet {
+    /// `http://10.0.0.1:80/healthz`, as messages show it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        http::Target::of(self).url()
+    }
+
+    /// Why there was no answer, in the kubelet's words: `Get "http://10.0.0.1:80/": EOF`.
+    #[must_use]
+    pub fn explain(&self, error: &HandlerError) -> String {
+        let url = self.url();
+        match error {
+            HandlerError::Timeout => {
+                format!("Get {url:?}: {error} (Client.Timeout exceeded while awaiting headers)")
+            }
+            HandlerError::PlainHttp => format!("Get {url:?}: http: {error}"),
+            HandlerError::Failed(_) => format!("Get {url:?}: {error}"),
+            HandlerError::Body(_) => error.to_string(),
+        }
+    }
+}
+
+/// The answer to a [`HttpGet`], redirects to the same host followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// Of the last response.
+    pub status: u16,
+    /// At most 10 KiB of it.
+    pub body: String,
+    /// Where a redirect to another host points; it was not followed.
+    pub redirected_to: Option<String>,
+}
+
+/// The request had no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandlerError {
+    /// The time was over.
+    #[error("context deadline exceeded")]
+    Timeout,
+    /// An HTTPS request met a server that speaks plain HTTP.
+    #[error("server gave HTTP response to HTTPS client")]
+    PlainHttp,
+    /// The answer began and broke off, or the time was over before its end: upstream does not count that.
+    #[error("{0}")]
+    Body(String),
+    /// Anything else, in words.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// `grpc.health.v1.HealthCheckResponse.ServingStatus`, by number.
+pub type ServingStatus = i32;
+
+/// The one status of a healthy gRPC service.
+pub const SERVING: ServingStatus = 1;
+
+/// Sends a request and reads the answer. No proxy, no keep-alive, no compression.
+///
+/// # Errors
+/// No connection, no answer, or none in `timeout`, which covers everything up to the last byte of the last redirect.
+pub async fn http_get(request: &HttpGet, timeout: Duration) -> Result<HttpAnswer, HandlerError> {
+    http::get(request, deadline(timeout)).await
+}
+
+/// Connects and hangs up.
+///
+/// # Errors
+/// No connection in `timeout`.
+pub async fn tcp_connect(host: &str, port: u16, timeout: Duration) -> Result<(), HandlerError> {
+    match timeout_at(deadline(timeout), dial::connect(host, port)).await {
+        Ok(connected) => connected.map(drop),
+        Err(_) => Err(HandlerError::Timeout),
+    }
+}
+
+/// Asks a plaintext gRPC server for the health of `service`.
+///
+/// # Errors
+/// No connection, no answer, or none in `timeout`.
+pub async fn grpc_check(
+    host: &str,
+    port: u16,
+    service: &str,
+    timeout: Duration,
+) -> Result<ServingStatus, HandlerError> {
+    grpc::check(host, port, service, timeout).await
+}
+
+/// `NOT_SERVING`, for messages.
+#[must_use]
+pub fn serving_status_name(status: ServingStatus) -> String {
+    grpc::status_name(status)
+}
+
+/// `host:port`, with brackets around an IPv6 address.
+#[must_use]
+pub fn authority(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn deadline(timeout: Duration) -> Instant {
+    /// As good as never, and no clock overflows.
+    const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+    Instant::now() + timeout.min(LONGEST)
+}

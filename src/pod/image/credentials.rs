@@ -1,0 +1,235 @@
+//! Credentials for pulls: the pod's own secrets, the node's Docker configuration, credential provider programs; tried in
+//! this order, as upstream.
+//!
+//! Owns where credentials come from. Must not know how an image is pulled. What cannot be read is said and left out: a
+//! public image must not wait for a broken password file.
+
+mod provider;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::records::hash;
+use crate::model::objects::ObjectData;
+use crate::platform::clock::Clock;
+use crate::platform::rt;
+use crate::pod::image::keyring::{Keyring, Login};
+use crate::pod::image::pull_records::{Opened, PullSecret};
+use crate::runtime::ImageAuth;
+use provider::Providers;
+
+/// Key of a Secret of type `kubernetes.io/dockerconfigjson`.
+const CONFIG_JSON_KEY: &str = ".dockerconfigjson";
+/// Key of a Secret of type `kubernetes.io/dockercfg`.
+const DOCKERCFG_KEY: &str = ".dockercfg";
+/// A file of passwords has no business being longer.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// Where this node's credentials are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CredentialsConfig {
+    /// The kubelet's root directory: `config.json` and `.dockercfg` in it come first. Without one, no file is looked at.
+    pub root_dir: Option<PathBuf>,
+    /// `--image-credential-provider-config`, a file or a directory.
+    pub provider_config: Option<PathBuf>,
+    /// `--image-credential-provider-bin-dir`.
+    pub provider_bin_dir: PathBuf,
+}
+
+/// One of a pod's `imagePullSecrets`. Deliberately without `Debug`.
+#[derive(Clone)]
+pub struct PodSecret {
+    /// The pod's.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Tells it from an earlier one of the same name; empty where nothing does.
+    pub uid: String,
+    /// `data`.
+    pub data: ObjectData,
+}
+
+impl PodSecret {
+    /// As pulls are recorded, with the kubelet's hash of a login.
+    fn with_login(&self, login: &Login) -> PullSecret {
+        let members = [("username", &login.username), ("password", &login.password)];
+        let members = members.iter().filter(|(_, value)| !value.is_empty());
+        let members: Vec<String> =
+            members.map(|(name, value)| format!("{}:{}", json!(name), json!(value))).collect();
+        // Go's encoding, which a kubelet hashed.
+        let text = format!("{{{}}}", members.join(","));
+        let text = text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e");
+        PullSecret {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            credential_hash: hash(text.as_bytes()),
+        }
+    }
+}
+
+/// Credentials, and what it means when they open an image.
+pub(super) struct Found {
+    pub auth: ImageAuth,
+    pub opens: Opened,
+}
+
+/// Finds credentials for images.
+pub(super) struct Credentials {
+    config: CredentialsConfig,
+    providers: Providers,
+}
+
+impl Credentials {
+    pub(super) fn new(config: CredentialsConfig, clock: Clock) -> Self {
+        let providers =
+            Providers::new(config.provider_config.clone(), config.provider_bin_dir.clone(), clock);
+        Self { config, providers }
+    }
+
+    /// Everything that may open the image, in the order to try; without the last resort of no credentials.
+    pub(super) async fn lookup(&self, image: &str, secrets: &[PodSecret]) -> Vec<Found> {
+        let mut all = logins_of(image, secrets);
+        let mut found = Vec::new();
+        if let Some(root) = self.config.root_dir.clone() {
+            let home = std::env::var_os("HOME").map(PathBuf::from);
+            let node = rt::blocking("docker-config", move || node_keyring(&root, home.as_deref())).await;
+            found.extend(node.lookup(image));
+        }
+        found.extend(self.providers.lookup(image).await);
+        for login in found {
+            let auth = auth_of(login);
+            if all.iter().all(|known| known.auth != auth) {
+                all.push(Found { auth, opens: Opened::ByNode });
+            }
+        }
+        all
+    }
+}
+
+/// What the pod's own Secrets have for an image, in the order to try.
+pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<Found> {
+    let keyrings: Vec<Keyring> = secrets.iter().map(|secret| keyring_of([secret])).collect();
+    let mut all: Vec<Found> = Vec::new();
+    // All of them together say the order; each alone, whose a login is.
+    for login in keyring_of(secrets).lookup(image) {
+        let mut owners = keyrings.iter().zip(secrets);
+        let owner = owners.find(|(keyring, _)| keyring.lookup(image).contains(&login));
+        let Some((_, secret)) = owner else { continue };
+        let opens = Opened::BySecret(secret.with_login(&login));
+        let auth = auth_of(login);
+        if all.iter().all(|known| known.auth != auth) {
+            all.push(Found { auth, opens });
+        }
+    }
+    all
+}
+
+fn auth_of(Login { username, password }: Login) -> ImageAuth {
+    ImageAuth { username, password, ..ImageAuth::default() }
+}
+
+/// What the node's own Docker configuration has for an image, in the order to try. Blocks; for those who pull without an
+/// agent. `root` is the kubelet's root directory.
+#[must_use]
+pub fn node_logins(root: &Path, image: &str) -> Vec<Login> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    node_keyring(root, home.as_deref()).lookup(image)
+}
+
+fn keyring_of<'a>(secrets: impl IntoIterator<Item = &'a PodSecret>) -> Keyring {
+    let mut keyring = Keyring::default();
+    for PodSecret { data, .. } in secrets {
+        let added = match (data.get(CONFIG_JSON_KEY), data.get(DOCKERCFG_KEY)) {
+            (Some(text), _) => keyring.add_config_json(text).map(drop),
+            (None, Some(text)) => keyring.add_dockercfg(text),
+            (None, None) => Err(format!("has neither the key {CONFIG_JSON_KEY:?} nor {DOCKERCFG_KEY:?}")),
+        };
+        if let Err(problem) = added {
+            log::warn!(problem; "Ignoring invalid image pull secret");
+        }
+    }
+    keyring
+}
+
+/// The first file that can be read, as upstream: new form before old, the root directory before home and `/`.
+fn node_keyring(root: &Path, home: Option<&Path>) -> Keyring {
+    let mut keyring = Keyring::default();
+    let slash = Path::new("/");
+    let new = [Some(root.to_owned()), home.map(|home| home.join(".docker")), Some(slash.join(".docker"))];
+    let old = [Some(root.to_owned()), home.map(Path::to_owned), Some(slash.to_owned())];
+    let new = new.into_iter().flatten().map(|directory| (directory.join("config.json"), true));
+    let old = old.into_iter().flatten().map(|directory| (directory.join(".dockercfg"), false));
+    for (path, is_new) in new.chain(old) {
+        if !std::fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() <= MAX_FILE_BYTES) {
+            continue;
+        }
+        let Ok(bytes) = std::fs::read(&path) else { continue };
+        let added = if is_new {
+            keyring.add_config_json(&bytes)
+        } else {
+            keyring.add_dockercfg(&bytes).map(|()| Vec::new())
+        };
+        let file = path.display().to_string();
+        match added {
+            Ok(helpers) => {
+                if !helpers.is_empty() {
+                    log::info!(file, helpers = helpers.join(", "); "Credential helpers are not supported: \
+                         use a credential provider");
+                }
+                return keyring;
+            }
+            Err(problem) => log::warn!(file, problem; "Ignoring invalid Docker configuration"),
+        }
+    }
+    keyring
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_come_first_then_the_nodes_files_and_a_broken_one_is_left_out() {
+        let root = std::env::temp_dir().join(format!("edge-agent-credentials-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(
+            root.join("config.json"),
+            r#"{"auths":{"r.example":{"username":"node","password":"n"}}}"#,
+        )
+        .unwrap();
+        let secret = |key: &str, text: &str| PodSecret {
+            namespace: "default".to_owned(),
+            name: key.trim_start_matches('.').to_owned(),
+            uid: String::new(),
+            data: ObjectData::from([(key.to_owned(), text.as_bytes().to_vec())]),
+        };
+        let secrets = [
+            secret(CONFIG_JSON_KEY, "broken"),
+            secret(CONFIG_JSON_KEY, r#"{"auths":{"r.example":{"username":"pod","password":"p"}}}"#),
+            secret(DOCKERCFG_KEY, r#"{"*.example":{"username":"old","password":"o"}}"#),
+            secret("other", "x"),
+        ];
+        let config = CredentialsConfig { root_dir: Some(root.clone()), ..CredentialsConfig::default() };
+        let credentials = Credentials::new(config, Clock::System);
+        let users = |image: &'static str| {
+            let found = rt::run(credentials.lookup(image, &secrets)).unwrap();
+            found.into_iter().map(|found| found.auth.username).collect::<Vec<_>>()
+        };
+        assert_eq!(users("r.example/a:v1"), ["pod", "old", "node"]);
+        assert!(users("busybox").is_empty());
+        let found = logins_of("r.example/a:v1", &secrets);
+        let owners = found.into_iter().map(|found| match found.opens {
+            Opened::BySecret(secret) => (secret.name, secret.credential_hash),
+            Opened::ByNode => panic!("a pod's own"),
+        });
+        let hashed = |text: &str| hash(text.as_bytes());
+        let expected = [
+            ("dockerconfigjson".to_owned(), hashed(r#"{"username":"pod","password":"p"}"#)),
+            ("dockercfg".to_owned(), hashed(r#"{"username":"old","password":"o"}"#)),
+        ];
+        assert_eq!(owners.collect::<Vec<_>>(), expected);
+        std::fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,349 @@
+//! Credential provider programs, by the kubelet's exec protocol (`credentialprovider.kubelet.k8s.io/v1`).
+//!
+//! Owns their configuration, their processes and what they answered, for as long as they said. Must not know what the
+//! credentials are for. A program that fails is said and counts as one without an answer.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::codec::yaml::yaml_to_values;
+use crate::model::api::decode::decode;
+use crate::model::types::Timestamp;
+use crate::platform::clock::Clock;
+use crate::platform::rt;
+use crate::platform::rt::child::TalkingChild;
+use crate::pod::image::keyring::{Keyring, Login, matches, repository_of};
+
+/// As upstream.
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+/// A few passwords.
+const MAX_ANSWER_BYTES: usize = 1024 * 1024;
+const API_GROUP: &str = "credentialprovider.kubelet.k8s.io/";
+/// Images and registries that answers are remembered for.
+const MAX_CACHED: usize = 256;
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ProviderConfig {
+    providers: Vec<Provider>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Provider {
+    name: String,
+    match_images: Vec<String>,
+    default_cache_duration: String,
+    api_version: String,
+    args: Vec<String>,
+    env: Vec<Variable>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Answer {
+    kind: String,
+    api_version: String,
+    cache_key_type: String,
+    cache_duration: Option<String>,
+    auth: BTreeMap<String, AnsweredLogin>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AnsweredLogin {
+    username: String,
+    password: String,
+}
+
+struct Cached {
+    keyring: Keyring,
+    until: Timestamp,
+}
+
+/// All configured programs.
+pub(super) struct Providers {
+    config: Option<PathBuf>,
+    bin_dir: PathBuf,
+    clock: Clock,
+    /// Program and what its answer holds for: an image, a registry, or all.
+    cache: RefCell<BTreeMap<(String, String), Cached>>,
+}
+
+impl Providers {
+    pub(super) fn new(config: Option<PathBuf>, bin_dir: PathBuf, clock: Clock) -> Self {
+        Self { config, bin_dir, clock, cache: RefCell::default() }
+    }
+
+    /// What the programs that match this image answer.
+    pub(super) async fn lookup(&self, image: &str) -> Vec<Login> {
+        let Some(path) = self.config.clone() else { return Vec::new() };
+        let providers = match rt::blocking("credential-config", move || read_config(&path)).await {
+            Ok(providers) => providers,
+            Err(problem) => {
+                log::error!(problem; "Invalid credential provider configuration");
+                return Vec::new();
+            }
+        };
+        let repository = repository_of(image);
+        let mut found = Vec::new();
+        for provider in providers {
+            if !provider.match_images.iter().any(|pattern| matches(bare(pattern), &repository)) {
+                continue;
+            }
+            if let Some(logins) = self.cached(&provider.name, image, &repository) {
+                found.extend(logins);
+                continue;
+            }
+            match self.ask(&provider, image).await {
+                Ok(answer) => found.extend(self.take(&provider, image, &repository, answer)),
+                Err(problem) => {
+                    log::error!(provider = provider.name.as_str(), image, problem; "Credential provider \
+                         failed");
+                }
+            }
+        }
+        found
+    }
+
+    fn cached(&self, provider: &str, image: &str, repository: &str) -> Option<Vec<Login>> {
+        let now = self.clock.now();
+        let mut cache = self.cache.borrow_mut();
+        cache.retain(|_, cached| now < cached.until);
+        let keys = [image, registry_of(repository), ""];
+        let found = keys.iter().find_map(|key| cache.get(&(provider.to_owned(), (*key).to_owned())))?;
+        Some(found.keyring.lookup(image))
+    }
+
+    fn take(&self, provider: &Provider, image: &str, repository: &str, answer: Answer) -> Vec<Login> {
+        let mut keyring = Keyring::default();
+        for (key, AnsweredLogin { username, password }) in answer.auth {
+            keyring.add(&key, Login { username, password });
+        }
+        let found = keyring.lookup(image);
+        let key = match answer.cache_key_type.as_str() {
+            "Image" => image,
+            "Registry" => registry_of(repository),
+            "Global" => "",
+            other => {
+                log::error!(provider = provider.name.as_str(), cacheKeyType = other; "Invalid response from \
+                     credential provider");
+                return Vec::new();
+            }
+        };
+        let text = answer.cache_duration.as_deref().unwrap_or(&provider.default_cache_duration);
+        let duration = parse_duration(text).unwrap_or(Duration::ZERO);
+        let mut cache = self.cache.borrow_mut();
+        if !duration.is_zero() && cache.len() < MAX_CACHED {
+            let until = self.clock.now().saturating_add(duration);
+            cache.insert((provider.name.clone(), key.to_owned()), Cached { keyring, until });
+        }
+        found
+    }
+
+    async fn ask(&self, provider: &Provider, image: &str) -> Result<Answer, String> {
+        let request =
+            json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": image});
+        let mut command = Command::new(self.bin_dir.join(&provider.name));
+        command.args(&provider.args);
+        command.envs(provider.env.iter().map(|variable| (&variable.name, &variable.value)));
+        let request = request.to_string();
+        let answer = tokio::time::timeout(RUN_TIMEOUT, talk(&mut command, request.as_bytes()));
+        let bytes = answer.await.map_err(|_| "no response within a minute".to_owned())??;
+        // Nothing of the answer may get into a message: there are passwords in it.
+        let value: Value =
+            serde_json::from_slice(&bytes).map_err(|_| "the response is not JSON".to_owned())?;
+        let answer: Answer =
+            decode(value).map_err(|error| format!("{}: unexpected type", error.path))?.object;
+        if answer.kind != "CredentialProviderResponse" || answer.api_version != provider.api_version {
+            return Err(format!(
+                "the response is not a CredentialProviderResponse of {}",
+                provider.api_version
+            ));
+        }
+        Ok(answer)
+    }
+}
+
+async fn talk(command: &mut Command, request: &[u8]) -> Result<Vec<u8>, String> {
+    let child = TalkingChild::start(command, request).map_err(|error| format!("failed to start: {error}"))?;
+    let mut answer = Vec::new();
+    let mut buffer = vec![0; 4096];
+    loop {
+        let count = child.read(&mut buffer).await.map_err(|error| error.to_string())?;
+        if count == 0 {
+            break;
+        }
+        answer.extend_from_slice(&buffer[..count]);
+        if answer.len() > MAX_ANSWER_BYTES {
+            return Err("the response is larger than 1 MiB".to_owned());
+        }
+    }
+    match child.wait().await {
+        how if how == "exit status: 0" => Ok(answer),
+        how => Err(format!("it exited with {how}; its standard error is in the agent's log")),
+    }
+}
+
+/// A file, or all `.json`, `.yaml` and `.yml` files of a directory in their order.
+fn read_config(path: &Path) -> Result<Vec<Provider>, String> {
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        let entries = std::fs::read_dir(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        files = entries.flatten().map(|entry| entry.path()).filter(|path| is_config(path)).collect();
+        files.sort();
+    }
+    let mut providers: Vec<Provider> = Vec::new();
+    for file in files {
+        let problem = |words: String| format!("{}: {words}", file.display());
+        let text = std::fs::read_to_string(&file).map_err(|error| problem(error.to_string()))?;
+        let values = yaml_to_values(&text, true).map_err(|error| problem(error.to_string()))?;
+        for value in values {
+            let config: ProviderConfig = decode(value).map_err(|error| problem(error.to_string()))?.object;
+            for provider in config.providers {
+                check(&provider).map_err(problem)?;
+                if providers.iter().any(|known| known.name == provider.name) {
+                    return Err(problem(format!("provider {:?} is defined twice", provider.name)));
+                }
+                providers.push(provider);
+            }
+        }
+    }
+    Ok(providers)
+}
+
+fn is_config(path: &Path) -> bool {
+    path.extension().is_some_and(|end| ["json", "yaml", "yml"].iter().any(|known| end == *known))
+}
+
+fn check(provider: &Provider) -> Result<(), String> {
+    let name = &provider.name;
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', ' ']) {
+        return Err(format!("providers[].name {name:?}: must be a program name, without '/' and spaces"));
+    }
+    if provider.match_images.is_empty() {
+        return Err(format!("provider {name:?}: matchImages is empty"));
+    }
+    let version = provider.api_version.strip_prefix(API_GROUP);
+    if !version.is_some_and(|version| ["v1", "v1beta1", "v1alpha1"].contains(&version)) {
+        return Err(format!("provider {name:?}: unsupported apiVersion {:?}", provider.api_version));
+    }
+    if parse_duration(&provider.default_cache_duration).is_none() {
+        return Err(format!(
+            "provider {name:?}: invalid defaultCacheDuration {:?}",
+            provider.default_cache_duration
+        ));
+    }
+    Ok(())
+}
+
+fn bare(pattern: &str) -> &str {
+    pattern.strip_prefix("https://").or_else(|| pattern.strip_prefix("http://")).unwrap_or(pattern)
+}
+
+fn registry_of(repository: &str) -> &str {
+    repository.split('/').next().unwrap_or_default()
+}
+
+/// `1h30m`, `12h0m0s`, `0s`, `500ms`, as Go writes durations. (The configuration's own reader sits above this module.)
+fn parse_duration(text: &str) -> Option<Duration> {
+    if text == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut sum = Duration::ZERO;
+    while !rest.is_empty() {
+        let end = rest.find(|letter: char| !letter.is_ascii_digit()).filter(|end| *end > 0)?;
+        let number: u64 = rest[..end].parse().ok()?;
+        rest = &rest[end..];
+        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+        let (unit, millis) = units.iter().find(|(unit, _)| rest.starts_with(unit))?;
+        sum = sum.checked_add(Duration::from_millis(number.checked_mul(*millis)?))?;
+        rest = &rest[unit.len()..];
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_program_is_asked_once_for_what_its_answer_holds_for() {
+        let root = std::env::temp_dir().join(format!("edge-agent-provider-{}", std::process::id()));
+        std::fs::create_dir_all(&root).unwrap();
+        let program = |name: &str, text: &str| {
+            let path = root.join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let asked = root.join("asked");
+        program(
+            "good",
+            &format!(
+                "#!/bin/sh\ncat >>{0}\necho >>{0}\necho '{{\"kind\":\"CredentialProviderResponse\",\"apiVersion\":\
+                 \"credentialprovider.kubelet.k8s.io/v1\",\"cacheKeyType\":\"Registry\",\"cacheDuration\":\"1h\",\"auth\":\
+                 {{\"*.example\":{{\"username\":\"'$1'\",\"password\":\"'$WORD'\"}}}}}}'\n",
+                asked.display()
+            ),
+        );
+        program("bad", "#!/bin/sh\necho hush\nexit 3\n");
+        let config = root.join("providers.yaml");
+        std::fs::write(
+            &config,
+            "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: bad\n  \
+             matchImages: ['*.example']\n  defaultCacheDuration: 0s\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n\
+             - name: good\n  matchImages: ['*.example']\n  defaultCacheDuration: 12h0m0s\n  apiVersion: \
+             credentialprovider.kubelet.k8s.io/v1\n  args: [me]\n  env: [{name: WORD, value: hush}]\n",
+        )
+        .unwrap();
+        let providers = Providers::new(Some(config.clone()), root.clone(), Clock::System);
+        let users = |image: &'static str| {
+            let found = rt::run(providers.lookup(image)).unwrap();
+            found
+                .into_iter()
+                .map(|login| format!("{}:{}", login.username, login.password))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(users("r.example/a:v1"), ["me:hush"]);
+        assert_eq!(users("r.example/b:v2"), ["me:hush"]);
+        assert!(users("busybox").is_empty());
+        let text = std::fs::read_to_string(&asked).unwrap();
+        let request: Value = serde_json::from_str(text.trim()).expect("one request alone");
+        assert_eq!(request["image"], "r.example/a:v1");
+        assert_eq!(users("s.example/b"), ["me:hush"]);
+        assert_eq!(std::fs::read_to_string(&asked).unwrap().trim().lines().count(), 2);
+
+        let broken = std::fs::read_to_string(&config).unwrap().replace("name: bad", "name: ../bad");
+        std::fs::write(&config, broken).unwrap();
+        let problem = read_config(&config).err().unwrap();
+        assert!(problem.contains("providers.yaml") && problem.contains("../bad"), "{problem}");
+        std::fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        for (text, millis) in
+            [("12h0m0s", 43_200_000), ("1h30m", 5_400_000), ("500ms", 500), ("0s", 0), ("0", 0)]
+        {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "x", "1d", "-1s", "99999999999999999999h"] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Which pod may use an image that is on the node already, from what is recorded of earlier pulls (upstream: pull manager, 1.36).
+//!
+//! Owns the records' form, which is the kubelet's own on disk (`ImagePulledRecord`), and the rules. Must not know files.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::keyring::repository_of;
+use crate::model::types::Timestamp;
+
+/// Upstream's group and version since 1.35.
+pub const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+/// So many Secrets are remembered of an image when they are only compared (upstream).
+const MOST_COMPARED: usize = 100;
+
+/// `imagePullCredentialsVerificationPolicy`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Verification {
+    /// Every pod may use every image that is there.
+    Never,
+    /// Images that no pull of the agent brought are free.
+    #[default]
+    NotPreloaded,
+    /// Images that one of these names means are free: without tag and digest, or ending in `/*`.
+    NotListed(Vec<String>),
+    /// Every image has to be allowed to the pod.
+    Always,
+}
+
+impl Verification {
+    /// From the configuration, which is validated.
+    #[must_use]
+    pub fn from_words(policy: &str, allowlist: &[String]) -> Self {
+        match policy {
+            "NeverVerify" => Self::Never,
+            "NeverVerifyAllowlistedImages" => {
+                Self::NotListed(allowlist.iter().map(|name| in_full(name)).collect())
+            }
+            "AlwaysVerify" => Self::Always,
+            _ => Self::NotPreloaded,
+        }
+    }
+
+    fn applies_to(&self, name: &str, is_pulled: bool) -> bool {
+        let means = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => name == pattern,
+        };
+        match self {
+            Self::Never => false,
+            Self::NotPreloaded => is_pulled,
+            Self::NotListed(patterns) => !patterns.iter().any(means),
+            Self::Always => true,
+        }
+    }
+}
+
+/// `busybox` is `docker.io/library/busybox`; what ends in `/*` is a beginning, which counts as it is.
+fn in_full(pattern: &str) -> String {
+    if pattern.ends_with("/*") { pattern.to_owned() } else { repository_of(pattern) }
+}
+
+/// A Secret with a login in it, as a record names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PullSecret {
+    /// Of which namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Tells it from an earlier one of the same name; empty where nothing does.
+    pub uid: String,
+    /// SHA-256 of the login, in hex.
+    pub credential_hash: String,
+}
+
+impl PullSecret {
+    fn is_same_object(&self, other: &Self) -> bool {
+        !self.uid.is_empty()
+            && (&self.uid, &self.namespace, &self.name) == (&other.uid, &other.namespace, &other.name)
+    }
+
+    fn is_same_login(&self, other: &Self) -> bool {
+        !self.credential_hash.is_empty() && self.credential_hash == other.credential_hash
+    }
+}
+
+/// With what an image was pulled by one name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PullCredentials {
+    /// Secrets of pods, ordered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kubernetes_secrets: Vec<PullSecret>,
+    /// A kubelet's; kept as they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kubernetes_service_accounts: Vec<Value>,
+    /// Nothing of the pod was needed: all pods may use it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub node_pods_accessible: bool,
+}
+
+/// An image that was pulled.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PulledRecord {
+    kind: String,
+    api_version: String,
+    last_updated_time: String,
+    /// The runtime's id of it.
+    pub image_ref: String,
+    /// By name without tag and digest.
+    credential_mapping: BTreeMap<String, PullCredentials>,
+}
+
+/// What opened an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Opened {
+    /// The node's own credentials, or none.
+    ByNode,
+    /// A Secret of the pod.
+    BySecret(PullSecret),
+}
+
+/// What is known of an image that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// No pull of the agent brought it.
+    Preloaded,
+    /// The agent pulled it, or tried to; with which credentials is not known.
+    Pulled,
+    /// The agent pulled it.
+    Recorded(PulledRecord),
+}
+
+/// Whether the pod may use the image that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It may.
+    Free,
+    /// It may, and this Secret of it is to be recorded, too.
+    Record(PullSecret),
+    /// The registry has to let the pod in first.
+    Pull,
+}
+
+/// Decides about an image that is there. `secrets` are those of the pod that fit the image's name.
+#[must_use]
+pub fn access(policy: &Verification, image: &str, known: &Known, secrets: &[PullSecret]) -> Access {
+    let name = repository_of(image);
+    if !policy.applies_to(&name, *known != Known::Preloaded) {
+        return Access::Free;
+    }
+    let Known::Recorded(record) = known else { return Access::Pull };
+    let Some(credentials) = record.credential_mapping.get(&name) else { return Access::Pull };
+    if credentials.node_pods_accessible {
+        return Access::Free;
+    }
+    let remembered = &credentials.kubernetes_secrets;
+    for secret in secrets {
+        for one in remembered {
+            let (object, login) = (one.is_same_object(secret), one.is_same_login(secret));
+            match (object, login) {
+                (true, true) => return Access::Free,
+                (false, false) => {}
+                // A further Secret with the same login, or a new login in the same Secret.
+                _ if remembered.len() < MOST_COMPARED => return Access::Record(secret.clone()),
+                _ if login => return Access::Free,
+                _ => {}
+            }
+        }
+    }
+    Access::Pull
+}
+
+impl PulledRecord {
+    /// An image that the agent pulled with credentials that are not known.
+    #[must_use]
+    pub fn new(image_ref: &str, now: Timestamp) -> Self {
+        Self {
+            kind: "ImagePulledRecord".to_owned(),
+            api_version: API_VERSION.to_owned(),
+            last_updated_time: now.to_rfc3339(),
+            image_ref: image_ref.to_owned(),
+            credential_mapping: BTreeMap::new(),
+        }
+    }
+
+    /// Notes what opened the image by this name. `false` when that was known.
+    pub fn note(&mut self, image: &str, opened: Opened, now: Timestamp) -> bool {
+        let credentials = self.credential_mapping.entry(repository_of(image)).or_default();
+        let is_new = match opened {
+            _ if credentials.node_pods_accessible => false,
+            Opened::ByNode => {
+                *credentials = PullCredentials { node_pods_accessible: true, ..PullCredentials::default() };
+                true
+            }
+            Opened::BySecret(secret) if credentials.kubernetes_secrets.contains(&secret) => false,
+            Opened::BySecret(secret) => {
+                let place = |one: &PullSecret| (one.namespace.clone(), one.name.clone(), one.uid.clone());
+                credentials.kubernetes_secrets.retain(|one| place(one) != place(&secret));
+                credentials.kubernetes_secrets.push(secret);
+                credentials.kubernetes_secrets.sort();
+                true
+            }
+        };
+        if is_new {
+            self.last_updated_time = now.to_rfc3339();
+        }
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: &str = "r.example/team/app:v1";
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
+    fn secret(name: &str, uid: &str, hash: &str) -> PullSecret {
+        PullSecret {
+            namespace: "default".into(),
+            name: name.into(),
+            uid: uid.into(),
+            credential_hash: hash.into(),
+        }
+    }
+
+    fn recorded(opened: Opened) -> Known {
+        let mut record = PulledRecord::new("sha256:1", NOW);
+        assert!(record.note(IMAGE, opened, NOW));
+        Known::Recorded(record)
+    }
+
+    #[test]
+    fn policies_decide_which_images_are_verified() {
+        let listed = Verification::from_words(
+            "NeverVerifyAllowlistedImages",
+            &["r.example/team/app".to_owned(), "busybox".to_owned(), "docker.io/team/*".to_owned()],
+        );
+        let words = |text: &str| Verification::from_words(text, &[]);
+        let empty = Known::Recorded(PulledRecord::new("sha256:1", NOW));
+        for (policy, image, known, expected) in [
+            (words("NeverVerify"), IMAGE, &Known::Pulled, Access::Free),
+            (words("NeverVerifyPreloadedImages"), IMAGE, &Known::Preloaded, Access::Free),
+            (words("NeverVerifyPreloadedImages"), IMAGE, &Known::Pulled, Access::Pull),
+            (words(""), IMAGE, &empty, Access::Pull),
+            (listed.clone(), IMAGE, &Known::Pulled, Access::Free),
+            (listed.clone(), "busybox:1.36", &Known::Pulled, Access::Free),
+            (listed.clone(), "team/any", &Known::Pulled, Access::Free),
+            (listed.clone(), "teams/any", &Known::Pulled, Access::Pull),
+            (listed.clone(), "r.example/team/app2", &Known::Preloaded, Access::Pull),
+            (words("AlwaysVerify"), IMAGE, &Known::Preloaded, Access::Pull),
+        ] {
+            assert_eq!(access(&policy, image, known, &[]), expected, "{policy:?} {image} {known:?}");
+        }
+    }
+
+    #[test]
+    fn a_recorded_image_opens_to_who_could_pull_it() {
+        let policy = Verification::NotPreloaded;
+        let free = recorded(Opened::ByNode);
+        assert_eq!(access(&policy, "r.example/team/app@sha256:1", &free, &[]), Access::Free);
+        // By another name it is another image: the registry has to be asked.
+        assert_eq!(access(&policy, "r.example/other/app", &free, &[]), Access::Pull);
+        let by_secret = recorded(Opened::BySecret(secret("one", "u1", "h1")));
+        for (secrets, expected) in [
+            (vec![], Access::Pull),
+            (vec![secret("one", "u1", "h1")], Access::Free),
+            (vec![secret("two", "u2", "h2")], Access::Pull),
+            (vec![secret("two", "u2", "h2"), secret("one", "u1", "h1")], Access::Free),
+            // The same login under another name, a new login in the same Secret.
+            (vec![secret("two", "u2", "h1")], Access::Record(secret("two", "u2", "h1"))),
+            (vec![secret("one", "u1", "h9")], Access::Record(secret("one", "u1", "h9"))),
+            // Made again with another login: another Secret.
+            (vec![secret("one", "u3", "h9")], Access::Pull),
+            (vec![secret("one", "", "")], Access::Pull),
+        ] {
+            assert_eq!(access(&policy, IMAGE, &by_secret, &secrets), expected, "{secrets:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_grows_and_is_the_kubelets_on_the_wire() {
+        let mut record = PulledRecord::new("sha256:1", NOW);
+        for (opened, is_new) in [
+            (Opened::BySecret(secret("b", "u", "h")), true),
+            (Opened::BySecret(secret("b", "u", "h")), false),
+            (Opened::BySecret(secret("b", "u", "h2")), true),
+            (Opened::BySecret(secret("a", "u", "h")), true),
+        ] {
+            assert_eq!(record.note(IMAGE, opened.clone(), NOW), is_new, "{opened:?}");
+        }
+        let expected = r#"{"kind":"ImagePulledRecord","apiVersion":"kubelet.config.k8s.io/v1beta1","lastUpdatedTime":"2027-01-15T08:00:00Z","imageRef":"sha256:1","credentialMapping":{"r.example/team/app":{"kubernetesSecrets":[{"namespace":"default","name":"a","uid":"u","credentialHash":"h"},{"namespace":"default","name":"b","uid":"u","credentialHash":"h2"}]}}}"#;
+        assert_eq!(serde_json::to_string(&record).unwrap(), expected);
+        assert!(record.note("r.example/team/app", Opened::ByNode, NOW));
+        assert!(!record.note(IMAGE, Opened::BySecret(secret("c", "u", "h")), NOW));
+        assert!(serde_json::to_string(&record).unwrap().contains(r#":{"nodePodsAccessible":true}}"#));
+    }
+}

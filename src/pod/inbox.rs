@@ -1,0 +1,208 @@
+//! What a pod worker has been told and has not yet looked at. The latest wins; nothing queues up without bound.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::model::api::pod::Pod;
+use crate::model::types::ContainerName;
+use crate::pod::lifecycle::PodWorkerEvent;
+
+/// News for one worker.
+#[derive(Default)]
+pub struct Mailbox {
+    letters: RefCell<Letters>,
+    /// Grows with every request to look.
+    looks: Cell<u64>,
+    arrived: Notify,
+}
+
+/// Everything that arrived since the worker looked last.
+#[derive(Default)]
+pub struct Letters {
+    /// The newest version of the pod.
+    pub pod: Option<Rc<Pod>>,
+    /// In order of arrival; repetitions of the last one are dropped, so the list stays short.
+    pub events: Vec<PodWorkerEvent>,
+    /// The node cannot keep the pod.
+    pub eviction: Option<Eviction>,
+    /// Something changed in the runtime: look again.
+    pub look: bool,
+    /// A device that the pod waits for has appeared.
+    pub device: bool,
+    /// Containers whose restart was asked for.
+    pub restart: Vec<ContainerName>,
+}
+
+/// The order to end a pod because the node is short of something or goes down.
+#[derive(Debug)]
+pub struct Eviction {
+    /// The machine goes down; the pod is to run again afterwards.
+    pub is_shutdown: bool,
+    /// What the pod's status and its event say.
+    pub message: String,
+    /// Seconds the pod gets.
+    pub grace_seconds: i64,
+    /// Dropped when all that the pod held is free, or when it does not go; at a shutdown when nothing of it runs any more.
+    pub done: oneshot::Sender<()>,
+}
+
+impl Letters {
+    fn has_word(&self) -> bool {
+        let Self { pod, eviction, events, restart, .. } = self;
+        pod.is_some() || eviction.is_some() || !events.is_empty() || !restart.is_empty()
+    }
+}
+
+impl Mailbox {
+    /// A new version of the pod, or the first.
+    pub fn desire(&self, pod: Rc<Pod>) {
+        self.letters.borrow_mut().pod = Some(pod);
+        self.tell(PodWorkerEvent::Desired);
+    }
+
+    /// Another version of a pod that is being taken down: its labels, say. What is to happen to it stays as it is.
+    pub fn describe(&self, pod: Rc<Pod>) {
+        self.letters.borrow_mut().pod = Some(pod);
+        self.arrived.notify_waiters();
+    }
+
+    /// A lifecycle event.
+    pub fn tell(&self, event: PodWorkerEvent) {
+        {
+            let mut letters = self.letters.borrow_mut();
+            if letters.events.last() != Some(&event) {
+                letters.events.push(event);
+            }
+        }
+        self.arrived.notify_waiters();
+    }
+
+    /// The node cannot keep the pod.
+    pub fn evict(&self, eviction: Eviction) {
+        self.letters.borrow_mut().eviction = Some(eviction);
+        self.arrived.notify_waiters();
+    }
+
+    /// These containers are to be restarted.
+    pub fn restart(&self, containers: Vec<ContainerName>) {
+        self.letters.borrow_mut().restart.extend(containers);
+        self.arrived.notify_waiters();
+    }
+
+    /// Something about this pod changed in the runtime.
+    pub fn look(&self) {
+        self.letters.borrow_mut().look = true;
+        self.looks.set(self.looks.get().wrapping_add(1));
+        self.arrived.notify_waiters();
+    }
+
+    /// A device that the pod waits for has appeared: look again.
+    pub fn device_appeared(&self) {
+        self.letters.borrow_mut().device = true;
+        self.look();
+    }
+
+    /// Takes what has arrived.
+    pub fn take(&self) -> Letters {
+        std::mem::take(&mut *self.letters.borrow_mut())
+    }
+
+    /// Takes what was said about the pod itself; a request to look stays.
+    pub fn take_words(&self) -> Letters {
+        let mut letters = self.letters.borrow_mut();
+        let (look, device) = (letters.look, letters.device);
+        let words = std::mem::take(&mut *letters);
+        (letters.look, letters.device) = (look, device);
+        Letters { look: false, device: false, ..words }
+    }
+
+    /// Somebody has said something about the pod itself that nobody took.
+    pub fn has_word(&self) -> bool {
+        self.letters.borrow().has_word()
+    }
+
+    /// The pod is to be taken down, and nobody took that letter.
+    pub fn has_removal(&self) -> bool {
+        let is_removal = |event: &PodWorkerEvent| {
+            matches!(event, PodWorkerEvent::Removed { .. } | PodWorkerEvent::Finalizing { .. })
+        };
+        let letters = self.letters.borrow();
+        letters.eviction.is_some() || letters.events.iter().any(is_removal)
+    }
+
+    /// Returns when something has arrived that nobody took.
+    pub async fn arrived(&self) {
+        self.until(|| self.has_word() || self.letters.borrow().look).await;
+    }
+
+    /// Returns when something was said about the pod itself that nobody took.
+    pub async fn word(&self) {
+        self.until(|| self.has_word()).await;
+    }
+
+    /// Returns when the pod is to be taken down: what is under way may be given up for that.
+    pub async fn removal(&self) {
+        self.until(|| self.has_removal()).await;
+    }
+
+    /// How often somebody asked to look, to wait for the next time with [`Self::look_after`].
+    pub fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+
+    /// Returns when somebody has asked to look since [`Self::looks`] was `seen`. Takes no letter.
+    pub async fn look_after(&self, seen: u64) {
+        self.until(|| self.looks.get() != seen).await;
+    }
+
+    /// Any number may wait, each for its own thing.
+    async fn until(&self, holds: impl Fn() -> bool) {
+        loop {
+            let mut arrival = pin!(self.arrived.notified());
+            // From here on no arrival is missed.
+            arrival.as_mut().enable();
+            if holds() {
+                return;
+            }
+            arrival.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removed() -> PodWorkerEvent {
+        PodWorkerEvent::Removed { grace_override: None }
+    }
+
+    #[tokio::test]
+    async fn everyone_who_waits_hears_of_what_he_waits_for() {
+        let mailbox = Mailbox::default();
+        let seen = mailbox.looks();
+        let waiting = async { tokio::join!(mailbox.arrived(), mailbox.removal(), mailbox.look_after(seen)) };
+        let telling = async {
+            tokio::task::yield_now().await;
+            mailbox.look();
+            tokio::task::yield_now().await;
+            mailbox.tell(removed());
+        };
+        tokio::join!(waiting, telling);
+        assert!(mailbox.has_removal() && mailbox.has_word());
+    }
+
+    #[test]
+    fn a_request_to_look_outlives_the_words() {
+        let mailbox = Mailbox::default();
+        mailbox.look();
+        mailbox.tell(removed());
+        mailbox.tell(removed());
+        let words = mailbox.take_words();
+        assert_eq!((words.events.len(), words.look), (1, false));
+        assert!(!mailbox.has_word() && mailbox.take().look);
+    }
+}

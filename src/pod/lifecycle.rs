@@ -1,0 +1,377 @@
+//! The life of a pod worker, as one transition function.
+//!
+//! Owns `PodWorkerState`. Invariants: the grace period never grows; a finished pod stays finished; nothing is started
+//! once termination began.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::model::api::pod::Pod;
+use crate::model::types::{PodFullName, PodUid, Timestamp};
+
+/// No pod gets less: upstream's floor.
+pub const MIN_GRACE_SECONDS: i64 = 1;
+
+/// Where a pod worker stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodWorkerState {
+    /// Another incarnation of the full name is still there.
+    WaitingForName,
+    /// The pod is kept as its spec says.
+    Syncing,
+    /// Containers and sandboxes are being stopped.
+    Terminating {
+        /// When that began: the grace period runs from here.
+        since: Timestamp,
+        /// Seconds; only ever decreases.
+        grace_seconds: i64,
+        /// What happens afterwards.
+        cause: EndCause,
+    },
+    /// Nothing lives any more; what is left is being cleaned up.
+    Terminated {
+        /// What is cleaned up.
+        cause: EndCause,
+    },
+    /// Over.
+    Finished {
+        /// How it came to that.
+        cause: EndCause,
+    },
+}
+
+/// Why a pod ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// It has succeeded or failed and is still wanted: its records and status stay, so that nothing runs it again.
+    Completed,
+    /// The node was short of something: it is still wanted and not run again; its status stays, and what it holds goes.
+    Evicted,
+    /// The machine goes down: it is still wanted, and everything but its processes stays for its next run.
+    Shutdown,
+    /// Nobody wants it any more: no trace stays.
+    Removed,
+    /// Removed, and wanted again under the same uid before it was gone: it starts over afterwards.
+    Replaced,
+    /// Deleted, and finalizers keep its object: what it holds goes, its status stays until they are gone.
+    Finalizing,
+}
+
+/// What can happen to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodWorkerEvent {
+    /// A source wants this pod: for the first time, again, or with changes that keep the uid.
+    Desired,
+    /// No source wants it any more, or something evicts it.
+    Removed {
+        /// Seconds that replace the pod's own grace; `None` leaves it.
+        grace_override: Option<i64>,
+    },
+    /// It was deleted and has finalizers.
+    Finalizing {
+        /// As of [`Self::Removed`].
+        grace_override: Option<i64>,
+    },
+    /// The full name belongs to this pod now.
+    NameFree,
+    /// The plan or the status says that the pod has ended: Succeeded or Failed.
+    PodTerminal,
+    /// Its status says that the node could not keep it.
+    Evicted {
+        /// Seconds it gets.
+        grace_seconds: i64,
+    },
+    /// The machine goes down.
+    Shutdown {
+        /// Seconds it gets; a pod that goes already gets no more than it has.
+        grace_seconds: i64,
+    },
+    /// The machine does not go down after all.
+    Resumed,
+    /// A fresh look at the runtime showed no live container and no ready sandbox.
+    NoLiveContainers,
+    /// The cleanup that was asked for is complete.
+    CleanupDone,
+}
+
+/// What the worker has to do because of a transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodWorkerEffect {
+    /// Look and plan now.
+    Sync,
+    /// Abandon what is under way and plan with this grace; repeated whenever the grace shrinks.
+    Terminate {
+        /// Seconds.
+        grace_seconds: i64,
+    },
+    /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and stored state.
+    CleanUp {
+        /// Leave no trace.
+        records: bool,
+    },
+    /// Tell the owner of names that another incarnation may start.
+    ReleaseName,
+    /// The worker is not needed any more.
+    Forget,
+    /// Begin a new life under the same uid, through the queue of names.
+    StartOver,
+}
+
+/// The only way a worker changes state. `spec_grace_seconds` is the pod's own termination grace.
+#[must_use]
+pub fn transition(
+    state: PodWorkerState,
+    event: PodWorkerEvent,
+    now: Timestamp,
+    spec_grace_seconds: i64,
+) -> (PodWorkerState, Vec<PodWorkerEffect>) {
+    use PodWorkerEffect as Do;
+    use PodWorkerEvent as On;
+    use PodWorkerState as In;
+    let terminating = |grace: i64, cause| {
+        let grace_seconds = grace.max(MIN_GRACE_SECONDS);
+        (In::Terminating { since: now, grace_seconds, cause }, vec![Do::Terminate { grace_seconds }])
+    };
+    match (state, event) {
+        (In::WaitingForName, On::NameFree) | (In::Syncing, On::Desired) => (In::Syncing, vec![Do::Sync]),
+        // Nothing to stop, but it left records.
+        (
+            In::Finished { cause: EndCause::Completed | EndCause::Evicted | EndCause::Shutdown },
+            On::Removed { .. } | On::Finalizing { .. },
+        )
+        | (In::Finished { cause: EndCause::Finalizing }, On::Removed { .. }) => {
+            (In::Terminated { cause: cause_of(event) }, vec![Do::CleanUp { records: true }])
+        }
+        // One that waits for its name should have nothing to stop; an earlier life of the agent may have left something.
+        (
+            In::Syncing | In::WaitingForName,
+            On::Removed { grace_override } | On::Finalizing { grace_override },
+        ) => terminating(grace_override.unwrap_or(spec_grace_seconds), cause_of(event)),
+        (In::Syncing, On::PodTerminal) => terminating(spec_grace_seconds, EndCause::Completed),
+        (In::Syncing | In::WaitingForName, On::Evicted { grace_seconds }) => {
+            terminating(grace_seconds, EndCause::Evicted)
+        }
+        (In::Syncing | In::WaitingForName, On::Shutdown { grace_seconds }) => {
+            terminating(grace_seconds, EndCause::Shutdown)
+        }
+        // Its name was never free for another.
+        (In::Finished { cause: EndCause::Shutdown }, On::Resumed) => (In::WaitingForName, vec![Do::Sync]),
+        // What is half stopped is stopped, and starts over.
+        (In::Terminating { since, grace_seconds, cause: EndCause::Shutdown }, On::Resumed) => {
+            (In::Terminating { since, grace_seconds, cause: EndCause::Replaced }, vec![])
+        }
+        (
+            In::Terminating { since, grace_seconds, cause },
+            On::Removed { .. } | On::Finalizing { .. } | On::Shutdown { .. },
+        ) => {
+            let (wish, cause) = match event {
+                On::Removed { grace_override } | On::Finalizing { grace_override } => {
+                    (grace_override, cause_of(event))
+                }
+                On::Shutdown { grace_seconds } => (Some(grace_seconds), cause),
+                _ => (None, cause),
+            };
+            // A wish counts from when it is said, and never moves the end further away.
+            let wished = wish.unwrap_or(grace_seconds).max(MIN_GRACE_SECONDS);
+            if is_sooner(now, wished, since, grace_seconds) {
+                terminating(wished, cause)
+            } else {
+                (In::Terminating { since, grace_seconds, cause }, vec![])
+            }
+        }
+        (In::Terminating { since, grace_seconds, cause }, On::Desired) => {
+            (In::Terminating { since, grace_seconds, cause: ended_but_wanted(cause) }, vec![])
+        }
+        (In::Terminating { cause: EndCause::Shutdown, .. }, On::NoLiveContainers) => {
+            (In::Finished { cause: EndCause::Shutdown }, vec![])
+        }
+        (In::Terminating { cause, .. }, On::NoLiveContainers) => {
+            (In::Terminated { cause }, vec![Do::CleanUp { records: cause != EndCause::Completed }])
+        }
+        (In::Terminated { cause }, On::Desired) => {
+            (In::Terminated { cause: ended_but_wanted(cause) }, vec![])
+        }
+        (In::Terminated { cause }, On::Removed { .. } | On::Finalizing { .. }) => {
+            // The cleanup under way may be the small one: ask for the whole.
+            let effects =
+                if cause == EndCause::Completed { vec![Do::CleanUp { records: true }] } else { vec![] };
+            (In::Terminated { cause: cause_of(event) }, effects)
+        }
+        (In::Terminated { cause }, On::CleanupDone) => {
+            let effects = match cause {
+                EndCause::Completed | EndCause::Evicted | EndCause::Shutdown | EndCause::Finalizing => vec![],
+                EndCause::Removed => vec![Do::ReleaseName, Do::Forget],
+                EndCause::Replaced => vec![Do::ReleaseName, Do::StartOver],
+            };
+            (In::Finished { cause }, effects)
+        }
+        (
+            In::WaitingForName,
+            On::Desired | On::PodTerminal | On::NoLiveContainers | On::CleanupDone | On::Resumed,
+        )
+        | (In::Syncing, On::NameFree | On::NoLiveContainers | On::CleanupDone | On::Resumed)
+        | (
+            In::Terminating { .. },
+            On::NameFree | On::PodTerminal | On::Evicted { .. } | On::CleanupDone | On::Resumed,
+        )
+        | (
+            In::Terminated { .. },
+            On::NameFree
+            | On::PodTerminal
+            | On::Evicted { .. }
+            | On::Shutdown { .. }
+            | On::Resumed
+            | On::NoLiveContainers,
+        )
+        | (In::Finished { .. }, _) => (state, vec![]),
+    }
+}
+
+/// What an earlier agent left of the grace of a pod it was taking down; `None` when it had not begun.
+#[must_use]
+pub fn remembered_grace(pod: &Pod, now: Timestamp) -> Option<i64> {
+    let metadata = &pod.metadata;
+    Some(seconds_left(metadata.deletion_timestamp?, metadata.deletion_grace_period_seconds?, now))
+}
+
+/// Gives a pod that goes the times an API server shows: `deletionTimestamp` is when its grace ends. Kept is when it began, as what is
+/// left of it counts from there.
+pub fn show_end(pod: &mut Pod) {
+    pod.metadata.deletion_timestamp = end_of(pod);
+}
+
+/// When the grace of a pod that goes ends.
+fn end_of(pod: &Pod) -> Option<Timestamp> {
+    Some(pod.metadata.deletion_timestamp?.saturating_add(grace_of(pod)))
+}
+
+/// Of two accounts of one pod, `pod` takes the end that `other` tells of if it has none or a later one: a pod that goes never comes
+/// back, and its end only ever comes sooner. Whether it took it.
+pub fn take_sooner_end(pod: &mut Rc<Pod>, other: &Pod) -> bool {
+    let (known, told) = (end_of(pod), end_of(other));
+    let marks = |pod: &Pod| (pod.metadata.deletion_timestamp, pod.metadata.deletion_grace_period_seconds);
+    // Without any grace nothing is left but the object, whenever that was.
+    let has_left = marks(other).1 == Some(0) && marks(pod).1 != Some(0);
+    if told.is_none() || !(has_left || known.is_none_or(|known| told < Some(known))) {
+        return false;
+    }
+    let metadata = &mut Rc::make_mut(pod).metadata;
+    (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = marks(other);
+    true
+}
+
+/// The way back from [`show_end`].
+pub fn keep_beginning(pod: &mut Pod) {
+    let grace = grace_of(pod);
+    let metadata = &mut pod.metadata;
+    metadata.deletion_timestamp = metadata.deletion_timestamp.map(|end| end.saturating_sub(grace));
+}
+
+fn grace_of(pod: &Pod) -> Duration {
+    seconds(pod.metadata.deletion_grace_period_seconds.unwrap_or_default())
+}
+
+/// Since when a pod goes that somebody asks to go at `now` with this grace (`None`: its own), and the seconds it gets. What was
+/// asked before only ever gets shorter.
+#[must_use]
+pub fn asked_to_go(pod: &Pod, wish: Option<i64>, now: Timestamp) -> (Timestamp, i64) {
+    let wished = wish.unwrap_or_else(|| pod.termination_grace_period_seconds()).max(MIN_GRACE_SECONDS);
+    let metadata = &pod.metadata;
+    match (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) {
+        (Some(since), Some(grace)) if wish.is_none() || !is_sooner(now, wished, since, grace) => {
+            (since, grace)
+        }
+        _ => (now, wished),
+    }
+}
+
+/// A wish counts from when it is said.
+fn is_sooner(now: Timestamp, wished: i64, since: Timestamp, grace: i64) -> bool {
+    wished < grace && now.saturating_add(seconds(wished)) < since.saturating_add(seconds(grace))
+}
+
+/// A clock that was set back gives nothing away beyond the grace itself.
+fn seconds_left(since: Timestamp, grace_seconds: i64, now: Timestamp) -> i64 {
+    let passed = i64::try_from(now.saturating_since(since).as_secs()).unwrap_or(i64::MAX);
+    grace_seconds.saturating_sub(passed).max(MIN_GRACE_SECONDS)
+}
+
+fn seconds(seconds: i64) -> Duration {
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// Of a pod that somebody takes away.
+fn cause_of(event: PodWorkerEvent) -> EndCause {
+    match event {
+        PodWorkerEvent::Finalizing { .. } => EndCause::Finalizing,
+        _ => EndCause::Removed,
+    }
+}
+
+/// A pod that ended by itself stays ended however often it is asked for, and so does one that waits for its finalizers.
+fn ended_but_wanted(cause: EndCause) -> EndCause {
+    match cause {
+        EndCause::Completed | EndCause::Evicted | EndCause::Shutdown | EndCause::Finalizing => cause,
+        EndCause::Removed | EndCause::Replaced => EndCause::Replaced,
+    }
+}
+
+impl PodWorkerState {
+    /// Whole seconds of the grace that are left at `now`, at least one; `None` unless the pod is being taken down.
+    #[must_use]
+    pub fn grace_left(&self, now: Timestamp) -> Option<i64> {
+        let Self::Terminating { since, grace_seconds, .. } = self else { return None };
+        Some(seconds_left(*since, *grace_seconds, now))
+    }
+
+    /// The grace to plan with while the pod is being taken down; `None` while it is to run.
+    #[must_use]
+    pub fn terminating_grace(&self) -> Option<i64> {
+        match self {
+            Self::Terminating { grace_seconds, .. } => Some(*grace_seconds),
+            _ => None,
+        }
+    }
+}
+
+/// Which incarnation of each full name may run: first come, first served, one at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameQueue {
+    /// The first of each queue holds the name. No queue is ever empty.
+    queues: BTreeMap<PodFullName, VecDeque<PodUid>>,
+}
+
+impl NameQueue {
+    /// Joins the queue of `name` (once) and says whether `uid` holds it.
+    pub fn request(&mut self, name: &PodFullName, uid: &PodUid) -> bool {
+        let queue = self.queues.entry(name.clone()).or_default();
+        if !queue.contains(uid) {
+            queue.push_back(uid.clone());
+        }
+        queue.front() == Some(uid)
+    }
+
+    /// Leaves the queue of `name`; the answer is who holds it from now on, if that has changed.
+    pub fn release(&mut self, name: &PodFullName, uid: &PodUid) -> Option<PodUid> {
+        let queue = self.queues.get_mut(name)?;
+        let held = queue.front() == Some(uid);
+        queue.retain(|waiting| waiting != uid);
+        let next = queue.front().cloned();
+        if next.is_none() {
+            self.queues.remove(name);
+        }
+        next.filter(|_| held)
+    }
+
+    /// Who holds `name`.
+    #[must_use]
+    pub fn holder(&self, name: &PodFullName) -> Option<&PodUid> {
+        self.queues.get(name)?.front()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! Container logs that are long: what is moved aside, and what goes.
+//!
+//! Invariant: the file that is being written is never removed, and of those that were moved aside the oldest go first.
+//! Names are upstream's (kubelet 1.36): `0.log` becomes `0.log.20261120-100000`. They are not compressed.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use crate::model::types::Timestamp;
+
+/// `containerLogMaxSize` and `containerLogMaxFiles`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogLimits {
+    /// A log this long is moved aside; zero: none ever is.
+    pub max_bytes: u64,
+    /// Files of a container, the one being written among them.
+    pub max_files: usize,
+}
+
+/// A file that was moved aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rotated<K> {
+    /// Which.
+    pub key: K,
+    /// When it was written to last.
+    pub written_at: Timestamp,
+    /// How long it is.
+    pub bytes: u64,
+}
+
+/// Whether a log is moved aside now.
+#[must_use]
+pub fn is_long(bytes: u64, limits: LogLimits) -> bool {
+    limits.max_bytes > 0 && bytes >= limits.max_bytes
+}
+
+/// The name of the file that `log` becomes. It is not that of another (`taken`), though the clock stand still.
+#[must_use]
+pub fn rotated_name(log: &str, now: Timestamp, taken: impl Fn(&str) -> bool) -> String {
+    let stamp: String = now.to_rfc3339().chars().filter(|c| !matches!(c, '-' | ':' | 'Z')).collect();
+    let stamp = stamp.replace('T', "-");
+    let stamp = stamp.split('.').next().unwrap_or_default();
+    let plain = format!("{log}.{stamp}");
+    let numbered = (2..u32::MAX).map(|number| format!("{plain}-{number}"));
+    std::iter::once(plain.clone()).chain(numbered).find(|name| !taken(name)).unwrap_or(plain)
+}
+
+/// Whether `name` is one that [`rotated_name`], or a kubelet before us, has given to `log`.
+#[must_use]
+pub fn is_rotated(log: &str, name: &str) -> bool {
+    let rest = name.strip_prefix(log).and_then(|rest| rest.strip_prefix('.'));
+    rest.is_some_and(|rest| rest.len() >= 15 && rest.as_bytes().iter().take(8).all(u8::is_ascii_digit))
+}
+
+/// What goes when one more is moved aside: with it and the new one there are `max_files`.
+#[must_use]
+pub fn excess<K>(mut rotated: Vec<Rotated<K>>, limits: LogLimits) -> Vec<K> {
+    rotated.sort_by_key(|file| file.written_at);
+    let keep = limits.max_files.saturating_sub(2);
+    let count = rotated.len().saturating_sub(keep);
+    rotated.into_iter().take(count).map(|file| file.key).collect()
+}
+
+/// What goes, of all containers, so that an eighth of a file system of `total` bytes of which `free` are free is free.
+#[must_use]
+pub fn room<K>(mut rotated: Vec<Rotated<K>>, free: u64, total: u64) -> Vec<K> {
+    rotated.sort_by_key(|file| file.written_at);
+    let mut free = free;
+    let mut goes = Vec::new();
+    for file in rotated {
+        if !is_tight(free, total) {
+            break;
+        }
+        free = free.saturating_add(file.bytes);
+        goes.push(file.key);
+    }
+    goes
+}
+
+/// Less than an eighth is free.
+#[must_use]
+pub fn is_tight(free: u64, total: u64) -> bool {
+    free < total / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LogLimits = LogLimits { max_bytes: 1000, max_files: 3 };
+
+    fn rotated(ages: &[(i64, u64)]) -> Vec<Rotated<i64>> {
+        let file = |(at, bytes): &(i64, u64)| Rotated {
+            key: *at,
+            written_at: Timestamp::from_secs(*at),
+            bytes: *bytes,
+        };
+        ages.iter().map(file).collect()
+    }
+
+    #[test]
+    fn a_log_is_moved_aside_when_it_has_the_size_and_never_without_one() {
+        assert!(!is_long(999, LIMITS) && is_long(1000, LIMITS));
+        assert!(!is_long(u64::MAX, LogLimits { max_bytes: 0, ..LIMITS }));
+    }
+
+    #[test]
+    fn names_are_upstreams_and_no_name_is_given_twice() {
+        let now = Timestamp::from_secs(1_700_000_000);
+        let name = rotated_name("0.log", now, |_| false);
+        assert_eq!(name, "0.log.20231114-221320");
+        let second = rotated_name("0.log", now, |taken| taken == name);
+        assert_eq!(second, "0.log.20231114-221320-2");
+        assert!(is_rotated("0.log", &name) && is_rotated("0.log", &second));
+        assert!(is_rotated("0.log", "0.log.20231114-221320.gz"), "a kubelet's");
+        for other in ["0.log", "10.log.20231114-221320", "0.log.tmp", "0.log.of-somebody-else"] {
+            assert!(!is_rotated("0.log", other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_go_so_that_all_files_together_are_as_many_as_allowed() {
+        assert_eq!(excess(rotated(&[(3, 1), (1, 1), (2, 1)]), LIMITS), [1, 2]);
+        assert_eq!(excess(rotated(&[(3, 1)]), LIMITS), [0; 0]);
+        assert_eq!(excess(rotated(&[(3, 1)]), LogLimits { max_files: 2, ..LIMITS }), [3]);
+    }
+
+    #[test]
+    fn room_is_made_by_the_oldest_of_all_and_no_more_than_needed() {
+        let files = || rotated(&[(5, 100), (4, 60), (6, 500)]);
+        assert_eq!(room(files(), 100, 800), [0; 0]);
+        assert_eq!(room(files(), 99, 800), [4]);
+        assert_eq!(room(files(), 0, 800), [4, 5]);
+        assert_eq!(room(files(), 0, 80_000), [4, 5, 6]);
+    }
+}

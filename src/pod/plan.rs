@@ -1,0 +1,259 @@
+//! Desired + observed -> `PodPlan`: what to do next for one pod (upstream: `computePodActions`).
+//!
+//! Owns the plan's vocabulary and the decision. A plan is data that can be printed, compared and stored; whoever executes
+//! it has no choices left to make.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+pub mod termination;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use crate::model::api::pod::{Pod, ResourceRequirements};
+use crate::model::back_off::BackOff;
+use crate::model::back_off::BackOffLimits;
+use crate::model::containers::ContainerKind;
+use crate::model::observed::{ObservedContainer, ObservedPod};
+use crate::model::types::{ContainerId, ContainerName, SandboxId, Timestamp};
+use crate::pod::plan::termination::compute_termination;
+use crate::pod::prober::rules::ProbeResults;
+
+mod init;
+#[cfg(test)]
+mod model_tests;
+mod planner;
+pub mod resize;
+mod restart_all;
+#[cfg(test)]
+mod tests;
+
+pub use resize::Actuated;
+pub(crate) use restart_all::triggers;
+
+/// What to do next for one pod: the actions in order, then when to look again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodPlan {
+    /// In order. The first that fails ends the execution of this plan (a failed container start skips only the
+    /// containers that must wait for it).
+    pub actions: Vec<Action>,
+    /// Look again after this long even if nothing happens; `None` when only an event can change anything.
+    pub requeue_after: Option<Duration>,
+    /// Containers that should run and do not, each with the reason its status shows.
+    pub blocked: Vec<Blocked>,
+}
+
+/// One step. Names and ids, never indexes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Stop containers: the groups one after another, the members of a group at the same time. `grace` is the budget for
+    /// all groups together; each call gets what is left, at least two seconds (upstream's minimum).
+    StopContainers {
+        /// In stopping order.
+        groups: Vec<Vec<StopContainer>>,
+        /// Seconds.
+        grace_seconds: i64,
+    },
+    /// Stop a sandbox and what is left in it.
+    StopSandbox {
+        /// Which.
+        id: SandboxId,
+    },
+    /// Remove a stopped sandbox.
+    RemoveSandbox {
+        /// Which.
+        id: SandboxId,
+    },
+    /// Remove an ended or never started container record.
+    RemoveContainer {
+        /// Which.
+        id: ContainerId,
+        /// Its name.
+        name: ContainerName,
+        /// Its log stays, in place of the one before it.
+        keep_log: bool,
+    },
+    /// Make the pod's sandbox.
+    CreateSandbox {
+        /// Counts up from 0 per pod.
+        attempt: u32,
+    },
+    /// Pull if the policy says so, create and start a container in the pod's ready sandbox.
+    StartContainer(StartContainer),
+    /// Change what a running container may use.
+    ResizeContainer(ResizeContainer),
+}
+
+/// One resource of a running container to change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResizeContainer {
+    /// Which.
+    pub id: ContainerId,
+    /// Its name.
+    pub name: ContainerName,
+    /// `cpu` or `memory`: the one to change.
+    pub resource: &'static str,
+    /// What the container has afterwards.
+    pub resources: ResourceRequirements,
+}
+
+/// A container to stop and the words of its `Killing` event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StopContainer {
+    /// Which.
+    pub id: ContainerId,
+    /// Its name.
+    pub name: ContainerName,
+    /// For example `Stopping container web`.
+    pub message: String,
+    /// Seconds for this one instead of the action's: a failed probe may bring its own.
+    pub grace_seconds: Option<i64>,
+}
+
+/// A container to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StartContainer {
+    /// Which container of the spec.
+    pub name: ContainerName,
+    /// Which list of the spec it is in.
+    pub kind: ContainerKind,
+    /// Restart count of the new instance.
+    pub attempt: u32,
+    /// The crash-loop entry to write down before the start; `None` when a first run needs none.
+    pub back_off: Option<BackOff>,
+}
+
+/// A container that waits, and what its status says meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// Which.
+    pub name: ContainerName,
+    /// A Kubernetes waiting reason, for example `CrashLoopBackOff`.
+    pub reason: &'static str,
+    /// Upstream's text.
+    pub message: String,
+}
+
+/// What a plan needs to know besides the pod and what is seen of it.
+#[derive(Clone, Debug)]
+pub struct PlanContext {
+    /// Now.
+    pub now: Timestamp,
+    /// Crash-loop entries of this pod's containers.
+    pub back_off: BTreeMap<ContainerName, BackOff>,
+    /// Restart counts from the store: a floor for the runtime's, which forgets when its records are wiped.
+    pub restart_counts: BTreeMap<ContainerName, u32>,
+    /// What the last status says of the next restart counts ([`counts_after`](crate::pod::restart::counts_after)): an
+    /// instance that vanished from the runtime has had its run.
+    pub shown_counts: BTreeMap<ContainerName, u32>,
+    /// The last runs of an earlier life of the pod, where a container has not started since: they count for its restart count and
+    /// its back-off, and for nothing else.
+    pub earlier: Vec<ObservedContainer>,
+    /// Configured limits.
+    pub limits: BackOffLimits,
+    /// Set while the pod is being taken down.
+    pub terminating: Option<Terminating>,
+    /// Ended records to keep per container (`maximum-dead-containers-per-container`); the newest record always stays.
+    pub max_dead_per_container: usize,
+    /// The newest sandbox was read with a status call, so its `ips` and `host_network` can be believed.
+    pub sandbox_status_read: bool,
+    /// What probes have come to.
+    pub probes: ProbeResults,
+    /// What containers were given; one that is not listed is taken to have what its spec says.
+    pub actuated: Actuated,
+    /// Newest instances whose restart was asked for: they go, and the next ones start whatever the pod's policy and the
+    /// container's back-off.
+    pub restart: BTreeSet<ContainerId>,
+}
+
+impl Default for PlanContext {
+    fn default() -> Self {
+        Self {
+            now: Timestamp::default(),
+            back_off: BTreeMap::new(),
+            restart_counts: BTreeMap::new(),
+            shown_counts: BTreeMap::new(),
+            earlier: Vec::new(),
+            limits: BackOffLimits::default(),
+            terminating: None,
+            max_dead_per_container: 1,
+            sandbox_status_read: false,
+            probes: ProbeResults::new(),
+            actuated: Actuated::new(),
+            restart: BTreeSet::new(),
+        }
+    }
+}
+
+/// What to do next for `pod`, given what the runtime shows of it. Pure: equal inputs give equal plans.
+#[must_use]
+pub fn compute_pod_plan(pod: &Pod, observed: &ObservedPod, context: &PlanContext) -> PodPlan {
+    match context.terminating {
+        Some(terminating) => compute_termination(Some(pod), observed, terminating.grace_seconds),
+        None => planner::plan(pod, observed, context),
+    }
+}
+
+/// Why and how gently a pod is being taken down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminating {
+    /// Seconds; only ever decreases.
+    pub grace_seconds: i64,
+}
+
+/// One line per action, for logs, tests and `--dry-run`.
+impl fmt::Display for PodPlan {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for action in &self.actions {
+            writeln!(formatter, "{action}")?;
+        }
+        for blocked in &self.blocked {
+            writeln!(formatter, "blocked {}: {}: {}", blocked.name, blocked.reason, blocked.message)?;
+        }
+        match self.requeue_after {
+            Some(after) => writeln!(formatter, "resync after {after:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StopContainers { groups, grace_seconds } => {
+                write!(formatter, "stop within {grace_seconds}s:")?;
+                for (position, group) in groups.iter().enumerate() {
+                    write!(formatter, "{}", if position == 0 { " " } else { ", then " })?;
+                    let members: Vec<String> = group
+                        .iter()
+                        .map(|stop| format!("{} ({}: {})", stop.name, stop.id, stop.message))
+                        .collect();
+                    write!(formatter, "{}", members.join(" and "))?;
+                }
+                Ok(())
+            }
+            Self::StopSandbox { id } => write!(formatter, "stop sandbox {id}"),
+            Self::RemoveSandbox { id } => write!(formatter, "remove sandbox {id}"),
+            Self::RemoveContainer { id, name, keep_log } => {
+                let but = if *keep_log { " except its log" } else { "" };
+                write!(formatter, "remove container {name} ({id}){but}")
+            }
+            Self::CreateSandbox { attempt } => write!(formatter, "create sandbox, attempt {attempt}"),
+            Self::ResizeContainer(resize) => {
+                write!(formatter, "resize {} of container {} ({})", resize.resource, resize.name, resize.id)
+            }
+            Self::StartContainer(start) => {
+                write!(
+                    formatter,
+                    "start {:?} container {}, attempt {}",
+                    start.kind, start.name, start.attempt
+                )?;
+                match start.back_off {
+                    Some(back_off) => write!(formatter, ", next back-off {:?}", back_off.delay),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Runs the probes of running containers and publishes what they come to.
+//!
+//! Owns which instance is probed and when. Must not know what a result leads to: workers are woken when one changes,
+//! and read it in the words of `rules`.
+//!
+//! One task sleeps until the next probe is due and starts its run; a run is a task of its own for as long as its timeout
+//! allows. Without probes there is no task, and nothing is ever written down: results live as long as the process, and
+//! across its death what the last status said of an instance.
+
+pub mod rules;
+
+use std::cell::RefCell;
+use std::future::pending;
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::observed::ObservedPod;
+use crate::model::types::{PodUid, Timestamp};
+use crate::platform::clock::Clock;
+use crate::platform::metrics;
+use crate::platform::rt;
+use crate::pod::events::{EventRecorder, EventType, container_path};
+use crate::pod::inbox::Mailbox;
+use crate::pod::network::pod_address;
+use crate::pod::prober::rules::{ProbeResults, probed_containers};
+use crate::runtime::Runtime;
+
+mod counts;
+mod instance;
+mod place;
+mod run;
+mod schedule;
+#[cfg(test)]
+mod tests;
+
+use place::Sight;
+use run::Ended;
+use schedule::Schedule;
+
+/// What of the configuration concerns probes.
+#[derive(Clone, Debug, Default)]
+pub struct ProberConfig {
+    /// Where a host-network pod answers, primary first.
+    pub node_ips: Vec<String>,
+}
+
+/// All probes of all pods.
+pub struct Prober<R> {
+    shared: Rc<Shared<R>>,
+    config: ProberConfig,
+    /// Containers that ran before it are those of an earlier process.
+    since: Timestamp,
+    task: RefCell<Option<JoinHandle<()>>>,
+}
+
+/// What the task works with.
+struct Shared<R> {
+    runtime: Rc<R>,
+    clock: Clock,
+    events: EventRecorder,
+    schedule: RefCell<Schedule>,
+    changed: Notify,
+}
+
+impl<R: Runtime> Prober<R> {
+    /// No probes yet.
+    #[must_use]
+    pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ProberConfig) -> Self {
+        let since = clock.now();
+        let schedule = RefCell::default();
+        let shared = Rc::new(Shared { runtime, clock, events, schedule, changed: Notify::new() });
+        let shown = Rc::downgrade(&shared);
+        metrics::show("prober_", move |text| {
+            if let Some(shared) = shown.upgrade() {
+                shared.schedule.borrow().show(text);
+            }
+        });
+        Self { shared, config, since, task: RefCell::default() }
+    }
+
+    /// A fresh look at a pod that is to run: probes of instances that are new begin, of those that are gone end. What
+    /// `remembered` says of an instance that it names stands until a probe says otherwise. `wake` is told when a published
+    /// result changes.
+    pub fn observe(
+        &self,
+        pod: &Rc<Pod>,
+        observed: &ObservedPod,
+        remembered: Option<&PodStatus>,
+        wake: &Rc<Mailbox>,
+    ) {
+        if probed_containers(pod).next().is_none() {
+            return self.remove(&pod.metadata.uid);
+        }
+        let sight = Sight {
+            pod,
+            observed,
+            remembered,
+            wake,
+            pod_ip: &self.pod_ip(pod, observed),
+            now: Instant::now(),
+            wall: self.shared.clock.now(),
+            agent_since: self.since,
+        };
+        if self.shared.schedule.borrow_mut().observe(&sight) {
+            self.shared.changed.notify_one();
+            self.ensure_task();
+        }
+    }
+
+    /// What is published of a pod's instances.
+    #[must_use]
+    pub fn results(&self, uid: &PodUid) -> ProbeResults {
+        self.shared.schedule.borrow().results(uid)
+    }
+
+    /// The pod is being taken down: liveness and startup do not matter any more, readiness still does.
+    pub fn only_readiness(&self, uid: &PodUid) {
+        if self.shared.schedule.borrow_mut().only_readiness(uid, Instant::now()) {
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// The pod has ended.
+    pub fn remove(&self, uid: &PodUid) {
+        self.shared.schedule.borrow_mut().remove(uid);
+    }
+
+    /// Where the pod answers; empty while nobody knows, which means this machine.
+    fn pod_ip(&self, pod: &Pod, observed: &ObservedPod) -> String {
+        let of_sandbox = observed.ready_sandbox().map_or(&[][..], |sandbox| &sandbox.ips);
+        pod_address(pod.spec.host_network, of_sandbox, &self.config.node_ips).unwrap_or_default()
+    }
+
+    fn ensure_task(&self) {
+        let shared = &self.shared;
+        self.task.borrow_mut().get_or_insert_with(|| rt::spawn("prober", conduct(Rc::clone(shared))));
+    }
+}
+
+impl<R> Drop for Prober<R> {
+    /// Runs that are under way end with the task that owns them.
+    fn drop(&mut self) {
+        if let Some(task) = self.task.borrow_mut().take() {
+            task.abort();
+        }
+    }
+}
+
+/// Starts what is due, takes in what has ended, sleeps.
+async fn conduct<R: Runtime>(shared: Rc<Shared<R>>) {
+    let mut runs = JoinSet::new();
+    loop {
+        let (jobs, next) = shared.schedule.borrow_mut().begin_due(Instant::now());
+        for job in jobs {
+            runs.spawn_local(run::run(Rc::clone(&shared.runtime), job));
+        }
+        // Losing an arm is safe: ended runs stay in the set, a change leaves its permit, the time is looked at again.
+        tokio::select! {
+            biased;
+            Some(ended) = runs.join_next() => shared.take_in(ended),
+            () = shared.changed.notified() => {}
+            () = reached(next) => {}
+        }
+    }
+}
+
+async fn reached(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => pending().await,
+    }
+}
+
+impl<R> Shared<R> {
+    fn take_in(&self, ended: Result<Ended, JoinError>) {
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => return,
+        };
+        let news = self.schedule.borrow_mut().finish(&ended, Instant::now());
+        if let Some(complaint) = news.complaint {
+            let path = container_path(complaint.list, ended.place.container.as_str());
+            let pod = complaint.pod.pod_ref();
+            self.events.event(&pod, Some(path), EventType::Warning, complaint.reason, &complaint.text);
+        }
+        if let Some(worker) = news.wake {
+            worker.look();
+        }
+    }
+}

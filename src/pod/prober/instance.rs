@@ -1,0 +1,245 @@
+//! One container instance and where each of its probes stands.
+//!
+//! Owns phases and due times. Must not know other instances.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::place::{Place, Queue, Sight, Speed};
+use super::run::Answer;
+use crate::model::api::pod::{Container, Pod, Probe};
+use crate::model::containers::ContainerKind;
+use crate::model::containers::find_container;
+use crate::model::observed::ObservedContainer;
+use crate::model::types::{ContainerId, ContainerName};
+use crate::pod::prober::rules::{
+    InstanceProbes, ProbeCounter, ProbeKind, ProbeResult, initial_results, is_told,
+};
+
+/// An instance that runs, or that has failed and has no successor yet.
+pub(super) struct Instance {
+    pub name: ContainerName,
+    pub id: ContainerId,
+    /// Of the pod's spec, as events name it.
+    pub list: &'static str,
+    /// One of each kind at most.
+    pub probes: Vec<Entry>,
+    /// It has ended: nothing is asked of it any more.
+    is_over: bool,
+}
+
+/// One of its probes.
+pub(super) struct Entry {
+    pub place: Rc<Place>,
+    pub counter: ProbeCounter,
+    pub phase: Phase,
+    pub speed: Speed,
+    /// No run before it.
+    base: Instant,
+    said: Said,
+}
+
+/// Each with the moment for which the run is or was planned: the next one follows a period after that, however late this
+/// one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Not before something else happens: startup succeeds, or there is a new instance.
+    Parked,
+    /// In the queue.
+    Due(Instant),
+    /// For a place.
+    Waiting(Instant),
+    /// Under way.
+    Running(Instant),
+}
+
+/// The last complaint, by hash, and how often in a row it came.
+#[derive(Default)]
+struct Said {
+    words: u64,
+    times: u32,
+}
+
+impl Instance {
+    pub fn new(
+        container: &Container,
+        kind: ContainerKind,
+        record: &ObservedContainer,
+        sight: &Sight<'_>,
+    ) -> Self {
+        let initial = initial_results(container, &record.id, sight.remembered);
+        let entry = |kind: ProbeKind| {
+            let probe = kind.of(container)?;
+            let published = match kind {
+                ProbeKind::Startup => initial.startup,
+                ProbeKind::Readiness => initial.readiness,
+                ProbeKind::Liveness => initial.liveness,
+            };
+            let uid = sight.pod.metadata.uid.clone();
+            let place = Place { uid, container: record.name.clone(), kind };
+            Some(Entry {
+                place: Rc::new(place),
+                counter: ProbeCounter::new(kind, published),
+                phase: Phase::Parked,
+                speed: Speed::default(),
+                base: first_run(probe, kind, record, sight),
+                said: Said::default(),
+            })
+        };
+        Self {
+            name: record.name.clone(),
+            id: record.id.clone(),
+            list: if kind == ContainerKind::Regular { "containers" } else { "initContainers" },
+            probes: ProbeKind::ALL.into_iter().filter_map(entry).collect(),
+            is_over: false,
+        }
+    }
+
+    pub fn results(&self) -> InstanceProbes {
+        let of = |kind| self.probes.iter().find(|entry| entry.place.kind == kind)?.counter.published;
+        InstanceProbes {
+            startup: of(ProbeKind::Startup),
+            readiness: of(ProbeKind::Readiness),
+            liveness: of(ProbeKind::Liveness),
+        }
+    }
+
+    /// The pod gives its container probes of these kinds and no others.
+    pub fn is_up_to_date(&self, pod: &Pod) -> bool {
+        let is_known = |kind| self.probes.iter().any(|entry| entry.place.kind == kind);
+        find_container(pod, &self.name).is_some_and(|(container, _)| {
+            ProbeKind::ALL.into_iter().all(|kind| kind.of(container).is_some() == is_known(kind))
+        })
+    }
+
+    /// It is or was to be killed for a probe.
+    pub fn has_failed(&self) -> bool {
+        let InstanceProbes { startup, liveness, .. } = self.results();
+        [startup, liveness].contains(&Some(ProbeResult::Failure))
+    }
+
+    /// There is no startup probe, or it has succeeded.
+    pub fn has_started(&self) -> bool {
+        let startup = self.probes.iter().find(|entry| entry.place.kind == ProbeKind::Startup);
+        startup.is_none_or(|entry| entry.counter.published == Some(ProbeResult::Success))
+    }
+
+    /// Plans the first runs: of the startup probe alone as long as it has not succeeded.
+    pub fn begin(&mut self, queue: &mut Queue) {
+        let has_started = self.has_started();
+        for entry in &mut self.probes {
+            if (entry.place.kind == ProbeKind::Startup) != has_started {
+                let base = entry.base;
+                entry.plan(queue, base);
+            }
+        }
+    }
+
+    /// The instance has started: readiness is asked at once, liveness when its turn comes.
+    pub fn release(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
+        for entry in self.probes.iter_mut().filter(|entry| entry.phase == Phase::Parked) {
+            let Some(probe) = entry.place.kind.of(container) else { continue };
+            let next = match entry.place.kind {
+                _ if entry.counter.on_hold => continue,
+                ProbeKind::Startup => continue,
+                ProbeKind::Readiness => now.max(entry.base),
+                ProbeKind::Liveness if entry.base >= now => entry.base,
+                ProbeKind::Liveness => {
+                    let turn = next_run(entry.base, period(probe), now);
+                    if turn < now { turn + period(probe) } else { turn }
+                }
+            };
+            entry.plan(queue, next);
+        }
+    }
+
+    /// Liveness and startup count as fine and are asked no more, as upstream has it for a quiet end.
+    pub fn quieten(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
+        if self.is_over {
+            return;
+        }
+        let had_started = self.has_started();
+        for entry in self.probes.iter_mut().filter(|entry| entry.place.kind != ProbeKind::Readiness) {
+            entry.counter.published = Some(ProbeResult::Success);
+            entry.counter.on_hold = true;
+            entry.park(queue);
+        }
+        if !had_started {
+            self.release(container, queue, now);
+        }
+    }
+
+    /// The instance is gone.
+    pub fn leave(&mut self, queue: &mut Queue) {
+        self.is_over = true;
+        for entry in &mut self.probes {
+            entry.park(queue);
+        }
+    }
+}
+
+impl Entry {
+    /// Puts the next run into the queue.
+    pub fn plan(&mut self, queue: &mut Queue, due: Instant) {
+        self.park(queue);
+        self.phase = Phase::Due(due);
+        queue.insert((due, Rc::clone(&self.place)));
+    }
+
+    /// Plans no run.
+    pub fn park(&mut self, queue: &mut Queue) {
+        if let Phase::Due(due) = self.phase {
+            queue.remove(&(due, Rc::clone(&self.place)));
+        }
+        self.phase = Phase::Parked;
+    }
+
+    /// Reason and words for an event, unless these words have been said often enough.
+    pub fn complain(&mut self, answer: &Answer, threshold: i32) -> Option<(&'static str, String)> {
+        let Some((reason, words)) = answer.complaint() else {
+            self.said = Said::default();
+            return None;
+        };
+        let mut hasher = DefaultHasher::new();
+        words.hash(&mut hasher);
+        let hash = hasher.finish();
+        let times = if self.said.words == hash { self.said.times.saturating_add(1) } else { 1 };
+        self.said = Said { words: hash, times };
+        is_told(times, threshold).then_some((reason, words))
+    }
+}
+
+/// How often a probe runs.
+pub(super) fn period(probe: &Probe) -> Duration {
+    Duration::from_secs(u64::try_from(probe.period_seconds).unwrap_or_default().max(1))
+}
+
+/// A period after the run planned for `planned`. Whoever is later than that is due at once, and what was missed besides is
+/// left out, so that runs stay where they were on the clock.
+pub(super) fn next_run(planned: Instant, period: Duration, now: Instant) -> Instant {
+    let behind = now.saturating_duration_since(planned).as_nanos() / period.as_nanos().max(1);
+    planned + period * u32::try_from(behind).unwrap_or(u32::MAX).max(1)
+}
+
+/// After the initial delay, counted from the container's start. What an earlier process has left running is spread over
+/// a period, so that the first second of this one is not all probes; by the container's id, which is as good as dice.
+fn first_run(probe: &Probe, kind: ProbeKind, record: &ObservedContainer, sight: &Sight<'_>) -> Instant {
+    let initial = Duration::from_secs(u64::try_from(probe.initial_delay_seconds).unwrap_or_default());
+    let delay = initial.saturating_sub(sight.wall.saturating_since(record.started_at));
+    let is_adopted = record.started_at < sight.agent_since;
+    let spread = if is_adopted { spread(&record.id, kind, period(probe)) } else { Duration::ZERO };
+    sight.now + delay + spread
+}
+
+/// Somewhere in `[0, period)`, always the same for the same probe of the same instance.
+pub(super) fn spread(id: &ContainerId, kind: ProbeKind, period: Duration) -> Duration {
+    let bytes = id.as_str().bytes().chain(kind.as_str().bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let nanos = (period.as_nanos() * u128::from(hash)) >> 64;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
+}

@@ -1,0 +1,46 @@
+//! Words that the parts of the prober share: where a probe is, what is seen of a pod, what is due.
+//!
+//! Owns nothing. Must not know what is done with them.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use tokio::time::Instant;
+
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::observed::ObservedPod;
+use crate::model::types::{ContainerName, PodUid, Timestamp};
+use crate::pod::inbox::Mailbox;
+use crate::pod::prober::rules::ProbeKind;
+
+/// A probe's address.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub uid: PodUid,
+    pub container: ContainerName,
+    pub kind: ProbeKind,
+}
+
+/// A fresh look at a pod.
+pub(super) struct Sight<'a> {
+    pub pod: &'a Rc<Pod>,
+    pub observed: &'a ObservedPod,
+    pub remembered: Option<&'a PodStatus>,
+    pub wake: &'a Rc<Mailbox>,
+    pub pod_ip: &'a str,
+    pub now: Instant,
+    pub wall: Timestamp,
+    /// When this process began.
+    pub agent_since: Timestamp,
+}
+
+/// How long a probe's runs take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Speed {
+    #[default]
+    Quick,
+    Slow,
+}
+
+/// Due times of probes, earliest first.
+pub(super) type Queue = BTreeSet<(Instant, Rc<Place>)>;

@@ -1,0 +1,156 @@
+//! What probes say of container instances, and what that means for readiness, start gating and restarts.
+//!
+//! Owns the words of probing and the rules that read them. Must not know how a probe is carried out.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::BTreeMap;
+
+use crate::model::api::pod::{Container, ContainerStatus, Pod, PodStatus, Probe};
+use crate::model::containers::ContainerKind;
+use crate::model::containers::all_containers;
+use crate::model::types::ContainerId;
+use crate::pod::restart::restarts_after_kill;
+
+mod counter;
+mod target;
+
+pub use counter::{ProbeCounter, is_told};
+pub use target::{ProbeTarget, probe_target};
+
+/// Which of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProbeKind {
+    /// Has it come up? Until then the others wait.
+    Startup,
+    /// May it get traffic?
+    Readiness,
+    /// Does it still work?
+    Liveness,
+}
+
+impl ProbeKind {
+    /// All three, in the order in which they matter.
+    pub const ALL: [Self; 3] = [Self::Startup, Self::Readiness, Self::Liveness];
+
+    /// As events name it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Readiness => "Readiness",
+            Self::Liveness => "Liveness",
+        }
+    }
+
+    /// The container's probe of this kind.
+    #[must_use]
+    pub fn of(self, container: &Container) -> Option<&Probe> {
+        match self {
+            Self::Startup => container.startup_probe.as_ref(),
+            Self::Readiness => container.readiness_probe.as_ref(),
+            Self::Liveness => container.liveness_probe.as_ref(),
+        }
+    }
+}
+
+/// A published result: the threshold has been reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeResult {
+    /// It holds.
+    Success,
+    /// It does not.
+    Failure,
+}
+
+/// Published results of one container instance; `None` while a probe has not come to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceProbes {
+    /// Of the startup probe.
+    pub startup: Option<ProbeResult>,
+    /// Of the readiness probe.
+    pub readiness: Option<ProbeResult>,
+    /// Of the liveness probe.
+    pub liveness: Option<ProbeResult>,
+}
+
+/// Published results by instance. An instance without an entry has come to no result.
+pub type ProbeResults = BTreeMap<ContainerId, InstanceProbes>;
+
+/// Containers that may be probed: ordinary ones and sidecars, with a probe of any kind.
+pub fn probed_containers(pod: &Pod) -> impl Iterator<Item = (&Container, ContainerKind)> {
+    all_containers(pod).filter(|(container, kind)| {
+        matches!(kind, ContainerKind::Regular | ContainerKind::Sidecar)
+            && ProbeKind::ALL.iter().any(|kind| kind.of(container).is_some())
+    })
+}
+
+/// What stands of an instance before its first run. `remembered` is an earlier status of the pod: if it is of this very
+/// instance, the process that wrote it has died and the instance lives on, so what it said holds until a probe says
+/// otherwise. (Upstream forgets, and a startup probe runs again.)
+#[must_use]
+pub fn initial_results(
+    container: &Container,
+    id: &ContainerId,
+    remembered: Option<&PodStatus>,
+) -> InstanceProbes {
+    let remembered = remembered.and_then(|status| status_of(status, &container.name, id));
+    let was_started = remembered.is_some_and(|status| status.started == Some(true));
+    let was_ready = remembered.is_some_and(|status| status.ready);
+    let readiness = if was_ready { ProbeResult::Success } else { ProbeResult::Failure };
+    InstanceProbes {
+        startup: container.startup_probe.as_ref().filter(|_| was_started).map(|_| ProbeResult::Success),
+        readiness: container.readiness_probe.as_ref().map(|_| readiness),
+        liveness: container.liveness_probe.as_ref().map(|_| ProbeResult::Success),
+    }
+}
+
+/// The status of one instance, if this pod's status has it.
+fn status_of<'a>(status: &'a PodStatus, name: &str, id: &ContainerId) -> Option<&'a ContainerStatus> {
+    let mut statuses = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let is_it = |known: &str| known.split_once("://").is_some_and(|(_, known)| known == id.as_str());
+    statuses.find(|status| status.name == name && is_it(&status.container_id))
+}
+
+/// A running instance has started: its startup probe, if it has one, has succeeded.
+#[must_use]
+pub fn has_started(container: &Container, id: &ContainerId, results: &ProbeResults) -> bool {
+    let result = results.get(id).and_then(|probes| probes.startup);
+    container.startup_probe.is_none() || result == Some(ProbeResult::Success)
+}
+
+/// A running instance is ready: it has started, and its readiness probe, if it has one, has succeeded.
+#[must_use]
+pub fn is_ready(container: &Container, id: &ContainerId, results: &ProbeResults) -> bool {
+    let result = results.get(id).and_then(|probes| probes.readiness);
+    has_started(container, id, results)
+        && (container.readiness_probe.is_none() || result == Some(ProbeResult::Success))
+}
+
+/// The probe for whose failure a running instance has to be killed.
+#[must_use]
+pub fn failed_probe(container: &Container, id: &ContainerId, results: &ProbeResults) -> Option<ProbeKind> {
+    let probes = results.get(id)?;
+    let failed = Some(ProbeResult::Failure);
+    if container.startup_probe.is_some() && probes.startup == failed {
+        Some(ProbeKind::Startup)
+    } else if container.liveness_probe.is_some() && probes.liveness == failed {
+        Some(ProbeKind::Liveness)
+    } else {
+        None
+    }
+}
+
+/// An instance that is or was killed for a failed probe runs again: it has failed, whatever it says of itself at its end.
+#[must_use]
+pub fn runs_again_after_kill(
+    pod: &Pod,
+    container: &Container,
+    id: &ContainerId,
+    results: &ProbeResults,
+) -> bool {
+    failed_probe(container, id, results).is_some() && restarts_after_kill(pod, container)
+}
+
+#[cfg(test)]
+mod tests;

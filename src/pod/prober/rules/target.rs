@@ -1,0 +1,73 @@
+//! What a probe asks, and whom.
+//!
+//! Owns the look-up of what the question needs. Must not know how a question is put. Errors are upstream's words.
+
+use std::collections::BTreeMap;
+
+use crate::model::api::pod::{Container, Probe};
+use crate::model::ordered::Ordered as _;
+use crate::pod::env::expand;
+use crate::pod::target::{HttpTarget, PortError, checked_port, host_or, http_target, resolve_port};
+
+/// One question to a container instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeTarget {
+    /// A command in the container.
+    Exec(Vec<String>),
+    /// A GET.
+    HttpGet(HttpTarget),
+    /// A connection.
+    TcpSocket {
+        /// Name or address; empty for this machine.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// A gRPC health check.
+    Grpc {
+        /// The pod's address; empty for this machine.
+        host: String,
+        /// Port.
+        port: u16,
+        /// Which service; empty for the server as a whole.
+        service: String,
+    },
+}
+
+/// What a probe of `container` asks. `pod_ip` is where the pod answers, empty while unknown.
+///
+/// # Errors
+/// There is no such port; a probe without a handler.
+pub fn probe_target(probe: &Probe, container: &Container, pod_ip: &str) -> Result<ProbeTarget, String> {
+    if let Some(exec) = &probe.exec {
+        return Ok(ProbeTarget::Exec(expand_literally(&exec.command, container)));
+    }
+    if let Some(action) = &probe.http_get {
+        return http_target(action, &container.ports, pod_ip).map(ProbeTarget::HttpGet).map_err(words);
+    }
+    if let Some(action) = &probe.tcp_socket {
+        let port = resolve_port(&action.port, &container.ports).map_err(words)?;
+        return Ok(ProbeTarget::TcpSocket { host: host_or(&action.host, pod_ip), port });
+    }
+    if let Some(action) = &probe.grpc {
+        let port = checked_port(i64::from(action.port)).map_err(words)?;
+        let service = action.service.clone().unwrap_or_default();
+        return Ok(ProbeTarget::Grpc { host: pod_ip.to_owned(), port, service });
+    }
+    Err(format!("missing probe handler for container {}", container.name))
+}
+
+fn words(error: PortError) -> String {
+    match error {
+        PortError::Unknown(name) => format!("strconv.Atoi: parsing {name:?}: invalid syntax"),
+        PortError::Invalid(number) => format!("invalid port number: {number}"),
+    }
+}
+
+/// `$(VAR)` by what the manifest says literally: a value from elsewhere counts as empty, and values are not expanded
+/// themselves.
+fn expand_literally(command: &[String], container: &Container) -> Vec<String> {
+    let variables: BTreeMap<&str, &str> =
+        container.env.iter().map(|variable| (variable.name.as_str(), variable.value.as_str())).into_map();
+    command.iter().map(|word| expand(word, |name| variables.get(name).copied())).collect()
+}

@@ -1,0 +1,177 @@
+//! One run of a probe: the question, up to three tries, and the kubelet's words for the answer.
+//!
+//! Owns the time limits. Must not know when it runs, nor what its answer leads to.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::place::{Place, Speed};
+use crate::model::api::pod::Pod;
+use crate::model::containers::find_container;
+use crate::model::types::{ContainerId, go_duration};
+use crate::pod::handler::{
+    HandlerError, HttpGet, PROBE_USER_AGENT, SERVING, authority, grpc_check, http_get, serving_status_name,
+    tcp_connect,
+};
+use crate::pod::prober::rules::{ProbeResult, ProbeTarget, probe_target};
+use crate::pod::target::HttpTarget;
+use crate::runtime::{ErrorKind, Runtime};
+
+/// Tries in a row when a probe comes to no result.
+const MAX_TRIES: usize = 3;
+/// Of what a command wrote, for messages.
+const MAX_OUTPUT_BYTES: usize = 10 * 1024;
+/// A runtime that has not ended a command this long after its time does not answer at all.
+const EXEC_GRACE: Duration = Duration::from_secs(2);
+
+/// What a run needs.
+pub(super) struct Job {
+    pub place: Rc<Place>,
+    pub id: ContainerId,
+    pub pod: Rc<Pod>,
+    /// Empty while unknown.
+    pub pod_ip: Rc<str>,
+    pub speed: Speed,
+}
+
+/// How it went.
+pub(super) struct Ended {
+    pub place: Rc<Place>,
+    pub id: ContainerId,
+    /// Of the place it took.
+    pub speed: Speed,
+    pub took: Duration,
+    pub answer: Answer,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Success,
+    /// It holds, but somebody should look.
+    Warning(String),
+    Failure(String),
+    /// No result: the probe could not ask, or not hear out the answer. It does not count.
+    Error {
+        /// Upstream's name of the state.
+        state: &'static str,
+        words: String,
+        /// Another try may be worth it.
+        is_passing: bool,
+    },
+}
+
+impl Answer {
+    /// What counts.
+    pub fn result(&self) -> Option<ProbeResult> {
+        match self {
+            Self::Success | Self::Warning(_) => Some(ProbeResult::Success),
+            Self::Failure(_) => Some(ProbeResult::Failure),
+            Self::Error { .. } => None,
+        }
+    }
+
+    /// Reason and words of an event, the kind of the probe left out.
+    pub fn complaint(&self) -> Option<(&'static str, String)> {
+        match self {
+            Self::Success => None,
+            Self::Warning(words) => Some(("ProbeWarning", format!("warning: {words}"))),
+            Self::Failure(words) => Some(("Unhealthy", format!("failed: {words}"))),
+            Self::Error { state, words, .. } => {
+                Some(("Unhealthy", format!("errored and resulted in {state} state: {words}")))
+            }
+        }
+    }
+}
+
+/// Asks, as long as the timeouts of all tries allow.
+pub(super) async fn run<R: Runtime>(runtime: Rc<R>, job: Job) -> Ended {
+    let began = Instant::now();
+    let mut answer = ask(&*runtime, &job).await;
+    for _ in 1..MAX_TRIES {
+        if !matches!(answer, Answer::Error { is_passing: true, .. }) {
+            break;
+        }
+        answer = ask(&*runtime, &job).await;
+    }
+    Ended { place: job.place, id: job.id, speed: job.speed, took: began.elapsed(), answer }
+}
+
+async fn ask<R: Runtime>(runtime: &R, job: &Job) -> Answer {
+    let found = find_container(&job.pod, &job.place.container);
+    let probe = found.and_then(|(container, _)| Some((container, job.place.kind.of(container)?)));
+    let Some((container, probe)) = probe else { return error("the container has no probe of this type") };
+    let limit = Duration::from_secs(u64::try_from(probe.timeout_seconds).unwrap_or_default().max(1));
+    match probe_target(probe, container, &job.pod_ip) {
+        // Boxed: a task is as large as its largest branch, and most probes are small.
+        Ok(ProbeTarget::Exec(command)) => Box::pin(exec(runtime, &job.id, &command, limit)).await,
+        Ok(ProbeTarget::HttpGet(target)) => Box::pin(get(target, limit)).await,
+        Ok(ProbeTarget::TcpSocket { host, port }) => connect(&host, port, limit).await,
+        Ok(ProbeTarget::Grpc { host, port, service }) => {
+            Box::pin(check_health(&host, port, &service, limit)).await
+        }
+        Err(words) => error(&words),
+    }
+}
+
+/// Another try would go the same way.
+fn error(words: &str) -> Answer {
+    Answer::Error { state: "unknown", words: words.to_owned(), is_passing: false }
+}
+
+async fn exec<R: Runtime>(runtime: &R, id: &ContainerId, command: &[String], limit: Duration) -> Answer {
+    let began = Instant::now();
+    let call = runtime.exec_sync(id, command, Some(limit));
+    match timeout(limit + EXEC_GRACE, call).await {
+        Ok(Ok(ended)) if ended.exit_code == 0 => Answer::Success,
+        Ok(Ok(ended)) => {
+            let shown = &ended.output[..ended.output.len().min(MAX_OUTPUT_BYTES)];
+            Answer::Failure(String::from_utf8_lossy(shown).into_owned())
+        }
+        // A connection that broke has no answer either, but sooner.
+        Ok(Err(failed)) if failed.kind == ErrorKind::Timeout && began.elapsed() >= limit => {
+            let limit = go_duration(limit);
+            Answer::Failure(format!("command timed out: {:?} timed out after {limit}", command.join(" ")))
+        }
+        Ok(Err(failed)) => Answer::Error { state: "unknown", words: failed.message, is_passing: true },
+        Err(_) => error("the container runtime does not respond"),
+    }
+}
+
+async fn get(target: HttpTarget, limit: Duration) -> Answer {
+    let request = HttpGet { target, user_agent: PROBE_USER_AGENT };
+    match http_get(&request, limit).await {
+        Ok(answer) => match answer.status {
+            200..300 => Answer::Success,
+            300..400 => {
+                Answer::Warning(format!("Probe terminated redirects, Response body: {}", answer.body))
+            }
+            status => Answer::Failure(format!("HTTP probe failed with statuscode: {status}")),
+        },
+        Err(HandlerError::Body(words)) => Answer::Error { state: "failure", words, is_passing: true },
+        Err(error) => Answer::Failure(request.explain(&error)),
+    }
+}
+
+async fn connect(host: &str, port: u16, limit: Duration) -> Answer {
+    match tcp_connect(host, port, limit).await {
+        Ok(()) => Answer::Success,
+        Err(HandlerError::Timeout) => {
+            Answer::Failure(format!("dial tcp {}: i/o timeout", authority(host, port)))
+        }
+        Err(error) => Answer::Failure(error.to_string()),
+    }
+}
+
+async fn check_health(host: &str, port: u16, service: &str, limit: Duration) -> Answer {
+    match grpc_check(host, port, service, limit).await {
+        Ok(SERVING) => Answer::Success,
+        Ok(status) => {
+            let name = serving_status_name(status);
+            Answer::Failure(format!("service unhealthy (responded with {name:?})"))
+        }
+        Err(error) => Answer::Failure(error.to_string()),
+    }
+}

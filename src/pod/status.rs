@@ -1,0 +1,338 @@
+//! The latest status of every pod, and who hears of a change (upstream: status manager).
+//!
+//! Owns the statuses. Sinks: the store (written only when the meaning changed) and whoever watches the version, such as the
+//! run-once report and the local API. The object beside a status is the newest that the loop has named. Must not know how a
+//! status is computed.
+
+pub mod rules;
+
+use std::cell::RefCell;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::disruption::is_of_shutdown;
+use crate::model::types::PodUid;
+use crate::platform::metrics::{self, Family};
+use crate::pod::admission::rules::is_judged_again;
+use crate::pod::lifecycle::take_sooner_end;
+use crate::pod::scheduling::first_status;
+use crate::pod::start;
+use crate::pod::status::rules::{same_meaning, take_foreign_conditions};
+use crate::store::StoreHandle;
+
+struct Entry {
+    pod: Rc<Pod>,
+    status: PodStatus,
+    /// When it was seen for the first time, as long as it has never run.
+    seen: Option<Instant>,
+}
+
+static START_DURATION: Family = Family::seconds(
+    "kubelet_pod_start_duration_seconds",
+    "Duration in seconds from first seeing a pod until it runs",
+    &[],
+)
+.with_buckets(&start::BUCKETS);
+
+impl Entry {
+    fn is_going(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Takes another version of the pod. What clients say of its status is shown before its worker has had a turn.
+    fn describe(&mut self, pod: &Rc<Pod>) {
+        take_foreign_conditions(&mut self.status, pod);
+        let before = std::mem::replace(&mut self.pod, Rc::clone(pod));
+        take_sooner_end(&mut self.pod, &before);
+    }
+}
+
+/// Latest statuses, shared by workers (who write their own pod's) and readers.
+pub struct StatusManager {
+    store: StoreHandle,
+    entries: RefCell<BTreeMap<PodUid, Entry>>,
+    /// Pods that are wanted, since when, and whose workers have said nothing yet.
+    expected: RefCell<BTreeMap<PodUid, (Rc<Pod>, Instant)>>,
+    remembered: RefCell<BTreeMap<PodUid, PodStatus>>,
+    version: watch::Sender<u64>,
+}
+
+impl StatusManager {
+    /// Starts from what the store remembers, so that start times, restart counts and transition times live on.
+    #[must_use]
+    pub fn new(store: StoreHandle, remembered: BTreeMap<PodUid, PodStatus>) -> Self {
+        Self {
+            store,
+            entries: RefCell::default(),
+            expected: RefCell::default(),
+            remembered: RefCell::new(remembered),
+            version: watch::Sender::new(0),
+        }
+    }
+
+    /// The last status of a pod: this run's, else the store's.
+    #[must_use]
+    pub fn last(&self, uid: &PodUid) -> Option<PodStatus> {
+        let current = self.entries.borrow().get(uid).map(|entry| entry.status.clone());
+        current.or_else(|| self.remembered.borrow().get(uid).cloned())
+    }
+
+    /// A pod is wanted from now on. Until its worker has had a turn, [`Self::everybody`] has it with its remembered status.
+    pub fn expect(&self, pod: &Rc<Pod>) {
+        let uid = &pod.metadata.uid;
+        let mut entries = self.entries.borrow_mut();
+        match entries.get_mut(uid) {
+            None => {
+                self.remembered
+                    .borrow_mut()
+                    .retain(|known, status| known != uid || !is_judged_again(pod, status));
+                match self.remembered.borrow_mut().get_mut(uid) {
+                    Some(status) => take_foreign_conditions(status, pod),
+                    None => start::expect(uid),
+                }
+                let mut expected = self.expected.borrow_mut();
+                let since = expected.get(uid).map_or_else(Instant::now, |(_, since)| *since);
+                expected.insert(uid.clone(), (Rc::clone(pod), since));
+            }
+            // Another version of it: whoever changed it reads what he wrote.
+            Some(entry) if !entry.is_going() && !Rc::ptr_eq(&entry.pod, pod) => entry.describe(pod),
+            Some(_) => return,
+        }
+        drop(entries);
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Another version of a pod that is being taken down, or that goes from now on.
+    pub fn describe_going(&self, pod: &Rc<Pod>) {
+        if let Some(entry) = self.entries.borrow_mut().get_mut(&pod.metadata.uid) {
+            entry.describe(pod);
+        }
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    /// Publishes the status of a pod. Of the object itself only its end counts here: a client may have changed the rest since the
+    /// worker read its mailbox, and must find its change. Writes to the store only what means something new, and nothing of a
+    /// machine that goes down.
+    pub fn set(&self, pod: &Rc<Pod>, mut status: PodStatus) {
+        let uid = &pod.metadata.uid;
+        let last = self.last(uid);
+        let expected = self.expected.borrow_mut().remove(uid).map(|(pod, seen)| (pod, Some(seen)));
+        let known = expected.or_else(|| {
+            let entries = self.entries.borrow();
+            entries.get(uid).map(|entry| (Rc::clone(&entry.pod), entry.seen))
+        });
+        let (mut shown, seen) = known.unwrap_or_else(|| (Rc::clone(pod), None));
+        let mut ends_sooner = false;
+        if !Rc::ptr_eq(&shown, pod) {
+            take_foreign_conditions(&mut status, &shown);
+            ends_sooner = take_sooner_end(&mut shown, pod);
+        }
+        let news = last.as_ref().is_none_or(|last| !same_meaning(last, &status));
+        // One that ran before this process began was not started by it.
+        let seen = seen.filter(|_| last.is_none_or(|last| last.phase == "Pending"));
+        if let Some(seen) = seen.filter(|_| status.phase == "Running") {
+            metrics::observe(&START_DURATION, &[], seen.elapsed());
+        }
+        start::observe(&shown, &status);
+        let entry = Entry { pod: shown, status, seen };
+        if news && !is_of_shutdown(&entry.status) {
+            self.store.put_status(uid, &entry.status);
+        }
+        self.remembered.borrow_mut().remove(uid);
+        let replaced = self.entries.borrow_mut().insert(uid.clone(), entry);
+        if news || ends_sooner || replaced.is_none() {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Forgets a pod that is gone.
+    pub fn remove(&self, uid: &PodUid) {
+        start::remove(uid);
+        self.expected.borrow_mut().remove(uid);
+        self.remembered.borrow_mut().remove(uid);
+        if self.entries.borrow_mut().remove(uid).is_some() {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// The pods whose workers have published a status, with it, by namespace and name.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<Pod> {
+        let mut pods = self.published();
+        pods.sort_by(by_name);
+        pods
+    }
+
+    /// As [`Self::snapshot`], and the wanted pods nobody has looked at yet, with what is remembered of them: a client that saw a
+    /// pod before a restart of the agent sees it right after.
+    #[must_use]
+    pub fn everybody(&self) -> Vec<Pod> {
+        let mut pods = self.published();
+        for (uid, (pod, _)) in &*self.expected.borrow() {
+            let status = self.last(uid).unwrap_or_else(|| first_status(pod));
+            pods.push(Pod { status, ..Pod::clone(pod) });
+        }
+        pods.sort_by(by_name);
+        pods
+    }
+
+    /// One of [`Self::everybody`], without a copy of the others; of two of a name the one with this uid, or the first.
+    #[must_use]
+    pub fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
+        let entries = self.entries.borrow();
+        if let Some(Entry { pod, status, .. }) =
+            entries.values().find(|entry| is_named(&entry.pod, namespace, name, uid))
+        {
+            return Some(Pod { status: status.clone(), ..Pod::clone(pod) });
+        }
+        let expected = self.expected.borrow();
+        let (uid, (pod, _)) = expected.iter().find(|(_, (pod, _))| is_named(pod, namespace, name, uid))?;
+        let status = self.remembered.borrow().get(uid).cloned().unwrap_or_else(|| first_status(pod));
+        Some(Pod { status, ..Pod::clone(pod) })
+    }
+
+    fn published(&self) -> Vec<Pod> {
+        let entries = self.entries.borrow();
+        entries.values().map(|entry| Pod { status: entry.status.clone(), ..Pod::clone(&entry.pod) }).collect()
+    }
+
+    /// Changes whenever any status does.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+}
+
+/// The pod has this name, and this uid if one is named.
+#[must_use]
+pub fn is_named(pod: &Pod, namespace: &str, name: &str, uid: Option<&PodUid>) -> bool {
+    let metadata = &pod.metadata;
+    metadata.name == name && metadata.namespace == namespace && uid.is_none_or(|uid| *uid == metadata.uid)
+}
+
+fn by_name(a: &Pod, b: &Pod) -> Ordering {
+    (&a.metadata.namespace, &a.metadata.name).cmp(&(&b.metadata.namespace, &b.metadata.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::api::decode::decode;
+    use crate::model::types::Timestamp;
+    use crate::store::{Mode, OpenOptions};
+
+    fn pod(name: &str) -> Rc<Pod> {
+        let mut pod = Pod::default();
+        name.clone_into(&mut pod.metadata.name);
+        pod.metadata.uid = PodUid::from(name);
+        Rc::new(pod)
+    }
+
+    fn running() -> PodStatus {
+        PodStatus { phase: "Running".to_owned(), ..PodStatus::default() }
+    }
+
+    fn shown(pods: &[Pod]) -> Vec<(&str, &str)> {
+        pods.iter().map(|pod| (pod.metadata.name.as_str(), pod.status.phase.as_str())).collect()
+    }
+
+    /// Between the start of the agent and the first turn of its workers there must be no moment without the pods.
+    #[test]
+    fn a_wanted_pod_is_seen_before_anybody_has_looked_at_it_but_is_not_waited_for() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let remembered = BTreeMap::from([(PodUid::from("b"), running())]);
+        let statuses = StatusManager::new(store.unwrap(), remembered);
+        assert_eq!(shown(&statuses.everybody()), [], "nobody wants it yet");
+        for name in ["b", "a", "c"] {
+            statuses.expect(&pod(name));
+        }
+        assert_eq!(shown(&statuses.everybody()), [("a", "Pending"), ("b", "Running"), ("c", "Pending")]);
+        assert_eq!(shown(&statuses.snapshot()), []);
+        let found = |name: &str, uid: Option<&str>| {
+            statuses.find("", name, uid.map(PodUid::from).as_ref()).map(|pod| pod.status.phase)
+        };
+        assert_eq!(found("b", None).as_deref(), Some("Running"), "as it is remembered");
+        assert_eq!((found("d", None), found("b", Some("another"))), (None, None));
+
+        statuses.set(&pod("a"), running());
+        statuses.remove(&PodUid::from("c"));
+        statuses.expect(&pod("a"));
+        assert_eq!(shown(&statuses.everybody()), [("a", "Running"), ("b", "Running")]);
+        assert_eq!(shown(&statuses.snapshot()), [("a", "Running")]);
+        for pod in statuses.everybody() {
+            assert_eq!(statuses.find("", &pod.metadata.name, None), Some(pod));
+        }
+    }
+
+    /// A worker that is in the middle of a step publishes the status of the version it read before.
+    #[test]
+    fn a_status_of_an_older_version_leaves_the_newer_object_shown() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let statuses = StatusManager::new(store.unwrap(), BTreeMap::new());
+        let version = |label: &str, going: Option<(i64, i64)>| {
+            let condition = json!({"type": "example.com/ready", "status": label});
+            let raw = json!({"metadata": {"name": "a", "uid": "a", "labels": {"v": label}},
+                "status": {"conditions": [condition]}});
+            let mut pod = decode::<Pod>(raw).unwrap().object;
+            pod.metadata.deletion_timestamp = going.map(|(since, _)| Timestamp::from_secs(since));
+            pod.metadata.deletion_grace_period_seconds = going.map(|(_, grace)| grace);
+            Rc::new(pod)
+        };
+        let shown = || {
+            let pod = statuses.find("", "a", None).unwrap();
+            let metadata = &pod.metadata;
+            let conditions: Vec<_> = pod.status.conditions.iter().map(|one| one.status.clone()).collect();
+            (metadata.labels["v"].clone(), conditions.concat(), metadata.deletion_grace_period_seconds)
+        };
+        let expected = |label: &str, grace| (label.to_owned(), label.to_owned(), grace);
+        let (one, two, three) = (version("1", None), version("2", None), version("3", None));
+        statuses.expect(&one);
+        statuses.expect(&two);
+        statuses.set(&one, running());
+        assert_eq!(shown(), expected("2", None), "changed before the first status");
+        statuses.expect(&three);
+        statuses.set(&two, running());
+        assert_eq!(shown(), expected("3", None), "changed in the middle of a step");
+        statuses.describe_going(&version("4", Some((100, 30))));
+        statuses.set(&three, running());
+        assert_eq!(shown(), expected("4", Some(30)), "it goes, and its worker has not heard of that");
+        statuses.describe_going(&version("5", Some((101, 5))));
+        statuses.set(&version("4", Some((100, 30))), running());
+        assert_eq!(shown(), expected("5", Some(5)), "it goes sooner now");
+        statuses.describe_going(&version("6", Some((104, 30))));
+        assert_eq!(shown(), expected("6", Some(5)), "and never later");
+        statuses.set(&version("5", Some((120, 0))), running());
+        assert_eq!(shown(), expected("6", Some(0)), "nothing of it is left but the object");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_is_timed_from_the_first_sight_once_and_not_that_of_an_earlier_process() {
+        let store = StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..Default::default() });
+        let remembered = BTreeMap::from([(PodUid::from("old"), running())]);
+        let statuses = StatusManager::new(store.unwrap(), remembered);
+        for name in ["old", "new"] {
+            statuses.expect(&pod(name));
+        }
+        tokio::time::advance(Duration::from_secs(4)).await;
+        statuses.expect(&pod("new"));
+        for status in [PodStatus::pending(), PodStatus::pending(), running(), running()] {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            statuses.set(&pod("new"), status);
+            statuses.set(&pod("old"), running());
+        }
+        let mut text = metrics::Text::default();
+        metrics::write_recorded(&mut text, &["kubelet_pod_start_duration"]);
+        let text = text.finish();
+        assert!(text.contains("kubelet_pod_start_duration_seconds_sum 7\n"), "{text}");
+        assert!(text.contains("kubelet_pod_start_duration_seconds_count 1\n"), "{text}");
+    }
+}

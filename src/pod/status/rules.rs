@@ -1,0 +1,255 @@
+//! Observed + spec -> `PodStatus`: phase, container states, conditions, addresses.
+//!
+//! Owns what a pod's status says. Must not know who reads or stores it.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+mod conditions;
+mod containers;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::model::api::pod::{
+    ContainerState, ContainerStateTerminated, ContainerStatus, IpHolder, Pod, PodStatus,
+};
+use crate::model::containers::is_sidecar;
+use crate::model::containers::is_terminal;
+use crate::model::observed::ObservedPod;
+use crate::model::types::{ContainerName, Timestamp};
+use crate::pod::network::sort_pod_ips;
+use crate::pod::plan::Blocked;
+use crate::pod::prober::rules::ProbeResults;
+use crate::pod::resources::qos_class;
+pub use conditions::{is_foreign, take_foreign_conditions};
+
+/// Reason of a pod that was active for too long.
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
+/// Waiting and termination reason of containers whose pod starts over in place.
+const RESTARTING_ALL_CONTAINERS: &str = "RestartingAllContainers";
+
+/// Upstream's condition of a pod that ends because of something that is not its own doing.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// What a status needs besides the pod and what is seen of it.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusContext<'a> {
+    /// Now.
+    pub now: Timestamp,
+    /// For how long the machine has been up.
+    pub up: Duration,
+    /// The status before this one; after a restart of the agent, the stored one.
+    pub previous: Option<&'a PodStatus>,
+    /// Reason and message of the last failed start per container, forgotten when one succeeds.
+    pub waiting: &'a BTreeMap<ContainerName, (String, String)>,
+    /// From the newest plan.
+    pub blocked: &'a [Blocked],
+    /// Addresses of the node, primary first.
+    pub node_ips: &'a [String],
+    /// The pod has ended and its containers are stopped.
+    pub terminal: bool,
+    /// The scheme of container ids, for example `containerd`.
+    pub runtime_name: &'a str,
+    /// The pod comes from a file or URL: its phase is not forced when it is taken down.
+    pub is_static: bool,
+    /// What probes have come to.
+    pub probes: &'a ProbeResults,
+}
+
+/// The status of `pod`. Times are whole seconds.
+#[must_use]
+pub fn compute_pod_status(pod: &Pod, observed: &ObservedPod, context: &StatusContext<'_>) -> PodStatus {
+    let now = whole_seconds(context.now);
+    let start_time = context.previous.and_then(|previous| previous.start_time).map_or(now, whole_seconds);
+    let mut status = PodStatus {
+        observed_generation: pod.metadata.generation,
+        qos_class: qos_class(pod).as_str().to_owned(),
+        start_time: Some(start_time),
+        ..PodStatus::default()
+    };
+    set_addresses(&mut status, pod, observed, context);
+    containers::set_container_statuses(&mut status, pod, observed, context);
+    set_phase(&mut status, pod, context, start_time);
+    conditions::set_conditions(&mut status, pod, observed, context, now);
+    status
+}
+
+fn set_phase(status: &mut PodStatus, pod: &Pod, context: &StatusContext<'_>, start_time: Timestamp) {
+    let phase = phase::phase(pod, status, context.terminal && !context.is_static, context.probes);
+    phase.clone_into(&mut status.phase);
+    if let Some(previous) = context.previous {
+        if is_terminal(previous) {
+            status.phase.clone_from(&previous.phase);
+        }
+        if status.phase == previous.phase {
+            status.reason.clone_from(&previous.reason);
+            status.message.clone_from(&previous.message);
+        }
+    }
+    let left = deadline_left(pod, start_time, context.now, context.up);
+    if !is_terminal(status) && left == Some(Duration::ZERO) {
+        "Failed".clone_into(&mut status.phase);
+        DEADLINE_EXCEEDED.clone_into(&mut status.reason);
+        "Pod was active on the node longer than the specified deadline".clone_into(&mut status.message);
+    }
+}
+
+/// What clients of the API are shown of a pod that is at its end while containers of it run: it has not ended. Upstream keeps the
+/// phase from the API server for as long, because others act upon it.
+pub fn hold_back_end(status: &mut PodStatus) {
+    let regular = &status.container_statuses;
+    let mut all =
+        status.init_container_statuses.iter().chain(regular).chain(&status.ephemeral_container_statuses);
+    if !is_terminal(status) || !all.any(|container| container.state.running.is_some()) {
+        return;
+    }
+    let has_begun = regular.iter().any(|container| container.state.waiting.is_none());
+    (if has_begun { "Running" } else { "Pending" }).clone_into(&mut status.phase);
+    status.reason.clear();
+    status.message.clear();
+    status.conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
+}
+
+/// The containers that wait for their next run and did not when the status before was made: worth an event each.
+pub fn newly_backing_off<'a>(
+    status: &'a PodStatus,
+    last: Option<&'a PodStatus>,
+) -> impl Iterator<Item = ContainerName> {
+    let before = last.into_iter().flat_map(backing_off);
+    let before: Vec<&str> = before.collect();
+    backing_off(status).filter(move |name| !before.contains(name)).map(ContainerName::from)
+}
+
+fn backing_off(status: &PodStatus) -> impl Iterator<Item = &str> {
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let waits = |status: &&ContainerStatus| {
+        status.state.waiting.as_ref().is_some_and(|waiting| waiting.reason == "CrashLoopBackOff")
+    };
+    all.filter(waits).map(|status| status.name.as_str())
+}
+
+/// How long the pod may still be active; zero when its time is over, `None` without `activeDeadlineSeconds`. No pod is active
+/// for longer than its machine is `up`: a box that boots in 1970 and hears the time a minute later must not lose every pod
+/// that has a deadline (the kubelet's are lost).
+#[must_use]
+pub fn deadline_left(pod: &Pod, start_time: Timestamp, now: Timestamp, up: Duration) -> Option<Duration> {
+    let allowed = Duration::from_secs(u64::try_from(pod.spec.active_deadline_seconds?).unwrap_or(0));
+    Some(allowed.saturating_sub(now.saturating_since(start_time).min(up)))
+}
+
+/// The last status of a pod that is gone from the runtime: nothing may look as if it still ran (upstream: TerminatePod).
+/// A static pod keeps its phase: it may be back under the same name at any time.
+#[must_use]
+pub fn final_status(pod: &Pod, mut status: PodStatus, is_static: bool) -> PodStatus {
+    for container in &mut status.container_statuses {
+        end(container);
+    }
+    for container in &mut status.ephemeral_container_statuses {
+        if container.state.running.is_some() {
+            end(container);
+            container.started = None;
+        }
+    }
+    for container in &mut status.init_container_statuses {
+        let spec = pod.spec.init_containers.iter().find(|spec| spec.name == container.name);
+        let has_run = container.state.running.is_some() || container.last_state.terminated.is_some();
+        if spec.is_some_and(is_sidecar) || has_run {
+            end(container);
+        }
+    }
+    if !is_static && !is_terminal(&status) {
+        "Failed".clone_into(&mut status.phase);
+    }
+    status
+}
+
+/// The last status of a pod that was deleted: nothing of it runs again, whatever its restart policy.
+#[must_use]
+pub fn deleted_status(pod: &Pod, status: PodStatus) -> PodStatus {
+    let mut status = final_status(pod, status, true);
+    if !is_terminal(&status) {
+        let went_well = |container: &ContainerStatus| {
+            container.state.terminated.as_ref().is_some_and(|ended| ended.exit_code == 0)
+        };
+        let phase = if status.container_statuses.iter().all(went_well) { "Succeeded" } else { "Failed" };
+        phase.clone_into(&mut status.phase);
+    }
+    status
+}
+
+fn end(container: &mut ContainerStatus) {
+    if container.state.terminated.is_none() {
+        let unknown = unknown_termination("The container could not be located when the pod was terminated");
+        container.state = ContainerState { terminated: Some(unknown), ..ContainerState::default() };
+        container.ready = false;
+        container.started = Some(false);
+    }
+}
+
+/// A container whose end nobody saw.
+fn unknown_termination(message: &str) -> ContainerStateTerminated {
+    ContainerStateTerminated {
+        exit_code: 137,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: message.to_owned(),
+        ..ContainerStateTerminated::default()
+    }
+}
+
+fn set_addresses(status: &mut PodStatus, pod: &Pod, observed: &ObservedPod, context: &StatusContext<'_>) {
+    let holders = |ips: &[String]| ips.iter().map(|ip| IpHolder { ip: ip.clone() }).collect::<Vec<_>>();
+    status.host_ips = holders(context.node_ips);
+    status.pod_ips = if pod.spec.host_network {
+        // A host-network pod has the node's addresses, also where there is no cluster to say so.
+        holders(context.node_ips)
+    } else {
+        match observed.ready_sandbox().filter(|sandbox| !sandbox.ips.is_empty()) {
+            Some(sandbox) => holders(&sort_pod_ips(&sandbox.ips, context.node_ips)),
+            // Between two sandboxes, and while the status is being read, the last known addresses stand.
+            None => context.previous.map(|previous| previous.pod_ips.clone()).unwrap_or_default(),
+        }
+    };
+    let first = |ips: &[IpHolder]| ips.first().map(|holder| holder.ip.clone()).unwrap_or_default();
+    status.host_ip = first(&status.host_ips);
+    status.pod_ip = first(&status.pod_ips);
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_secs(time.as_nanos().div_euclid(1_000_000_000))
+}
+
+/// A time the runtime reports, absent when it has not happened.
+fn reported(time: Timestamp) -> Option<Timestamp> {
+    if time.is_zero() { None } else { Some(whole_seconds(time)) }
+}
+
+/// Whether writing `new` over `old` would tell nobody anything. Computed statuses carry their predecessor's transition
+/// times, so only the fractions of seconds that storage drops are left to ignore.
+#[must_use]
+pub fn same_meaning(old: &PodStatus, new: &PodStatus) -> bool {
+    let comparable = |status: &PodStatus| {
+        let mut status = status.clone();
+        status.start_time = status.start_time.map(whole_seconds);
+        for condition in &mut status.conditions {
+            condition.last_transition_time = condition.last_transition_time.map(whole_seconds);
+            condition.last_probe_time = None;
+        }
+        let regular = status.container_statuses.iter_mut().chain(&mut status.init_container_statuses);
+        for container in regular.chain(&mut status.ephemeral_container_statuses) {
+            for state in [&mut container.state, &mut container.last_state] {
+                if let Some(running) = &mut state.running {
+                    running.started_at = running.started_at.map(whole_seconds);
+                }
+                if let Some(ended) = &mut state.terminated {
+                    ended.started_at = ended.started_at.map(whole_seconds);
+                    ended.finished_at = ended.finished_at.map(whole_seconds);
+                }
+            }
+        }
+        status
+    };
+    comparable(old) == comparable(new)
+}

@@ -1,0 +1,135 @@
+//! What an ended container has to say for itself: its termination log, or the end of its log.
+//!
+//! Owns the limits and the reading of CRI's log format. Must not know where files are or how they are read.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use crate::model::labels;
+use crate::model::observed::{ContainerStateKind, ObservedContainer};
+
+/// The most that is taken of a termination log, in bytes from its end.
+pub const MESSAGE_MAX: usize = 4096;
+/// The most that is taken of a log instead, in bytes from its end.
+pub const LOG_MESSAGE_MAX: usize = 2048;
+/// The most lines that are taken of a log.
+const LOG_LINES_MAX: usize = 80;
+/// Enough of a log's end, in bytes, to hold all that is taken, the words before each line and a line of the length at which
+/// runtimes cut them.
+pub const LOG_TAIL: usize = 32 * 1024;
+
+/// Whether the end of the log stands in for a termination log that says nothing. What could not even run has no log.
+#[must_use]
+pub fn falls_back_to_log(container: &ObservedContainer) -> bool {
+    let policy = container.annotations.get(labels::TERMINATION_MESSAGE_POLICY);
+    container.state == ContainerStateKind::Exited
+        && policy.is_some_and(|policy| policy == "FallbackToLogsOnError")
+        && container.exit_code != 0
+        && container.reason != "ContainerCannotRun"
+}
+
+/// The runtime's word, then the container's own.
+#[must_use]
+pub fn joined(runtime: &str, own: &str) -> String {
+    match (runtime.is_empty(), own.is_empty()) {
+        (_, true) => runtime.to_owned(),
+        (true, false) => own.to_owned(),
+        (false, false) => format!("{runtime}: {own}"),
+    }
+}
+
+/// What the last lines of a log say, without the words before each: at most 80 lines and 2048 bytes. `tail` is the end of
+/// the file; `is_cut` says that it begins in the middle.
+#[must_use]
+pub fn from_log(tail: &[u8], is_cut: bool) -> String {
+    let lines: Vec<&[u8]> = tail.split_inclusive(|byte| *byte == b'\n').collect();
+    let skipped = lines.len().saturating_sub(LOG_LINES_MAX);
+    let mut text = Vec::new();
+    for (position, line) in lines.iter().enumerate().skip(skipped) {
+        // A line whose beginning is cut off is so long that the end of it, which is what may be taken, is all content.
+        if is_cut && position == 0 {
+            text.extend_from_slice(line);
+        } else {
+            text.extend_from_slice(content(line).unwrap_or_default());
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    let start = text.len().saturating_sub(LOG_MESSAGE_MAX);
+    let start = (start..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    text[start..].to_owned()
+}
+
+/// Of `<time> <stream> <tags> <content>`: the content, without the newline that ends the entry but not the line.
+fn content(entry: &[u8]) -> Option<&[u8]> {
+    let mut parts = entry.splitn(4, |byte| *byte == b' ');
+    let (_time, stream, tags) = (parts.next()?, parts.next()?, parts.next()?);
+    let content = parts.next().filter(|_| matches!(stream, b"stdout" | b"stderr"))?;
+    let is_partial = tags.split(|byte| *byte == b':').next() == Some(b"P");
+    if is_partial { content.strip_suffix(b"\n").or(Some(content)) } else { Some(content) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: &str = "2026-11-20T16:00:00.123456789Z";
+
+    fn log(entries: &[(&str, &str)]) -> Vec<u8> {
+        let lines = entries.iter().map(|(tags, text)| format!("{AT} stderr {tags} {text}\n"));
+        lines.collect::<String>().into_bytes()
+    }
+
+    #[test]
+    fn the_words_before_each_line_are_left_out_and_split_lines_are_joined() {
+        let tail = log(&[("F", "one two"), ("P", "half a "), ("F", "line"), ("F", ""), ("P:x", "end")]);
+        assert_eq!(from_log(&tail, false), "one two\nhalf a line\n\nend");
+        assert_eq!(from_log(b"no log line\nneither stdin F this\n", false), "");
+        assert_eq!(from_log(b"", false), "");
+    }
+
+    #[test]
+    fn the_last_eighty_lines_and_2048_bytes_are_taken() {
+        let numbers: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        let entries: Vec<(&str, &str)> = numbers.iter().map(|number| ("F", number.as_str())).collect();
+        let text = from_log(&log(&entries), false);
+        assert_eq!((text.lines().count(), text.lines().next()), (80, Some("20")));
+        let long = "é".repeat(3000);
+        let text = from_log(&log(&[("F", "first"), ("F", &format!("{long}x"))]), false);
+        assert_eq!((text.len(), text.starts_with('é'), text.ends_with("éx\n")), (2048, true, true));
+        let text = from_log(&log(&[("F", &long)]), false);
+        assert_eq!(text.len(), 2047, "cut between characters");
+    }
+
+    #[test]
+    fn a_line_that_is_longer_than_what_was_read_still_ends_as_it_ends() {
+        let whole = log(&[("F", &format!("{}the end", "x".repeat(LOG_TAIL)))]);
+        let tail = &whole[whole.len() - LOG_TAIL..];
+        let text = from_log(tail, true);
+        assert_eq!((text.len(), text.ends_with("xthe end\n")), (LOG_MESSAGE_MAX, true));
+    }
+
+    #[test]
+    fn only_a_failure_of_something_that_ran_falls_back_to_the_log() {
+        let ended = |policy: &str, exit_code, reason: &str| ObservedContainer {
+            state: ContainerStateKind::Exited,
+            exit_code,
+            reason: reason.to_owned(),
+            annotations: [(labels::TERMINATION_MESSAGE_POLICY.to_owned(), policy.to_owned())].into(),
+            ..ObservedContainer::default()
+        };
+        let fallback = "FallbackToLogsOnError";
+        assert!(falls_back_to_log(&ended(fallback, 1, "Error")));
+        assert!(!falls_back_to_log(&ended(fallback, 0, "Completed")));
+        assert!(!falls_back_to_log(&ended(fallback, 128, "ContainerCannotRun")));
+        assert!(!falls_back_to_log(&ended("File", 1, "Error")));
+        let running = ObservedContainer { state: ContainerStateKind::Running, ..ended(fallback, 1, "") };
+        assert!(!falls_back_to_log(&running));
+        assert!(!falls_back_to_log(&ObservedContainer::default()));
+    }
+
+    #[test]
+    fn the_runtimes_word_comes_first() {
+        for (runtime, own, expected) in [("", "", ""), ("a", "", "a"), ("", "b", "b"), ("a", "b", "a: b")] {
+            assert_eq!(joined(runtime, own), expected);
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Volumes of pods on this node: makes what a pod's spec asks for and takes it away with the pod.
+//!
+//! Owns `<root>/pods/<uid>/{volumes,volume-subpaths,plugins}` and the removal of pods' directories. Must not know containers:
+//! it hands out host paths.
+
+pub mod projection;
+pub mod rules;
+
+mod atomic_writer;
+mod claim;
+mod empty_dir;
+mod host_path;
+mod nfs;
+mod orphans;
+mod ownership;
+mod propagation;
+mod remote;
+mod rendered;
+mod sub_path;
+mod tear_down;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::model::api::pod::{NfsVolumeSource, PersistentVolumeClaimVolumeSource, Pod, Volume};
+use crate::model::objects::{ClaimedSource, ObjectLookup};
+use crate::model::runtime_config::ImageMount;
+use crate::model::types::PodUid;
+use crate::platform::clock::Clock;
+use crate::platform::rt;
+use crate::platform::sys::dir::make_dir;
+use crate::pod::resources::NodeCapacity;
+use crate::pod::volume::projection::{ProjectionError, is_projected};
+use crate::pod::volume::rules::{MediumError, empty_dir_medium};
+
+use claim::{BeingGiven, FsGroup, LocalVolume};
+use nfs::Export;
+use orphans::Guard;
+use ownership::Policy;
+pub use propagation::{MARK as MOUNT_MARK, share_mounts_below, unshare_mounts_below};
+use remote::RemoteError;
+pub use remote::{RemoteJobs, run as run_remote};
+use rendered::Refreshed;
+pub use sub_path::{SubPath, SubPathError};
+use tear_down::tear_down_dir;
+
+/// Where pods' directories are.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// `<root-dir>/pods`.
+    pub pods_dir: PathBuf,
+    /// What unlimited containers are shown as their limit, and what memory there is.
+    pub capacity: NodeCapacity,
+}
+
+/// A volume that is ready to be mounted into containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountedVolume {
+    /// On the node.
+    pub host_path: PathBuf,
+    /// Volumes that can only be read.
+    pub read_only: bool,
+    /// Ask the runtime to relabel it for SELinux.
+    pub selinux_relabel: bool,
+    /// An image instead of `host_path`; which one its reference means is known when it has been pulled.
+    pub image: Option<ImageMount>,
+    /// Its files are on another machine: looking at them may take forever.
+    pub remote: bool,
+}
+
+/// Ready volumes by the name the pod gives them.
+pub type MountedVolumes = BTreeMap<String, MountedVolume>;
+
+/// A volume could not be made or taken away.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// A kind this version does not have.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : no volume plugin matched")]
+    UnsupportedKind {
+        /// Its name in the pod.
+        volume: String,
+    },
+    /// An emptyDir whose medium makes no sense.
+    #[error("MountVolume.SetUp failed for volume {volume:?}")]
+    Medium {
+        /// Its name in the pod.
+        volume: String,
+        /// Why.
+        #[source]
+        source: MediumError,
+    },
+    /// What should be in the volume is not there: an object, a key.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {problem}")]
+    Projection {
+        /// Its name in the pod.
+        volume: String,
+        /// In upstream's words.
+        problem: ProjectionError,
+    },
+    /// The path is not what `hostPath.type` says.
+    #[error(
+        "MountVolume.SetUp failed for volume {volume:?} : hostPath type check failed: {} is not {expected}", path.display()
+    )]
+    HostPathType {
+        /// Its name in the pod.
+        volume: String,
+        /// On the node.
+        path: PathBuf,
+        /// For example "a directory".
+        expected: &'static str,
+    },
+    /// The claim does not exist, or is not bound.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : persistentvolumeclaim {claim:?} not found")]
+    ClaimNotFound {
+        /// Its name in the pod.
+        volume: String,
+        /// Name of the claim.
+        claim: String,
+    },
+    /// The claim is for one pod, and another has it.
+    #[error(
+        "MountVolume.SetUp failed for volume {volume:?} : volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+    )]
+    InUse {
+        /// Its name in the pod.
+        volume: String,
+    },
+    /// The directory of a local PersistentVolume.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : path {path:?} does not exist")]
+    LocalPathMissing {
+        /// Its name in the pod.
+        volume: String,
+        /// On the node.
+        path: PathBuf,
+    },
+    /// A volume of another machine.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {message}")]
+    Remote {
+        /// Its name in the pod.
+        volume: String,
+        /// Why, with all causes.
+        message: String,
+    },
+    /// A directory, file or mount could not be made.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {action} {path:?}")]
+    SetUp {
+        /// Its name in the pod.
+        volume: String,
+        /// What was being done.
+        action: &'static str,
+        /// On the node.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The pod's own directory could not be made.
+    #[error("error making pod data directories: create {path:?}")]
+    PodDirectory {
+        /// On the node.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The pod's directory could not be removed.
+    #[error("{action} {path:?}")]
+    TearDown {
+        /// What was being done.
+        action: &'static str,
+        /// On the node.
+        path: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Somebody mounted something below the pod's directory; nothing is deleted across a mount point.
+    #[error("{path:?} is still a mount point: unmount it to delete the directory")]
+    StillMounted {
+        /// The mount point.
+        path: PathBuf,
+    },
+}
+
+/// `<pods>/<uid>`.
+#[must_use]
+pub fn pod_dir(config: &VolumeConfig, uid: &PodUid) -> PathBuf {
+    config.pods_dir.join(uid.as_str())
+}
+
+impl VolumeError {
+    /// Only a changed manifest can help.
+    #[must_use]
+    pub fn is_hopeless(&self) -> bool {
+        matches!(self, Self::UnsupportedKind { .. } | Self::Medium { .. })
+    }
+}
+
+/// The volumes of all pods.
+pub struct Volumes {
+    config: VolumeConfig,
+    objects: Rc<dyn ObjectLookup>,
+    clock: Clock,
+    refreshed: Refreshed,
+    remote_jobs: RemoteJobs,
+    guard: Guard,
+    being_given: BeingGiven,
+}
+
+impl Volumes {
+    /// Volumes below `config.pods_dir`, made of what `objects` knows.
+    #[must_use]
+    pub fn new(config: VolumeConfig, objects: Rc<dyn ObjectLookup>, clock: Clock) -> Self {
+        Self {
+            config,
+            objects,
+            clock,
+            refreshed: Refreshed::default(),
+            remote_jobs: RemoteJobs::default(),
+            guard: Guard::default(),
+            being_given: BeingGiven::default(),
+        }
+    }
+
+    /// Makes the pod's directory and all its volumes; fine on ones that exist, whose data is not touched. Repeat until it
+    /// succeeds.
+    ///
+    /// # Errors
+    /// The first volume that cannot be made, in the order of the spec.
+    pub async fn ensure(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+        self.guard.claim(&pod.metadata.uid).await;
+        let pod_dir = self.make_pod_dir(&pod.metadata.uid).await?;
+        let mut mounted = MountedVolumes::new();
+        for volume in &pod.spec.volumes {
+            mounted.insert(volume.name.clone(), self.ensure_volume(pod, &pod_dir, volume).await?);
+        }
+        Ok(mounted)
+    }
+
+    async fn make_pod_dir(&self, uid: &PodUid) -> Result<PathBuf, VolumeError> {
+        let pod_dir = pod_dir(&self.config, uid);
+        rt::blocking("make pod directory", move || match make_dir(&pod_dir, 0o750) {
+            Ok(()) => Ok(pod_dir),
+            Err(source) => Err(VolumeError::PodDirectory { path: pod_dir, source }),
+        })
+        .await
+    }
+
+    async fn ensure_volume(
+        &self,
+        pod: &Pod,
+        pod_dir: &Path,
+        volume: &Volume,
+    ) -> Result<MountedVolume, VolumeError> {
+        let name = volume.name.as_str();
+        if is_projected(volume) {
+            return self.ensure_rendered(pod, pod_dir, volume).await;
+        }
+        if let Some(source) = &volume.host_path {
+            let (owned_name, source) = (name.to_owned(), source.clone());
+            return self.look(pod_dir, name, move || host_path::ensure(&owned_name, &source)).await;
+        }
+        if let Some(source) = &volume.empty_dir {
+            let medium = empty_dir_medium(pod, source, &self.config.capacity)
+                .map_err(|source| VolumeError::Medium { volume: name.to_owned(), source })?;
+            let group = fs_group(pod).map(|wanted| wanted.group);
+            return empty_dir::ensure(pod_dir, name, medium, group).await;
+        }
+        if let Some(source) = &volume.persistent_volume_claim {
+            return self.ensure_claim(pod, pod_dir, name, source).await;
+        }
+        if let Some(source) = &volume.nfs {
+            return nfs::ensure(&self.remote_jobs, pod_dir, name, name, inline_export(source)).await;
+        }
+        if let Some(source) = &volume.image {
+            let user_specified_image = source.reference.clone();
+            let image = ImageMount { user_specified_image, ..ImageMount::default() };
+            return Ok(MountedVolume { read_only: true, image: Some(image), ..MountedVolume::default() });
+        }
+        Err(VolumeError::UnsupportedKind { volume: name.to_owned() })
+    }
+
+    /// Looks at a path that the user chose. It may be on a server that is gone: two such pods would fill the blocking pool.
+    async fn look(
+        &self,
+        pod_dir: &Path,
+        name: &str,
+        job: impl FnOnce() -> Result<MountedVolume, VolumeError> + Send + 'static,
+    ) -> Result<MountedVolume, VolumeError> {
+        let looked = remote::run(&self.remote_jobs, &pod_dir.join(name), nfs::PATIENCE, job).await;
+        let unanswered =
+            |error: RemoteError| VolumeError::Remote { volume: name.to_owned(), message: error.to_string() };
+        looked.map_err(unanswered)?
+    }
+
+    async fn ensure_claim(
+        &self,
+        pod: &Pod,
+        pod_dir: &Path,
+        name: &str,
+        claim: &PersistentVolumeClaimVolumeSource,
+    ) -> Result<MountedVolume, VolumeError> {
+        let found = self.objects.persistent_volume_claim(&pod.metadata.namespace, &claim.claim_name);
+        let missing =
+            || VolumeError::ClaimNotFound { volume: name.to_owned(), claim: claim.claim_name.clone() };
+        let volume = found.ok_or_else(missing)?;
+        let read_only = claim.read_only || volume.read_only;
+        let mounted = match volume.source {
+            ClaimedSource::HostPath { path } => {
+                let (owned_name, path) = (name.to_owned(), PathBuf::from(path));
+                self.look(pod_dir, name, move || claim::ensure_host_path(&owned_name, &path)).await?
+            }
+            ClaimedSource::Directory { path } => {
+                let (path, group) = (PathBuf::from(path), fs_group(pod).filter(|_| !read_only));
+                claim::ensure_directory(name, &path).await?;
+                let wanted = LocalVolume {
+                    name,
+                    volume: &volume.name,
+                    source: &path,
+                    fs_group: group,
+                    single_pod: volume.single_pod,
+                };
+                claim::ensure_local(pod_dir, wanted, &self.being_given).await?
+            }
+            ClaimedSource::Local { path } => {
+                let group = fs_group(pod).filter(|_| !read_only);
+                let wanted = LocalVolume {
+                    name,
+                    volume: &volume.name,
+                    source: Path::new(&path),
+                    fs_group: group,
+                    single_pod: volume.single_pod,
+                };
+                claim::ensure_local(pod_dir, wanted, &self.being_given).await?
+            }
+            ClaimedSource::Nfs { server, path } => {
+                let export = Export { server, path, read_only, options: volume.mount_options };
+                nfs::ensure(&self.remote_jobs, pod_dir, name, &volume.name, export).await?
+            }
+        };
+        Ok(MountedVolume { read_only, ..mounted })
+    }
+
+    /// Binds a part of a ready volume for one mount of a container; the path to mount instead of the volume's. One that an
+    /// earlier start of the container made is used again if it still shows the same file.
+    ///
+    /// # Errors
+    /// When it cannot be made, or leads out of the volume.
+    pub async fn ensure_sub_path(
+        &self,
+        uid: &PodUid,
+        volume: &MountedVolume,
+        sub_path: SubPath,
+    ) -> Result<PathBuf, SubPathError> {
+        let pod_dir = pod_dir(&self.config, uid);
+        if !volume.remote {
+            return rt::blocking("bind subPath", move || sub_path::ensure(&pod_dir, &sub_path)).await;
+        }
+        let (wanted, path) = (sub_path.clone(), volume.host_path.join(&sub_path.path));
+        let job = move || sub_path::ensure(&pod_dir, &wanted);
+        let source = match remote::run(&self.remote_jobs, &path, nfs::PATIENCE, job).await {
+            Ok(result) => return result,
+            Err(RemoteError::Waiting) => std::io::ErrorKind::TimedOut.into(),
+            Err(RemoteError::Thread(error)) => error,
+        };
+        Err(SubPathError::Prepare { volume: sub_path.volume, container: sub_path.container, source })
+    }
+
+    /// Takes away what [`Volumes::ensure`] made and the whole directory of the pod. Fine when it is gone. Only our own mounts
+    /// are unmounted; anything else mounted below stops the removal, so that no foreign data is deleted.
+    ///
+    /// # Errors
+    /// What is in the way. Repeat later.
+    pub async fn tear_down(&self, uid: &PodUid) -> Result<(), VolumeError> {
+        self.refreshed.forget(uid);
+        let pod_dir = pod_dir(&self.config, uid);
+        let removed = rt::blocking("tear down volumes", move || tear_down_dir(&pod_dir)).await;
+        if removed.is_ok() {
+            self.guard.release(uid);
+        }
+        removed
+    }
+}
+
+/// The group that files of managed volumes are to belong to.
+fn fs_group(pod: &Pod) -> Option<FsGroup> {
+    let security = pod.spec.security_context.as_ref()?;
+    let group = u32::try_from(security.fs_group?).ok()?;
+    Some(FsGroup { group, policy: Policy::of(security.fs_group_change_policy.as_deref()) })
+}
+
+fn inline_export(source: &NfsVolumeSource) -> Export {
+    Export {
+        server: source.server.clone(),
+        path: source.path.clone(),
+        read_only: source.read_only,
+        options: Vec::new(),
+    }
+}
+
+/// `<pod>/volumes/<plugin>`.
+fn plugin_dir(pod_dir: &Path, plugin: &str) -> PathBuf {
+    pod_dir.join("volumes").join(plugin)
+}
+
+fn set_up_error(volume: &str, action: &'static str, path: &Path, source: std::io::Error) -> VolumeError {
+    VolumeError::SetUp { volume: volume.to_owned(), action, path: path.to_owned(), source }
+}
+
+/// Runs one future as the agent would.
+#[cfg(test)]
+fn run<F: std::future::Future>(future: F) -> F::Output {
+    rt::run(future).expect("create the async runtime")
+}
+
+/// A directory for one test, gone with it.
+#[cfg(test)]
+struct Scratch(pub PathBuf);
+
+#[cfg(test)]
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("edge-agent-volume-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("the temp directory can be written");
+        Self(path)
+    }
+}
+
+#[cfg(test)]
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

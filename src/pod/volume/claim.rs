@@ -1,0 +1,247 @@
+//! `persistentVolumeClaim`: the volume behind a claim, a directory of this node or an export of another.
+//!
+//! Owns `volumes/kubernetes.io~local-volume` of a pod. Must not know how claims are bound.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use super::{MountedVolume, VolumeError, make_dir, ownership, plugin_dir, set_up_error};
+use crate::platform::rt;
+use crate::platform::sys::mount;
+
+/// The directory name of the plugin, as the kubelet has it on disk.
+const PLUGIN: &str = "kubernetes.io~local-volume";
+
+/// Who the files of a volume are to belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FsGroup {
+    pub(super) group: u32,
+    pub(super) policy: ownership::Policy,
+}
+
+/// A directory of this node, used as it is; made when it is missing.
+pub(super) fn ensure_host_path(name: &str, path: &Path) -> Result<MountedVolume, VolumeError> {
+    if !path.exists() {
+        make_dir(path, 0o755).map_err(|error| set_up_error(name, "create host path", path, error))?;
+    }
+    Ok(MountedVolume { host_path: path.to_owned(), ..MountedVolume::default() })
+}
+
+/// Mode of a claim's directory, as of those that provisioners of local directories make: whichever user a pod has, it may
+/// write. `fsGroup` narrows nothing and gives the files their group.
+const CLAIM_MODE: u32 = 0o777;
+
+/// Makes the directory of a claim when it is used for the first time. One that is there is left as it is.
+pub(super) async fn ensure_directory(name: &str, path: &Path) -> Result<(), VolumeError> {
+    let (name, path) = (name.to_owned(), path.to_owned());
+    rt::blocking("create claim directory", move || {
+        if path.is_dir() {
+            return Ok(());
+        }
+        let failed = |error| set_up_error(&name, "create the directory of a claim", &path, error);
+        make_dir(path.parent().unwrap_or(&path), 0o750).map_err(failed)?;
+        make_dir(&path, CLAIM_MODE).map_err(failed)?;
+        // The umask must not decide.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(CLAIM_MODE)).map_err(failed)
+    })
+    .await
+}
+
+/// Volumes for one pod that a pod is being given now: what is mounted does not show it yet.
+pub(super) type BeingGiven = Rc<RefCell<BTreeSet<String>>>;
+
+/// A volume on its way to a pod; no longer when dropped.
+struct Given<'a> {
+    volume: &'a str,
+    all: &'a BeingGiven,
+}
+
+impl Drop for Given<'_> {
+    fn drop(&mut self) {
+        self.all.borrow_mut().remove(self.volume);
+    }
+}
+
+/// A local volume as a pod wants it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocalVolume<'a> {
+    /// The pod's name for it.
+    pub(super) name: &'a str,
+    /// Of the PersistentVolume.
+    pub(super) volume: &'a str,
+    /// Where its data is.
+    pub(super) source: &'a Path,
+    /// Whom its files are to belong to.
+    pub(super) fs_group: Option<FsGroup>,
+    /// No second pod may have it.
+    pub(super) single_pod: bool,
+}
+
+/// Binds a local volume into the pod's directory. Its files get the pod's group when no other pod uses it. One for a single
+/// pod is refused while another has it, in upstream's words (`GenerateMountVolumeFunc`, 1.36): the pod tries again.
+pub(super) async fn ensure_local(
+    pod_dir: &Path,
+    wanted: LocalVolume<'_>,
+    being_given: &BeingGiven,
+) -> Result<MountedVolume, VolumeError> {
+    let LocalVolume { name, volume, source, fs_group, single_pod } = wanted;
+    let in_use = || VolumeError::InUse { volume: name.to_owned() };
+    let _given = if single_pod {
+        if !being_given.borrow_mut().insert(volume.to_owned()) {
+            return Err(in_use());
+        }
+        Some(Given { volume, all: being_given })
+    } else {
+        None
+    };
+    let target = plugin_dir(pod_dir, PLUGIN).join(volume);
+    let (owned_name, from, to) = (name.to_owned(), source.to_owned(), target.clone());
+    let use_ = rt::blocking("stat local volume", move || look(&owned_name, &from, &to)).await?;
+    if single_pod && use_ == Use::OtherPods {
+        return Err(in_use());
+    }
+    if use_ == Use::Nobody
+        && let Some(FsGroup { group, policy }) = fs_group
+    {
+        ownership::apply(name, source, group, policy).await?;
+    }
+    if use_ != Use::ThisPod {
+        let (owned_name, from, to) = (name.to_owned(), source.to_owned(), target.clone());
+        rt::blocking("bind local volume", move || bind(&owned_name, &from, &to)).await?;
+    }
+    Ok(MountedVolume { host_path: target, selinux_relabel: true, ..MountedVolume::default() })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Nobody,
+    OtherPods,
+    ThisPod,
+}
+
+fn look(name: &str, source: &Path, target: &Path) -> Result<Use, VolumeError> {
+    if !source.exists() {
+        return Err(VolumeError::LocalPathMissing { volume: name.to_owned(), path: source.to_owned() });
+    }
+    let parent = target.parent().unwrap_or(target);
+    make_dir(parent, 0o750).map_err(|error| set_up_error(name, "create directory", parent, error))?;
+    let failed = |error| set_up_error(name, "list mounts below", target, error);
+    if mount::is_mount_point(target).map_err(failed)? {
+        return Ok(Use::ThisPod);
+    }
+    let place: PathBuf = target.components().rev().take(3).collect::<Vec<_>>().into_iter().rev().collect();
+    // `<pods>/<uid>/volumes/<plugin>/<volume>`: pods of this agent, not of another one on the machine.
+    let pods_dir = target.ancestors().nth(4).unwrap_or(target);
+    let pods_dir = pods_dir.canonicalize().map_err(failed)?;
+    let points = mount::mount_points().map_err(failed)?;
+    let is_ours = |point: &PathBuf| point.starts_with(&pods_dir) && point.ends_with(&place);
+    Ok(if points.iter().any(is_ours) { Use::OtherPods } else { Use::Nobody })
+}
+
+fn bind(name: &str, source: &Path, target: &Path) -> Result<(), VolumeError> {
+    let failed = |action| move |error| set_up_error(name, action, target, error);
+    make_dir(target, 0o750).map_err(failed("create directory"))?;
+    mount::bind(source, target).map_err(failed("bind local volume on"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Scratch, run, tear_down_dir};
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_local_volume_is_bound_once_and_its_data_stays_when_the_pod_goes() {
+        let scratch = Scratch::new("local");
+        let (disk, pod_dir) = (scratch.0.join("disk"), scratch.0.join("pods/uid"));
+        let fs_group = Some(FsGroup { group: 4321, policy: ownership::Policy::OnRootMismatch });
+        let wanted = LocalVolume { name: "data", volume: "pv-1", source: &disk, fs_group, single_pod: false };
+        let make = || run(ensure_local(&pod_dir, wanted, &BeingGiven::default()));
+        let missing = make().unwrap_err().to_string();
+        let text = format!("MountVolume.SetUp failed for volume \"data\" : path {disk:?} does not exist");
+        assert_eq!(missing, text);
+        std::fs::create_dir_all(&disk).unwrap();
+        std::fs::write(disk.join("rows"), "x").unwrap();
+        let mounted = make().unwrap();
+        make().unwrap();
+        assert_eq!(mounted.host_path, pod_dir.join("volumes/kubernetes.io~local-volume/pv-1"));
+        let count =
+            mount::mount_points().unwrap().iter().filter(|point| **point == mounted.host_path).count();
+        let seen = mounted.host_path.join("rows").exists();
+        tear_down_dir(&pod_dir).unwrap();
+        assert_eq!((count, seen), (1, true));
+        assert!(!pod_dir.exists());
+        assert_eq!(disk.join("rows").metadata().unwrap().gid(), 4321);
+    }
+
+    #[test]
+    fn the_directory_of_a_claim_is_made_once_for_everybody_and_then_left_alone() {
+        let scratch = Scratch::new("claim");
+        let path = scratch.0.join("volumes/default/data");
+        run(ensure_directory("data", &path)).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o777, "whatever the umask");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        run(ensure_directory("data", &path)).unwrap();
+        assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o700);
+        std::fs::write(scratch.0.join("file"), "").unwrap();
+        let error = run(ensure_directory("data", &scratch.0.join("file/x"))).unwrap_err().to_string();
+        assert!(error.contains("create the directory of a claim"), "{error}");
+    }
+
+    #[test]
+    fn the_group_of_a_volume_that_another_pod_uses_is_left_alone() {
+        let scratch = Scratch::new("shared-local");
+        let disk = scratch.0.join("disk");
+        std::fs::create_dir_all(&disk).unwrap();
+        let make = |pod: &str, group: u32| {
+            let fs_group = Some(FsGroup { group, policy: ownership::Policy::Always });
+            let wanted = LocalVolume {
+                name: "data",
+                volume: "pv-shared-test",
+                source: &disk,
+                fs_group,
+                single_pod: false,
+            };
+            run(ensure_local(&scratch.0.join(pod), wanted, &BeingGiven::default())).unwrap();
+        };
+        make("one", 111);
+        make("two", 222);
+        tear_down_dir(&scratch.0.join("one")).unwrap();
+        tear_down_dir(&scratch.0.join("two")).unwrap();
+        assert_eq!(disk.metadata().unwrap().gid(), 111);
+    }
+    #[test]
+    fn a_volume_for_one_pod_goes_to_one_at_a_time() {
+        let scratch = Scratch::new("single-local");
+        let disk = scratch.0.join("disk");
+        std::fs::create_dir_all(&disk).unwrap();
+        let wanted =
+            LocalVolume { name: "data", volume: "pv-one", source: &disk, fs_group: None, single_pod: true };
+        let given = BeingGiven::default();
+        let pod = |name: &str| scratch.0.join("pods").join(name);
+        let make = |name: &str| run(ensure_local(&pod(name), wanted, &given));
+        make("one").unwrap();
+        make("one").unwrap();
+        let refused = make("two").unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "MountVolume.SetUp failed for volume \"data\" : volume uses the ReadWriteOncePod access mode and is \
+             already in use by another pod"
+        );
+        // Two at once: whoever comes second while the first is being given it.
+        tear_down_dir(&pod("one")).unwrap();
+        given.borrow_mut().insert("pv-one".to_owned());
+        assert!(matches!(make("two"), Err(VolumeError::InUse { .. })));
+        given.borrow_mut().clear();
+        make("two").unwrap();
+        assert!(given.borrow().is_empty());
+        let shared = LocalVolume { single_pod: false, ..wanted };
+        run(ensure_local(&pod("three"), shared, &given)).unwrap();
+        for name in ["two", "three"] {
+            tear_down_dir(&pod(name)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Directories of pods that nobody knows any more: what a crash, or a lost store, leaves behind.
+//!
+//! Owns the agreement that a directory which a pod uses, or begins to use meanwhile, is not removed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use tokio::sync::Notify;
+
+use super::{VolumeError, Volumes, pod_dir, tear_down_dir};
+use crate::model::ordered::Ordered as _;
+use crate::model::types::PodUid;
+use crate::platform::logging::chain;
+use crate::platform::rt;
+
+/// Who uses a directory, and which one is being removed.
+#[derive(Default)]
+pub(super) struct Guard {
+    /// All directories have been gone through, and nothing was in the way.
+    swept: Cell<bool>,
+    /// What was in the way the last time.
+    told: RefCell<BTreeSet<String>>,
+    used: RefCell<BTreeSet<PodUid>>,
+    removing: RefCell<Option<PodUid>>,
+    removed: Notify,
+}
+
+impl Guard {
+    /// From now on the pod uses its directory. Waits while an orphaned one of that uid is being removed.
+    pub(super) async fn claim(&self, uid: &PodUid) {
+        self.used.borrow_mut().insert(uid.clone());
+        while self.removing.borrow().as_ref() == Some(uid) {
+            self.removed.notified().await;
+        }
+    }
+
+    /// The directory is gone.
+    pub(super) fn release(&self, uid: &PodUid) {
+        self.used.borrow_mut().remove(uid);
+    }
+
+    fn begin_removal(&self, uid: &PodUid) -> Option<Removing<'_>> {
+        if self.used.borrow().contains(uid) {
+            return None;
+        }
+        *self.removing.borrow_mut() = Some(uid.clone());
+        Some(Removing(self))
+    }
+}
+
+/// Ends the removal, also when its future is dropped: the job goes on then, but so does nobody else in this process.
+struct Removing<'a>(&'a Guard);
+
+impl Drop for Removing<'_> {
+    fn drop(&mut self) {
+        *self.0.removing.borrow_mut() = None;
+        self.0.removed.notify_waiters();
+    }
+}
+
+impl Volumes {
+    /// Whether directories of unknown pods may be there: at the start, and while something keeps one from going.
+    #[must_use]
+    pub fn may_have_orphans(&self) -> bool {
+        !self.guard.swept.get()
+    }
+
+    /// Removes the directories of pods that are not `known`, with the protections of [`Volumes::tear_down`]. Returns how many
+    /// went, and what stands in the way that did not the last time. To be called only when every source has spoken, with every pod that is
+    /// wanted, being taken down, or shown by the runtime.
+    pub async fn clean_orphans(&self, known: &BTreeSet<PodUid>) -> (usize, Vec<VolumeError>) {
+        let mut errors = Vec::new();
+        let mut removed = 0;
+        let pods_dir = self.config.pods_dir.clone();
+        let found = rt::blocking("list pod directories", move || list(&pods_dir)).await;
+        let found = found.unwrap_or_else(|error| {
+            errors.push(error);
+            Vec::new()
+        });
+        for uid in found.into_iter().filter(|uid| !known.contains(uid)) {
+            let Some(_removing) = self.guard.begin_removal(&uid) else { continue };
+            let directory = pod_dir(&self.config, &uid);
+            match rt::blocking("remove orphaned pod directory", move || tear_down_dir(&directory)).await {
+                Ok(()) => removed += 1,
+                Err(error) => errors.push(error),
+            }
+        }
+        self.guard.swept.set(errors.is_empty());
+        let told = self.guard.told.replace(errors.iter().map(|error| chain(error)).into_set());
+        errors.retain(|error| !told.contains(&chain(error)));
+        (removed, errors)
+    }
+}
+
+fn list(pods_dir: &Path) -> Result<Vec<PodUid>, VolumeError> {
+    let failed = |source| VolumeError::TearDown {
+        action: "list pod directories in",
+        path: pods_dir.to_owned(),
+        source,
+    };
+    let mut uids = Vec::new();
+    for entry in std::fs::read_dir(pods_dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let uid = PodUid::from(entry.file_name().to_string_lossy().as_ref());
+        // No pod has any other name: `lost+found` belongs to the file system.
+        if uid.is_safe() && entry.file_type().map_err(failed)?.is_dir() {
+            uids.push(uid);
+        }
+    }
+    Ok(uids)
+}

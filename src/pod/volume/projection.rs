@@ -1,0 +1,318 @@
+//! What is in a volume made of objects: from a volume source, its pod and the objects to files with their modes.
+//!
+//! Owns the rules (items, optional, modes, paths) and upstream's words for what is missing. Must not know directories.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use crate::model::api::pod::{
+    Container, DownwardApiVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Volume, VolumeProjection,
+};
+use crate::model::containers::all_containers;
+use crate::model::objects::{ConfigMapData, ObjectData, ObjectLookup};
+use crate::model::ordered::Ordered as _;
+use crate::pod::env::{EnvError, metadata_field, resource_value};
+use crate::pod::resources::NodeCapacity;
+
+/// Upstream's default for all these volumes.
+const DEFAULT_MODE: u32 = 0o644;
+/// What the pod's `fsGroup` may do with files of a volume that is only read.
+const GROUP_MODE: u32 = 0o440;
+const MAX_PATH: usize = 4096;
+const MAX_NAME: usize = 255;
+
+/// A file to be. Its `Debug` does not show the content: it may be secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProjectedFile {
+    /// All of it.
+    pub data: Vec<u8>,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+impl fmt::Debug for ProjectedFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} bytes, mode {:o}", self.data.len(), self.mode)
+    }
+}
+
+/// Files by path: relative, clean, descending, none below another.
+pub type Payload = BTreeMap<String, ProjectedFile>;
+
+/// What a payload is made of besides the pod.
+#[derive(Clone, Copy)]
+pub struct ProjectionContext<'a> {
+    /// ConfigMaps and Secrets.
+    pub objects: &'a dyn ObjectLookup,
+    /// What unlimited containers are shown as their limit.
+    pub allocatable: &'a NodeCapacity,
+}
+
+/// A volume cannot be filled. Texts are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProjectionError {
+    /// A ConfigMap that is not optional.
+    #[error("configmap {0:?} not found")]
+    ConfigMapNotFound(String),
+    /// A Secret that is not optional.
+    #[error("secret {0:?} not found")]
+    SecretNotFound(String),
+    /// A key of a ConfigMap that is not optional.
+    #[error("configmap references non-existent config key: {0}")]
+    ConfigKey(String),
+    /// A key of a Secret that is not optional.
+    #[error("references non-existent secret key: {0}")]
+    SecretKey(String),
+    /// A field or resource nobody has.
+    #[error(transparent)]
+    Value(#[from] EnvError),
+    /// What only a cluster has.
+    #[error("projected source {0} requires an API server, which this pod does not have")]
+    NeedsApiserver(&'static str),
+    /// A path that would leave the volume, or that no file can have.
+    #[error("invalid path: {0}")]
+    Path(String),
+    /// Several sources of one volume.
+    #[error("[{}]", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    Several(Vec<ProjectionError>),
+}
+
+/// True for volumes whose content is made here.
+#[must_use]
+pub fn is_projected(volume: &Volume) -> bool {
+    volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.downward_api.is_some()
+        || volume.projected.is_some()
+}
+
+/// The content of a volume for which [`is_projected`]; nothing for others.
+///
+/// # Errors
+/// The first thing that is missing or wrong; of projected volumes, all of them.
+pub fn project(
+    pod: &Pod,
+    volume: &Volume,
+    context: &ProjectionContext<'_>,
+) -> Result<Payload, ProjectionError> {
+    let maker = |default_mode: Option<i32>| Maker {
+        pod,
+        context,
+        default_mode: default_mode.map_or(DEFAULT_MODE, permissions),
+    };
+    let files = if let Some(source) = &volume.config_map {
+        maker(source.default_mode).config_map(&source.name, &source.items, source.optional)?
+    } else if let Some(source) = &volume.secret {
+        maker(source.default_mode).secret(&source.secret_name, &source.items, source.optional)?
+    } else if let Some(source) = &volume.downward_api {
+        maker(source.default_mode).downward_api(&source.items)?
+    } else if let Some(source) = &volume.projected {
+        maker(source.default_mode).projected(source)?
+    } else {
+        Vec::new()
+    };
+    let group = pod.spec.security_context.as_ref().and_then(|security| security.fs_group);
+    checked(files, if group.is_some() { GROUP_MODE } else { 0 })
+}
+
+/// Where other volumes are mounted inside this one, relative to it. They are made beforehand: the runtime cannot, the
+/// volume is read-only.
+#[must_use]
+pub fn nested_mount_points(pod: &Pod, volume: &str) -> BTreeSet<String> {
+    all_containers(pod).flat_map(|(container, _)| nested_in(container, volume)).into_set()
+}
+
+fn nested_in(container: &Container, volume: &str) -> Vec<String> {
+    let clean = |path: &str| names_of(path).collect::<Vec<_>>().join("/");
+    let mut all: Vec<String> = container.volume_mounts.iter().map(|mount| clean(&mount.mount_path)).collect();
+    all.sort();
+    let ours = container.volume_mounts.iter().filter(|mount| mount.name == volume);
+    let mut nested = Vec::new();
+    for outer in ours.map(|mount| clean(&mount.mount_path)) {
+        let inside = all.iter().filter_map(|path| path.strip_prefix(&outer)?.strip_prefix('/'));
+        let mut last: Option<&str> = None;
+        for path in inside.filter(|path| path.split('/').all(|name| name != "..")) {
+            let is_deeper =
+                last.and_then(|last| path.strip_prefix(last)).is_some_and(|rest| rest.starts_with('/'));
+            if !is_deeper {
+                last = Some(path);
+                nested.push(path.to_owned());
+            }
+        }
+    }
+    nested
+}
+
+/// Path as written and file, in order: a later one replaces an earlier one of the same path.
+type Files = Vec<(String, ProjectedFile)>;
+
+struct Maker<'a> {
+    pod: &'a Pod,
+    context: &'a ProjectionContext<'a>,
+    default_mode: u32,
+}
+
+impl Maker<'_> {
+    fn config_map(
+        &self,
+        name: &str,
+        items: &[KeyToPath],
+        optional: Option<bool>,
+    ) -> Result<Files, ProjectionError> {
+        let optional = optional == Some(true);
+        let found = self.context.objects.config_map(&self.pod.metadata.namespace, name);
+        if found.is_none() && !optional {
+            return Err(ProjectionError::ConfigMapNotFound(name.to_owned()));
+        }
+        let ConfigMapData { mut data, binary_data } = found.unwrap_or_default();
+        for (key, value) in binary_data {
+            data.entry(key).or_insert(value);
+        }
+        self.keys(data, items, optional, ProjectionError::ConfigKey)
+    }
+
+    fn secret(
+        &self,
+        name: &str,
+        items: &[KeyToPath],
+        optional: Option<bool>,
+    ) -> Result<Files, ProjectionError> {
+        let optional = optional == Some(true);
+        let found = self.context.objects.secret(&self.pod.metadata.namespace, name);
+        if found.is_none() && !optional {
+            return Err(ProjectionError::SecretNotFound(name.to_owned()));
+        }
+        self.keys(found.unwrap_or_default(), items, optional, ProjectionError::SecretKey)
+    }
+
+    /// All keys under their own names, or those that `items` names.
+    fn keys(
+        &self,
+        data: ObjectData,
+        items: &[KeyToPath],
+        optional: bool,
+        missing: impl Fn(String) -> ProjectionError,
+    ) -> Result<Files, ProjectionError> {
+        if items.is_empty() {
+            return Ok(data.into_iter().map(|(key, value)| (key, self.file(value, None))).collect());
+        }
+        let mut files = Files::new();
+        for item in items {
+            match data.get(&item.key) {
+                Some(value) => files.push((item.path.clone(), self.file(value.clone(), item.mode))),
+                None if optional => {}
+                None => return Err(missing(item.key.clone())),
+            }
+        }
+        Ok(files)
+    }
+
+    fn downward_api(&self, items: &[DownwardApiVolumeFile]) -> Result<Files, ProjectionError> {
+        let mut files = Files::new();
+        for item in items {
+            let value = if let Some(field) = &item.field_ref {
+                metadata_field(self.pod, &field.field_path)?
+            } else if let Some(selector) = &item.resource_field_ref {
+                resource_value(self.pod, None, selector, self.context.allocatable)?
+            } else {
+                continue;
+            };
+            files.push((item.path.clone(), self.file(value.into_bytes(), item.mode)));
+        }
+        Ok(files)
+    }
+
+    fn projected(&self, source: &ProjectedVolumeSource) -> Result<Files, ProjectionError> {
+        let mut files = Files::new();
+        let mut errors = Vec::new();
+        for projection in &source.sources {
+            match self.projection(projection) {
+                Ok(more) => files.extend(more),
+                Err(error) if errors.contains(&error) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        match errors.len() {
+            0 => Ok(files),
+            1 => Err(errors.remove(0)),
+            _ => Err(ProjectionError::Several(errors)),
+        }
+    }
+
+    fn projection(&self, projection: &VolumeProjection) -> Result<Files, ProjectionError> {
+        if let Some(secret) = &projection.secret {
+            self.secret(&secret.name, &secret.items, secret.optional)
+        } else if let Some(config_map) = &projection.config_map {
+            self.config_map(&config_map.name, &config_map.items, config_map.optional)
+        } else if let Some(downward) = &projection.downward_api {
+            self.downward_api(&downward.items)
+        } else if projection.service_account_token.is_some() {
+            Err(ProjectionError::NeedsApiserver("serviceAccountToken"))
+        } else if let Some(bundle) = &projection.cluster_trust_bundle {
+            if bundle["optional"] != true {
+                return Err(ProjectionError::NeedsApiserver("clusterTrustBundle"));
+            }
+            let path = bundle["path"].as_str().unwrap_or_default();
+            Ok(vec![(path.to_owned(), self.file(Vec::new(), None))])
+        } else if projection.pod_certificate.is_some() {
+            Err(ProjectionError::NeedsApiserver("podCertificate"))
+        } else {
+            Ok(Files::new())
+        }
+    }
+
+    fn file(&self, data: Vec<u8>, mode: Option<i32>) -> ProjectedFile {
+        ProjectedFile { data, mode: mode.map_or(self.default_mode, permissions) }
+    }
+}
+
+fn permissions(mode: i32) -> u32 {
+    u32::try_from(mode).unwrap_or(DEFAULT_MODE) & 0o777
+}
+
+/// Cleans paths, and lets none leave the volume or need a file to be a directory.
+fn checked(files: Files, extra_mode: u32) -> Result<Payload, ProjectionError> {
+    let mut payload = Payload::new();
+    for (path, file) in files {
+        payload.insert(checked_path(&path)?, ProjectedFile { mode: file.mode | extra_mode, ..file });
+    }
+    for path in payload.keys() {
+        let parents = path.match_indices('/').map(|(at, _)| &path[..at]);
+        if let Some(parent) = parents.into_iter().find(|parent| payload.contains_key(*parent)) {
+            return Err(ProjectionError::Path(format!("{path}: {parent} is also a file in this volume")));
+        }
+    }
+    Ok(payload)
+}
+
+fn names_of(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|name| !matches!(*name, "" | "."))
+}
+
+/// The path without empty names and dots. Rules and words of upstream's atomic writer.
+fn checked_path(path: &str) -> Result<String, ProjectionError> {
+    let names: Vec<&str> = names_of(path).collect();
+    let complaint = if path.is_empty() || (names.is_empty() && !path.starts_with('/')) {
+        format!("must not be empty: {path:?}")
+    } else if path.starts_with('/') {
+        format!("must be relative path: {path}")
+    } else if path.len() > MAX_PATH {
+        format!("must be less than or equal to {MAX_PATH} characters")
+    } else if names.contains(&"..") {
+        format!("must not contain '..': {path}")
+    } else if names.iter().any(|name| name.len() > MAX_NAME) {
+        format!("filenames must be less than or equal to {MAX_NAME} characters")
+    } else if names[0].starts_with("..") {
+        format!("must not start with '..': {path}")
+    } else if path.contains('\0') {
+        "must not contain NUL".to_owned()
+    } else {
+        return Ok(names.join("/"));
+    };
+    Err(ProjectionError::Path(complaint))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! File system work that waits for another machine, each in a thread of its own: a server that is gone must hold up neither a
+//! pod's worker nor the blocking pool.
+//!
+//! Owns which jobs are under way. A thread that hangs in the kernel ends with the process; there is at most one per path.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::platform::rt;
+
+/// Paths whose job has not ended.
+pub type RemoteJobs = Rc<RefCell<BTreeSet<PathBuf>>>;
+
+/// A job gave no answer. The texts are for whoever waits for the volume.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// It is under way still, this one or an earlier one for the same path.
+    #[error("waiting for the server to respond")]
+    Waiting,
+    /// It could not be started.
+    #[error("start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Runs `job` and waits at most `patience` for its answer. It goes on after that, and nothing else starts for `path` before
+/// it has ended.
+///
+/// # Errors
+/// When there is no answer yet.
+pub async fn run<T: Send + 'static>(
+    jobs: &RemoteJobs,
+    path: &Path,
+    patience: Duration,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, RemoteError> {
+    if rt::jobs_run_inline() {
+        return Ok(job());
+    }
+    if !jobs.borrow_mut().insert(path.to_owned()) {
+        return Err(RemoteError::Waiting);
+    }
+    let (answer, mut answered) = oneshot::channel();
+    let (end, ended) = oneshot::channel::<()>();
+    let started = rt::spawn_thread("remote volume", move || {
+        // Nobody may be waiting any more.
+        let _ = answer.send(job());
+        drop(end);
+    });
+    let (running, owned) = (Rc::clone(jobs), path.to_owned());
+    let forget = move || running.borrow_mut().remove(&owned);
+    if let Err(error) = started {
+        forget();
+        return Err(RemoteError::Thread(error));
+    }
+    rt::spawn("remote volume", async move {
+        // The sender is dropped at the end of the thread, by panic too.
+        let _ = ended.await;
+        forget();
+    });
+    match tokio::time::timeout(patience, &mut answered).await {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(_)) | Err(_) => Err(RemoteError::Waiting),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run as block_on;
+    use super::*;
+
+    #[test]
+    fn a_job_that_hangs_is_waited_for_only_so_long_and_not_started_twice() {
+        let jobs = RemoteJobs::default();
+        let path = Path::new("/pods/u/v");
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        block_on(async {
+            let brief = Duration::from_millis(20);
+            let first = run(&jobs, path, brief, move || hangs.recv()).await;
+            assert!(matches!(first, Err(RemoteError::Waiting)));
+            let second = run(&jobs, path, brief, || unreachable!("the first one has not ended")).await;
+            assert!(matches!(second, Err::<(), _>(RemoteError::Waiting)));
+            release.send(()).unwrap();
+            let patience = Duration::from_secs(10);
+            let other = run(&jobs, Path::new("/other"), patience, || 7).await;
+            assert!(matches!(other, Ok(7)));
+            let ended = async {
+                while !jobs.borrow().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::time::timeout(patience, ended).await.expect("both have ended");
+            assert!(matches!(run(&jobs, path, patience, || 8).await, Ok(8)));
+        });
+    }
+}

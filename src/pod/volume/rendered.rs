@@ -1,0 +1,227 @@
+//! Volumes made of objects and of the pod itself: `configMap`, `secret`, `downwardAPI`, `projected`.
+//!
+//! Owns `volumes/kubernetes.io~{configmap,secret,downward-api,projected}` of a pod: all but ConfigMaps are kept in memory.
+//! Must not know where objects come from, and never says what is in them.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use super::atomic_writer::{AtomicWriter, DATA};
+use super::{MountedVolume, VolumeError, Volumes, make_dir, pod_dir, set_up_error};
+use crate::model::api::pod::{Pod, Volume};
+use crate::model::containers::all_containers;
+use crate::model::types::{PodUid, Timestamp};
+use crate::platform::rt;
+use crate::platform::sys::mount;
+use crate::pod::volume::projection::{
+    Payload, ProjectionContext, ProjectionError, is_projected, nested_mount_points, project,
+};
+
+/// The one plugin whose volumes are on disk.
+const CONFIG_MAP_PLUGIN: &str = "kubernetes.io~configmap";
+/// As of the empty directory that upstream puts these files in: on disk, and in memory.
+const DISK_ROOT_MODE: u32 = 0o777;
+const MEMORY_ROOT_MODE: u32 = 0o1777;
+/// The pod's group may enter, and owns what is made inside.
+const GROUP_ROOT_MODE: u32 = 0o2550;
+
+/// What volumes were last made of, by pod.
+#[derive(Default)]
+pub(super) struct Refreshed(RefCell<BTreeMap<PodUid, Ingredients>>);
+
+impl Refreshed {
+    /// The pod has no volumes any more.
+    pub(super) fn forget(&self, uid: &PodUid) {
+        self.0.borrow_mut().remove(uid);
+    }
+}
+
+/// What can change about content: objects, and the pod's own fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ingredients {
+    generation: u64,
+    pod: u64,
+}
+
+impl Volumes {
+    /// Changes when volumes that wait for an object may be tried again.
+    #[must_use]
+    pub fn objects_generation(&self) -> u64 {
+        self.objects.generation()
+    }
+
+    /// Makes one volume of a kind that is rendered.
+    pub(super) async fn ensure_rendered(
+        &self,
+        pod: &Pod,
+        pod_dir: &Path,
+        volume: &Volume,
+    ) -> Result<MountedVolume, VolumeError> {
+        let (rendering, pod_dir) = (self.render(pod, volume), pod_dir.to_owned());
+        rt::blocking("set up volume", move || rendering.ensure(&pod_dir)).await
+    }
+
+    /// Brings what is rendered from objects and from the pod's metadata up to date where it is set up. Cheap when nothing has
+    /// changed.
+    ///
+    /// # Errors
+    /// The first volume that cannot be; the others are brought up to date, and it keeps what it has.
+    pub async fn refresh(&self, pod: &Pod) -> Result<(), VolumeError> {
+        if !pod.spec.volumes.iter().any(is_projected) {
+            return Ok(());
+        }
+        let (uid, ingredients) = (&pod.metadata.uid, self.ingredients(pod));
+        if self.refreshed.0.borrow().get(uid) == Some(&ingredients) {
+            return Ok(());
+        }
+        let (mut result, mut is_settled) = (Ok(()), true);
+        for volume in pod.spec.volumes.iter().filter(|volume| is_projected(volume)) {
+            let (rendering, pod_dir) = (self.render(pod, volume), pod_dir(&self.config, uid));
+            match rt::blocking("refresh volume", move || rendering.refresh(&pod_dir)).await {
+                Ok(true) => {
+                    log::info!(pod:% = pod.pod_ref(), volume = volume.name; "Updated volume content");
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    // An object that is missing is looked for when objects change; anything else is tried again.
+                    is_settled &= matches!(error, VolumeError::Projection { .. });
+                    result = result.and(Err(error));
+                }
+            }
+        }
+        if is_settled {
+            self.refreshed.0.borrow_mut().insert(uid.clone(), ingredients);
+        }
+        result
+    }
+
+    fn ingredients(&self, pod: &Pod) -> Ingredients {
+        let mut hasher = DefaultHasher::new();
+        (&pod.metadata.labels, &pod.metadata.annotations).hash(&mut hasher);
+        for (container, _) in all_containers(pod) {
+            format!("{:?}", container.resources).hash(&mut hasher);
+        }
+        Ingredients { generation: self.objects.generation(), pod: hasher.finish() }
+    }
+
+    fn render(&self, pod: &Pod, volume: &Volume) -> Rendering {
+        let context = ProjectionContext { objects: &*self.objects, allocatable: &self.config.capacity };
+        let group = pod.spec.security_context.as_ref().and_then(|security| security.fs_group);
+        Rendering {
+            name: volume.name.clone(),
+            plugin: plugin(volume),
+            payload: project(pod, volume, &context),
+            group: group.and_then(|group| u32::try_from(group).ok()),
+            nested: nested_mount_points(pod, &volume.name),
+            now: self.clock.now(),
+        }
+    }
+}
+
+/// A volume and what should be in it.
+struct Rendering {
+    /// In the pod.
+    name: String,
+    plugin: &'static str,
+    payload: Result<Payload, ProjectionError>,
+    group: Option<u32>,
+    nested: BTreeSet<String>,
+    now: Timestamp,
+}
+
+fn plugin(volume: &Volume) -> &'static str {
+    if volume.config_map.is_some() {
+        CONFIG_MAP_PLUGIN
+    } else if volume.secret.is_some() {
+        "kubernetes.io~secret"
+    } else if volume.downward_api.is_some() {
+        "kubernetes.io~downward-api"
+    } else {
+        "kubernetes.io~projected"
+    }
+}
+
+impl Rendering {
+    /// Makes the volume. One that is there keeps its content when the new one cannot be made: a container that restarts does
+    /// not need an object that has been deleted since.
+    fn ensure(self, pod_dir: &Path) -> Result<MountedVolume, VolumeError> {
+        let path = self.path(pod_dir);
+        match &self.payload {
+            Ok(payload) => {
+                self.make_root(&path, payload)?;
+                self.write(&path, payload)?;
+            }
+            Err(_) if is_set_up(&path) => {}
+            Err(problem) => return Err(self.cannot(problem.clone())),
+        }
+        Ok(MountedVolume {
+            host_path: path,
+            read_only: true,
+            selinux_relabel: true,
+            ..MountedVolume::default()
+        })
+    }
+
+    /// Brings the content up to date where the volume is set up; true when it was not.
+    fn refresh(&self, pod_dir: &Path) -> Result<bool, VolumeError> {
+        let path = self.path(pod_dir);
+        if !is_set_up(&path) {
+            return Ok(false);
+        }
+        match &self.payload {
+            Ok(payload) => self.write(&path, payload),
+            Err(problem) => Err(self.cannot(problem.clone())),
+        }
+    }
+
+    fn path(&self, pod_dir: &Path) -> PathBuf {
+        pod_dir.join("volumes").join(self.plugin).join(&self.name)
+    }
+
+    fn cannot(&self, problem: ProjectionError) -> VolumeError {
+        VolumeError::Projection { volume: self.name.clone(), problem }
+    }
+
+    fn make_root(&self, path: &Path, payload: &Payload) -> Result<(), VolumeError> {
+        let failed = |action| move |source| set_up_error(&self.name, action, path, source);
+        make_dir(path, 0o750).map_err(failed("create directory"))?;
+        let in_memory = self.plugin != CONFIG_MAP_PLUGIN;
+        if in_memory && !mount::is_mount_point(path).map_err(failed("list mounts below"))? {
+            mount::mount_tmpfs(path, None).map_err(failed("mount tmpfs on"))?;
+        }
+        let mode = if in_memory { MEMORY_ROOT_MODE } else { DISK_ROOT_MODE };
+        let mode = mode | if self.group.is_some() { GROUP_ROOT_MODE } else { 0 };
+        let metadata = std::fs::metadata(path).map_err(failed("read"))?;
+        if self.group.is_some_and(|group| group != metadata.gid()) {
+            chown(path, None, self.group).map_err(failed("set group of"))?;
+        }
+        if metadata.mode() & 0o7777 != mode {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+                .map_err(failed("set mode of"))?;
+        }
+        // A file that another one is mounted over is a place to mount on already.
+        for nested in self.nested.iter().filter(|nested| !payload.contains_key(*nested)) {
+            make_dir(&path.join(nested), 0o755).map_err(failed("create mount points in"))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, payload: &Payload) -> Result<bool, VolumeError> {
+        let mut writer =
+            AtomicWriter { root: path, group: self.group, now: self.now, before: &mut || Ok(()) };
+        writer
+            .write(payload)
+            .map_err(|error| set_up_error(&self.name, error.action, &error.path, error.source))
+    }
+}
+
+/// The volume has content, even if no file.
+fn is_set_up(path: &Path) -> bool {
+    std::fs::symlink_metadata(path.join(DATA)).is_ok()
+}
+
+#[cfg(test)]
+mod tests;

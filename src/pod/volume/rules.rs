@@ -1,0 +1,224 @@
+//! What a pod's volumes are to be, before anything is made: kind and size of an emptyDir, groups that come with volumes,
+//! which mounts below a pod's directory are ours.
+//!
+//! Owns the choices. Must not know how a mount is made.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::path::{Component, Path, PathBuf};
+
+use crate::model::api::pod::{EmptyDirVolumeSource, Pod};
+use crate::model::api::quantity::Quantity;
+use crate::model::objects::ObjectLookup;
+use crate::pod::resources::{NodeCapacity, ResourceFlags, pod_resources};
+
+/// The plugins that mount something on the directory they hand out.
+const MOUNTING_PLUGINS: [&str; 7] = [
+    "kubernetes.io~empty-dir",
+    "kubernetes.io~local-volume",
+    "kubernetes.io~nfs",
+    "kubernetes.io~secret",
+    "kubernetes.io~configmap",
+    "kubernetes.io~projected",
+    "kubernetes.io~downward-api",
+];
+
+/// What an emptyDir is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmptyDirMedium {
+    /// A directory on the node's disk.
+    Disk,
+    /// A tmpfs.
+    Memory {
+        /// Its size; `None` when nothing says and the node's memory is unknown.
+        size_bytes: Option<i64>,
+    },
+    /// A hugetlbfs.
+    HugePages {
+        /// Bytes of one page.
+        page_bytes: i64,
+    },
+}
+
+/// The medium makes no sense for this pod. Texts are upstream's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MediumError {
+    /// A word that is none.
+    #[error("unknown storage medium {0:?}")]
+    Unknown(String),
+    /// `HugePages` alone cannot choose.
+    #[error("medium: {0} can't be used if container requests multiple huge page sizes")]
+    ManySizes(String),
+    /// Nobody asks for such pages.
+    #[error("medium {0}: hugePages storage requested, but there is no resource request for huge pages")]
+    NotRequested(String),
+}
+
+/// The kind and size of an emptyDir. A tmpfs is as large as the smallest of its limit, the pod's and the node's memory.
+///
+/// # Errors
+/// When the medium is unknown, or huge pages are wanted that the pod does not request.
+pub fn empty_dir_medium(
+    pod: &Pod,
+    source: &EmptyDirVolumeSource,
+    node: &NodeCapacity,
+) -> Result<EmptyDirMedium, MediumError> {
+    match source.medium.as_str() {
+        "" => Ok(EmptyDirMedium::Disk),
+        "Memory" => {
+            let limit = source.size_limit.map_or(0, Quantity::value);
+            let of_pod = pod_resources(pod, node, &ResourceFlags::default()).memory_bytes.unwrap_or(0);
+            let sizes = [limit, of_pod, node.memory_bytes];
+            Ok(EmptyDirMedium::Memory { size_bytes: sizes.into_iter().filter(|size| *size > 0).min() })
+        }
+        medium => huge_page_bytes(pod, medium).map(|page_bytes| EmptyDirMedium::HugePages { page_bytes }),
+    }
+}
+
+fn huge_page_bytes(pod: &Pod, medium: &str) -> Result<i64, MediumError> {
+    let unknown = || MediumError::Unknown(medium.to_owned());
+    let wanted = match medium.strip_prefix("HugePages").ok_or_else(unknown)? {
+        "" => None,
+        rest => Some(rest.strip_prefix('-').and_then(page_bytes).ok_or_else(unknown)?),
+    };
+    let spec = &pod.spec;
+    // Requests and limits of huge pages are equal, and a missing request means the limit.
+    let lists = spec.containers.iter().chain(&spec.init_containers).map(|container| &container.resources);
+    let names =
+        spec.resources.iter().chain(lists).flat_map(|each| each.requests.keys().chain(each.limits.keys()));
+    let mut sizes: Vec<i64> = names.filter_map(|name| page_bytes(name.strip_prefix("hugepages-")?)).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    match (wanted, sizes.as_slice()) {
+        (None, [one]) => Ok(*one),
+        (None, [_, _, ..]) => Err(MediumError::ManySizes(medium.to_owned())),
+        (Some(size), sizes) if sizes.contains(&size) => Ok(size),
+        _ => Err(MediumError::NotRequested(medium.to_owned())),
+    }
+}
+
+fn page_bytes(size: &str) -> Option<i64> {
+    Quantity::parse(size).ok().map(Quantity::value).filter(|bytes| *bytes > 0)
+}
+
+/// Groups that come with the pod's claimed volumes, in the order of the spec.
+#[must_use]
+pub fn claim_groups(pod: &Pod, objects: &dyn ObjectLookup) -> Vec<i64> {
+    let mut groups = Vec::new();
+    for claim in pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
+        let found = objects.persistent_volume_claim(&pod.metadata.namespace, &claim.claim_name);
+        let group = found.and_then(|volume| volume.supplemental_group);
+        groups.extend(group.filter(|group| !groups.contains(group)));
+    }
+    groups
+}
+
+/// Of all mount points, those below a pod's directory that volumes put there, newest first: the order to unmount them in.
+#[must_use]
+pub fn own_mounts(pod_dir: &Path, mount_points: &[PathBuf]) -> Vec<PathBuf> {
+    let is_own = |point: &&PathBuf| point.strip_prefix(pod_dir).is_ok_and(is_own_place);
+    mount_points.iter().rev().filter(is_own).cloned().collect()
+}
+
+fn is_own_place(below_pod: &Path) -> bool {
+    let parts: Vec<&str> = below_pod
+        .components()
+        .map(|part| match part {
+            Component::Normal(name) => name.to_str().unwrap_or_default(),
+            _ => "",
+        })
+        .collect();
+    match parts.as_slice() {
+        ["volumes", plugin, _volume] => MOUNTING_PLUGINS.contains(plugin),
+        ["volume-subpaths", _volume, _container, index] => index.parse::<usize>().is_ok(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::api::decode::decode;
+    use serde_json::{Value, json};
+
+    fn pod(spec: &Value) -> Pod {
+        decode::<Pod>(json!({"metadata": {"namespace": "ns"}, "spec": spec})).unwrap().object
+    }
+
+    fn medium(medium: &str, limit: Option<&str>, spec: &Value) -> Result<EmptyDirMedium, String> {
+        let size_limit = limit.map(|limit| Quantity::parse(limit).unwrap());
+        let source = EmptyDirVolumeSource { medium: medium.to_owned(), size_limit };
+        let node = NodeCapacity { memory_bytes: 1 << 30, ..NodeCapacity::default() };
+        empty_dir_medium(&pod(spec), &source, &node).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_tmpfs_is_as_large_as_the_smallest_of_its_the_pods_and_the_nodes_memory() {
+        let limited = json!({"containers": [{"name": "a", "resources": {"limits": {"memory": "64Mi"}}}]});
+        let half = json!({"containers": [
+            {"name": "a", "resources": {"limits": {"memory": "64Mi"}}}, {"name": "b"}]});
+        let by_pod = json!({"containers": [{"name": "a"}], "resources": {"limits": {"memory": "8Mi"}}});
+        let none = json!({"containers": [{"name": "a"}]});
+        let cases = [
+            (None, &none, 1 << 30),
+            (Some("0"), &none, 1 << 30),
+            (Some("4Gi"), &none, 1 << 30),
+            (Some("1Mi"), &none, 1 << 20),
+            (Some("1Mi"), &limited, 1 << 20),
+            (None, &limited, 64 << 20),
+            (Some("128Mi"), &limited, 64 << 20),
+            (None, &half, 1 << 30),
+            (None, &by_pod, 8 << 20),
+        ];
+        for (limit, spec, expected) in cases {
+            let made = medium("Memory", limit, spec);
+            assert_eq!(made, Ok(EmptyDirMedium::Memory { size_bytes: Some(expected) }), "{limit:?} {spec}");
+        }
+        assert_eq!(medium("", Some("1Mi"), &none), Ok(EmptyDirMedium::Disk));
+    }
+
+    #[test]
+    fn huge_pages_are_of_the_size_the_pod_requests() {
+        let of = |sizes: &[&str]| {
+            let limits: Value =
+                sizes.iter().map(|size| (format!("hugepages-{size}"), json!("4Mi"))).collect();
+            json!({"containers": [{"name": "a", "resources": {"limits": limits}}]})
+        };
+        let pages = |page_bytes| Ok(EmptyDirMedium::HugePages { page_bytes });
+        assert_eq!(medium("HugePages", None, &of(&["2Mi"])), pages(2 << 20));
+        assert_eq!(medium("HugePages-1Gi", None, &of(&["2Mi", "1Gi"])), pages(1 << 30));
+        let refused = |name: &str, sizes: &[&str]| medium(name, None, &of(sizes)).unwrap_err();
+        assert_eq!(
+            refused("HugePages", &["2Mi", "1Gi"]),
+            "medium: HugePages can't be used if container requests multiple huge page sizes"
+        );
+        assert_eq!(
+            refused("HugePages-1Gi", &["2Mi"]),
+            "medium HugePages-1Gi: hugePages storage requested, but there is no resource request for huge pages"
+        );
+        for unknown in ["Disk", "HugePages2Mi", "HugePages-x"] {
+            assert_eq!(refused(unknown, &["2Mi"]), format!("unknown storage medium {unknown:?}"));
+        }
+    }
+
+    #[test]
+    fn only_the_places_where_volumes_mount_are_ours_and_the_newest_goes_first() {
+        let points: Vec<PathBuf> = [
+            "/",
+            "/pods/u/volumes/kubernetes.io~empty-dir/ram",
+            "/pods/u/volumes/kubernetes.io~empty-dir/ram/inside",
+            "/pods/u/volumes/kubernetes.io~host-path/x",
+            "/pods/u/volume-subpaths/ram/web/0",
+            "/pods/u/volume-subpaths/ram/web",
+            "/pods/u/volume-subpaths/ram/web/x",
+            "/pods/u/data",
+            "/pods/u2/volumes/kubernetes.io~empty-dir/ram",
+            "/pods/u/volumes/kubernetes.io~empty-dir/ram",
+        ]
+        .map(PathBuf::from)
+        .to_vec();
+        let ram = PathBuf::from("/pods/u/volumes/kubernetes.io~empty-dir/ram");
+        let sub_path = PathBuf::from("/pods/u/volume-subpaths/ram/web/0");
+        assert_eq!(own_mounts(Path::new("/pods/u"), &points), [ram.clone(), sub_path, ram]);
+    }
+}

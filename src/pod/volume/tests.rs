@@ -1,0 +1,241 @@
+//! Volumes of whole pods, with real mounts in scratch directories.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+use crate::model::api::decode::decode;
+use crate::model::objects::{ClaimedVolume, ConfigMapData, ObjectData};
+use crate::platform::clock::Clock;
+use crate::platform::logging::chain;
+use crate::platform::sys::mount;
+use serde_json::{Value, json};
+
+/// Claims that tests bind when they like.
+#[derive(Default)]
+struct Claims(RefCell<BTreeMap<String, ClaimedVolume>>);
+
+impl Claims {
+    fn bind(&self, claim: &str, source: ClaimedSource, read_only: bool) {
+        let volume = ClaimedVolume {
+            single_pod: false,
+            name: format!("pv-{claim}"),
+            source,
+            mount_options: Vec::new(),
+            supplemental_group: None,
+            read_only,
+        };
+        self.0.borrow_mut().insert(claim.to_owned(), volume);
+    }
+}
+
+impl ObjectLookup for Claims {
+    fn config_map(&self, _: &str, _: &str) -> Option<ConfigMapData> {
+        None
+    }
+
+    fn secret(&self, _: &str, _: &str) -> Option<ObjectData> {
+        None
+    }
+
+    fn persistent_volume_claim(&self, namespace: &str, name: &str) -> Option<ClaimedVolume> {
+        self.0.borrow().get(name).filter(|_| namespace == "ns").cloned()
+    }
+
+    fn generation(&self) -> u64 {
+        0
+    }
+}
+
+struct House {
+    scratch: Scratch,
+    claims: Rc<Claims>,
+    volumes: Volumes,
+}
+
+impl House {
+    fn new(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let pods_dir = scratch.0.join("pods");
+        std::fs::create_dir_all(&pods_dir).unwrap();
+        let claims = Rc::new(Claims::default());
+        let config = VolumeConfig { pods_dir, capacity: NodeCapacity::default() };
+        let volumes = Volumes::new(config, Rc::clone(&claims) as Rc<dyn ObjectLookup>, Clock::System);
+        Self { scratch, claims, volumes }
+    }
+
+    fn dir(&self, uid: &str) -> PathBuf {
+        self.scratch.0.join("pods").join(uid)
+    }
+
+    fn mounts(&self) -> usize {
+        mount::mount_points().unwrap().iter().filter(|point| point.starts_with(&self.scratch.0)).count()
+    }
+}
+
+fn pod(uid: &str, security: &Value, volumes: &Value) -> Pod {
+    let pod = json!({
+        "metadata": {"name": "web", "namespace": "ns", "uid": uid},
+        "spec": {"securityContext": security, "volumes": volumes, "containers": [{"name": "a"}]},
+    });
+    decode::<Pod>(pod).unwrap().object
+}
+
+#[test]
+fn a_claim_is_waited_for_and_its_volume_is_used_as_it_is_bound() {
+    let house = House::new("claims");
+    let (local, missing) = (house.scratch.0.join("local"), house.scratch.0.join("made"));
+    std::fs::create_dir_all(&local).unwrap();
+    let volumes = json!([
+        {"name": "one", "persistentVolumeClaim": {"claimName": "local"}},
+        {"name": "two", "persistentVolumeClaim": {"claimName": "host", "readOnly": true}},
+    ]);
+    let pod = pod("u1", &json!({}), &volumes);
+    let waiting = run(house.volumes.ensure(&pod)).unwrap_err();
+    let text = "MountVolume.SetUp failed for volume \"one\" : persistentvolumeclaim \"local\" not found";
+    assert_eq!(waiting.to_string(), text);
+    assert!(!waiting.is_hopeless());
+    let text = |path: &Path| path.display().to_string();
+    house.claims.bind("local", ClaimedSource::Local { path: text(&local) }, false);
+    house.claims.bind("host", ClaimedSource::HostPath { path: text(&missing) }, false);
+    let mounted = run(house.volumes.ensure(&pod)).unwrap();
+    run(house.volumes.tear_down(&pod.metadata.uid)).unwrap();
+    assert_eq!(mounted["one"].host_path, house.dir("u1").join("volumes/kubernetes.io~local-volume/pv-local"));
+    assert!(mounted["one"].selinux_relabel && !mounted["one"].read_only);
+    assert_eq!(mounted["two"].host_path, missing);
+    assert!(mounted["two"].read_only && !mounted["two"].selinux_relabel);
+    assert!(missing.is_dir() && local.is_dir());
+    assert_eq!(house.mounts(), 0);
+}
+
+#[test]
+fn volumes_of_a_running_pod_are_found_again_by_the_next_process_and_keep_their_data() {
+    let house = House::new("again");
+    let volumes = json!([
+        {"name": "disk", "emptyDir": {}},
+        {"name": "ram", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "pic", "image": {"reference": "registry.example/pic:1"}},
+    ]);
+    let pod = pod("u1", &json!({"fsGroup": 777}), &volumes);
+    let first = run(house.volumes.ensure(&pod)).unwrap();
+    for name in ["disk", "ram"] {
+        std::fs::write(first[name].host_path.join("kept"), name).unwrap();
+    }
+    let group = first["disk"].host_path.metadata().unwrap().gid();
+    let next = Volumes::new(
+        house.volumes.config.clone(),
+        Rc::clone(&house.claims) as Rc<dyn ObjectLookup>,
+        Clock::System,
+    );
+    let second = run(next.ensure(&pod)).unwrap();
+    let kept = ["disk", "ram"].map(|name| second[name].host_path.join("kept").metadata().unwrap().gid());
+    run(next.tear_down(&pod.metadata.uid)).unwrap();
+    assert_eq!(first, second);
+    assert_eq!(group, 777);
+    assert_eq!(kept, [777, 777], "setgid directories, and no walk over what is there");
+    let image = first["pic"].image.clone().unwrap();
+    assert_eq!((image.user_specified_image.as_str(), image.image.as_str()), ("registry.example/pic:1", ""));
+    assert!(first["pic"].read_only);
+    assert!(!house.dir("u1").exists());
+}
+
+#[test]
+fn kinds_that_nobody_mounts_are_hopeless_in_upstreams_words() {
+    let house = House::new("kinds");
+    let error =
+        run(house.volumes.ensure(&pod("u1", &json!({}), &json!([{"name": "x", "csi": {}}])))).unwrap_err();
+    assert_eq!(error.to_string(), "MountVolume.SetUp failed for volume \"x\" : no volume plugin matched");
+    let medium = json!([{"name": "x", "emptyDir": {"medium": "HugePages"}}]);
+    let odd = run(house.volumes.ensure(&pod("u2", &json!({}), &medium))).unwrap_err();
+    assert!(chain(&odd).ends_with("no resource request for huge pages"), "{}", chain(&odd));
+    assert!(error.is_hopeless() && odd.is_hopeless());
+}
+
+#[test]
+fn orphaned_directories_go_and_those_of_known_or_arriving_pods_stay() {
+    let house = House::new("orphans");
+    let ram = json!([{"name": "ram", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]);
+    for uid in ["gone", "known"] {
+        let earlier = Volumes::new(
+            house.volumes.config.clone(),
+            Rc::clone(&house.claims) as Rc<dyn ObjectLookup>,
+            Clock::System,
+        );
+        run(earlier.ensure(&pod(uid, &json!({}), &ram))).unwrap();
+    }
+    run(house.volumes.ensure(&pod("arrived", &json!({}), &json!([])))).unwrap();
+    let foreign = house.dir("foreign").join("volumes/somebody/mounted");
+    std::fs::create_dir_all(&foreign).unwrap();
+    mount::mount_tmpfs(&foreign, Some(1 << 20)).unwrap();
+    std::fs::write(foreign.join("precious"), "x").unwrap();
+    // Of a file system whose root this is.
+    std::fs::create_dir(house.dir("lost+found")).unwrap();
+    let known = BTreeSet::from([PodUid::from("known")]);
+    let (removed, errors) = run(house.volumes.clean_orphans(&known));
+    let (_, repeated) = run(house.volumes.clean_orphans(&known));
+    let survived = foreign.join("precious").exists();
+    mount::unmount(&foreign).unwrap();
+    assert!(repeated.is_empty(), "it is told once: {repeated:?}");
+    let tries_again = house.volumes.may_have_orphans();
+    let left = |uid: &str| house.dir(uid).exists();
+    let state = ["gone", "known", "arrived", "foreign", "lost+found"].map(left);
+    run(house.volumes.tear_down(&PodUid::from("known"))).unwrap();
+    assert_eq!(removed, 1);
+    assert!(
+        matches!(errors.as_slice(), [VolumeError::StillMounted { path }] if *path == foreign),
+        "{errors:?}"
+    );
+    assert!(survived);
+    assert_eq!(state, [false, true, true, true, true]);
+    assert!(tries_again);
+    let (removed, errors) = run(house.volumes.clean_orphans(&BTreeSet::new()));
+    assert_eq!(
+        (removed, errors.len(), house.dir("foreign").exists()),
+        (1, 0, false),
+        "now that nothing is mounted"
+    );
+    assert!(!house.volumes.may_have_orphans());
+    assert_eq!(house.mounts(), 0);
+}
+
+#[test]
+fn a_pod_that_arrives_while_its_orphaned_directory_is_removed_waits_and_keeps_what_it_makes() {
+    let house = House::new("arrives");
+    std::fs::create_dir_all(house.dir("u1").join("old")).unwrap();
+    let disk = json!([{"name": "disk", "emptyDir": {}}]);
+    let arriving = pod("u1", &json!({}), &disk);
+    let unknown = BTreeSet::new();
+    run(async {
+        let (cleaned, mounted) =
+            tokio::join!(house.volumes.clean_orphans(&unknown), house.volumes.ensure(&arriving));
+        assert!(cleaned.1.is_empty());
+        assert!(mounted.unwrap()["disk"].host_path.is_dir());
+        let again = house.volumes.clean_orphans(&unknown).await;
+        assert_eq!(again.0, 0, "it is in use now");
+    });
+    assert!(house.dir("u1").join("volumes/kubernetes.io~empty-dir/disk").is_dir());
+}
+
+#[test]
+fn a_host_path_on_a_server_that_is_gone_holds_up_its_own_pod_alone() {
+    let house = House::new("gone-server");
+    let (dir, (release, hangs)) = (house.dir("one"), std::sync::mpsc::channel::<()>());
+    let job = move || {
+        let _ = hangs.recv();
+        Ok(MountedVolume::default())
+    };
+    let (first, again, others) = run(async {
+        tokio::time::pause();
+        let first = house.volumes.look(&dir, "nas", job).await.unwrap_err().to_string();
+        let again = house.volumes.look(&dir, "nas", || Ok(MountedVolume::default())).await;
+        tokio::time::resume();
+        let other = house.volumes.look(&house.dir("two"), "nas", || Ok(MountedVolume::default())).await;
+        let others = (other.is_ok(), rt::blocking("another pod's", || 7).await);
+        drop(release);
+        (first, again, others)
+    });
+    assert_eq!(first, "MountVolume.SetUp failed for volume \"nas\" : waiting for the server to respond");
+    assert!(matches!(again, Err(VolumeError::Remote { .. })), "one thread per path: {again:?}");
+    assert_eq!(others, (true, 7));
+}

@@ -1,0 +1,404 @@
+//! One worker per pod: looks, decides (through `pod::plan`), acts (through `executor`), and says how it went.
+//!
+//! Owns which workers exist and which incarnation of a full name may run. Must not know where pods come from; it is told
+//! what is desired and woken when something changed, and it finds out the rest itself.
+
+mod counts;
+pub mod held;
+mod pressure;
+mod resizing;
+mod restarts;
+mod turn;
+mod worker;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::devices::DeviceManager;
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::back_off::BackOffLimits;
+use crate::model::node_changes::NodeChanges;
+use crate::model::ordered::Ordered as _;
+use crate::model::types::{ContainerName, PodFullName, PodUid};
+use crate::platform::clock::Clock;
+use crate::platform::rt;
+use crate::pod::admission::Admission;
+use crate::pod::admission::rules::held_a_place;
+use crate::pod::executor::Executor;
+use crate::pod::lifecycle::{MIN_GRACE_SECONDS, NameQueue, PodWorkerEvent, remembered_grace};
+use crate::pod::status::StatusManager;
+use crate::pod::status::rules::take_foreign_conditions;
+use crate::pod::volume::Volumes;
+use crate::runtime::{Runtime, RuntimeStatus};
+use crate::store::{StoreHandle, StoredContainerState};
+
+use counts::{Counts, EarlierLife};
+pub use pressure::PodPressure;
+
+use crate::pod::inbox::Mailbox;
+use crate::pod::prober::Prober;
+
+/// What of the configuration concerns workers.
+#[derive(Clone, Debug, Default)]
+pub struct PodWorkerConfig {
+    /// Crash-loop back-off.
+    pub limits: BackOffLimits,
+    /// `maximum-dead-containers-per-container`.
+    pub max_dead_per_container: usize,
+    /// Addresses of the node, primary first, for statuses.
+    pub node_ips: Vec<String>,
+}
+
+/// What every worker works with.
+pub struct PodWorkerDeps<R> {
+    /// Acts.
+    pub executor: Executor<R>,
+    /// Looks.
+    pub runtime: Rc<R>,
+    /// Remembers restart counts before a restart.
+    pub store: StoreHandle,
+    /// Publishes statuses.
+    pub statuses: Rc<StatusManager>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Probes.
+    pub prober: Prober<R>,
+    /// Lets pods onto the node.
+    pub admission: Admission,
+    /// Limits.
+    pub config: PodWorkerConfig,
+    /// The scheme of container ids: `containerd`. Empty until the runtime has said it; no pod is looked at before.
+    pub runtime_name: Rc<RefCell<String>>,
+}
+
+/// For how long the restart counts of a pod that is gone are kept for one that comes back under its uid. The kubelet finds them
+/// in the dead containers, which its garbage collection removes once a minute.
+const EARLIER_LIFE: Duration = Duration::from_secs(60);
+
+/// Restart counts and back-off of one pod's containers.
+pub type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
+
+struct WorkerHandle {
+    mailbox: Rc<Mailbox>,
+    task: JoinHandle<()>,
+}
+
+/// All pod workers.
+pub struct PodWorkers<R> {
+    shared: Rc<Shared<R>>,
+}
+
+/// What workers share: each other's mailboxes and the queue of names.
+struct Shared<R> {
+    deps: PodWorkerDeps<R>,
+    workers: RefCell<BTreeMap<PodUid, WorkerHandle>>,
+    names: RefCell<NameQueue>,
+    remembered: RefCell<BTreeMap<PodUid, ContainerStates>>,
+    /// Of pods that are gone, and since when they are.
+    earlier: RefCell<Vec<(PodUid, Instant, EarlierLife)>>,
+    /// The last that workers were told of.
+    objects_generation: Cell<u64>,
+    /// The node's disk is short of room: dead containers go as soon as another has taken their place.
+    short_of_disk: Cell<bool>,
+}
+
+impl<R: Runtime> PodWorkers<R> {
+    /// No workers yet. `remembered` is what the store knows of restart counts and back-off.
+    #[must_use]
+    pub fn new(deps: PodWorkerDeps<R>, remembered: BTreeMap<PodUid, ContainerStates>) -> Self {
+        let shared = Shared {
+            objects_generation: Cell::new(deps.executor.objects_generation()),
+            deps,
+            workers: RefCell::default(),
+            names: RefCell::default(),
+            remembered: RefCell::new(remembered),
+            earlier: RefCell::default(),
+            short_of_disk: Cell::new(false),
+        };
+        Self { shared: Rc::new(shared) }
+    }
+
+    /// This pod is wanted: starts a worker, or tells the one it has about the new version.
+    pub fn desire(&self, pod: Rc<Pod>) {
+        self.shared.deps.statuses.expect(&pod);
+        self.mailbox_of(&pod).desire(pod);
+    }
+
+    /// A pod that an earlier process began to take down: goes on with that, with what is left of the grace.
+    pub fn go_on_terminating(&self, pod: Rc<Pod>) {
+        let mailbox = self.mailbox_of(&pod);
+        // What it uses is free when it is gone.
+        self.shared.deps.admission.reserve(&pod);
+        self.show_going(&pod, None);
+        let grace_override = remembered_grace(&pod, self.shared.deps.clock.now());
+        mailbox.desire(pod);
+        mailbox.tell(PodWorkerEvent::Removed { grace_override });
+    }
+
+    /// Nobody wants this pod any more.
+    pub fn remove(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
+        if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
+            self.show_going(pod, grace_override);
+            worker.mailbox.tell(PodWorkerEvent::Removed { grace_override });
+        }
+    }
+
+    /// This pod was deleted and has finalizers: it is taken down, and its object stays as it is said here. Also for a later
+    /// version of such a pod.
+    pub fn finalize(&self, pod: Rc<Pod>) {
+        let mut pod = pod;
+        let metadata = &pod.metadata;
+        let known = self.shared.deps.statuses.find(&metadata.namespace, &metadata.name, Some(&metadata.uid));
+        let grace_override = if self.shared.workers.borrow().contains_key(&metadata.uid) {
+            metadata.deletion_grace_period_seconds
+        } else {
+            // An earlier process may have begun.
+            remembered_grace(&pod, self.shared.deps.clock.now())
+        };
+        if known.is_some_and(|known| has_left(&known)) {
+            Rc::make_mut(&mut pod).metadata.deletion_grace_period_seconds = Some(0);
+        }
+        self.show_going(&pod, None);
+        let mailbox = self.mailbox_of(&pod);
+        mailbox.desire(pod);
+        mailbox.tell(PodWorkerEvent::Finalizing { grace_override });
+    }
+
+    /// Another version of a pod that is being taken down and has no finalizers: what is shown of it changes, its end does not.
+    pub fn describe_going(&self, pod: Rc<Pod>) {
+        if let Some(worker) = self.shared.workers.borrow().get(&pod.metadata.uid) {
+            self.shared.deps.statuses.describe_going(&pod);
+            worker.mailbox.describe(pod);
+        }
+    }
+
+    /// A pod that goes is seen to go from this moment on, before its worker has had a turn: run-once waits for what it sees.
+    fn show_going(&self, pod: &Rc<Pod>, grace_override: Option<i64>) {
+        let deps = &self.shared.deps;
+        let mut pod = Rc::clone(pod);
+        let grace = grace_override.unwrap_or_else(|| pod.termination_grace_period_seconds());
+        let metadata = &mut Rc::make_mut(&mut pod).metadata;
+        metadata.deletion_timestamp.get_or_insert(deps.clock.now());
+        metadata.deletion_grace_period_seconds.get_or_insert(grace.max(MIN_GRACE_SECONDS));
+        let mut status = deps.statuses.last(&pod.metadata.uid).unwrap_or_else(PodStatus::pending);
+        take_foreign_conditions(&mut status, &pod);
+        deps.statuses.describe_going(&pod);
+        deps.statuses.set(&pod, status);
+    }
+
+    /// At start: pods that held a place when they were last heard of keep it, whoever looks at the runtime first.
+    pub fn keep_places(&self, pods: &[Rc<Pod>]) {
+        let deps = &self.shared.deps;
+        for pod in pods {
+            if deps.statuses.last(&pod.metadata.uid).is_some_and(|status| held_a_place(&status)) {
+                deps.admission.reserve(pod);
+            }
+        }
+    }
+
+    /// Something changed in the runtime for these pods. Returns those that have no worker.
+    pub fn look(&self, uids: impl IntoIterator<Item = PodUid>) -> BTreeSet<PodUid> {
+        let workers = self.shared.workers.borrow();
+        let mut unknown = BTreeSet::new();
+        for uid in uids {
+            match workers.get(&uid) {
+                Some(worker) => worker.mailbox.look(),
+                None => {
+                    unknown.insert(uid);
+                }
+            }
+        }
+        unknown
+    }
+
+    /// Restarts these containers of a pod.
+    pub fn restart(&self, uid: &PodUid, containers: Vec<ContainerName>) {
+        if let Some(worker) = self.shared.workers.borrow().get(uid) {
+            worker.mailbox.restart(containers);
+        }
+    }
+
+    /// What clients have changed of the node: pods that were kept away may come.
+    pub fn set_node_changes(&self, changes: &NodeChanges) {
+        self.shared.wake(self.shared.deps.admission.set_node_changes(changes));
+    }
+
+    /// Asks the runtime what it can do, and hands it to `hear`; pods that waited to know are judged again. A runtime that does not
+    /// answer is asked by the pods that need to know.
+    pub fn ask_features(&self, hear: impl FnOnce(RuntimeStatus) + 'static) {
+        let shared = Rc::clone(&self.shared);
+        rt::spawn("runtime features", async move {
+            if let Ok(status) = shared.deps.runtime.status().await {
+                let known = shared.deps.executor.by_class_name(&status);
+                shared.wake(shared.deps.admission.learn(&known));
+                hear(status);
+            }
+        });
+    }
+
+    /// Everybody looks again, for example when the runtime is back.
+    pub fn look_all(&self) {
+        for worker in self.shared.workers.borrow().values() {
+            worker.mailbox.look();
+        }
+    }
+
+    /// To be called whenever objects may have changed: if they have, everybody looks again, since anybody may wait for one or
+    /// have one mounted.
+    pub fn look_if_objects_changed(&self) {
+        let generation = self.shared.deps.executor.objects_generation();
+        if self.shared.objects_generation.replace(generation) != generation {
+            self.look_all();
+        }
+    }
+
+    /// The runtime answers: the cgroups above the pods' are made, if that has not happened yet.
+    pub fn begin_cgroups(&self) {
+        let shared = Rc::clone(&self.shared);
+        rt::spawn("node cgroups", async move { shared.deps.executor.begin_cgroups().await });
+    }
+
+    /// Everything that is wanted or runs has a worker: cgroups of other pods may go.
+    pub fn sweep_cgroups(&self) {
+        let shared = Rc::clone(&self.shared);
+        rt::spawn("cgroup sweep", async move {
+            let known = || shared.workers.borrow().keys().cloned().into_set();
+            shared.deps.executor.sweep_cgroups(known).await;
+            let known = shared.workers.borrow().keys().cloned().collect();
+            shared.deps.executor.devices().retain(&known).await;
+        });
+    }
+
+    /// For a process that ends and leaves no pod behind: what it is to call last.
+    pub fn clearing(&self) -> impl Future<Output = ()> + use<R> {
+        let shared = Rc::clone(&self.shared);
+        async move { shared.deps.executor.remove_empty_cgroups().await }
+    }
+
+    /// What plugins have.
+    #[must_use]
+    pub fn devices(&self) -> DeviceManager {
+        self.shared.deps.executor.devices().clone()
+    }
+
+    /// Pods that wait for devices are told when there are more of them; for as long as the process lives.
+    #[must_use]
+    pub fn follow_devices(&self) -> JoinHandle<()> {
+        let shared = Rc::clone(&self.shared);
+        let mut changes = shared.deps.executor.devices().changes();
+        rt::spawn("device changes", async move {
+            // Losing it is safe: the version stays changed until it is looked at.
+            while changes.changed().await.is_ok() {
+                let (_, healthy) = shared.deps.executor.devices().totals();
+                shared.wake(shared.deps.admission.set_devices(healthy));
+            }
+        })
+    }
+
+    /// What everybody says of their pods.
+    #[must_use]
+    pub fn statuses(&self) -> &Rc<StatusManager> {
+        &self.shared.deps.statuses
+    }
+
+    /// Pods that have a worker.
+    #[must_use]
+    pub fn uids(&self) -> BTreeSet<PodUid> {
+        self.shared.workers.borrow().keys().cloned().into_set()
+    }
+
+    /// The volumes of all pods, those without a worker included.
+    #[must_use]
+    pub fn volumes(&self) -> Rc<Volumes> {
+        Rc::clone(self.shared.deps.executor.volumes())
+    }
+
+    fn mailbox_of(&self, pod: &Rc<Pod>) -> Rc<Mailbox> {
+        let uid = pod.metadata.uid.clone();
+        if let Some(worker) = self.shared.workers.borrow().get(&uid) {
+            return Rc::clone(&worker.mailbox);
+        }
+        let mailbox = Rc::new(Mailbox::default());
+        let states = self.shared.remembered.borrow_mut().remove(&uid).unwrap_or_default();
+        let earlier = self.shared.earlier_life(&uid);
+        // Queued in the order of arrival, not in the order in which tasks happen to run first.
+        self.shared.names.borrow_mut().request(&pod.pod_ref().full_name(), &uid);
+        let worker = worker::Worker::new(
+            Rc::clone(&self.shared),
+            Rc::clone(&mailbox),
+            Rc::clone(pod),
+            Counts::new(states, earlier),
+        );
+        let task = rt::spawn("pod worker", worker.run());
+        let handle = WorkerHandle { mailbox: Rc::clone(&mailbox), task };
+        self.shared.workers.borrow_mut().insert(uid, handle);
+        mailbox
+    }
+}
+
+/// Nothing of a deleted pod is left but its object: upstream's last deletion, which has no grace.
+#[must_use]
+pub fn has_left(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
+}
+
+impl<R> Drop for PodWorkers<R> {
+    /// The process is going down: workers stop where they are, pods keep running.
+    fn drop(&mut self) {
+        for worker in self.shared.workers.borrow().values() {
+            worker.task.abort();
+        }
+        // Workers hold `Shared` and `Shared` holds their handles: let go of one side.
+        self.shared.workers.borrow_mut().clear();
+    }
+}
+
+impl<R> Shared<R> {
+    fn holds_name(&self, name: &PodFullName, uid: &PodUid) -> bool {
+        self.names.borrow_mut().request(name, uid)
+    }
+
+    fn release_name(&self, name: &PodFullName, uid: &PodUid) {
+        let next = self.names.borrow_mut().release(name, uid);
+        if let Some(next) = next
+            && let Some(worker) = self.workers.borrow().get(&next)
+        {
+            worker.mailbox.tell(PodWorkerEvent::NameFree);
+        }
+    }
+
+    fn forget(&self, uid: &PodUid, life: EarlierLife) {
+        self.workers.borrow_mut().remove(uid);
+        let mut earlier = self.earlier.borrow_mut();
+        earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
+        if !life.is_empty() {
+            earlier.push((uid.clone(), Instant::now(), life));
+        }
+    }
+
+    /// What a pod that comes back under its uid goes on from: a static pod whose manifest was away.
+    fn earlier_life(&self, uid: &PodUid) -> EarlierLife {
+        let mut earlier = self.earlier.borrow_mut();
+        earlier.retain(|(_, ended, _)| ended.elapsed() < EARLIER_LIFE);
+        let found = earlier.iter().position(|(gone, ..)| gone == uid);
+        found.map(|position| earlier.swap_remove(position).2).unwrap_or_default()
+    }
+
+    /// The pod uses nothing of the node any more: those that did not fit try again.
+    fn release_room(&self, uid: &PodUid) {
+        self.wake(self.deps.admission.release(uid));
+    }
+
+    fn wake(&self, uids: BTreeSet<PodUid>) {
+        for uid in uids {
+            if let Some(worker) = self.workers.borrow().get(&uid) {
+                worker.mailbox.look();
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a node that is short of something asks of its pods' workers.
+//!
+//! Owns nothing. Must not know what the node is short of, beyond admission's words for it.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::{PodWorkers, Shared};
+use crate::model::disruption::Pressure;
+use crate::model::types::PodUid;
+use crate::pod::inbox::Eviction;
+use crate::pod::lifecycle::PodWorkerEvent;
+use crate::runtime::Runtime;
+
+/// The workers, as whoever looks after the node sees them.
+pub trait PodPressure {
+    /// Ends a pod. One that has no worker is gone, and one that ends already goes on as it does.
+    fn evict(&self, uid: &PodUid, eviction: Eviction);
+    /// What the node is short of: pods that are not critical are turned away meanwhile.
+    fn set_pressure(&self, pressure: BTreeSet<Pressure>);
+    /// Dead containers go as soon as another has taken their place, or when there are too many.
+    fn set_short_of_disk(&self, is_short: bool);
+    /// The machine goes down: pods that come are turned away. When it does not after all, what ended for that runs again.
+    fn set_shutting_down(&self, is_shutting_down: bool);
+}
+
+impl<R: Runtime> PodWorkers<R> {
+    /// See [`PodPressure`].
+    #[must_use]
+    pub fn pressure(&self) -> Rc<dyn PodPressure> {
+        Rc::<Shared<R>>::clone(&self.shared)
+    }
+}
+
+impl<R: Runtime> PodPressure for Shared<R> {
+    fn evict(&self, uid: &PodUid, eviction: Eviction) {
+        if let Some(worker) = self.workers.borrow().get(uid) {
+            worker.mailbox.evict(eviction);
+        }
+    }
+
+    fn set_pressure(&self, pressure: BTreeSet<Pressure>) {
+        self.wake(self.deps.admission.set_pressure(pressure));
+    }
+
+    fn set_short_of_disk(&self, is_short: bool) {
+        if self.short_of_disk.replace(is_short) != is_short && is_short {
+            for worker in self.workers.borrow().values() {
+                worker.mailbox.look();
+            }
+        }
+    }
+
+    fn set_shutting_down(&self, is_shutting_down: bool) {
+        self.wake(self.deps.admission.set_shutting_down(is_shutting_down));
+        if !is_shutting_down {
+            self.resume_all();
+        }
+    }
+}
+
+impl<R> Shared<R> {
+    fn resume_all(&self) {
+        for worker in self.workers.borrow().values() {
+            worker.mailbox.tell(PodWorkerEvent::Resumed);
+        }
+    }
+
+    /// Records of dead containers to keep beside the newest of each.
+    pub(super) fn dead_to_keep(&self) -> usize {
+        if self.short_of_disk.get() { 0 } else { self.deps.config.max_dead_per_container }
+    }
+}

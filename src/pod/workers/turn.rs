@@ -1,0 +1,17 @@
+//! How long turns of pods' workers take, for whoever asks for metrics.
+
+use crate::platform::metrics::{self, Family};
+
+static DURATION: Family = Family::seconds(
+    "kubelet_pod_worker_duration_seconds",
+    "Duration in seconds to sync a single pod",
+    &["operation_type"],
+);
+
+/// Waits for a turn of a worker and counts its time under the operation's name, as upstream.
+pub(super) async fn measured<T>(operation: &'static str, turn: impl Future<Output = T>) -> T {
+    let began = tokio::time::Instant::now();
+    let next = turn.await;
+    metrics::observe(&DURATION, &[operation], began.elapsed());
+    next
+}

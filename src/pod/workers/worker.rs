@@ -1,0 +1,511 @@
+//! The task behind one pod: a loop of look, plan, act. Losing it at any await is safe: the next worker starts from the
+//! store's desired state and a fresh look.
+
+mod eviction;
+mod execution;
+mod looks;
+mod room;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::back_off::Retry;
+use crate::model::containers::all_with_ephemeral;
+use crate::model::containers::is_terminal;
+use crate::model::observed::ObservedPod;
+use crate::model::ordered::Ordered as _;
+use crate::model::types::{ContainerName, PodFullName, PodUid};
+use crate::pod::admission::rules::{has_failed_unrun, has_only_waited};
+use crate::pod::executor::Patience;
+use crate::pod::inbox::{Letters, Mailbox};
+use crate::pod::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
+use crate::pod::observe::observe_pod;
+use crate::pod::plan::termination::compute_teardown;
+use crate::pod::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_plan};
+use crate::pod::status::rules::{
+    DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deleted_status, final_status, newly_backing_off,
+};
+use crate::pod::workers::Shared;
+use crate::pod::workers::counts::Counts;
+use crate::pod::workers::held::HeldStarts;
+use crate::pod::workers::resizing::Resizing;
+use crate::pod::workers::restarts::Restarts;
+use crate::pod::workers::turn::measured;
+use crate::runtime::{Runtime, RuntimeError};
+
+/// First wait after the runtime did not answer; doubles up to [`LONGEST_RETRY`].
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+/// Upstream's worker back-off.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
+/// The same plan twice in a row means the runtime did not do what it said: not a third time at once.
+const REPEATED_PLAN_PAUSE: Duration = Duration::from_secs(1);
+
+/// When to take the next step.
+enum Next {
+    /// At once.
+    Now,
+    /// After this long, or earlier when a letter arrives.
+    After(Duration),
+    /// When a letter arrives.
+    OnLetter,
+    /// Never: the worker is done.
+    Never,
+}
+
+pub(super) struct Worker<R> {
+    shared: Rc<Shared<R>>,
+    mailbox: Rc<Mailbox>,
+    pod: Rc<Pod>,
+    uid: PodUid,
+    name: PodFullName,
+    state: PodWorkerState,
+    counts: Counts,
+    held: HeldStarts,
+    resizing: Resizing,
+    restarts: Restarts,
+    /// Of objects, when the pod was looked at last.
+    objects_generation: u64,
+    /// Set while the last attempt to do something failed as a whole.
+    retry: Retry,
+    last_actions: Vec<Action>,
+    cleanup_records: bool,
+    /// The last letters asked for a look at the runtime.
+    told_to_look: bool,
+    /// It was said that the pod takes longer to end than it should.
+    is_late: bool,
+    /// Somebody waits for the end of a pod that is evicted.
+    evicted: Option<oneshot::Sender<()>>,
+    /// Somebody waits until nothing of it runs, because the machine goes down.
+    ending: Option<oneshot::Sender<()>>,
+    over: bool,
+}
+
+impl<R: Runtime> Worker<R> {
+    pub(super) fn new(shared: Rc<Shared<R>>, mailbox: Rc<Mailbox>, pod: Rc<Pod>, counts: Counts) -> Self {
+        Self {
+            uid: pod.metadata.uid.clone(),
+            name: pod.pod_ref().full_name(),
+            shared,
+            mailbox,
+            pod,
+            state: PodWorkerState::WaitingForName,
+            counts,
+            held: HeldStarts::default(),
+            resizing: Resizing::default(),
+            restarts: Restarts::default(),
+            objects_generation: 0,
+            retry: Retry::new(FIRST_RETRY, LONGEST_RETRY),
+            last_actions: Vec::new(),
+            cleanup_records: false,
+            told_to_look: false,
+            is_late: false,
+            evicted: None,
+            ending: None,
+            over: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut next = Next::OnLetter;
+        loop {
+            match next {
+                Next::Now => {}
+                Next::OnLetter => self.mailbox.arrived().await,
+                Next::After(pause) => {
+                    // Losing either arm is safe: letters stay in the mailbox, the pause is recomputed.
+                    tokio::select! {
+                        biased;
+                        () = self.mailbox.arrived() => {}
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                }
+                Next::Never => return,
+            }
+            // Boxed: a step needs kilobytes, a worker that waits for one should not.
+            next = Box::pin(self.step()).await;
+        }
+    }
+
+    async fn step(&mut self) -> Next {
+        let letters = self.mailbox.take();
+        self.told_to_look = letters.look;
+        self.read(letters).await;
+        match self.state {
+            PodWorkerState::WaitingForName => self.wait_for_name().await,
+            PodWorkerState::Syncing => measured("sync", self.sync()).await,
+            PodWorkerState::Terminating { .. } => measured("kill", self.terminate()).await,
+            PodWorkerState::Terminated { .. } => self.clean_up().await,
+            PodWorkerState::Finished { .. } if self.over => Next::Never,
+            PodWorkerState::Finished { .. } => Next::OnLetter,
+        }
+    }
+
+    async fn read(&mut self, letters: Letters) {
+        if let Some(pod) = letters.pod {
+            if *pod != *self.pod {
+                self.held.clear();
+            }
+            self.pod = pod;
+        }
+        if letters.device {
+            self.held.device_appeared();
+        }
+        if !letters.restart.is_empty() {
+            self.held.clear();
+            self.restarts.ask(letters.restart);
+        }
+        for event in letters.events {
+            self.on_event(event).await;
+        }
+        if let Some(eviction) = letters.eviction {
+            self.evict(eviction).await;
+        }
+    }
+
+    async fn on_event(&mut self, event: PodWorkerEvent) {
+        let now = self.shared.deps.clock.now();
+        let grace = self.pod.termination_grace_period_seconds();
+        let (state, effects) = transition(self.state, event, now, grace);
+        if state != self.state {
+            log::debug!(pod:% = self.pod.pod_ref(), from:? = self.state, to:? = state, event:?; "Pod worker \
+                 state changed");
+            self.retry.reset();
+            self.last_actions.clear();
+            if event == PodWorkerEvent::Resumed {
+                self.revive();
+            }
+        }
+        self.state = state;
+        for effect in effects {
+            match effect {
+                PodWorkerEffect::Sync | PodWorkerEffect::Terminate { .. } => {}
+                PodWorkerEffect::CleanUp { records } => self.cleanup_records |= records,
+                PodWorkerEffect::ReleaseName => self.shared.release_name(&self.name, &self.uid),
+                PodWorkerEffect::Forget => self.forget().await,
+                PodWorkerEffect::StartOver => self.start_over().await,
+            }
+        }
+    }
+
+    async fn wait_for_name(&mut self) -> Next {
+        if self.shared.holds_name(&self.name, &self.uid) {
+            self.on_event(PodWorkerEvent::NameFree).await;
+            return Next::Now;
+        }
+        let mut status = self.last_status();
+        if !is_terminal(&status) {
+            "waiting for a previous pod of the same name to terminate".clone_into(&mut status.message);
+        }
+        self.shared.deps.statuses.set(&self.pod, status);
+        Next::OnLetter
+    }
+
+    async fn sync(&mut self) -> Next {
+        if let Some(event) = self.has_ended_before() {
+            self.on_event(event).await;
+            return Next::Now;
+        }
+        let observed = match self.look().await {
+            Ok(observed) => observed,
+            Err(next) => return next,
+        };
+        self.probe(&observed);
+        self.counts.learn(&self.pod, &observed, &self.shared.deps.executor).await;
+        if let Some(next) = self.wait_for_room(&observed).await {
+            return next;
+        }
+        let allocated = self.resizing.allocated(&self.pod);
+        let context = PlanContext { restart: self.restarts.due(&observed), ..self.plan_context(None) };
+        let plan = compute_pod_plan(&allocated, &observed, &context);
+        self.held.keep_wanted(&plan);
+        self.notice_objects();
+        let status = self.status(&observed, &plan);
+        let ended = is_terminal(&status);
+        self.tell_resize(&status, &allocated);
+        self.report(&status);
+        self.shared.deps.statuses.set(&self.pod, status);
+        if ended {
+            self.on_event(PodWorkerEvent::PodTerminal).await;
+            return Next::Now;
+        }
+        let plan = self.held.hold_back(plan, self.shared.deps.clock.now());
+        if plan.actions.is_empty() {
+            self.retry.reset();
+            self.last_actions.clear();
+            self.keep_cgroup(&allocated, &observed).await;
+            self.shared.deps.executor.refresh_volumes(&self.pod).await;
+            return self.next_look(plan.requeue_after);
+        }
+        if self.is_repeated(&plan) {
+            return Next::After(REPEATED_PLAN_PAUSE);
+        }
+        log::debug!(pod:% = self.pod.pod_ref(), plan:%; "Executing plan");
+        self.counts.remember(&self.pod, &plan, &self.shared.deps.store).await;
+        if plan.actions.iter().any(|action| matches!(action, Action::ResizeContainer(_))) {
+            self.keep_cgroup(&allocated, &observed).await;
+        }
+        self.act(&allocated, &observed, &plan).await;
+        Next::Now
+    }
+
+    /// The same was done just now. What is waited for besides does not make it something else.
+    fn is_repeated(&mut self, plan: &PodPlan) -> bool {
+        let is_repeated = self.last_actions == plan.actions;
+        self.last_actions = if is_repeated { Vec::new() } else { plan.actions.clone() };
+        is_repeated
+    }
+
+    /// What is new about a pod and is nobody's action.
+    fn report(&self, status: &PodStatus) {
+        let deps = &self.shared.deps;
+        for name in newly_backing_off(status, deps.statuses.last(&self.uid).as_ref()) {
+            deps.executor.report_back_off(&self.pod, &name);
+        }
+        if status.reason == DEADLINE_EXCEEDED {
+            deps.executor.report_deadline(&self.pod, &status.message);
+        }
+    }
+
+    fn notice_objects(&mut self) {
+        let generation = self.shared.deps.executor.objects_generation();
+        if generation != self.objects_generation {
+            self.objects_generation = generation;
+            self.held.objects_changed();
+        }
+    }
+
+    fn probe(&self, observed: &ObservedPod) {
+        let deps = &self.shared.deps;
+        let remembered = deps.statuses.last(&self.uid);
+        deps.prober.observe(&self.pod, observed, remembered.as_ref(), &self.mailbox);
+    }
+
+    /// A fresh look, or when to try again. Without the runtime's name no status can be told, and a pod that has ended is
+    /// told of only once: the first look waits for the loop, which wakes everybody when the runtime has said its name or
+    /// does not answer.
+    async fn look(&mut self) -> Result<ObservedPod, Next> {
+        let is_unknown = |worker: &Self| worker.shared.deps.runtime_name.borrow().is_empty();
+        if is_unknown(self) && !self.told_to_look {
+            return Err(Next::OnLetter);
+        }
+        match observe_pod(&*self.shared.deps.runtime, &self.uid).await {
+            Ok(_) if is_unknown(self) => Err(Next::OnLetter),
+            Ok(observed) => Ok(observed),
+            Err(error) => Err(self.runtime_trouble(&error)),
+        }
+    }
+
+    async fn terminate(&mut self) -> Next {
+        self.mark_removal().await;
+        let observed = match self.look().await {
+            Ok(observed) => observed,
+            Err(next) => return next,
+        };
+        self.probe(&observed);
+        self.shared.deps.prober.only_readiness(&self.uid);
+        let left = self.state.grace_left(self.shared.deps.clock.now());
+        let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(left));
+        let status = self.status(&observed, &plan);
+        self.shared.deps.statuses.set(&self.pod, status);
+        if plan.actions.is_empty() {
+            self.on_event(PodWorkerEvent::NoLiveContainers).await;
+            self.ended_with_machine();
+            return Next::Now;
+        }
+        if self.is_repeated(&plan) {
+            return Next::After(REPEATED_PLAN_PAUSE);
+        }
+        let execution = self.take_down(&observed, &plan).await;
+        if execution.pod.is_some() { self.wait_and_retry() } else { Next::Now }
+    }
+
+    /// A pod that is being removed says so, as on a cluster: `agent get pods` shows it as Terminating. What is on disk about
+    /// it lets the next agent go on with the rest of the grace.
+    async fn mark_removal(&mut self) {
+        let PodWorkerState::Terminating { since, grace_seconds, cause } = self.state else { return };
+        let metadata = &self.pod.metadata;
+        let marked = (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds);
+        let wanted = (Some(since), Some(grace_seconds));
+        if matches!(cause, EndCause::Completed | EndCause::Evicted | EndCause::Shutdown) || marked == wanted {
+            return;
+        }
+        let metadata = &mut Rc::make_mut(&mut self.pod).metadata;
+        (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = wanted;
+        if let Err(error) = self.shared.deps.store.put_terminating(&self.pod).await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to store end of pod grace period");
+        }
+    }
+
+    async fn clean_up(&mut self) -> Next {
+        let observed = if self.cleanup_records {
+            match self.look().await {
+                Ok(observed) => Some(observed),
+                Err(next) => return next,
+            }
+        } else {
+            None
+        };
+        let deps = &self.shared.deps;
+        if let Some(observed) = observed {
+            if observed.live_containers().next().is_some() {
+                // Came to life after the last look: a create call of a process that has died.
+                let plan = compute_pod_plan(&self.pod, &observed, &self.plan_context(Some(1)));
+                deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await;
+                return Next::After(REPEATED_PLAN_PAUSE);
+            }
+            self.counts.keep_ended(&observed);
+            let plan = compute_teardown(&observed);
+            if deps.executor.execute(&self.pod, &observed, &plan, &Patience::as_planned()).await.pod.is_some()
+            {
+                return self.wait_and_retry();
+            }
+        }
+        if !deps.executor.remove_leftovers(&self.pod, self.cleanup_records).await {
+            return self.wait_and_retry();
+        }
+        self.cleanup_records = false;
+        self.shared.deps.prober.remove(&self.uid);
+        self.shared.release_room(&self.uid);
+        if self.mailbox.has_word() {
+            // The pod may be wanted again: a worker that ends here would never hear of it.
+            return Next::Now;
+        }
+        let stays = self.state == PodWorkerState::Terminated { cause: EndCause::Finalizing };
+        if stays {
+            Rc::make_mut(&mut self.pod).metadata.deletion_grace_period_seconds = Some(0);
+        }
+        if let Some(status) = self.shared.deps.statuses.last(&self.uid) {
+            let status =
+                if stays { deleted_status(&self.pod, status) } else { final_status(&self.pod, status, true) };
+            self.shared.deps.statuses.set(&self.pod, status);
+        }
+        self.on_event(PodWorkerEvent::CleanupDone).await;
+        self.evicted = None;
+        Next::Now
+    }
+
+    async fn forget(&mut self) {
+        let deps = &self.shared.deps;
+        deps.statuses.remove(&self.uid);
+        deps.executor.forget_pod(&self.uid);
+        // Before anything else can happen: whoever wants the pod from now on gets a new worker.
+        self.shared.forget(&self.uid, self.counts.take_life());
+        if let Err(error) = deps.store.forget_pod(&self.uid).await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to delete pod from the store");
+        }
+        self.over = true;
+    }
+
+    /// Wanted again under the same uid while it was going: a new life, behind whoever waits for the name. Only restart counts and
+    /// back-off go on. Nothing of the old life stays on disk, or the next process would go on with it.
+    async fn start_over(&mut self) {
+        self.counts.begin_next_life();
+        if let Err(error) = self.shared.deps.store.forget_pod(&self.uid).await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to delete previous pod state from \
+                 the store");
+        }
+        self.shared.deps.statuses.remove(&self.uid);
+        self.held.clear();
+        let metadata = &mut Rc::make_mut(&mut self.pod).metadata;
+        (metadata.deletion_timestamp, metadata.deletion_grace_period_seconds) = (None, None);
+        self.is_late = false;
+        self.state = PodWorkerState::WaitingForName;
+        self.shared.holds_name(&self.name, &self.uid);
+    }
+
+    fn plan_context(&self, terminating_grace: Option<i64>) -> PlanContext {
+        let deps = &self.shared.deps;
+        PlanContext {
+            now: deps.clock.now(),
+            back_off: self.counts.back_off(),
+            restart_counts: self.counts.stored(),
+            earlier: self.counts.ended(),
+            shown_counts: self.counts.shown(deps.statuses.last(&self.uid).as_ref()),
+            limits: deps.config.limits,
+            terminating: terminating_grace.map(|grace_seconds| Terminating { grace_seconds }),
+            max_dead_per_container: self.shared.dead_to_keep(),
+            sandbox_status_read: true,
+            probes: deps.prober.results(&self.uid),
+            actuated: self.resizing.actuated.clone(),
+            ..PlanContext::default()
+        }
+    }
+
+    fn status(&self, observed: &ObservedPod, plan: &PodPlan) -> PodStatus {
+        let deps = &self.shared.deps;
+        let mut waiting: BTreeMap<_, _> = self
+            .held
+            .containers
+            .iter()
+            .map(|(name, held)| (name.clone(), (held.reason.to_owned(), held.message.clone())))
+            .into_map();
+        if let Some(held) = &self.held.pod {
+            for (container, _) in all_with_ephemeral(&self.pod) {
+                let name = ContainerName::from(container.name.as_str());
+                waiting.entry(name).or_insert(("ContainerCreating".to_owned(), held.message.clone()));
+            }
+        }
+        // What was said about trouble of that moment is said anew if it still holds.
+        let previous = deps.statuses.last(&self.uid).map(|status| {
+            let is_said = is_terminal(&status);
+            let said = |words: &String| if is_said { words.clone() } else { String::new() };
+            let (reason, message) = (said(&status.reason), said(&status.message));
+            let start_time = status.start_time.filter(|_| !has_only_waited(&status));
+            PodStatus { message, reason, start_time, ..status }
+        });
+        let runtime_name = deps.runtime_name.borrow();
+        let context = StatusContext {
+            now: deps.clock.now(),
+            up: deps.clock.since_boot(),
+            previous: previous.as_ref(),
+            waiting: &waiting,
+            blocked: &plan.blocked,
+            node_ips: &deps.config.node_ips,
+            terminal: matches!(
+                self.state,
+                PodWorkerState::Terminated { .. } | PodWorkerState::Finished { .. }
+            ),
+            runtime_name: &runtime_name,
+            is_static: true,
+            probes: &deps.prober.results(&self.uid),
+        };
+        let mut status = compute_pod_status(&self.pod, observed, &context);
+        if observed.containers.is_empty() && previous.as_ref().is_some_and(has_failed_unrun) {
+            status.container_statuses.clear();
+            status.init_container_statuses.clear();
+        }
+        let error = self.held.resize.as_ref().map(|held| held.message.as_str());
+        self.resizing.show(&mut status, &self.pod, observed, (error, previous.as_ref(), context.now));
+        if let Some(held) = &self.held.pod {
+            status.message.clone_from(&held.message);
+            held.reason.clone_into(&mut status.reason);
+        }
+        status
+    }
+
+    fn runtime_trouble(&mut self, error: &RuntimeError) -> Next {
+        let mut status = self.last_status();
+        // How a pod ended stays true, and nobody would say it again afterwards.
+        if !is_terminal(&status) {
+            "ContainerRuntimeDown".clone_into(&mut status.reason);
+            status.message = format!("container runtime is down: {error}");
+        }
+        self.shared.deps.statuses.set(&self.pod, status);
+        self.wait_and_retry()
+    }
+
+    /// What can be said without a look: what was said last. An empty look would make ended containers of those that ran.
+    fn last_status(&self) -> PodStatus {
+        let last = self.shared.deps.statuses.last(&self.uid);
+        last.unwrap_or_else(|| self.status(&ObservedPod::default(), &PodPlan::default()))
+    }
+
+    fn wait_and_retry(&mut self) -> Next {
+        self.last_actions.clear();
+        Next::After(self.retry.delay())
+    }
+}

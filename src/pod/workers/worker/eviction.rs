@@ -1,0 +1,109 @@
+//! The worker's dealings with the end the node has decided on.
+//!
+//! Must not know why the node cannot keep the pod.
+
+use super::Worker;
+use crate::model::api::pod::PodCondition;
+use crate::model::containers::is_terminal;
+use crate::model::disruption::EVICTED;
+use crate::model::disruption::IMMEDIATELY;
+use crate::model::disruption::{TERMINATED, is_of_shutdown};
+use crate::pod::inbox::Eviction;
+use crate::pod::lifecycle::{PodWorkerEvent, PodWorkerState};
+use crate::pod::status::rules::DISRUPTION_TARGET;
+use crate::runtime::Runtime;
+
+impl<R: Runtime> Worker<R> {
+    /// The status says so first, and durably: no agent runs the pod again, whatever happens to this one meanwhile. On a disk
+    /// that takes nothing more the pod goes all the same, which may be what the disk needs.
+    pub(super) async fn evict(&mut self, eviction: Eviction) {
+        if eviction.is_shutdown {
+            return self.end_with_machine(eviction).await;
+        }
+        if !matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName) {
+            return;
+        }
+        let Eviction { message, grace_seconds, done, .. } = eviction;
+        if !self.show_disruption(EVICTED, &message) {
+            return;
+        }
+        let shared = std::rc::Rc::clone(&self.shared);
+        if let Err(error) = shared.deps.store.flush().await {
+            log::warn!(pod:% = self.pod.pod_ref(), err:% = error; "Failed to store pod eviction");
+        }
+        shared.deps.executor.report_eviction(&self.pod, &message);
+        self.evicted = Some(done);
+        self.on_event(PodWorkerEvent::Evicted { grace_seconds }).await;
+    }
+
+    /// Ends the pod with the machine, or sooner than it would end anyway. Nothing of that is written down: after the boot it
+    /// is as after a power cut.
+    async fn end_with_machine(&mut self, eviction: Eviction) {
+        let Eviction { message, grace_seconds, done, .. } = eviction;
+        let is_kept = matches!(self.state, PodWorkerState::Syncing | PodWorkerState::WaitingForName);
+        if !is_kept && !matches!(self.state, PodWorkerState::Terminating { .. }) {
+            return;
+        }
+        if is_kept && !self.show_disruption(TERMINATED, &message) {
+            return;
+        }
+        self.ending = Some(done);
+        self.on_event(PodWorkerEvent::Shutdown { grace_seconds }).await;
+    }
+
+    /// Nothing of the pod runs: whoever waits for that hears of it.
+    pub(super) fn ended_with_machine(&mut self) {
+        if matches!(self.state, PodWorkerState::Finished { .. }) {
+            self.shared.deps.prober.remove(&self.uid);
+        }
+        self.ending = None;
+    }
+
+    /// The machine does not go down after all: the pod is what it was, and what ended runs again by its restart policy.
+    pub(super) fn revive(&self) {
+        let mut status = self.last_status();
+        if !is_of_shutdown(&status) {
+            return;
+        }
+        let has_run = status.container_statuses.iter().any(|container| !container.container_id.is_empty());
+        (if has_run { "Running" } else { "Pending" }).clone_into(&mut status.phase);
+        status.reason.clear();
+        status.message.clear();
+        status.conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
+        self.shared.deps.statuses.set(&self.pod, status);
+    }
+
+    /// The status says why the pod ends. `false`: it has ended before.
+    fn show_disruption(&mut self, reason: &str, message: &str) -> bool {
+        let mut status = self.last_status();
+        if is_terminal(&status) {
+            return false;
+        }
+        self.held.clear();
+        "Failed".clone_into(&mut status.phase);
+        reason.clone_into(&mut status.reason);
+        message.clone_into(&mut status.message);
+        status.conditions.retain(|condition| condition.type_ != DISRUPTION_TARGET);
+        let condition = PodCondition {
+            type_: DISRUPTION_TARGET.to_owned(),
+            status: "True".to_owned(),
+            observed_generation: self.pod.metadata.generation,
+            last_transition_time: Some(self.shared.deps.clock.now()),
+            reason: "TerminationByKubelet".to_owned(),
+            message: message.to_owned(),
+            ..PodCondition::default()
+        };
+        status.conditions.insert(0, condition);
+        self.shared.deps.statuses.set(&self.pod, status);
+        true
+    }
+
+    /// The pod ended in an earlier life of the agent and the runtime may have forgotten it since: it is not run again.
+    pub(super) fn has_ended_before(&self) -> Option<PodWorkerEvent> {
+        let last = self.shared.deps.statuses.last(&self.uid).filter(is_terminal)?;
+        Some(match last.reason.as_str() {
+            EVICTED => PodWorkerEvent::Evicted { grace_seconds: IMMEDIATELY },
+            _ => PodWorkerEvent::PodTerminal,
+        })
+    }
+}

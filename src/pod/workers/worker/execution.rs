@@ -1,0 +1,129 @@
+//! The worker while a plan of it is carried out: what it hears and shows meanwhile, and what it remembers of failures.
+//!
+//! Must not know how a plan comes about.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::Worker;
+use crate::model::api::pod::Pod;
+use crate::model::observed::ObservedPod;
+use crate::pod::executor::{Execution, Patience};
+use crate::pod::hooks::longest_kill;
+use crate::pod::image::StartFailure;
+use crate::pod::lifecycle::PodWorkerState;
+use crate::pod::plan::{Action, PodPlan};
+use crate::pod::workers::held::Held;
+use crate::runtime::Runtime;
+
+impl<R: Runtime> Worker<R> {
+    /// Carries out a plan; a removal that arrives meanwhile gives up what can be given up (pulls, hooks, stops), so that the
+    /// pod can be taken down at once.
+    pub(super) async fn act(&mut self, pod: &Pod, observed: &ObservedPod, plan: &PodPlan) {
+        let (shared, mailbox) = (Rc::clone(&self.shared), Rc::clone(&self.mailbox));
+        let patience = Patience::UntilRemoval(Rc::clone(&mailbox));
+        let mut execution = pin!(shared.deps.executor.execute(pod, observed, plan, &patience));
+        let mut seen = mailbox.looks();
+        let execution = loop {
+            tokio::select! {
+                biased;
+                execution = &mut execution => break execution,
+                // Losing it is safe: looks are counted.
+                () = mailbox.look_after(seen) => {
+                    seen = mailbox.looks();
+                    self.show_probes(observed, plan);
+                }
+            }
+        };
+        self.note_failures(execution, plan);
+    }
+
+    /// A plan may take its time: what probes come to meanwhile is shown at once, as upstream has it.
+    fn show_probes(&self, observed: &ObservedPod, plan: &PodPlan) {
+        let status = self.status(observed, plan);
+        self.shared.deps.statuses.set(&self.pod, status);
+    }
+
+    /// Carries out a plan that takes the pod down, and listens meanwhile: a shorter grace reaches what is under way at once.
+    pub(super) async fn take_down(&mut self, observed: &ObservedPod, plan: &PodPlan) -> Execution {
+        let (shared, pod, mailbox) =
+            (Rc::clone(&self.shared), Rc::clone(&self.pod), Rc::clone(&self.mailbox));
+        let (end, ends) = watch::channel(self.end_of_grace());
+        let patience = Patience::Until(ends);
+        let mut execution = pin!(shared.deps.executor.execute(&pod, observed, plan, &patience));
+        let mut seen = mailbox.looks();
+        loop {
+            tokio::select! {
+                biased;
+                execution = &mut execution => return execution,
+                // Losing it is safe: looks are counted.
+                () = mailbox.look_after(seen) => {
+                    seen = mailbox.looks();
+                    self.show_probes(observed, plan);
+                }
+                // Losing it is safe: what was not said is said by the next attempt.
+                () = tokio::time::sleep(self.late_in()), if !self.is_late => {
+                    self.is_late = true;
+                    shared.deps.executor.report_late_end(&pod);
+                }
+                // Losing it is safe: words stay in the mailbox until they are taken.
+                () = mailbox.word() => {
+                    self.read(mailbox.take_words()).await;
+                    let earlier = self.end_of_grace();
+                    end.send_if_modified(|end| {
+                        let is_earlier = earlier < *end;
+                        *end = earlier.min(*end);
+                        is_earlier
+                    });
+                    self.mark_removal().await;
+                }
+            }
+        }
+    }
+
+    /// Until the pod has taken longer to end than anybody would expect.
+    fn late_in(&self) -> Duration {
+        match self.state {
+            PodWorkerState::Terminating { since, grace_seconds, .. } => longest_kill(grace_seconds)
+                .saturating_sub(self.shared.deps.clock.now().saturating_since(since)),
+            _ => Duration::MAX,
+        }
+    }
+
+    /// On the clock that nobody sets. A pod that is not being taken down has none left.
+    fn end_of_grace(&self) -> Instant {
+        let left = self.state.grace_left(self.shared.deps.clock.now()).unwrap_or_default();
+        Instant::now() + Duration::from_secs(u64::try_from(left).unwrap_or(0))
+    }
+
+    fn note_failures(&mut self, execution: Execution, plan: &PodPlan) {
+        let now = self.shared.deps.clock.now();
+        for action in &plan.actions {
+            match action {
+                Action::StartContainer(start) => {
+                    self.held.containers.remove(&start.name);
+                }
+                Action::CreateSandbox { .. } => self.held.pod = None,
+                Action::ResizeContainer(_) => self.held.resize = None,
+                _ => {}
+            }
+        }
+        let held = |failure: StartFailure| Held {
+            reason: failure.reason,
+            message: failure.message,
+            until: failure.retry_after.map(|after| now.saturating_add(after)),
+        };
+        for (name, failure) in execution.containers {
+            self.held.containers.insert(name, held(failure));
+        }
+        if let Some(failure) = execution.pod {
+            self.held.pod = Some(held(failure));
+        }
+        self.held.resize = execution.resize.map(held).or(self.held.resize.take());
+        self.resizing.note(execution.resized);
+    }
+}

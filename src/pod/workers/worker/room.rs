@@ -1,0 +1,94 @@
+//! The worker's dealings with admission: a place on the node, and room to grow.
+//!
+//! Must not know how room is counted.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::{Next, Worker};
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::observed::ObservedPod;
+use crate::pod::admission::rules::{
+    Rejection, keep_transition, may_wait, needs_runtime_features, rejected_status,
+};
+use crate::pod::lifecycle::PodWorkerEvent;
+use crate::pod::plan::PodPlan;
+use crate::pod::plan::resize;
+use crate::pod::scheduling::{gated_status, is_gated};
+use crate::runtime::Runtime;
+
+/// Until a plugin is asked again for what it has refused to a pod that waits. No plugin says when it would answer otherwise.
+const ALLOCATE_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+impl<R: Runtime> Worker<R> {
+    /// A pod that runs keeps its place; one that does not needs one. `Some` when it has to wait for room or for its gates, or has
+    /// failed for want of room.
+    pub(super) async fn wait_for_room(&mut self, observed: &ObservedPod) -> Option<Next> {
+        let shared = Rc::clone(&self.shared);
+        let admission = &shared.deps.admission;
+        self.resizing.learn(observed, shared.deps.statuses.last(&self.uid).as_ref());
+        if observed.ready_sandbox().is_some() || observed.live_containers().next().is_some() {
+            shared.wake(self.resizing.allocate(&self.pod, observed, admission));
+            return None;
+        }
+        if is_gated(&self.pod.spec) {
+            let last = shared.deps.statuses.last(&self.uid);
+            let status = gated_status(&self.pod, last.as_ref(), shared.deps.clock.now());
+            shared.deps.statuses.set(&self.pod, status);
+            return Some(Next::OnLetter);
+        }
+        if needs_runtime_features(&self.pod) {
+            match shared.deps.runtime.status().await {
+                Ok(status) => {
+                    shared.wake(admission.learn(&shared.deps.executor.by_class_name(&status)));
+                }
+                Err(error) => return Some(self.runtime_trouble(&error)),
+            }
+        }
+        self.resizing.allocate_all();
+        let (verdict, news) = admission.admit(&self.pod);
+        shared.wake(news);
+        if let Err(rejection) = verdict {
+            return Some(self.reject(observed, &rejection, Next::OnLetter).await);
+        }
+        let rejection =
+            Rejection::of_allocation(shared.deps.executor.allocate_devices(&self.pod).await.err()?);
+        let last = shared.deps.statuses.last(&self.uid);
+        let is_told = last.is_some_and(|last| rejection.is_in(&last));
+        shared.wake(admission.turn_out(&self.pod, &rejection, is_told));
+        Some(self.reject(observed, &rejection, Next::After(ALLOCATE_AGAIN_AFTER)).await)
+    }
+
+    /// Shows why the pod does not run. What is next: `again` when it waits, its end when it has failed.
+    async fn reject(&mut self, observed: &ObservedPod, rejection: &Rejection, again: Next) -> Next {
+        let shared = Rc::clone(&self.shared);
+        let status = self.status(observed, &PodPlan::default());
+        let waits = may_wait(&self.pod, rejection);
+        let mut status = rejected_status(status, !observed.containers.is_empty(), rejection, waits);
+        let last = shared.deps.statuses.last(&self.uid);
+        status.start_time = last.as_ref().and_then(|last| last.start_time).or(status.start_time);
+        keep_transition(&mut status, last.as_ref());
+        shared.deps.statuses.set(&self.pod, status);
+        if waits {
+            return again;
+        }
+        self.on_event(PodWorkerEvent::PodTerminal).await;
+        Next::Now
+    }
+
+    /// Tells how a resize goes, once per step.
+    pub(super) fn tell_resize(&self, status: &PodStatus, allocated: &Pod) {
+        let deps = &self.shared.deps;
+        let before = deps.statuses.last(&self.uid).unwrap_or_default();
+        for news in resize::news(&before, status, &self.pod, allocated) {
+            deps.executor.tell_resize(&self.pod, &news);
+        }
+    }
+
+    /// The pod's cgroup takes what its containers have and what they are to have: it is widened before they grow, and
+    /// narrowed when they have shrunk.
+    pub(super) async fn keep_cgroup(&self, allocated: &Pod, observed: &ObservedPod) {
+        let widest = resize::widest(allocated, observed, &self.resizing.actuated);
+        self.shared.deps.executor.keep_pod_cgroup(&widest).await;
+    }
+}

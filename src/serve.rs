@@ -1,0 +1,6 @@
+//! What the agent answers: the kubelet API, the Kubernetes API of the box, streaming, and CRI.
+
+pub mod cri;
+pub mod localapi;
+pub mod server;
+pub mod streaming;

@@ -1,0 +1,253 @@
+//! The Kubernetes API of one node: what kubectl needs of an API server, answered from what this agent knows.
+//!
+//! Owns the way from a request to the part that answers it. Nothing is kept or computed while nobody looks, but for a number
+//! per object that somebody has looked at. Must not know how pods run.
+
+pub mod access;
+pub mod age;
+pub mod cluster;
+pub mod columns;
+mod connect;
+pub mod discovery;
+mod gnostic;
+mod incoming;
+mod metrics;
+pub mod node;
+pub mod objects;
+pub mod openapi;
+pub mod patch;
+pub mod path;
+pub mod pod_columns;
+mod protobuf;
+mod read;
+pub mod resource;
+mod review;
+pub mod selector;
+pub mod shape;
+pub mod status;
+pub mod versions;
+mod watch;
+pub mod write;
+pub mod written;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use hyper::header::{ACCEPT, CACHE_CONTROL, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use serde_json::Value;
+
+use crate::desired::pod_config::edit::Editor;
+use crate::platform::clock::Clock;
+use crate::serve::server::answer::{HEALTH_CHECKS, health};
+use crate::serve::server::body::{self, Body};
+use crate::serve::server::guest::{Guest, Visit};
+use crate::serve::server::node::SharedNode;
+use crate::serve::streaming::Pending;
+
+use access::Attributes;
+use cluster::SharedCluster;
+use path::{Asked, Wanted};
+use resource::{Store, Verb};
+use shape::{Rows, View};
+use status::Failure;
+use versions::{Change, Keep, Versions};
+use watch::Watchers;
+use written::Retained;
+
+/// See the module.
+pub struct LocalApi {
+    /// Pods, logs and streams.
+    pub(crate) node: SharedNode,
+    /// The rest.
+    pub(crate) cluster: SharedCluster,
+    /// Changes what is wanted.
+    pub(crate) editor: Editor,
+    /// The time.
+    pub(crate) clock: Clock,
+    versions: RefCell<Versions>,
+    watchers: Watchers,
+}
+
+impl LocalApi {
+    /// The API of this node.
+    #[must_use]
+    pub fn new(node: SharedNode, cluster: SharedCluster, editor: Editor, clock: Clock) -> Rc<Self> {
+        let base = u64::try_from(clock.now().as_nanos() / 1_000_000).unwrap_or_default();
+        let retained = Retained::default();
+        let versions = RefCell::new(Versions::new(base, retained.clone()));
+        Rc::new(Self { node, cluster, editor, clock, versions, watchers: Watchers::new(retained) })
+    }
+
+    /// All objects of a store as they are now, with their versions. Whoever watches hears of what has changed.
+    pub(crate) fn look(&self, store: Store) -> Vec<Value> {
+        let mut objects = objects::all(self, store);
+        let changes = self.versions.borrow_mut().look(store, &mut objects, self.keep(store));
+        self.watchers.has_looked(store, || self.cluster.changes(store));
+        self.tell(store, changes);
+        objects
+    }
+
+    /// One object as it is now, with its version. The namespace of kinds without is empty.
+    pub(crate) fn find(&self, store: Store, namespace: &str, name: &str) -> Option<Value> {
+        let (place, keep) = ((namespace, name), self.keep(store));
+        let mut object = objects::one(self, store, place);
+        let changes = self.versions.borrow_mut().look_at(store, place, object.as_mut(), keep);
+        self.tell(store, changes);
+        object
+    }
+
+    fn keep(&self, store: Store) -> Keep {
+        if self.watchers.has(store) { Keep::Whole } else { Keep::Shadow }
+    }
+
+    fn tell(&self, store: Store, changes: Vec<Change>) {
+        for change in changes {
+            self.watchers.tell(store, change);
+        }
+    }
+
+    fn current(&self) -> u64 {
+        self.versions.borrow().current()
+    }
+
+    /// The first, the newest, and the newest of this store.
+    fn versions_of(&self, store: Store) -> (u64, u64, u64) {
+        let versions = self.versions.borrow();
+        (versions.base(), versions.current(), versions.changed(store))
+    }
+
+    fn all(&self, store: Store) -> Vec<Change> {
+        self.versions.borrow().all(store)
+    }
+
+    fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
+        self.versions.borrow().since(store, version)
+    }
+
+    fn forget_states(&self, store: Store) {
+        self.versions.borrow_mut().forget_states(store);
+    }
+
+    async fn respond(self: Rc<Self>, visit: Visit) -> Result<Response<Body>, Failure> {
+        let uri = visit.request.uri();
+        let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
+        if !matches!(asked, Ok(Asked::Object(_))) {
+            // Whether there is such a path is told to those who may ask.
+            let verb = visit.request.method().as_str().to_lowercase();
+            let verb = if verb == "head" { "get" } else { &verb };
+            if !access::may_path(visit.policy, &visit.user, uri.path(), verb) {
+                return Err(access::path_refusal(&visit.user, uri.path(), verb));
+            }
+        }
+        let accept = accept(&visit.request);
+        let (core, tells) = match asked? {
+            Asked::Object(wanted) => return self.object(*wanted, visit).await,
+            Asked::Health(check) if check.is_empty() || HEALTH_CHECKS.contains(&check.as_str()) => {
+                let what = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
+                return Ok(health(&self.node, what, &check, uri.query().unwrap_or_default()));
+            }
+            Asked::Health(_) => return Err(status::no_such_path()),
+            Asked::Root => return Ok(found(&discovery::paths())),
+            Asked::Core => (true, discovery::core()),
+            Asked::Groups => (false, discovery::group_list()),
+            Asked::Group(group, version) => return Ok(found(&discovery::group(group, version))),
+            Asked::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
+            Asked::Version => return Ok(found(&discovery::version())),
+            Asked::OpenApi(path) => {
+                if path.starts_with("v3") && !openapi::takes_json(&accept) {
+                    return Err(status::not_acceptable());
+                }
+                let answer = openapi::answer(&path, openapi::wants_binary(&accept));
+                let may_be_kept = openapi::names_hash(visit.request.uri().query().unwrap_or_default());
+                return answer.map(|answer| described(answer, may_be_kept)).ok_or_else(status::no_such_path);
+            }
+        };
+        Ok(match shape::aggregated(&accept) {
+            Some((version, kind)) => {
+                body::json(StatusCode::OK, kind, discovery::aggregated(core, version).to_string())
+            }
+            None => found(&tells),
+        })
+    }
+
+    async fn object(self: Rc<Self>, wanted: Wanted, visit: Visit) -> Result<Response<Body>, Failure> {
+        let part = wanted.subresource.map_or("", |part| part.name);
+        if part == "proxy" {
+            return connect::node_proxy(&self, &wanted, visit).await;
+        }
+        let asked = Attributes::of(&wanted);
+        if !access::may(visit.policy, &visit.user, &asked) {
+            log::debug!(user = visit.user.name, verb = asked.verb, resource = asked.resource; "Forbidden");
+            return Err(access::refusal(&visit.user, &asked));
+        }
+        if matches!(part, "log" | "exec" | "attach" | "portforward") {
+            return connect::pod(&self, &wanted, part, visit).await;
+        }
+        if wanted.resource.store == Store::Review {
+            return review::create(&wanted, visit).await;
+        }
+        if !wanted.verb.reads() {
+            return write::change(&self, &wanted, visit.request, &visit.user).await;
+        }
+        let view = View {
+            resource: wanted.resource,
+            form: shape::form(&accept(&visit.request))?,
+            rows: Rows::parse(&wanted.options.include_object)?,
+            now: self.clock.now(),
+        };
+        match wanted.verb {
+            Verb::List => read::list(&self, &wanted, view).await,
+            Verb::Watch => watch::watch(&self, wanted, view, &visit.user.name),
+            _ => read::get(&self, &wanted, view).await,
+        }
+    }
+}
+
+impl Guest for LocalApi {
+    fn serves(&self, path: &str) -> bool {
+        path::is_ours(path)
+    }
+
+    fn answer(self: Rc<Self>, visit: Visit) -> Pending<Response<Body>> {
+        Box::pin(async move { self.respond(visit).await.unwrap_or_else(|failure| failure.response()) })
+    }
+}
+
+/// A text in an object; empty when it is not there.
+#[must_use]
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What a client accepts; several headers are one.
+fn accept<B>(request: &Request<B>) -> String {
+    let headers = request.headers().get_all(ACCEPT);
+    headers.iter().filter_map(|header| header.to_str().ok()).collect::<Vec<_>>().join(",")
+}
+
+fn found(object: &Value) -> Response<Body> {
+    body::object(StatusCode::OK, object)
+}
+
+fn described(answer: openapi::Answer, may_be_kept: bool) -> Response<Body> {
+    let mut document = match answer {
+        openapi::Answer::Index(index) => return found(&index),
+        openapi::Answer::Document(document) => document,
+    };
+    let (pieces, body) = Body::in_pieces();
+    let mut response = body::response(StatusCode::OK, document.content_type(), body);
+    if may_be_kept {
+        // As long as kubectl keeps what it learns of a server: six hours.
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=21600"));
+    }
+    crate::platform::rt::spawn("serving OpenAPI", async move {
+        while let Some(piece) = document.next_piece() {
+            // A client that has gone ends it.
+            if pieces.send(Ok(piece.into())).await.is_err() {
+                return;
+            }
+        }
+    });
+    response
+}

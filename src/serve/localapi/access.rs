@@ -1,0 +1,293 @@
+//! Who may do what with objects: Kubernetes' attributes of a request, and the node's policy about them.
+//!
+//! Owns the decision and the words of a refusal. Pure. Must not know how anybody was recognised.
+
+use serde_json::{Value, json};
+
+use super::path::Wanted;
+use super::resource::{RESOURCES, Store, qualified};
+use super::status::{self, Failure};
+use crate::model::objects::ObjectKind;
+use crate::serve::server::access::{ANONYMOUS, MASTERS, Policy, User, VIEWERS};
+
+/// The group of everybody who is recognised.
+pub const AUTHENTICATED: &str = "system:authenticated";
+
+/// A request about objects, as an authorizer sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// `get`, `list`, ...
+    pub verb: String,
+    /// API group.
+    pub group: String,
+    /// Plural.
+    pub resource: String,
+    /// Or empty.
+    pub subresource: String,
+    /// Empty for all of them and for kinds without.
+    pub namespace: String,
+    /// Or empty.
+    pub name: String,
+}
+
+impl Attributes {
+    /// Of a request.
+    #[must_use]
+    pub fn of(wanted: &Wanted) -> Self {
+        Self {
+            verb: wanted.verb.as_str().to_owned(),
+            group: wanted.resource.group.to_owned(),
+            resource: wanted.resource.plural.to_owned(),
+            subresource: wanted.subresource.map(|part| part.name.to_owned()).unwrap_or_default(),
+            namespace: wanted.namespace.clone().unwrap_or_default(),
+            name: wanted.name.clone().unwrap_or_default(),
+        }
+    }
+}
+
+fn is_in(user: &User, group: &str) -> bool {
+    user.groups.iter().any(|found| found == group)
+}
+
+/// All groups of a user, the one of everybody included.
+#[must_use]
+pub fn groups(user: &User) -> Vec<String> {
+    let mut groups = user.groups.clone();
+    if user.name != ANONYMOUS && !is_in(user, AUTHENTICATED) {
+        groups.push(AUTHENTICATED.to_owned());
+    }
+    groups
+}
+
+/// Whether a user may do this with objects.
+#[must_use]
+pub fn may(policy: Policy, user: &User, asked: &Attributes) -> bool {
+    if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
+        return true;
+    }
+    let asks_about_itself = matches!(
+        asked.resource.as_str(),
+        "selfsubjectaccessreviews" | "selfsubjectrulesreviews" | "selfsubjectreviews"
+    );
+    if asks_about_itself && asked.verb == "create" {
+        return user.name != ANONYMOUS;
+    }
+    is_in(user, VIEWERS)
+        && matches!(asked.verb.as_str(), "get" | "list" | "watch")
+        && is_shown(&asked.group, &asked.resource)
+        && matches!(asked.subresource.as_str(), "" | "log" | "status" | "resize" | "ephemeralcontainers")
+}
+
+/// What viewers see: everything that is served but Secrets.
+fn is_shown(group: &str, plural: &str) -> bool {
+    RESOURCES.iter().any(|resource| {
+        resource.group == group
+            && resource.plural == plural
+            && !matches!(resource.store, Store::Objects(ObjectKind::Secret) | Store::Review)
+    })
+}
+
+/// Whether a user may ask for a path that names no object: what the API is, for everybody who is recognised; how it is, for
+/// everybody.
+#[must_use]
+pub fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
+    if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
+        return true;
+    }
+    let below = |roots: &[&str]| {
+        roots
+            .iter()
+            .any(|root| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    };
+    let known = user.name != ANONYMOUS;
+    verb == "get"
+        && (below(&["/healthz", "/livez", "/readyz", "/version"])
+            || (known && path == "/")
+            || (known && below(&["/api", "/apis", "/openapi"])))
+}
+
+/// An apiserver's words for no.
+#[must_use]
+pub fn refusal(user: &User, asked: &Attributes) -> Failure {
+    let resource = match asked.subresource.as_str() {
+        "" => asked.resource.clone(),
+        part => format!("{}/{part}", asked.resource),
+    };
+    let place = match asked.namespace.as_str() {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace \"{namespace}\""),
+    };
+    let subject = match asked.name.as_str() {
+        "" => qualified(&asked.resource, &asked.group),
+        name => format!("{} \"{name}\"", qualified(&asked.resource, &asked.group)),
+    };
+    let message = format!(
+        "{subject} is forbidden: User \"{}\" cannot {} resource \"{resource}\" in API group \"{}\" {place}",
+        user.name, asked.verb, asked.group
+    );
+    status::forbidden(&asked.group, &asked.resource, &asked.name, message)
+}
+
+/// The same for a path.
+#[must_use]
+pub fn path_refusal(user: &User, path: &str, verb: &str) -> Failure {
+    let message = format!("forbidden: User \"{}\" cannot {verb} path \"{path}\"", user.name);
+    status::forbidden("", "", "", message)
+}
+
+/// `status` of a SelfSubjectRulesReview.
+#[must_use]
+pub fn rules(policy: Policy, user: &User) -> Value {
+    let rule = |verbs: &[&str], groups: &[&str], resources: &[&str]| json!({"verbs": verbs, "apiGroups": groups, "resources": resources});
+    if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
+        return json!({
+            "resourceRules": [rule(&["*"], &["*"], &["*"])],
+            "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+            "incomplete": false,
+        });
+    }
+    let mut resources = Vec::new();
+    let mut paths = vec!["/healthz", "/livez", "/readyz", "/version", "/version/"];
+    if user.name != ANONYMOUS {
+        paths.extend(["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"]);
+        resources.extend([
+            rule(
+                &["create"],
+                &["authorization.k8s.io"],
+                &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+            ),
+            rule(&["create"], &["authentication.k8s.io"], &["selfsubjectreviews"]),
+        ]);
+    }
+    if is_in(user, VIEWERS) {
+        let shown = RESOURCES.iter().filter(|found| is_shown(found.group, found.plural));
+        let looks = |store| match store {
+            Store::PodMetrics | Store::NodeMetrics => &["get", "list"][..],
+            _ => &["get", "list", "watch"][..],
+        };
+        resources.extend(shown.map(|found| rule(looks(found.store), &[found.group], &[found.plural])));
+        resources.push(rule(&["get"], &[""], &["pods/log", "pods/status"]));
+    }
+    json!({
+        "resourceRules": resources,
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": paths}],
+        "incomplete": false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(group: &str) -> User {
+        User { name: "jane".to_owned(), groups: vec![group.to_owned()] }
+    }
+
+    fn asked(line: &str) -> Attributes {
+        let mut words = line.split(' ').map(str::to_owned);
+        let (verb, path) = (words.next().unwrap(), words.next().unwrap());
+        let (resource, subresource) = path.split_once('/').unwrap_or((&path, ""));
+        let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+        Attributes {
+            verb,
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            subresource: subresource.to_owned(),
+            namespace: words.next().unwrap_or_default(),
+            name: words.next().unwrap_or_default(),
+        }
+    }
+
+    #[test]
+    fn viewers_look_at_all_but_secrets_and_enter_nothing() {
+        for (line, viewer) in [
+            ("list pods default", true),
+            ("watch pods", true),
+            ("get pods/log default web", true),
+            ("list configmaps default", true),
+            ("get nodes", true),
+            ("list events.events.k8s.io", true),
+            ("list pods.metrics.k8s.io default", true),
+            ("list secrets default", false),
+            ("get secrets default s", false),
+            ("get pods/exec default web", false),
+            ("create pods/exec default web", false),
+            ("get pods/attach default web", false),
+            ("create pods/portforward default web", false),
+            ("get nodes/proxy", false),
+            ("create pods default", false),
+            ("delete pods default web", false),
+            ("patch configmaps default a", false),
+            ("get *", false),
+            ("list deployments.apps default", false),
+            ("create selfsubjectaccessreviews.authorization.k8s.io", true),
+        ] {
+            let asked = asked(line);
+            assert_eq!(may(Policy::Local, &member(VIEWERS), &asked), viewer, "{line}");
+            assert!(may(Policy::Local, &member(MASTERS), &asked), "{line}");
+            assert!(may(Policy::AlwaysAllow, &member("others"), &asked), "{line}");
+            let itself = asked.resource.starts_with("selfsubject");
+            assert_eq!(may(Policy::Local, &member("others"), &asked), itself, "{line}");
+            assert!(!may(Policy::Local, &User::anonymous(), &asked), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_the_api_is_is_told_to_everybody_who_is_known() {
+        let path = |user: &User, path: &str| may_path(Policy::Local, user, path, "get");
+        assert!(path(&member("others"), "/apis/x") && path(&member("others"), "/version"));
+        assert!(!path(&member("others"), "/metrics") && !path(&member("others"), "/apisx"));
+        assert!(path(&member("others"), "/") && !path(&User::anonymous(), "/"));
+        assert!(path(&User::anonymous(), "/livez/ping") && !path(&User::anonymous(), "/api"));
+    }
+
+    #[test]
+    fn refusals_are_in_an_apiservers_words() {
+        let said = |line: &str| refusal(&member("others"), &asked(line)).message;
+        assert_eq!(
+            said("list pods default"),
+            "pods is forbidden: User \"jane\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\""
+        );
+        assert_eq!(
+            said("get pods/log default web"),
+            "pods \"web\" is forbidden: User \"jane\" cannot get resource \"pods/log\" in API group \"\" in the namespace \"default\""
+        );
+        assert_eq!(
+            said("list nodes.metrics.k8s.io"),
+            "nodes.metrics.k8s.io is forbidden: User \"jane\" cannot list resource \"nodes\" in API group \"metrics.k8s.io\" at the cluster scope"
+        );
+        assert_eq!(
+            path_refusal(&member("others"), "/x", "get").message,
+            "forbidden: User \"jane\" cannot get path \"/x\""
+        );
+    }
+
+    #[test]
+    fn rules_say_what_the_decision_says() {
+        let rules = rules(Policy::Local, &member(VIEWERS));
+        let text = rules.to_string();
+        assert!(
+            text.contains("\"pods\"") && text.contains("pods/log") && !text.contains("secrets"),
+            "{text}"
+        );
+        for rule in rules["resourceRules"].as_array().unwrap() {
+            for verb in rule["verbs"].as_array().unwrap() {
+                for resource in rule["resources"].as_array().unwrap() {
+                    let (plural, part) = resource
+                        .as_str()
+                        .unwrap()
+                        .split_once('/')
+                        .unwrap_or((resource.as_str().unwrap(), ""));
+                    let asked = Attributes {
+                        verb: verb.as_str().unwrap().to_owned(),
+                        group: rule["apiGroups"][0].as_str().unwrap().to_owned(),
+                        resource: plural.to_owned(),
+                        subresource: part.to_owned(),
+                        ..Attributes::default()
+                    };
+                    assert!(may(Policy::Local, &member(VIEWERS), &asked), "{asked:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The `Node` object: what is known of this machine, as Kubernetes shows it.
+//!
+//! Owns the object's shape and its conditions. Pure: facts in, JSON out. Must not know how a fact was found.
+
+use serde_json::{Value, json};
+
+use crate::model::api::pod::{ResourceList, StringMap};
+use crate::model::node_changes::Taint;
+use crate::model::types::Timestamp;
+use crate::runtime::{RuntimeHandler, RuntimeStatus};
+
+/// How often upstream reports a node that does not change; heartbeats are shown in these steps, so that looking at a node does
+/// not change it.
+const HEARTBEAT: i64 = 300;
+
+/// Where leases of nodes are.
+pub const LEASES: &str = "kube-node-lease";
+
+/// Something the node is or is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// `Ready`, `MemoryPressure`, ...
+    pub kind: &'static str,
+    /// Whether it is so.
+    pub holds: bool,
+    /// One word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// An image the runtime has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// Tags and digests.
+    pub names: Vec<String>,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Facts about the node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeState {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: StringMap,
+    /// Those of the configuration, or those that clients have set.
+    pub taints: Vec<Taint>,
+    /// The pods' networks.
+    pub pod_cidrs: Vec<String>,
+    /// When it joined: when this agent's memory begins, or its process.
+    pub created: Timestamp,
+    /// What it has.
+    pub capacity: ResourceList,
+    /// What pods may have of it.
+    pub allocatable: ResourceList,
+    /// `InternalIP`s.
+    pub addresses: Vec<String>,
+    /// `Hostname`.
+    pub hostname: String,
+    /// The server's port.
+    pub port: u16,
+    /// `nodeInfo`, by its field names.
+    pub info: Vec<(&'static str, String)>,
+    /// In the order in which they are shown.
+    pub conditions: Vec<Condition>,
+    /// The largest first.
+    pub images: Vec<Image>,
+    /// Annotations that clients have set.
+    pub annotations: StringMap,
+    /// Pods may not be placed here (`kubectl cordon`).
+    pub unschedulable: bool,
+    /// What the runtime can do, when it has told.
+    pub features: Option<RuntimeStatus>,
+    /// `nodeLeaseDurationSeconds`.
+    pub lease_seconds: i32,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// The uid of an object that has no life of its own: the same for the same words.
+#[must_use]
+pub fn uid(words: &str) -> String {
+    use sha2::{Digest, Sha256};
+    use std::fmt::Write;
+    let digest = Sha256::digest(words);
+    let mut uid = String::with_capacity(36);
+    for (position, byte) in digest[..16].iter().enumerate() {
+        let dash = if matches!(position, 4 | 6 | 8 | 10) { "-" } else { "" };
+        // Writing to a String cannot fail.
+        let _ = write!(uid, "{dash}{byte:02x}");
+    }
+    uid
+}
+
+/// The uid of the node of this name.
+#[must_use]
+pub fn node_uid(name: &str) -> String {
+    uid(&format!("Node\0{name}"))
+}
+
+/// The object.
+#[must_use]
+pub fn object(state: &NodeState) -> Value {
+    let heartbeat = Timestamp::from_secs(state.now.as_nanos() / 1_000_000_000 / HEARTBEAT * HEARTBEAT);
+    let conditions: Vec<Value> = state
+        .conditions
+        .iter()
+        .map(|condition| {
+            json!({
+                "type": condition.kind,
+                "status": if condition.holds { "True" } else { "False" },
+                "lastHeartbeatTime": heartbeat.max(condition.since).to_rfc3339(),
+                "lastTransitionTime": condition.since.to_rfc3339(),
+                "reason": condition.reason,
+                "message": condition.message,
+            })
+        })
+        .collect();
+    let mut addresses: Vec<Value> =
+        state.addresses.iter().map(|address| json!({"type": "InternalIP", "address": address})).collect();
+    addresses.push(json!({"type": "Hostname", "address": state.hostname}));
+    let mut spec = json!({});
+    if let Some(first) = state.pod_cidrs.first() {
+        spec["podCIDR"] = json!(first);
+        spec["podCIDRs"] = json!(state.pod_cidrs);
+    }
+    if !state.taints.is_empty() {
+        spec["taints"] = json!(state.taints);
+    }
+    if state.unschedulable {
+        spec["unschedulable"] = json!(true);
+    }
+    let images: Vec<Value> =
+        state.images.iter().map(|image| json!({"names": image.names, "sizeBytes": image.size})).collect();
+    let info: serde_json::Map<String, Value> =
+        state.info.iter().map(|(field, value)| ((*field).to_owned(), json!(value))).collect();
+    let mut node = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": state.name,
+            "uid": node_uid(&state.name),
+            "creationTimestamp": state.created.to_rfc3339(),
+            "labels": state.labels,
+        },
+        "spec": spec,
+        "status": {
+            "addresses": addresses,
+            "allocatable": state.allocatable,
+            "capacity": state.capacity,
+            "conditions": conditions,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": state.port}},
+            "images": images,
+            "nodeInfo": info,
+        },
+    });
+    if !state.annotations.is_empty() {
+        node["metadata"]["annotations"] = json!(state.annotations);
+    }
+    if let Some(features) = &state.features {
+        put_features(&mut node["status"], features);
+    }
+    node
+}
+
+/// What the runtime says of its handlers and of itself; nothing of a runtime that does not say.
+fn put_features(status: &mut Value, runtime: &RuntimeStatus) {
+    let mut handlers: Vec<_> = runtime.handlers.iter().collect();
+    handlers.sort_by(|one, other| one.name.cmp(&other.name));
+    let shape = |handler: &&RuntimeHandler| {
+        json!({"name": handler.name, "features": {
+            "recursiveReadOnlyMounts": handler.recursive_read_only_mounts,
+            "userNamespaces": handler.user_namespaces,
+        }})
+    };
+    if !handlers.is_empty() {
+        status["runtimeHandlers"] = handlers.iter().map(shape).collect();
+    }
+    if let Some(policy) = runtime.supplemental_groups_policy {
+        status["features"] = json!({"supplementalGroupsPolicy": policy});
+    }
+}
+
+/// The lease by which the node says that it is alive. Nothing is renewed: it is made when it is asked for, in the steps in which
+/// upstream renews.
+#[must_use]
+pub fn lease(state: &NodeState) -> Value {
+    let seconds = i64::from(state.lease_seconds.max(1));
+    let step = (seconds / 4).max(1);
+    let now = state.now.as_nanos() / 1_000_000_000 / step * step;
+    let renewed = Timestamp::from_secs(now).max(state.created);
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": state.name,
+            "namespace": LEASES,
+            "uid": uid(&format!("Lease\0{}", state.name)),
+            "creationTimestamp": state.created.to_rfc3339(),
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": state.name, "uid": node_uid(&state.name)}],
+        },
+        "spec": {
+            "holderIdentity": state.name,
+            "leaseDurationSeconds": seconds,
+            "renewTime": micro_time(renewed),
+        },
+    })
+}
+
+/// `v1.MicroTime`: always with six digits.
+fn micro_time(time: Timestamp) -> String {
+    let micros = time.as_nanos().rem_euclid(1_000_000_000) / 1000;
+    let whole = Timestamp::from_secs(time.as_nanos().div_euclid(1_000_000_000)).to_rfc3339();
+    format!("{}.{micros:06}Z", whole.trim_end_matches('Z'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_renewed_in_steps_and_never_before_it_was_made() {
+        let at = |now, created| NodeState {
+            name: "box".to_owned(),
+            lease_seconds: 40,
+            now: Timestamp::from_secs(now),
+            created: Timestamp::from_secs(created),
+            ..NodeState::default()
+        };
+        let renewed = |state: &NodeState| lease(state)["spec"]["renewTime"].clone();
+        assert_eq!(renewed(&at(1000, 0)), "1970-01-01T00:16:40.000000Z");
+        assert_eq!(renewed(&at(1009, 0)), renewed(&at(1000, 0)));
+        assert_eq!(renewed(&at(1010, 0)), "1970-01-01T00:16:50.000000Z");
+        assert_eq!(renewed(&at(1009, 1005)), "1970-01-01T00:16:45.000000Z");
+        let lease = lease(&at(1000, 0));
+        assert_eq!(
+            (&lease["spec"]["holderIdentity"], &lease["metadata"]["namespace"]),
+            (&json!("box"), &json!(LEASES))
+        );
+    }
+
+    #[test]
+    fn what_the_runtime_can_do_is_shown_when_it_has_told() {
+        let handler = |name: &str, user_namespaces| RuntimeHandler {
+            name: name.to_owned(),
+            recursive_read_only_mounts: true,
+            user_namespaces,
+        };
+        let told = RuntimeStatus {
+            runtime_ready: Ok(()),
+            network_ready: Ok(()),
+            handlers: vec![handler("z", false), handler("", true)],
+            supplemental_groups_policy: Some(true),
+        };
+        let shown = object(&NodeState { features: Some(told), ..NodeState::default() });
+        assert_eq!(
+            shown["status"]["runtimeHandlers"],
+            json!([{"name": "", "features": {"recursiveReadOnlyMounts": true, "userNamespaces": true}},
+                {"name": "z", "features": {"recursiveReadOnlyMounts": true, "userNamespaces": false}}])
+        );
+        assert_eq!(shown["status"]["features"]["supplementalGroupsPolicy"], true);
+        assert_eq!(object(&NodeState::default())["status"].get("runtimeHandlers"), None);
+    }
+}

@@ -1,0 +1,305 @@
+//! The objects this API shows, made of what the agent knows.
+//!
+//! Owns the translation into Kubernetes' shapes. Must not know who asks, nor for which of them.
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::{Value, json};
+
+use super::node::{node_uid, uid};
+use super::resource::Store;
+use super::{LocalApi, node, text};
+use crate::desired::pod_config::notes::Mirror;
+use crate::model::api::pod::Pod;
+use crate::model::objects::wire::{self, Values};
+use crate::model::objects::{ObjectContent, ObjectKind};
+use crate::model::ordered::Ordered as _;
+use crate::model::provenance::{CONFIG_HASH_ANNOTATION, CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION};
+use crate::model::types::{PodUid, Timestamp};
+use crate::pod::lifecycle::show_end;
+use crate::pod::status::rules::hold_back_end;
+use crate::store::{EventKey, StoredEvent};
+
+/// Namespaces that are there without anybody using them, and stay.
+pub(super) const ALWAYS: [&str; 3] = ["default", node::LEASES, "kube-system"];
+
+/// All objects of a store, by namespace and name, without versions. Nothing is measured: what is, has no versions.
+pub(super) fn all(api: &LocalApi, store: Store) -> Vec<Value> {
+    let node_name = api.node.name();
+    let mut objects: Vec<Value> = match store {
+        Store::Pods => api.node.pods().into_iter().map(|pod| shown_pod(api, pod)).collect(),
+        Store::Objects(kind) => local(api, kind),
+        Store::Volumes => volumes(api),
+        Store::Events => api.cluster.events().iter().map(|found| event(found, node_name)).collect(),
+        Store::Namespaces => namespaces(api),
+        Store::Nodes => vec![node::object(&api.cluster.node())],
+        Store::Leases => vec![node::lease(&api.cluster.node())],
+        Store::Definitions | Store::PodMetrics | Store::NodeMetrics | Store::Review => Vec::new(),
+    };
+    let place =
+        |object: &Value| ["/metadata/namespace", "/metadata/name"].map(|part| text(object, part).to_owned());
+    objects.sort_by_cached_key(place);
+    objects
+}
+
+/// The object at this place (namespace and name), as [`all`] has it; of pods no other is looked at.
+pub(super) fn one(api: &LocalApi, store: Store, (namespace, name): (&str, &str)) -> Option<Value> {
+    if store == Store::Pods {
+        return api.node.pod(namespace, name, None).map(|found| shown_pod(api, found));
+    }
+    let is_it = |object: &Value| {
+        text(object, "/metadata/namespace") == namespace && text(object, "/metadata/name") == name
+    };
+    all(api, store).into_iter().find(is_it)
+}
+
+fn shown_pod(api: &LocalApi, found: Pod) -> Value {
+    let mirror = api.cluster.mirror(&found.metadata.uid);
+    pod(found, api.node.name(), mirror)
+}
+
+/// A pod; one from a manifest as the mirror that an API server would hold of it.
+#[must_use]
+pub fn pod(mut pod: Pod, node_name: &str, mirror: Option<Mirror>) -> Value {
+    show_end(&mut pod);
+    hold_back_end(&mut pod.status);
+    "v1".clone_into(&mut pod.api_version);
+    "Pod".clone_into(&mut pod.kind);
+    let annotations = &mut pod.metadata.annotations;
+    let from = annotations.get(CONFIG_SOURCE_ANNOTATION).map(String::as_str);
+    let hash = annotations.get(CONFIG_HASH_ANNOTATION).cloned();
+    if let (Some("file" | "http"), Some(hash)) = (from, hash) {
+        annotations.insert(CONFIG_MIRROR_ANNOTATION.to_owned(), hash);
+        pod.metadata.owner_references = vec![json!({
+            "apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_uid(node_name), "controller": true,
+        })];
+    }
+    if pod.metadata.creation_timestamp.is_none() {
+        pod.metadata.creation_timestamp = pod.status.start_time;
+    }
+    if let Some(mirror) = mirror {
+        pod.metadata.uid = PodUid::from(mirror.uid);
+        pod.metadata.creation_timestamp = Some(mirror.created);
+    }
+    // Stored by a release that did not count.
+    pod.metadata.generation = pod.metadata.generation.max(1);
+    json!(pod)
+}
+
+fn local(api: &LocalApi, kind: ObjectKind) -> Vec<Value> {
+    let objects = api.cluster.objects();
+    let wanted = objects.iter().filter(|found| found.object.key.kind == kind);
+    wanted.map(|found| wire::to_value(&found.object, Values::Shown)).collect()
+}
+
+/// The directory that a claim is bound to, as the volume it stands for.
+fn volumes(api: &LocalApi) -> Vec<Value> {
+    let objects = api.cluster.objects();
+    let volume = |found: &crate::model::source::SourceObject| {
+        let (object, key) = (&found.object, &found.object.key);
+        let ObjectContent::Claim(claim) = &object.content else { return None };
+        let name = wire::volume_name(key);
+        let mut volume = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {
+                "name": name,
+                "uid": uid(&format!("PersistentVolume\0pvc-{}", object.uid)),
+                "creationTimestamp": object.created.to_rfc3339(),
+            },
+            "spec": {
+                "accessModes": claim.access_modes,
+                "capacity": {wire::STORAGE: claim.storage},
+                "claimRef": {"apiVersion": "v1", "kind": key.kind.as_str(), "namespace": key.namespace, "name": key.name, "uid": object.uid},
+                "local": {"path": api.cluster.claim_directory(&key.namespace, &key.name)},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                    {"key": "kubernetes.io/hostname", "operator": "In", "values": [api.node.name()]}]}]}},
+                "persistentVolumeReclaimPolicy": "Retain",
+                "volumeMode": "Filesystem",
+            },
+            "status": {"phase": "Bound"},
+        });
+        if let Some(class) = &claim.storage_class {
+            volume["spec"]["storageClassName"] = json!(class);
+        }
+        Some(volume)
+    };
+    objects.iter().filter_map(volume).collect()
+}
+
+fn namespaces(api: &LocalApi) -> Vec<Value> {
+    let mut made = api.cluster.namespaces();
+    let known: BTreeSet<String> =
+        made.iter().map(|found| text(found, "/metadata/name").to_owned()).into_set();
+    let mut used: BTreeSet<String> = ALWAYS.map(str::to_owned).into();
+    used.extend(api.node.pods().into_iter().map(|pod| pod.metadata.namespace));
+    let objects = api.cluster.objects();
+    let namespaced = objects.iter().filter(|found| found.object.key.kind.is_namespaced());
+    used.extend(namespaced.map(|found| found.object.key.namespace.clone()));
+    let since = api.cluster.node().created;
+    let mut again = api.cluster.deleted_namespaces();
+    made.extend(used.difference(&known).map(|name| match again.remove(name) {
+        Some(since) => {
+            let mut shown = namespace(name, since);
+            shown["metadata"]["uid"] = json!(uid(&format!("Namespace\0{name}\0{}", since.as_nanos())));
+            shown
+        }
+        None => namespace(name, since),
+    }));
+    made
+}
+
+/// A namespace that nobody made on purpose.
+#[must_use]
+pub fn namespace(name: &str, since: Timestamp) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "uid": uid(&format!("Namespace\0{name}")),
+            "creationTimestamp": since.to_rfc3339(),
+            "labels": {"kubernetes.io/metadata.name": name},
+        },
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"},
+    })
+}
+
+/// Object and time, as upstream names events; what happened at the same moment is told apart.
+fn event_name(key: &EventKey, first: Timestamp) -> String {
+    let mut hasher = DefaultHasher::new();
+    (&key.reason, &key.message, &key.field_path).hash(&mut hasher);
+    let apart = i64::try_from(hasher.finish() & 0xfff).unwrap_or_default();
+    format!("{}.{:016x}", key.name, first.as_nanos() & !0xfff | apart)
+}
+
+/// A core event.
+#[must_use]
+pub fn event(event: &StoredEvent, host: &str) -> Value {
+    let key = &event.key;
+    let name = event_name(key, event.first);
+    // Events of what has no namespace are in the default one (upstream).
+    let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
+    let mut involved = json!({"kind": key.kind, "name": key.name, "uid": key.uid, "apiVersion": "v1"});
+    for (field, value) in [("namespace", &key.namespace), ("fieldPath", &key.field_path)] {
+        if !value.is_empty() {
+            involved[field] = json!(value);
+        }
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": uid(&format!("Event\0{namespace}\0{name}")),
+            "creationTimestamp": event.first.to_rfc3339(),
+        },
+        "involvedObject": involved,
+        "reason": key.reason,
+        "message": key.message,
+        "source": {"component": "kubelet", "host": host},
+        "firstTimestamp": event.first.to_rfc3339(),
+        "lastTimestamp": event.last.to_rfc3339(),
+        "count": event.count,
+        "type": key.event_type.as_str(),
+        "eventTime": null,
+        "reportingComponent": "kubelet",
+        "reportingInstance": host,
+    })
+}
+
+/// The same event as `events.k8s.io` shows it.
+#[must_use]
+pub fn new_event(old: &Value) -> Value {
+    let mut event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event"});
+    for (new, was) in [
+        ("metadata", "metadata"),
+        ("eventTime", "eventTime"),
+        ("reportingController", "reportingComponent"),
+        ("reportingInstance", "reportingInstance"),
+        ("reason", "reason"),
+        ("regarding", "involvedObject"),
+        ("note", "message"),
+        ("type", "type"),
+        ("deprecatedSource", "source"),
+        ("deprecatedFirstTimestamp", "firstTimestamp"),
+        ("deprecatedLastTimestamp", "lastTimestamp"),
+        ("deprecatedCount", "count"),
+    ] {
+        if let Some(part) = old.get(was) {
+            event[new] = part.clone();
+        }
+    }
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::EventType;
+
+    #[test]
+    fn a_pod_from_a_manifest_is_shown_as_a_mirror_and_another_is_not() {
+        let mut one = Pod::default();
+        one.metadata.annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), "file".to_owned());
+        one.metadata.annotations.insert(CONFIG_HASH_ANNOTATION.to_owned(), "abc".to_owned());
+        let shown = pod(one.clone(), "box", None);
+        assert_eq!(shown["metadata"]["generation"], 1);
+        assert_eq!(shown["metadata"]["annotations"][CONFIG_MIRROR_ANNOTATION], "abc");
+        let mirror = Mirror { uid: "later".to_owned(), created: Timestamp::from_secs(7) };
+        let later = pod(one.clone(), "box", Some(mirror));
+        assert_eq!(later["metadata"]["annotations"], shown["metadata"]["annotations"]);
+        assert_eq!(
+            (&later["metadata"]["uid"], &later["metadata"]["creationTimestamp"]),
+            (&json!("later"), &json!("1970-01-01T00:00:07Z"))
+        );
+        assert_eq!(shown["metadata"]["ownerReferences"][0]["kind"], "Node");
+        one.metadata.annotations.insert(CONFIG_SOURCE_ANNOTATION.to_owned(), "api".to_owned());
+        let shown = pod(one, "box", None);
+        assert_eq!(shown["metadata"]["annotations"].get(CONFIG_MIRROR_ANNOTATION), None);
+        assert_eq!(shown["metadata"].get("ownerReferences"), None);
+    }
+
+    #[test]
+    fn a_pod_that_is_to_end_runs_until_its_containers_do_not() {
+        let raw = json!({"status": {"phase": "Failed", "reason": "DeadlineExceeded",
+            "containerStatuses": [{"name": "c", "state": {"running": {}}}]}});
+        let mut one: Pod = crate::model::api::decode::decode(raw).unwrap().object;
+        assert_eq!(pod(one.clone(), "box", None)["status"]["phase"], "Running");
+        one.status.container_statuses[0].state.running = None;
+        assert_eq!(pod(one, "box", None)["status"]["phase"], "Failed");
+    }
+
+    #[test]
+    fn events_keep_their_name_while_they_are_counted_and_are_the_same_in_both_groups() {
+        let key = EventKey {
+            kind: "Pod".into(),
+            namespace: "a".into(),
+            name: "web".into(),
+            event_type: EventType::Warning,
+            reason: "BackOff".into(),
+            message: "m".into(),
+            ..EventKey::default()
+        };
+        let at = Timestamp::from_secs;
+        let once = StoredEvent { key, count: 1, first: at(1000), last: at(1000) };
+        let (before, after) =
+            (event(&once, "box"), event(&StoredEvent { count: 7, last: at(1010), ..once.clone() }, "box"));
+        assert_eq!(before["metadata"], after["metadata"]);
+        let mut other = once.clone();
+        other.key.message = "n".into();
+        assert_ne!(event(&other, "box")["metadata"]["name"], before["metadata"]["name"]);
+        let new = new_event(&after);
+        assert_eq!(
+            (&new["note"], &new["deprecatedCount"], &new["regarding"]["name"]),
+            (&json!("m"), &json!(7), &json!("web"))
+        );
+        assert_eq!(new["metadata"], after["metadata"]);
+        let mut node = once;
+        node.key.namespace = String::new();
+        assert_eq!(event(&node, "box")["metadata"]["namespace"], "default");
+    }
+}

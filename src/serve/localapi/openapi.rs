@@ -1,0 +1,507 @@
+//! OpenAPI of what this API serves, versions 2 and 3: what `kubectl explain` shows, and what clients check objects and patches by.
+//!
+//! Owns the documents' shapes. Made of the table of resources and the table of types when somebody asks, piece by piece while it is
+//! sent; nothing is kept. Must not know who asks.
+
+use serde_json::{Map, Value, json};
+
+use super::gnostic;
+use super::resource::{RESOURCES, Resource, Verb, group_version, groups};
+use crate::model::api::schema::{self, Field, Schema, Type, inner};
+
+/// A piece is sent when it has grown to this many bytes.
+const PIECE: usize = 16 * 1024;
+
+/// The form of a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Version 2 as JSON.
+    V2,
+    /// Version 2 in gnostic's binary form.
+    V2Binary,
+    /// Version 3 as JSON.
+    V3,
+}
+
+/// What is at a path below `/openapi/`.
+pub enum Answer {
+    /// The list of version 3's documents.
+    Index(Value),
+    /// A document.
+    Document(Box<Document>),
+}
+
+/// A document that is about to be made.
+pub struct Document {
+    form: Form,
+    schema: Schema,
+    paths: Vec<Place>,
+    types: Vec<usize>,
+    at: usize,
+    closed: bool,
+}
+
+/// A path: of which resource, which of its parts, and whether it is that of one object.
+struct Place {
+    resource: &'static Resource,
+    part: Option<usize>,
+    scope: Scope,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Everywhere,
+    Many,
+    One,
+}
+
+/// The binary form of version 2 is wanted: as kubectl names it, under its older and its newer name.
+#[must_use]
+pub fn wants_binary(accept: &str) -> bool {
+    let first = accept.split([',', ';']).next().unwrap_or_default().trim();
+    first.starts_with("application/com.github.proto-openapi.spec.v2") && first.ends_with("+protobuf")
+}
+
+/// Version 3 is there as JSON alone: no client is known that wants another form. One that says nothing takes what there is.
+#[must_use]
+pub fn takes_json(accept: &str) -> bool {
+    let takes = |form: &str| {
+        matches!(
+            form.split(';').next().unwrap_or_default().trim(),
+            "" | "*/*" | "application/*" | "application/json"
+        )
+    };
+    accept.split(',').any(takes)
+}
+
+/// Answers `/openapi/PATH`, if there is something. `binary` counts for version 2.
+#[must_use]
+pub fn answer(path: &str, binary: bool) -> Option<Answer> {
+    let all = || std::iter::once(("", "v1")).chain(groups());
+    match path {
+        "v3" => Some(Answer::Index(index(all()))),
+        "v2" => {
+            let form = if binary { Form::V2Binary } else { Form::V2 };
+            Some(Answer::Document(Box::new(Document::new(form, None))))
+        }
+        _ => {
+            let place = path.strip_prefix("v3/")?;
+            let group = all().find(|(group, version)| place == root(group, version))?;
+            Some(Answer::Document(Box::new(Document::new(Form::V3, Some(group.0)))))
+        }
+    }
+}
+
+/// `api/v1`, `apis/GROUP/VERSION`.
+fn root(group: &str, version: &str) -> String {
+    let prefix = if group.is_empty() { "api" } else { "apis" };
+    format!("{prefix}/{}", group_version(group, version))
+}
+
+/// Another one for another release or another table.
+fn hash() -> String {
+    format!("{}-{}", env!("CARGO_PKG_VERSION"), schema::hash())
+}
+
+/// The query says which document is meant, so that clients may keep the answer.
+#[must_use]
+pub fn names_hash(query: &str) -> bool {
+    query.split('&').any(|part| part.strip_prefix("hash=") == Some(&hash()))
+}
+
+fn index<'a>(groups: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
+    let hash = hash();
+    let entry = |(group, version): (&str, &str)| {
+        let root = root(group, version);
+        let url = format!("/openapi/v3/{root}?hash={hash}");
+        (root, json!({"serverRelativeURL": url}))
+    };
+    let paths: Map<String, Value> = groups.map(entry).collect();
+    json!({"paths": paths})
+}
+
+impl Document {
+    fn new(form: Form, group: Option<&str>) -> Self {
+        let schema = Schema::load();
+        let mut paths = Vec::new();
+        let mut roots = Vec::new();
+        let served = RESOURCES.iter().filter(|resource| group.is_none_or(|group| resource.group == group));
+        for resource in served {
+            let place = |part, scope| Place { resource, part, scope };
+            if resource.namespaced && resource.verbs.contains(&Verb::List) {
+                paths.push(place(None, Scope::Everywhere));
+            }
+            paths.push(place(None, Scope::Many));
+            if resource.verbs.iter().any(|verb| acts_on_one(*verb)) {
+                paths.push(place(None, Scope::One));
+            }
+            paths.extend((0..resource.subresources.len()).map(|part| place(Some(part), Scope::One)));
+            let kind = schema.of_kind(&resource.api_version(), resource.kind);
+            roots.extend(kind);
+            roots.extend(kind.and_then(|kind| schema.list_of(kind)));
+            let parts = resource.subresources.iter().map(|part| part.kind);
+            roots.extend(
+                parts.filter_map(|(group, version, kind)| {
+                    schema.of_kind(&group_version(group, version), kind)
+                }),
+            );
+        }
+        for kind in ["DeleteOptions", "Status", "WatchEvent"] {
+            roots.extend(schema.of_kind("v1", kind));
+        }
+        let types = match group {
+            Some(_) => schema.closure(&roots).into_iter().collect(),
+            None => (0..schema.types().count()).collect(),
+        };
+        Self { form, schema, paths, types, at: 0, closed: false }
+    }
+
+    /// Its content type.
+    #[must_use]
+    pub fn content_type(&self) -> &'static str {
+        match self.form {
+            Form::V2Binary => "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+            _ => "application/json",
+        }
+    }
+
+    fn head(&self) -> &'static [u8] {
+        match self.form {
+            Form::V2 => br#"{"swagger":"2.0","info":{"title":"Kubernetes","version":"v1.36.0"},"paths":{"#,
+            Form::V2Binary => b"",
+            Form::V3 => br#"{"openapi":"3.0.0","info":{"title":"Kubernetes","version":"v1.36.0"},"paths":{"#,
+        }
+    }
+
+    /// One more piece; none when it was all.
+    pub fn next_piece(&mut self) -> Option<Vec<u8>> {
+        if self.closed {
+            return None;
+        }
+        let mut piece = Vec::with_capacity(PIECE);
+        if self.at == 0 {
+            piece.extend(self.head());
+            if self.form == Form::V2Binary {
+                let info = json!({"swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.0"}});
+                gnostic::document(&mut piece, &info);
+            }
+        }
+        while piece.len() < PIECE {
+            let (first_type, all) = (self.paths.len(), self.paths.len() + self.types.len());
+            let is_json = self.form != Form::V2Binary;
+            if self.at == first_type && is_json {
+                let between: &[u8] = match self.form {
+                    Form::V3 => br#"},"components":{"schemas":{"#,
+                    _ => br#"},"definitions":{"#,
+                };
+                piece.extend(between);
+            }
+            if self.at == all {
+                let end: &[u8] = match self.form {
+                    Form::V2 => b"}}",
+                    Form::V2Binary => b"",
+                    Form::V3 => b"}}}",
+                };
+                piece.extend(end);
+                self.closed = true;
+                break;
+            }
+            let (section, name, value) = match self.paths.get(self.at) {
+                Some(place) => {
+                    let (name, value) = self.path(place);
+                    ("paths", name, value)
+                }
+                None => match self.schema.nth(self.types[self.at - first_type]) {
+                    Some(of) => ("definitions", of.full_name(), self.definition(of)),
+                    None => return None,
+                },
+            };
+            if is_json {
+                if self.at != 0 && self.at != first_type {
+                    piece.push(b',');
+                }
+                piece.extend(Value::from(name).to_string().into_bytes());
+                piece.push(b':');
+                piece.extend(value.to_string().into_bytes());
+            } else {
+                gnostic::document(&mut piece, &json!({section: {name: value}}));
+            }
+            self.at += 1;
+        }
+        Some(piece)
+    }
+
+    fn is_v3(&self) -> bool {
+        self.form == Form::V3
+    }
+
+    fn refer(&self, to: Type<'_>) -> Value {
+        let place = if self.is_v3() { "components/schemas" } else { "definitions" };
+        json!({"$ref": format!("#/{place}/{}", to.full_name())})
+    }
+
+    fn definition(&self, of: Type<'_>) -> Value {
+        let mut definition = match of.scalar() {
+            Some(scalar) => self.scalar(scalar),
+            None => self.object(of),
+        };
+        if !of.text.is_empty() {
+            definition["description"] = json!(of.text);
+        }
+        if of.is_atomic() {
+            definition["x-kubernetes-map-type"] = json!("atomic");
+        }
+        if of.is_kind() && !of.group_version.is_empty() {
+            let (group, version) = of.group_version.split_once('/').unwrap_or(("", of.group_version));
+            definition["x-kubernetes-group-version-kind"] = json!([kind(group, version, &of.short_name())]);
+        }
+        definition
+    }
+
+    /// Several alternatives are for version 3 only.
+    fn scalar(&self, scalar: &str) -> Value {
+        let (alternatives, format) = scalar.split_once('/').unwrap_or((scalar, ""));
+        let mut types = alternatives.split('|').map(|alternative| json!({"type": alternative}));
+        let mut value = match (types.next(), alternatives.contains('|') && self.is_v3()) {
+            (Some(first), true) => json!({"oneOf": std::iter::once(first).chain(types).collect::<Vec<_>>()}),
+            (first, _) => first.unwrap_or_default(),
+        };
+        if !format.is_empty() {
+            value["format"] = json!(format);
+        }
+        value
+    }
+
+    fn object(&self, of: Type<'_>) -> Value {
+        let mut properties = Map::new();
+        let mut required = Vec::new();
+        for field in of.fields() {
+            properties.insert(field.name.to_owned(), self.property(of, &field));
+            if field.is_required {
+                required.push(field.name);
+            }
+        }
+        let mut object = json!({"type": "object", "properties": properties});
+        if !required.is_empty() {
+            object["required"] = json!(required);
+        }
+        object
+    }
+
+    fn property(&self, of: Type<'_>, field: &Field<'_>) -> Value {
+        let mut property = self.value(of, field, field.shape);
+        // Beside a reference nothing else counts in version 3.
+        if self.is_v3() && property.get("$ref").is_some() && !field.text.is_empty() {
+            property = json!({"allOf": [property]});
+        }
+        let mut put = |name: &str, value: Value| property[name] = value;
+        if !field.text.is_empty() {
+            put("description", json!(field.text));
+        }
+        if let Some(default) = field.mark("default") {
+            put("default", json!(default));
+        }
+        for word in ["atomic", "granular"].into_iter().filter(|word| field.has(word)) {
+            put("x-kubernetes-map-type", json!(word));
+        }
+        if !field.shape.starts_with("[]") {
+            return property;
+        }
+        let keys = field.mark("by").or_else(|| field.mark("keys"));
+        let merge_key = field.mark("by").or_else(|| field.mark("patch"));
+        if let Some(key) = merge_key.and_then(|keys| keys.split(',').next()) {
+            put("x-kubernetes-patch-merge-key", json!(key));
+        }
+        if merge_key.is_some() || field.has("union") {
+            let strategy = if field.has("retain") { "merge,retainKeys" } else { "merge" };
+            put("x-kubernetes-patch-strategy", json!(strategy));
+        }
+        let is_set = field.has("set") || field.has("union");
+        if let Some(keys) = keys {
+            put("x-kubernetes-list-map-keys", keys.split(',').collect());
+        }
+        let list_type = if keys.is_some() {
+            "map"
+        } else if is_set {
+            "set"
+        } else {
+            "atomic"
+        };
+        put("x-kubernetes-list-type", json!(list_type));
+        property
+    }
+
+    fn value(&self, of: Type<'_>, field: &Field<'_>, shape: &str) -> Value {
+        if let Some(item) = shape.strip_prefix("[]") {
+            return json!({"type": "array", "items": self.value(of, field, item)});
+        }
+        if let Some(entry) = shape.strip_prefix("{}") {
+            return json!({"type": "object", "additionalProperties": self.value(of, field, entry)});
+        }
+        let mut value = match shape {
+            "bool" => json!({"type": "boolean"}),
+            "int32" | "int64" => json!({"type": "integer", "format": shape}),
+            "double" => json!({"type": "number", "format": shape}),
+            "bytes" => json!({"type": "string", "format": "byte"}),
+            name => match self.schema.named(of, inner(name)) {
+                Some(named) => return self.refer(named),
+                None => json!({"type": "string"}),
+            },
+        };
+        if let Some(words) = field.mark("enum") {
+            value["enum"] = words.split(',').collect();
+        }
+        value
+    }
+
+    fn path(&self, place: &Place) -> (String, Value) {
+        let resource = place.resource;
+        let mut path = format!("/{}", root(resource.group, resource.version));
+        let mut parameters = Vec::new();
+        if resource.namespaced && place.scope != Scope::Everywhere {
+            path += "/namespaces/{namespace}";
+            parameters.push(self.parameter("namespace", "path"));
+        }
+        path = format!("{path}/{}", resource.plural);
+        if place.scope == Scope::One {
+            path += "/{name}";
+            parameters.push(self.parameter("name", "path"));
+        }
+        let part = place.part.map(|part| &resource.subresources[part]);
+        let mut kind = (resource.group, resource.version, resource.kind);
+        let mut verbs = resource.verbs;
+        if let Some(part) = part {
+            path = format!("{path}/{}", part.name);
+            verbs = part.verbs;
+            kind.2 = part.kind.2;
+            if !part.kind.1.is_empty() {
+                kind = part.kind;
+            }
+        }
+        let mut item = Map::new();
+        for verb in verbs {
+            let (method, on_many) = match verb {
+                Verb::List => ("get", true),
+                Verb::Create => ("post", part.is_none()),
+                Verb::DeleteCollection => ("delete", true),
+                Verb::Get => ("get", false),
+                Verb::Update => ("put", false),
+                Verb::Patch => ("patch", false),
+                Verb::Delete => ("delete", false),
+                Verb::Watch => continue,
+            };
+            let fits = match place.scope {
+                Scope::Everywhere => *verb == Verb::List,
+                Scope::Many => on_many,
+                Scope::One => !on_many,
+            };
+            if fits {
+                item.insert(method.to_owned(), self.operation(*verb, method, kind));
+            }
+        }
+        if !parameters.is_empty() {
+            item.insert("parameters".to_owned(), Value::Array(parameters));
+        }
+        (path, Value::Object(item))
+    }
+
+    fn parameter(&self, name: &str, place: &str) -> Value {
+        let kind = match name {
+            "limit" | "timeoutSeconds" | "gracePeriodSeconds" => "integer",
+            "watch" | "force" | "allowWatchBookmarks" | "sendInitialEvents" => "boolean",
+            _ => "string",
+        };
+        let mut parameter = json!({"name": name, "in": place});
+        if place == "path" {
+            parameter["required"] = json!(true);
+        }
+        if self.is_v3() {
+            parameter["schema"] = json!({"type": kind});
+        } else {
+            parameter["type"] = json!(kind);
+        }
+        parameter
+    }
+
+    fn operation(&self, verb: Verb, method: &str, (group, version, name): (&str, &str, &str)) -> Value {
+        let words: &[&str] = match verb {
+            Verb::Create | Verb::Update => &["dryRun", "fieldManager", "fieldValidation"],
+            Verb::Patch => &["dryRun", "fieldManager", "fieldValidation", "force"],
+            Verb::Delete | Verb::DeleteCollection => &["dryRun", "gracePeriodSeconds", "propagationPolicy"],
+            Verb::List => &LIST_PARAMETERS,
+            _ => &[],
+        };
+        let mut parameters: Vec<Value> = words.iter().map(|name| self.parameter(name, "query")).collect();
+        let of = self.schema.of_kind(&group_version(group, version), name);
+        let list = of.filter(|_| verb == Verb::List).and_then(|of| self.schema.list_of(of));
+        let status = self.schema.of_kind("v1", "Status");
+        let answer = if method == "delete" { status } else { list.or(of) };
+        let takes = match verb {
+            Verb::Create | Verb::Update => of,
+            Verb::Delete | Verb::DeleteCollection => self.schema.of_kind("v1", "DeleteOptions"),
+            _ => None,
+        };
+        let mut operation = json!({});
+        if verb == Verb::Patch || takes.is_some() {
+            let body = takes.map_or_else(|| json!({"type": "object"}), |takes| self.refer(takes));
+            let kinds: &[&str] = if verb == Verb::Patch { &PATCHES } else { &["application/json"] };
+            if self.is_v3() {
+                let content: Map<String, Value> =
+                    kinds.iter().map(|kind| ((*kind).to_owned(), json!({"schema": body}))).collect();
+                operation["requestBody"] = json!({"content": content});
+            } else {
+                operation["consumes"] = json!(kinds);
+                parameters.push(json!({"name": "body", "in": "body", "schema": body}));
+            }
+        }
+        let mut response = json!({"description": "OK"});
+        if let Some(answer) = answer {
+            let answer = self.refer(answer);
+            if self.is_v3() {
+                response["content"] = json!({"application/json": {"schema": answer}});
+            } else {
+                response["schema"] = answer;
+            }
+        }
+        operation["parameters"] = Value::Array(parameters);
+        operation["responses"] = json!({"200": response});
+        let action = match verb {
+            Verb::Create | Verb::Update => method,
+            verb => verb.as_str(),
+        };
+        operation["x-kubernetes-action"] = json!(action);
+        operation["x-kubernetes-group-version-kind"] = kind(group, version, name);
+        operation
+    }
+}
+
+const LIST_PARAMETERS: [&str; 10] = [
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "labelSelector",
+    "limit",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "timeoutSeconds",
+    "watch",
+];
+
+const PATCHES: [&str; 4] = [
+    "application/apply-patch+yaml",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
+
+fn acts_on_one(verb: Verb) -> bool {
+    matches!(verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete)
+}
+
+fn kind(group: &str, version: &str, kind: &str) -> Value {
+    json!({"group": group, "version": version, "kind": kind})
+}
+
+#[cfg(test)]
+mod tests;

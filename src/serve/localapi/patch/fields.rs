@@ -1,0 +1,336 @@
+//! Sets of fields as managedFields hold them (`FieldsV1`), and which fields two versions of an object differ in.
+//!
+//! Owns the sets and their notation. Must not know who owns a field.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
+
+use super::schema::{Keyed, Shape};
+
+use crate::model::ordered::Ordered as _;
+
+/// Some fields of an object: a tree whose steps are written as in `FieldsV1` (`f:spec`, `k:{"name":"c"}`, `v:"x"`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldSet {
+    /// This place itself is in the set.
+    here: bool,
+    below: BTreeMap<String, FieldSet>,
+}
+
+/// How the parts of a list are told apart.
+enum Items<'a> {
+    /// By step; items and steps are unique.
+    Apart(BTreeMap<String, &'a Value>),
+    /// They are not: the list is one value.
+    Whole,
+}
+
+fn items<'a>(list: &'a [Value], shape: Shape<'_>) -> Items<'a> {
+    let mut apart = BTreeMap::new();
+    for item in list {
+        let step = match shape {
+            Shape::Keyed(keyed) => item_step(&keyed, item),
+            Shape::Set(_) if !item.is_object() && !item.is_array() => Some(format!("v:{item}")),
+            _ => None,
+        };
+        match step {
+            Some(step) if !apart.contains_key(&step) => drop(apart.insert(step, item)),
+            _ => return Items::Whole,
+        }
+    }
+    match shape {
+        Shape::Keyed(keyed) if !keyed.is_map() => Items::Whole,
+        Shape::Keyed(_) | Shape::Set(_) => Items::Apart(apart),
+        _ => Items::Whole,
+    }
+}
+
+/// The step to an item.
+pub(super) fn item_step(keyed: &Keyed<'_>, item: &Value) -> Option<String> {
+    keyed.key_of(item).map(|key| format!("k:{key}"))
+}
+
+/// The step to a member.
+pub(super) fn member_step(name: &str) -> String {
+    format!("f:{name}")
+}
+
+fn item_shape(shape: Shape<'_>) -> Shape<'_> {
+    match shape {
+        Shape::Keyed(keyed) => keyed.item(),
+        _ => Shape::Free,
+    }
+}
+
+impl FieldSet {
+    /// Just the place itself.
+    fn leaf() -> Self {
+        Self { here: true, below: BTreeMap::new() }
+    }
+
+    /// True when nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.here && self.below.values().all(Self::is_empty)
+    }
+
+    /// The part below a step.
+    #[must_use]
+    pub fn at(&self, step: &str) -> Option<&Self> {
+        self.below.get(step)
+    }
+
+    /// Every field that `value` sets.
+    #[must_use]
+    pub fn of(value: &Value, shape: Shape<'_>) -> Self {
+        let mut set = Self::default();
+        match value {
+            Value::Object(members) if !matches!(shape, Shape::Atomic) => {
+                for (name, member) in members {
+                    let mut below = Self::of(member, shape.member(name));
+                    below.here |= member.as_object().is_some_and(Map::is_empty);
+                    set.put(member_step(name), below);
+                }
+            }
+            Value::Array(list) => match items(list, shape) {
+                Items::Apart(items) => {
+                    for (step, item) in items {
+                        let mut below = Self::of(item, item_shape(shape));
+                        below.here = true;
+                        set.put(step, below);
+                    }
+                }
+                Items::Whole => set.here = true,
+            },
+            _ => set.here = true,
+        }
+        set
+    }
+
+    fn put(&mut self, step: String, below: Self) {
+        if !below.is_empty() {
+            self.below.insert(step, below);
+        }
+    }
+
+    /// In either.
+    #[must_use]
+    pub fn union(mut self, other: &Self) -> Self {
+        self.here |= other.here;
+        for (step, below) in &other.below {
+            let known = self.below.remove(step).unwrap_or_default();
+            self.put(step.clone(), known.union(below));
+        }
+        self
+    }
+
+    /// In both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let mut set = Self { here: self.here && other.here, ..Self::default() };
+        for (step, below) in &self.below {
+            if let Some(other) = other.below.get(step) {
+                set.put(step.clone(), below.intersection(other));
+            }
+        }
+        set
+    }
+
+    /// In this one and not in the other.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut set = Self { here: self.here && !other.here, ..Self::default() };
+        for (step, below) in &self.below {
+            let left = match other.below.get(step) {
+                Some(other) => below.difference(other),
+                None => below.clone(),
+            };
+            set.put(step.clone(), left);
+        }
+        set
+    }
+
+    /// Without these steps of the top and of `metadata`.
+    #[must_use]
+    pub(super) fn without(mut self, steps: &[&str], in_metadata: &[&str]) -> Self {
+        self.here = false;
+        self.below.retain(|step, _| !steps.contains(&step.as_str()));
+        if let Some(metadata) = self.below.get_mut("f:metadata") {
+            metadata.here = false;
+            metadata.below.retain(|step, _| !in_metadata.contains(&step.as_str()));
+            if metadata.is_empty() {
+                self.below.remove("f:metadata");
+            }
+        }
+        self
+    }
+
+    /// From `fieldsV1`; what is none of it is left out.
+    #[must_use]
+    pub fn read(fields: &Value) -> Self {
+        let mut set = Self::default();
+        for (step, below) in fields.as_object().into_iter().flatten() {
+            if step == "." {
+                set.here = true;
+                continue;
+            }
+            if !["f:", "k:", "v:", "i:"].iter().any(|prefix| step.starts_with(prefix)) {
+                continue;
+            }
+            let mut below = Self::read(below);
+            below.here |= below.below.is_empty();
+            set.below.insert(step.clone(), below);
+        }
+        set
+    }
+
+    /// As `fieldsV1`.
+    #[must_use]
+    pub fn write(&self) -> Value {
+        let mut fields = Map::new();
+        if self.here && !self.below.is_empty() {
+            fields.insert(".".to_owned(), Value::Object(Map::new()));
+        }
+        for (step, below) in &self.below {
+            fields.insert(step.clone(), below.write());
+        }
+        Value::Object(fields)
+    }
+
+    /// Every field as people write it, `.spec.containers[name="c"].image`.
+    #[must_use]
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect(String::new(), &mut paths);
+        paths
+    }
+
+    fn collect(&self, path: String, paths: &mut Vec<String>) {
+        for (step, below) in &self.below {
+            below.collect(format!("{path}{}", shown(step)), paths);
+        }
+        if self.here {
+            paths.push(path);
+        }
+    }
+
+    /// Takes out of `value` what is in this set, unless it or something in it is in `kept`.
+    pub(super) fn remove_from(&self, value: &mut Value, kept: &Self, shape: Shape<'_>) {
+        let nothing = Self::default();
+        match value {
+            Value::Object(members) => {
+                members.retain(|name, member| {
+                    let step = member_step(name);
+                    let Some(gone) = self.at(&step) else { return true };
+                    let kept = kept.at(&step).unwrap_or(&nothing);
+                    gone.leaves(member, kept, shape.member(name))
+                });
+            }
+            Value::Array(list) => {
+                list.retain_mut(|item| {
+                    let step = match shape {
+                        Shape::Keyed(keyed) => item_step(&keyed, item),
+                        _ => Some(format!("v:{item}")),
+                    };
+                    let Some(step) = step else { return true };
+                    let Some(gone) = self.at(&step) else { return true };
+                    let kept = kept.at(&step).unwrap_or(&nothing);
+                    gone.leaves(item, kept, item_shape(shape))
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes below a place that is there; false when the place itself is to go.
+    fn leaves(&self, value: &mut Value, kept: &Self, shape: Shape<'_>) -> bool {
+        if self.here && kept.is_empty() {
+            return false;
+        }
+        let was_empty = is_hollow(value);
+        self.remove_from(value, kept, shape);
+        was_empty || !is_hollow(value) || !kept.is_empty()
+    }
+}
+
+fn is_hollow(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+fn shown(step: &str) -> String {
+    let (kind, rest) = step.split_at(2.min(step.len()));
+    match kind {
+        "f:" => format!(".{rest}"),
+        "k:" => {
+            let key: Value = serde_json::from_str(rest).unwrap_or_default();
+            let parts = key.as_object().into_iter().flatten();
+            let parts: Vec<String> = parts.map(|(name, value)| format!("{name}={value}")).collect();
+            format!("[{}]", parts.join(","))
+        }
+        "v:" => format!("[={rest}]"),
+        _ => format!("[{rest}]"),
+    }
+}
+
+/// What is different in a newer version of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Fields that are new or have another value.
+    pub set: FieldSet,
+    /// Fields that are gone.
+    pub removed: FieldSet,
+}
+
+/// Compares two versions of an object of `shape`.
+#[must_use]
+pub fn compare(old: &Value, new: &Value, shape: Shape<'_>) -> Changes {
+    let mut changes = Changes::default();
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) if !matches!(shape, Shape::Atomic) => {
+            let names: BTreeSet<&String> = old.keys().chain(new.keys()).into_set();
+            for name in names {
+                changes.take(member_step(name), old.get(name), new.get(name), shape.member(name));
+            }
+        }
+        (Value::Array(old_list), Value::Array(new_list)) => {
+            match (items(old_list, shape), items(new_list, shape)) {
+                (Items::Apart(old), Items::Apart(new)) => {
+                    let steps: BTreeSet<&String> = old.keys().chain(new.keys()).into_set();
+                    for step in steps {
+                        let (old, new) = (old.get(step).copied(), new.get(step).copied());
+                        changes.take(step.clone(), old, new, item_shape(shape));
+                    }
+                }
+                _ => changes.set.here = old_list != new_list,
+            }
+        }
+        _ => changes.set.here = old != new,
+    }
+    changes
+}
+
+impl Changes {
+    fn take(&mut self, step: String, old: Option<&Value>, new: Option<&Value>, shape: Shape<'_>) {
+        match (old, new) {
+            (Some(old), Some(new)) => {
+                let below = compare(old, new, shape);
+                self.set.put(step.clone(), below.set);
+                self.removed.put(step, below.removed);
+            }
+            (Some(gone), None) => {
+                self.removed.put(step, FieldSet::of(gone, shape).union(&FieldSet::leaf()));
+            }
+            (None, Some(added)) => {
+                let mut below = FieldSet::of(added, shape);
+                below.here |= step.starts_with("k:") || below.below.is_empty();
+                self.set.put(step, below);
+            }
+            (None, None) => {}
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `metadata.managedFields`: who set which field, and what a write makes of that.
+//!
+//! Owns the entries. Must not know how a write came about.
+
+use serde_json::{Value, json};
+
+use super::fields::{FieldSet, compare};
+use super::schema::Shape;
+use crate::model::types::Timestamp;
+
+/// How a manager writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// Server-side apply.
+    Apply,
+    /// Everything else.
+    Update,
+}
+
+impl Operation {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Apply => "Apply",
+            Self::Update => "Update",
+        }
+    }
+}
+
+/// One manager's entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The manager's name.
+    pub manager: String,
+    /// How it writes.
+    pub operation: Operation,
+    /// The version of the object that it wrote.
+    pub api_version: String,
+    /// When it changed the entry last.
+    pub time: Option<Timestamp>,
+    /// Empty for the object itself.
+    pub subresource: String,
+    /// What it owns.
+    pub fields: FieldSet,
+}
+
+/// Who writes, how and when.
+#[derive(Clone, Debug)]
+pub struct Writer<'a> {
+    /// `fieldManager`, or the beginning of the client's name.
+    pub manager: &'a str,
+    /// The version of the object, as in `apiVersion`.
+    pub api_version: &'a str,
+    /// Empty for the object itself.
+    pub subresource: &'a str,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// Nobody owns these: they say which object it is, or the node writes them.
+const UNOWNED: [&str; 3] = ["f:apiVersion", "f:kind", "f:status"];
+const UNOWNED_METADATA: [&str; 12] = [
+    "f:name",
+    "f:generateName",
+    "f:namespace",
+    "f:selfLink",
+    "f:uid",
+    "f:resourceVersion",
+    "f:generation",
+    "f:creationTimestamp",
+    "f:deletionTimestamp",
+    "f:deletionGracePeriodSeconds",
+    "f:managedFields",
+    "f:clusterName",
+];
+
+/// Managers of one object at most; upstream joins the oldest updates beyond this many.
+const MAX_UPDATE_MANAGERS: usize = 10;
+
+/// Without fields that nobody owns.
+#[must_use]
+pub fn owned(fields: FieldSet) -> FieldSet {
+    fields.without(&UNOWNED, &UNOWNED_METADATA)
+}
+
+/// The entries of an object; what is no entry is left out.
+#[must_use]
+pub fn read(list: &[Value]) -> Vec<Entry> {
+    list.iter().filter_map(entry).collect()
+}
+
+fn entry(value: &Value) -> Option<Entry> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+    let operation = match text("operation") {
+        "Apply" => Operation::Apply,
+        "Update" => Operation::Update,
+        _ => return None,
+    };
+    Some(Entry {
+        manager: text("manager").to_owned(),
+        operation,
+        api_version: text("apiVersion").to_owned(),
+        time: Timestamp::parse_rfc3339(text("time")),
+        subresource: text("subresource").to_owned(),
+        fields: FieldSet::read(value.get("fieldsV1")?),
+    })
+}
+
+/// As Kubernetes writes them: applied ones first, then by time and name.
+#[must_use]
+pub fn write(mut entries: Vec<Entry>) -> Vec<Value> {
+    entries.sort_by(|one, other| {
+        let key =
+            |entry: &Entry| (entry.operation, entry.time, entry.manager.clone(), entry.subresource.clone());
+        key(one).cmp(&key(other))
+    });
+    entries
+        .into_iter()
+        .map(|entry| {
+            let mut value = json!({
+                "manager": entry.manager,
+                "operation": entry.operation.as_str(),
+                "apiVersion": entry.api_version,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": entry.fields.write(),
+            });
+            if let Some(time) = entry.time {
+                value["time"] = json!(time.to_rfc3339());
+            }
+            if !entry.subresource.is_empty() {
+                value["subresource"] = json!(entry.subresource);
+            }
+            value
+        })
+        .collect()
+}
+
+/// The entries after somebody wrote `new` over `old` (null when it is new) in any way but by applying.
+#[must_use]
+pub fn after_update(
+    entries: Vec<Entry>,
+    old: &Value,
+    new: &Value,
+    shape: Shape<'_>,
+    writer: &Writer<'_>,
+) -> Vec<Entry> {
+    let nothing = json!({});
+    let changes = compare(if old.is_null() { &nothing } else { old }, new, shape);
+    let (set, removed) = (owned(changes.set), owned(changes.removed));
+    if set.is_empty() && removed.is_empty() {
+        return entries;
+    }
+    let mut entries = entries;
+    let is_writer = |entry: &Entry| {
+        entry.operation == Operation::Update
+            && entry.manager == writer.manager
+            && entry.subresource == writer.subresource
+    };
+    for entry in &mut entries {
+        if !is_writer(entry) {
+            entry.fields = entry.fields.difference(&set);
+        }
+        entry.fields = entry.fields.difference(&removed);
+    }
+    match entries.iter_mut().find(|entry| is_writer(entry)) {
+        Some(own) => {
+            own.fields = std::mem::take(&mut own.fields).union(&set);
+            own.time = Some(writer.now);
+        }
+        None => entries.push(Entry {
+            manager: writer.manager.to_owned(),
+            operation: Operation::Update,
+            api_version: writer.api_version.to_owned(),
+            time: Some(writer.now),
+            subresource: writer.subresource.to_owned(),
+            fields: set,
+        }),
+    }
+    entries.retain(|entry| !entry.fields.is_empty());
+    join_oldest(entries)
+}
+
+/// Updates by many different clients would grow without bound: the oldest become one.
+fn join_oldest(mut entries: Vec<Entry>) -> Vec<Entry> {
+    loop {
+        let mut updates: Vec<(Option<Timestamp>, usize)> = entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| entry.operation == Operation::Update && entry.subresource.is_empty())
+            .map(|(at, entry)| (entry.time, at))
+            .collect();
+        if updates.len() <= MAX_UPDATE_MANAGERS {
+            return entries;
+        }
+        updates.sort_unstable();
+        let (first, second) = (updates[0].1, updates[1].1);
+        let fields = entries[first].fields.clone();
+        let joined = &mut entries[second];
+        joined.fields = std::mem::take(&mut joined.fields).union(&fields);
+        "ancient-changes".clone_into(&mut joined.manager);
+        entries.remove(first);
+    }
+}

@@ -1,0 +1,132 @@
+//! How the parts of an object are merged: which lists are maps by a key, which are sets, what is one value.
+//!
+//! Owns what the marks of [the types](crate::model::api::schema) mean for strategic merge patch and server-side apply. What has no mark is
+//! the rule: objects go member by member, lists are one value.
+
+use serde_json::{Value, json};
+
+use crate::model::api::schema::{Field, Schema, Type};
+
+/// How one part is merged.
+#[derive(Clone, Copy)]
+pub enum Shape<'s> {
+    /// Nothing special below: objects by member, lists as values.
+    Free,
+    /// One value for whoever owns it. (A strategic merge patch still goes through an object by member.)
+    Atomic,
+    /// An object of this type.
+    Struct(&'s Schema, Type<'s>),
+    /// A list of different scalars; a strategic merge patch adds to it or replaces it.
+    Set(Patch),
+    /// A list of objects that are told apart by keys.
+    Keyed(Keyed<'s>),
+}
+
+/// What a strategic merge patch does with a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Patch {
+    /// Its items are added.
+    Adds,
+    /// Its items are the new ones.
+    Replaces,
+}
+
+/// See [`Shape::Keyed`].
+#[derive(Clone, Copy)]
+pub struct Keyed<'s> {
+    /// `patchMergeKey`; none: a strategic merge patch replaces the list.
+    pub merge_key: Option<&'s str>,
+    /// `listMapKey`, commas between; none: the list is one value for whoever owns it.
+    keys: Option<&'s str>,
+    schema: &'s Schema,
+    of: Type<'s>,
+}
+
+impl<'s> Shape<'s> {
+    /// The shape of a kind.
+    #[must_use]
+    pub fn of_kind(schema: &'s Schema, api_version: &str, kind: &str) -> Self {
+        schema.of_kind(api_version, kind).map_or(Self::Free, |of| Self::Struct(schema, of))
+    }
+
+    /// The shape of a member of an object of this shape.
+    #[must_use]
+    pub fn member(self, name: &str) -> Self {
+        match self {
+            Self::Struct(schema, of) => {
+                of.field(name).map_or(Self::Free, |field| Self::of_field(schema, of, &field))
+            }
+            _ => Self::Free,
+        }
+    }
+
+    fn of_field(schema: &'s Schema, of: Type<'s>, field: &Field<'s>) -> Self {
+        if field.has("atomic") {
+            return Self::Atomic;
+        }
+        if field.has("set") {
+            return Self::Set(Patch::Replaces);
+        }
+        if field.has("union") {
+            return Self::Set(Patch::Adds);
+        }
+        let is_list = field.shape.starts_with("[]");
+        let named = |name| schema.named(of, name).filter(|named| named.scalar().is_none());
+        if is_list {
+            let Some(item) = named(&field.shape[2..]) else { return Self::Free };
+            let by = field.mark("by");
+            let first = by.map(|keys| keys.split(',').next().unwrap_or_default());
+            let merge_key = first.or_else(|| field.mark("patch"));
+            let keys = by.or_else(|| field.mark("keys"));
+            if merge_key.is_none() && keys.is_none() {
+                return Self::Free;
+            }
+            return Self::Keyed(Keyed { merge_key, keys, schema, of: item });
+        }
+        match named(field.shape) {
+            Some(named) if named.is_atomic() && !field.has("granular") => Self::Atomic,
+            Some(named) => Self::Struct(schema, named),
+            None => Self::Free,
+        }
+    }
+}
+
+impl<'s> Keyed<'s> {
+    /// The shape of the items for their owners.
+    #[must_use]
+    pub fn item(&self) -> Shape<'s> {
+        if self.of.is_atomic() { Shape::Atomic } else { self.members() }
+    }
+
+    /// The shape of the items for a strategic merge patch: never one value, the patch says which members it means.
+    #[must_use]
+    pub fn members(&self) -> Shape<'s> {
+        Shape::Struct(self.schema, self.of)
+    }
+
+    /// Its owners tell items apart.
+    #[must_use]
+    pub fn is_map(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// What tells an item apart, as canonical JSON; `None` when the item has not got it, or nothing tells items apart.
+    #[must_use]
+    pub fn key_of(&self, item: &Value) -> Option<String> {
+        let members = item.as_object()?;
+        let mut key = serde_json::Map::new();
+        for name in self.keys?.split(',') {
+            match members.get(name) {
+                Some(value) if !value.is_object() && !value.is_array() && !value.is_null() => {
+                    key.insert(name.to_owned(), value.clone());
+                }
+                None => {
+                    let default = self.of.field(name)?.mark("default")?;
+                    key.insert(name.to_owned(), json!(default));
+                }
+                _ => return None,
+            }
+        }
+        Some(Value::Object(key).to_string())
+    }
+}

@@ -1,0 +1,359 @@
+//! What a request to the Kubernetes API asks for.
+//!
+//! Owns paths and the parameters of reading. Pure: a method, a path and a query in, what is wanted or a failure out. Must not
+//! know who asks, nor what is answered.
+
+use super::resource::{self, Resource, Subresource, Verb};
+use super::status::{self, Failure};
+use crate::serve::server::route;
+
+/// What is wanted.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    /// `/`.
+    Root,
+    /// `/api`.
+    Core,
+    /// `/apis`.
+    Groups,
+    /// `/apis/GROUP`.
+    Group(&'static str, &'static str),
+    /// `/api/v1`, `/apis/GROUP/VERSION`.
+    Resources(&'static str, &'static str),
+    /// `/version`.
+    Version,
+    /// `/livez`, `/readyz` and the check they name.
+    Health(String),
+    /// `/openapi/...`.
+    OpenApi(String),
+    /// An object, or many.
+    Object(Box<Wanted>),
+}
+
+/// An object or many of them, and what is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// Which kind.
+    pub resource: &'static Resource,
+    /// What is to be done.
+    pub verb: Verb,
+    /// `None`: in all namespaces, or the kind has none.
+    pub namespace: Option<String>,
+    /// `None`: many, or one to be created.
+    pub name: Option<String>,
+    /// Which part of it.
+    pub subresource: Option<&'static Subresource>,
+    /// What follows a subresource that passes on, with its slash.
+    pub rest: String,
+    /// Parameters.
+    pub options: Options,
+}
+
+/// Parameters of a request. Those that nobody reads are left where they are, in the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `labelSelector`.
+    pub label_selector: String,
+    /// `fieldSelector`.
+    pub field_selector: String,
+    /// `limit`; zero for none.
+    pub limit: usize,
+    /// `continue`.
+    pub go_on: String,
+    /// `resourceVersion`, as given.
+    pub resource_version: String,
+    /// `resourceVersionMatch`, as given.
+    pub resource_version_match: String,
+    /// `allowWatchBookmarks`.
+    pub bookmarks: bool,
+    /// `sendInitialEvents`.
+    pub initial_events: Option<bool>,
+    /// `timeoutSeconds`.
+    pub timeout_seconds: Option<u64>,
+    /// `dryRun`, each value.
+    pub dry_run: Vec<String>,
+    /// `fieldManager`.
+    pub field_manager: String,
+    /// `fieldValidation`.
+    pub field_validation: String,
+    /// `force`.
+    pub force: bool,
+    /// `includeObject`, of a table's rows.
+    pub include_object: String,
+    /// `pretty`.
+    pub pretty: bool,
+    /// `gracePeriodSeconds`.
+    pub grace_period_seconds: Option<i64>,
+    /// `propagationPolicy`.
+    pub propagation_policy: String,
+}
+
+/// Whether a path belongs to this API. What else there is belongs to the kubelet's.
+#[must_use]
+pub fn is_ours(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    path == "/" || matches!(first, "api" | "apis" | "version" | "openapi" | "livez" | "readyz")
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// The failure to answer with.
+pub fn read(method: &str, path: &str, query: &str) -> Result<Asked, Failure> {
+    let parts = route::segments(path);
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let get = |asked: Asked| match method {
+        "GET" | "HEAD" => Ok(asked),
+        _ => Err(status::method_not_allowed()),
+    };
+    match parts.as_slice() {
+        [""] => get(Asked::Root),
+        ["version"] => get(Asked::Version),
+        ["livez" | "readyz", rest @ ..] => get(Asked::Health(rest.join("/"))),
+        ["openapi", rest @ ..] => get(Asked::OpenApi(rest.join("/"))),
+        ["api"] => get(Asked::Core),
+        ["api", "v1"] => get(Asked::Resources("", "v1")),
+        ["api", "v1", rest @ ..] => object(method, "", "v1", rest, query),
+        ["apis"] => get(Asked::Groups),
+        ["apis", group, rest @ ..] => {
+            let known = resource::groups().into_iter().find(|(known, _)| known == group);
+            let (group, known) = known.ok_or_else(status::no_such_path)?;
+            match rest {
+                [] => get(Asked::Group(group, known)),
+                [version, ..] if *version != known => Err(status::no_such_path()),
+                [_] => get(Asked::Resources(group, known)),
+                [_, rest @ ..] => object(method, group, known, rest, query),
+            }
+        }
+        _ => Err(status::no_such_path()),
+    }
+}
+
+fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str) -> Result<Asked, Failure> {
+    let (namespace, parts) = match parts {
+        // A namespace itself, and its own parts.
+        ["namespaces"] | ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, parts),
+        ["namespaces", namespace, rest @ ..] => (Some((*namespace).to_owned()), rest),
+        _ => (None, parts),
+    };
+    let (plural, rest) = parts.split_first().ok_or_else(status::no_such_path)?;
+    let resource = resource::find(group, version, plural).ok_or_else(status::no_such_path)?;
+    if namespace.is_some() && !resource.namespaced {
+        return Err(status::no_such_path());
+    }
+    let (name, rest) = match rest.split_first() {
+        Some((name, rest)) => (Some((*name).to_owned()), rest),
+        None => (None, rest),
+    };
+    if name.is_some() && resource.namespaced && namespace.is_none() {
+        return Err(status::no_such_path());
+    }
+    let (subresource, rest) = match rest.split_first() {
+        Some((part, rest)) => (Some(resource.subresource(part).ok_or_else(status::no_such_path)?), rest),
+        None => (None, rest),
+    };
+    if !rest.is_empty() && subresource.is_none_or(|part| part.name != "proxy") {
+        return Err(status::no_such_path());
+    }
+    let parameters = Parameters(route::parameters(query));
+    let verb = match (method, name.is_some()) {
+        ("GET" | "HEAD", true) => Verb::Get,
+        ("GET" | "HEAD", false) if parameters.flag("watch")? == Some(true) => Verb::Watch,
+        ("GET" | "HEAD", false) => Verb::List,
+        ("POST", _) => Verb::Create,
+        ("PUT", true) => Verb::Update,
+        ("PATCH", true) => Verb::Patch,
+        ("DELETE", true) => Verb::Delete,
+        ("DELETE", false) => Verb::DeleteCollection,
+        _ => return Err(status::method_not_allowed()),
+    };
+    let verbs = subresource.map_or(resource.verbs, |part| part.verbs);
+    let named = verb == Verb::Create && name.is_some() && subresource.is_none();
+    let nowhere = verb == Verb::Create && resource.namespaced && namespace.is_none();
+    if named || nowhere || !verbs.contains(&verb) {
+        return Err(status::method_not_allowed());
+    }
+    let options = options(&parameters)?;
+    let rest = rest.iter().flat_map(|part| ["/", part]).collect();
+    Ok(Asked::Object(Box::new(Wanted { resource, verb, namespace, name, subresource, rest, options })))
+}
+
+fn options(parameters: &Parameters) -> Result<Options, Failure> {
+    Ok(Options {
+        label_selector: parameters.text("labelSelector"),
+        field_selector: parameters.text("fieldSelector"),
+        limit: parameters.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or_default(),
+        go_on: parameters.text("continue"),
+        resource_version: parameters.text("resourceVersion"),
+        resource_version_match: parameters.text("resourceVersionMatch"),
+        bookmarks: parameters.flag("allowWatchBookmarks")?.unwrap_or_default(),
+        initial_events: parameters.flag("sendInitialEvents")?,
+        timeout_seconds: parameters.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok()),
+        dry_run: parameters
+            .0
+            .iter()
+            .filter(|(name, _)| name == "dryRun")
+            .map(|(_, value)| value.clone())
+            .collect(),
+        field_manager: parameters.text("fieldManager"),
+        field_validation: parameters.text("fieldValidation"),
+        force: parameters.flag("force")?.unwrap_or_default(),
+        include_object: parameters.text("includeObject"),
+        pretty: parameters.flag("pretty").ok().flatten().unwrap_or_default(),
+        grace_period_seconds: parameters.number("gracePeriodSeconds")?,
+        propagation_policy: parameters.text("propagationPolicy"),
+    })
+}
+
+struct Parameters(route::Parameters);
+
+impl Parameters {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.get(name).unwrap_or_default().to_owned()
+    }
+
+    /// Upstream's: there without a value is yes.
+    fn flag(&self, name: &str) -> Result<Option<bool>, Failure> {
+        match self.get(name) {
+            None => Ok(None),
+            Some("" | "true" | "True" | "TRUE" | "t" | "T" | "1") => Ok(Some(true)),
+            Some("false" | "False" | "FALSE" | "f" | "F" | "0") => Ok(Some(false)),
+            Some(other) => Err(status::bad_request(format!("{name}: {other:?} must be true or false"))),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<i64>, Failure> {
+        match self.get(name) {
+            None | Some("") => Ok(None),
+            Some(text) => text
+                .parse()
+                .map(Some)
+                .map_err(|_| status::bad_request(format!("{name}: {text:?} must be an integer"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(method: &str, path: &str) -> Wanted {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        match read(method, path, query).unwrap() {
+            Asked::Object(wanted) => *wanted,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn short(method: &str, path: &str) -> String {
+        let wanted = wanted(method, path);
+        let none = || "-".to_owned();
+        format!(
+            "{} {} {} {} {}{}",
+            wanted.verb.as_str(),
+            wanted.resource.qualified(),
+            wanted.namespace.unwrap_or_else(none),
+            wanted.name.unwrap_or_else(none),
+            wanted.subresource.map_or("-", |part| part.name),
+            wanted.rest,
+        )
+    }
+
+    #[test]
+    fn paths_name_objects_as_upstreams_do() {
+        for (method, path, meaning) in [
+            ("GET", "/api/v1/pods", "list pods - - -"),
+            ("GET", "/api/v1/pods?watch=1", "watch pods - - -"),
+            ("GET", "/api/v1/pods?watch=false", "list pods - - -"),
+            ("GET", "/api/v1/namespaces/a/pods", "list pods a - -"),
+            ("GET", "/api/v1/namespaces/a/pods/", "list pods a - -"),
+            ("GET", "/api/v1/namespaces/a/pods/b", "get pods a b -"),
+            ("HEAD", "/api/v1/namespaces/a/pods/b", "get pods a b -"),
+            ("GET", "/api/v1/namespaces/a/pods/b/log", "get pods a b log"),
+            ("POST", "/api/v1/namespaces/a/pods/b/exec?command=x", "create pods a b exec"),
+            ("POST", "/api/v1/namespaces/a/pods", "create pods a - -"),
+            ("PUT", "/api/v1/namespaces/a/pods/b", "update pods a b -"),
+            ("PATCH", "/api/v1/namespaces/a/configmaps/b", "patch configmaps a b -"),
+            ("DELETE", "/api/v1/namespaces/a/pods/b", "delete pods a b -"),
+            ("DELETE", "/api/v1/namespaces/a/pods", "deletecollection pods a - -"),
+            ("GET", "/api/v1/namespaces", "list namespaces - - -"),
+            ("GET", "/api/v1/namespaces/a", "get namespaces - a -"),
+            ("GET", "/api/v1/namespaces/a/status", "get namespaces - a status"),
+            ("GET", "/api/v1/nodes/n/proxy/stats/summary", "get nodes - n proxy/stats/summary"),
+            ("GET", "/apis/metrics.k8s.io/v1beta1/nodes", "list nodes.metrics.k8s.io - - -"),
+            ("GET", "/apis/events.k8s.io/v1/namespaces/a/events", "list events.events.k8s.io a - -"),
+            ("GET", "/api/v1/namespaces/%61/pods/b%2ec", "get pods a b.c -"),
+        ] {
+            assert_eq!(short(method, path), meaning, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn the_root_is_ours_and_its_paths_are_served() {
+        assert!(is_ours("/") && !is_ours("/pods"));
+        assert_eq!(read("GET", "/", ""), Ok(Asked::Root));
+        let paths = crate::serve::localapi::discovery::paths();
+        let paths: Vec<&str> =
+            paths["paths"].as_array().into_iter().flatten().filter_map(|path| path.as_str()).collect();
+        assert!(paths.is_sorted() && paths.contains(&"/apis/metrics.k8s.io/v1beta1"), "{paths:?}");
+        for path in paths.iter().filter(|path| !["/healthz", "/metrics"].contains(path)) {
+            assert!(read("GET", path, "").is_ok() && is_ours(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_upstreams_codes() {
+        for (method, path, code) in [
+            ("GET", "/api/v2", 404),
+            ("GET", "/api/v1/deployments", 404),
+            ("GET", "/apis/apps/v1", 404),
+            ("GET", "/apis/metrics.k8s.io/v1", 404),
+            ("GET", "/api/v1/pods/a", 404),
+            ("GET", "/api/v1/namespaces/a/nodes", 404),
+            ("GET", "/api/v1/namespaces/a/pods/b/c", 404),
+            ("GET", "/api/v1/namespaces/a/pods/b/log/c", 404),
+            ("POST", "/api/v1/pods", 405),
+            ("POST", "/api/v1/namespaces/a/events", 405),
+            ("POST", "/api/v1/namespaces/a/pods/b", 405),
+            ("PUT", "/api/v1/namespaces/a/pods", 405),
+            ("DELETE", "/api/v1/nodes/n", 405),
+            ("DELETE", "/api/v1/namespaces", 405),
+            ("TRACE", "/api/v1/pods", 405),
+            ("POST", "/version", 405),
+            ("GET", "/apis/metrics.k8s.io/v1beta1/pods?watch=true", 405),
+        ] {
+            let (bare, query) = path.split_once('?').unwrap_or((path, ""));
+            assert_eq!(read(method, bare, query).unwrap_err().code, code, "{method} {path}");
+        }
+        let bad = read("GET", "/api/v1/pods", "limit=many").unwrap_err();
+        assert_eq!((bad.code, bad.message.as_str()), (400, "limit: \"many\" must be an integer"));
+        assert_eq!(read("GET", "/api/v1/pods", "watch=perhaps").unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn parameters_are_read() {
+        let options = wanted(
+            "GET",
+            "/api/v1/pods?labelSelector=a%3Db%2Cc+in+%28d%29&limit=5&continue=x&timeoutSeconds=7&allowWatchBookmarks&sendInitialEvents=false&dryRun=All&pretty=what",
+        )
+        .options;
+        assert_eq!(options.label_selector, "a=b,c in (d)");
+        assert_eq!((options.limit, options.go_on.as_str(), options.timeout_seconds), (5, "x", Some(7)));
+        assert_eq!((options.bookmarks, options.initial_events, options.pretty), (true, Some(false), false));
+        assert_eq!(options.dry_run, ["All"]);
+    }
+
+    #[test]
+    fn what_the_kubelet_serves_stays_its_own() {
+        for path in ["/api", "/api/v1/pods", "/apis/x", "/version", "/openapi/v3", "/livez/ping", "/readyz"] {
+            assert!(is_ours(path), "{path}");
+        }
+        for path in ["/pods", "/healthz", "/apiary", "/versions", "/exec/a/b/c", "/metrics"] {
+            assert!(!is_ours(path), "{path}");
+        }
+    }
+}

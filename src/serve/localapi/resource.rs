@@ -1,0 +1,397 @@
+//! The kinds this API serves.
+//!
+//! Owns one table; discovery, paths, access and tables of columns all read it. Pure. Must not know how an answer comes about.
+
+use crate::model::objects::ObjectKind;
+
+/// What may be done. The words are Kubernetes'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verb {
+    /// One object.
+    Get,
+    /// Many.
+    List,
+    /// Many, and what becomes of them.
+    Watch,
+    /// `POST`.
+    Create,
+    /// `PUT`.
+    Update,
+    /// `PATCH`.
+    Patch,
+    /// One object.
+    Delete,
+    /// Many.
+    DeleteCollection,
+}
+
+impl Verb {
+    /// The word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+
+    /// It changes nothing.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Get | Self::List | Self::Watch)
+    }
+}
+
+/// Where a kind's objects come from. Two resources of one store show the same objects in two shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Store {
+    /// `Pod`.
+    Pods,
+    /// What clients and manifests write, and the node keeps as it is.
+    Objects(ObjectKind),
+    /// `PersistentVolume`.
+    Volumes,
+    /// `Event`.
+    Events,
+    /// `Namespace`: those that clients made, and those in use.
+    Namespaces,
+    /// `Node`.
+    Nodes,
+    /// `Lease`: the node's own.
+    Leases,
+    /// `CustomResourceDefinition`: there are none.
+    Definitions,
+    /// Measured when asked for, without versions.
+    PodMetrics,
+    /// As [`Self::PodMetrics`].
+    NodeMetrics,
+    /// Nothing is stored: a question and its answer.
+    Review,
+}
+
+/// A part of an object with a path of its own.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Subresource {
+    /// The last part of the path.
+    pub name: &'static str,
+    /// Group, version and kind of what goes over it, where they are not the object's own.
+    pub kind: (&'static str, &'static str, &'static str),
+    /// What may be done.
+    pub verbs: &'static [Verb],
+}
+
+/// A kind.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// API group, empty for the core.
+    pub group: &'static str,
+    /// API version.
+    pub version: &'static str,
+    /// As in paths.
+    pub plural: &'static str,
+    /// What kubectl also takes.
+    pub singular: &'static str,
+    /// As in `kind`.
+    pub kind: &'static str,
+    /// Abbreviations.
+    pub short_names: &'static [&'static str],
+    /// `kubectl get all`.
+    pub categories: &'static [&'static str],
+    /// Its objects live in namespaces.
+    pub namespaced: bool,
+    /// What may be done.
+    pub verbs: &'static [Verb],
+    /// Its parts.
+    pub subresources: &'static [Subresource],
+    /// Where its objects come from.
+    pub store: Store,
+}
+
+impl Resource {
+    /// `v1`, `metrics.k8s.io/v1beta1`: as in `apiVersion`.
+    #[must_use]
+    pub fn api_version(&self) -> String {
+        group_version(self.group, self.version)
+    }
+
+    /// `pods`, `pods.metrics.k8s.io`: as messages name it.
+    #[must_use]
+    pub fn qualified(&self) -> String {
+        qualified(self.plural, self.group)
+    }
+
+    /// The part of this name.
+    #[must_use]
+    pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
+        let parts: &'static [Subresource] = self.subresources;
+        parts.iter().find(|part| part.name == name)
+    }
+}
+
+/// `v1`, `metrics.k8s.io/v1beta1`.
+#[must_use]
+pub fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// `pods`, `pods.metrics.k8s.io`.
+#[must_use]
+pub fn qualified(plural: &str, group: &str) -> String {
+    if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
+}
+
+const READ: &[Verb] = &[Verb::Get, Verb::List, Verb::Watch];
+const MEASURED: &[Verb] = &[Verb::Get, Verb::List];
+const ALL: &[Verb] = &[
+    Verb::Create,
+    Verb::Delete,
+    Verb::DeleteCollection,
+    Verb::Get,
+    Verb::List,
+    Verb::Patch,
+    Verb::Update,
+    Verb::Watch,
+];
+const CHANGE: &[Verb] = &[Verb::Get, Verb::Patch, Verb::Update];
+const CONNECT: &[Verb] = &[Verb::Create, Verb::Get];
+const CREATE: &[Verb] = &[Verb::Create];
+
+const fn part(name: &'static str, kind: &'static str, verbs: &'static [Verb]) -> Subresource {
+    Subresource { name, kind: ("", "", kind), verbs }
+}
+
+const NONE: Resource = Resource {
+    group: "",
+    version: "v1",
+    plural: "",
+    singular: "",
+    kind: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    verbs: ALL,
+    subresources: &[],
+    store: Store::Review,
+};
+
+/// A kind of objects that the node keeps as they are.
+const fn kept(
+    kind: ObjectKind,
+    plural: &'static str,
+    singular: &'static str,
+    short_names: &'static [&'static str],
+) -> Resource {
+    Resource {
+        group: kind.group(),
+        version: kind.version(),
+        plural,
+        singular,
+        kind: kind.as_str(),
+        short_names,
+        namespaced: kind.is_namespaced(),
+        store: Store::Objects(kind),
+        ..NONE
+    }
+}
+
+/// In two groups.
+const EVENTS: Resource = Resource {
+    plural: "events",
+    singular: "event",
+    kind: "Event",
+    short_names: &["ev"],
+    verbs: READ,
+    store: Store::Events,
+    ..NONE
+};
+
+/// All of them, in the order discovery shows them.
+pub const RESOURCES: &[Resource] = &[
+    kept(ObjectKind::ConfigMap, "configmaps", "configmap", &["cm"]),
+    EVENTS,
+    Resource {
+        plural: "namespaces",
+        singular: "namespace",
+        kind: "Namespace",
+        short_names: &["ns"],
+        namespaced: false,
+        verbs: &[Verb::Create, Verb::Delete, Verb::Get, Verb::List, Verb::Patch, Verb::Update, Verb::Watch],
+        subresources: &[part("status", "Namespace", &[Verb::Get])],
+        store: Store::Namespaces,
+        ..NONE
+    },
+    Resource {
+        plural: "nodes",
+        singular: "node",
+        kind: "Node",
+        short_names: &["no"],
+        namespaced: false,
+        verbs: &[Verb::Get, Verb::List, Verb::Patch, Verb::Update, Verb::Watch],
+        subresources: &[part("proxy", "NodeProxyOptions", CONNECT), part("status", "Node", &[Verb::Get])],
+        store: Store::Nodes,
+        ..NONE
+    },
+    Resource {
+        subresources: &[part("status", "PersistentVolumeClaim", &[Verb::Get])],
+        ..kept(ObjectKind::PersistentVolumeClaim, "persistentvolumeclaims", "persistentvolumeclaim", &["pvc"])
+    },
+    Resource {
+        plural: "persistentvolumes",
+        singular: "persistentvolume",
+        kind: "PersistentVolume",
+        short_names: &["pv"],
+        namespaced: false,
+        verbs: READ,
+        subresources: &[part("status", "PersistentVolume", &[Verb::Get])],
+        store: Store::Volumes,
+        ..NONE
+    },
+    Resource {
+        plural: "pods",
+        singular: "pod",
+        kind: "Pod",
+        short_names: &["po"],
+        categories: &["all"],
+        subresources: &[
+            part("attach", "PodAttachOptions", CONNECT),
+            part("ephemeralcontainers", "Pod", CHANGE),
+            Subresource { name: "eviction", kind: ("policy", "v1", "Eviction"), verbs: CREATE },
+            part("exec", "PodExecOptions", CONNECT),
+            part("log", "Pod", &[Verb::Get]),
+            part("portforward", "PodPortForwardOptions", CONNECT),
+            part("resize", "Pod", CHANGE),
+            part("status", "Pod", CHANGE),
+        ],
+        store: Store::Pods,
+        ..NONE
+    },
+    kept(ObjectKind::Secret, "secrets", "secret", &[]),
+    // kubectl looks here before it says that it does not know a kind.
+    Resource {
+        group: "apiextensions.k8s.io",
+        plural: "customresourcedefinitions",
+        singular: "customresourcedefinition",
+        kind: "CustomResourceDefinition",
+        short_names: &["crd", "crds"],
+        categories: &["api-extensions"],
+        namespaced: false,
+        verbs: READ,
+        store: Store::Definitions,
+        ..NONE
+    },
+    Resource {
+        group: "authentication.k8s.io",
+        plural: "selfsubjectreviews",
+        singular: "selfsubjectreview",
+        kind: "SelfSubjectReview",
+        namespaced: false,
+        verbs: CREATE,
+        ..NONE
+    },
+    Resource {
+        group: "authorization.k8s.io",
+        plural: "selfsubjectaccessreviews",
+        singular: "selfsubjectaccessreview",
+        kind: "SelfSubjectAccessReview",
+        namespaced: false,
+        verbs: CREATE,
+        ..NONE
+    },
+    Resource {
+        group: "authorization.k8s.io",
+        plural: "selfsubjectrulesreviews",
+        singular: "selfsubjectrulesreview",
+        kind: "SelfSubjectRulesReview",
+        namespaced: false,
+        verbs: CREATE,
+        ..NONE
+    },
+    Resource {
+        group: "coordination.k8s.io",
+        plural: "leases",
+        singular: "lease",
+        kind: "Lease",
+        verbs: READ,
+        store: Store::Leases,
+        ..NONE
+    },
+    Resource { group: "events.k8s.io", ..EVENTS },
+    Resource {
+        group: "metrics.k8s.io",
+        version: "v1beta1",
+        plural: "nodes",
+        singular: "",
+        kind: "NodeMetrics",
+        namespaced: false,
+        verbs: MEASURED,
+        store: Store::NodeMetrics,
+        ..NONE
+    },
+    Resource {
+        group: "metrics.k8s.io",
+        version: "v1beta1",
+        plural: "pods",
+        singular: "",
+        kind: "PodMetrics",
+        verbs: MEASURED,
+        store: Store::PodMetrics,
+        ..NONE
+    },
+    kept(ObjectKind::RuntimeClass, "runtimeclasses", "runtimeclass", &[]),
+];
+
+/// The resource at a place.
+#[must_use]
+pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+    let found = |resource: &&Resource| {
+        resource.group == group && resource.version == version && resource.plural == plural
+    };
+    RESOURCES.iter().find(found)
+}
+
+/// Groups and their versions, each once, without the core.
+#[must_use]
+pub fn groups() -> Vec<(&'static str, &'static str)> {
+    let mut groups: Vec<_> = RESOURCES
+        .iter()
+        .map(|found| (found.group, found.version))
+        .filter(|(group, _)| !group.is_empty())
+        .collect();
+    groups.dedup();
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_resource_is_found_at_its_place_and_groups_are_named_once() {
+        for resource in RESOURCES {
+            assert_eq!(find(resource.group, resource.version, resource.plural), Some(resource));
+            let mut verbs = resource.verbs.to_vec();
+            verbs.dedup();
+            assert_eq!(verbs, resource.verbs);
+        }
+        assert_eq!(find("apps", "v1", "deployments"), None);
+        let groups: Vec<_> = groups().into_iter().map(|(group, _)| group).collect();
+        assert_eq!(
+            groups,
+            [
+                "apiextensions.k8s.io",
+                "authentication.k8s.io",
+                "authorization.k8s.io",
+                "coordination.k8s.io",
+                "events.k8s.io",
+                "metrics.k8s.io",
+                "node.k8s.io"
+            ]
+        );
+    }
+}

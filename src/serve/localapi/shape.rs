@@ -1,0 +1,295 @@
+//! In which form a client wants objects: whole, as rows of a table, or their metadata alone.
+//!
+//! Owns the negotiation and the forms. Pure. Must not know which objects there are.
+
+use serde_json::{Value, json};
+
+use super::columns;
+use super::discovery::AGGREGATED;
+use super::objects::new_event;
+use super::resource::{Resource, Store};
+use super::status::{self, Failure};
+use crate::model::types::Timestamp;
+
+/// A form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As they are.
+    Whole,
+    /// `meta.k8s.io` tables of this version.
+    Table(&'static str),
+    /// `PartialObjectMetadata` of this version.
+    Metadata(&'static str),
+}
+
+/// What rows of a table carry: `includeObject`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rows {
+    /// `Metadata`.
+    #[default]
+    Metadata,
+    /// `Object`.
+    Objects,
+    /// `None`.
+    Bare,
+}
+
+impl Rows {
+    /// Reads `includeObject`.
+    ///
+    /// # Errors
+    /// Another word.
+    pub fn parse(word: &str) -> Result<Self, Failure> {
+        match word {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "Object" => Ok(Self::Objects),
+            "None" => Ok(Self::Bare),
+            other => {
+                let message = format!(
+                    "includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
+                );
+                Err(status::bad_request(message))
+            }
+        }
+    }
+}
+
+/// What a client accepts, one after another: the type and its parameters.
+fn accepted(header: &str) -> impl Iterator<Item = (&str, Vec<(&str, &str)>)> {
+    header.split(',').map(|entry| {
+        let mut parts = entry.split(';').map(str::trim);
+        let kind = parts.next().unwrap_or_default();
+        (kind, parts.filter_map(|part| part.split_once('=')).collect())
+    })
+}
+
+fn is_json(kind: &str) -> bool {
+    matches!(kind, "" | "*/*" | "application/*" | "application/json")
+}
+
+fn one_of(versions: [&'static str; 2], wanted: &str) -> Option<&'static str> {
+    versions.into_iter().find(|version| *version == wanted)
+}
+
+/// The first form that we have.
+///
+/// # Errors
+/// 406 when there is none.
+pub fn form(accept: &str) -> Result<Form, Failure> {
+    for (kind, parameters) in accepted(accept) {
+        let get = |name: &str| parameters.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+        if !is_json(kind) {
+            continue;
+        }
+        let Some(shape) = get("as") else { return Ok(Form::Whole) };
+        let version = one_of(["v1", "v1beta1"], get("v").unwrap_or_default());
+        let group = get("g") == Some("meta.k8s.io");
+        match (shape, version) {
+            ("Table", Some(version)) if group => return Ok(Form::Table(version)),
+            ("PartialObjectMetadata" | "PartialObjectMetadataList", Some(version)) if group => {
+                return Ok(Form::Metadata(version));
+            }
+            _ => {}
+        }
+    }
+    Err(status::not_acceptable())
+}
+
+/// The version of aggregated discovery and its content type, if a client wants it rather than the plain one.
+#[must_use]
+pub fn aggregated(accept: &str) -> Option<(&'static str, &'static str)> {
+    for (kind, parameters) in accepted(accept) {
+        let get = |name: &str| parameters.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+        if !is_json(kind) {
+            continue;
+        }
+        let shape = get("as")?;
+        let is_ours = shape == "APIGroupDiscoveryList" && get("g") == Some("apidiscovery.k8s.io");
+        let found = AGGREGATED.into_iter().find(|(version, _)| get("v") == Some(*version));
+        if is_ours && found.is_some() {
+            return found;
+        }
+    }
+    None
+}
+
+/// Objects of this resource are kept in another group and version.
+fn is_translated(resource: &Resource) -> bool {
+    resource.store == Store::Events && !resource.group.is_empty()
+}
+
+/// An object in the resource's own group and version.
+#[must_use]
+pub fn own(resource: &Resource, object: &Value) -> Value {
+    if is_translated(resource) { new_event(object) } else { object.clone() }
+}
+
+fn metadata(object: &Value, version: &str) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": format!("meta.k8s.io/{version}"),
+        "metadata": object.get("metadata").cloned().unwrap_or_default(),
+    })
+}
+
+/// How a client sees objects.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// Of which resource.
+    pub resource: &'static Resource,
+    /// In which form.
+    pub form: Form,
+    /// What rows carry.
+    pub rows: Rows,
+    /// For ages.
+    pub now: Timestamp,
+}
+
+impl View {
+    fn table(&self, version: &str, list: &Value, objects: &[&Value], headed: bool) -> Value {
+        let row = |object: &&Value| {
+            let mut row = json!({"cells": columns::cells(self.resource, object, self.now)});
+            if let Some(conditions) = columns::conditions(self.resource, object) {
+                row["conditions"] = conditions;
+            }
+            row["object"] = match self.rows {
+                Rows::Bare => return row,
+                Rows::Metadata => metadata(object, version),
+                Rows::Objects => own(self.resource, object),
+            };
+            row
+        };
+        let definitions = if headed { json!(columns::definitions(self.resource)) } else { Value::Null };
+        json!({
+            "kind": "Table",
+            "apiVersion": format!("meta.k8s.io/{version}"),
+            "metadata": list,
+            "columnDefinitions": definitions,
+            "rows": objects.iter().map(row).collect::<Vec<_>>(),
+        })
+    }
+
+    /// [`one`](Self::one) gives an object back as it is.
+    #[must_use]
+    pub fn shows_as_kept(&self) -> bool {
+        self.form == Form::Whole && !is_translated(self.resource)
+    }
+
+    /// One object. `headed`: a table says what its columns are.
+    #[must_use]
+    pub fn one(&self, object: &Value, headed: bool) -> Value {
+        match self.form {
+            Form::Whole => own(self.resource, object),
+            Form::Metadata(version) => metadata(object, version),
+            Form::Table(version) => {
+                let list = json!({"resourceVersion": super::text(object, "/metadata/resourceVersion")});
+                self.table(version, &list, &[object], headed)
+            }
+        }
+    }
+
+    /// Many, with the list's own metadata.
+    #[must_use]
+    pub fn many(&self, list: &Value, objects: &[&Value]) -> Value {
+        match self.form {
+            Form::Table(version) => self.table(version, list, objects, true),
+            Form::Metadata(version) => {
+                let items: Vec<Value> = objects.iter().map(|object| metadata(object, version)).collect();
+                let api_version = format!("meta.k8s.io/{version}");
+                json!({"kind": "PartialObjectMetadataList", "apiVersion": api_version, "metadata": list, "items": items})
+            }
+            Form::Whole => {
+                // Items of a list carry no kind of their own, as upstream's.
+                let bare = |object: &&Value| {
+                    let mut object = own(self.resource, object);
+                    if let Some(fields) = object.as_object_mut() {
+                        fields.remove("kind");
+                        fields.remove("apiVersion");
+                    }
+                    object
+                };
+                let items: Vec<Value> = objects.iter().map(bare).collect();
+                let kind = format!("{}List", self.resource.kind);
+                json!({"kind": kind, "apiVersion": self.resource.api_version(), "metadata": list, "items": items})
+            }
+        }
+    }
+
+    /// What a bookmark carries: the kind and a version.
+    #[must_use]
+    pub fn bookmark(&self, version: u64, initial: bool) -> Value {
+        let mut object = json!({
+            "kind": self.resource.kind,
+            "apiVersion": self.resource.api_version(),
+            "metadata": {"resourceVersion": version.to_string()},
+        });
+        if initial {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        match self.form {
+            Form::Metadata(version) => metadata(&object, version),
+            Form::Whole => object,
+            Form::Table(form) => {
+                let row = json!({"cells": [], "object": metadata(&object, form)});
+                json!({
+                    "kind": "Table",
+                    "apiVersion": format!("meta.k8s.io/{form}"),
+                    "metadata": {"resourceVersion": version.to_string()},
+                    "columnDefinitions": null,
+                    "rows": [row],
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::localapi::resource::find;
+
+    #[test]
+    fn the_first_form_that_we_have_is_taken() {
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(form(table).unwrap(), Form::Table("v1"));
+        assert_eq!(form("application/vnd.kubernetes.protobuf, */*").unwrap(), Form::Whole);
+        assert_eq!(form("").unwrap(), Form::Whole);
+        assert_eq!(
+            form("application/json;as=Table;v=v9;g=meta.k8s.io, application/json").unwrap(),
+            Form::Whole
+        );
+        assert_eq!(
+            form("application/json; as=PartialObjectMetadataList; g=meta.k8s.io; v=v1").unwrap(),
+            Form::Metadata("v1")
+        );
+        assert_eq!(form("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
+        let discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+        assert_eq!(aggregated(discovery).map(|found| found.0), Some("v2"));
+        assert_eq!(aggregated("application/json"), None);
+        assert_eq!(aggregated("*/*"), None);
+    }
+
+    #[test]
+    fn forms_of_one_object() {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "resourceVersion": "7"}, "spec": {}, "status": {}});
+        let view = |form, rows| View {
+            resource: find("", "v1", "pods").unwrap(),
+            form,
+            rows,
+            now: Timestamp::default(),
+        };
+        let table = view(Form::Table("v1"), Rows::Metadata).many(&json!({"resourceVersion": "9"}), &[&pod]);
+        assert_eq!((&table["kind"], &table["metadata"]["resourceVersion"]), (&json!("Table"), &json!("9")));
+        assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+        assert_eq!(table["rows"][0]["cells"][0], "a");
+        assert_eq!(view(Form::Table("v1"), Rows::Bare).one(&pod, true)["rows"][0].get("object"), None);
+        assert_eq!(view(Form::Table("v1"), Rows::Objects).one(&pod, true)["rows"][0]["object"], pod);
+        assert!(view(Form::Table("v1"), Rows::Bare).one(&pod, false)["columnDefinitions"].is_null());
+        let list = view(Form::Whole, Rows::Metadata).many(&json!({}), &[&pod]);
+        assert_eq!((&list["kind"], list["items"][0].get("kind")), (&json!("PodList"), None));
+        let partial = view(Form::Metadata("v1"), Rows::Metadata).one(&pod, true);
+        assert_eq!((&partial["kind"], partial.get("spec")), (&json!("PartialObjectMetadata"), None));
+        let bookmark = view(Form::Whole, Rows::Metadata).bookmark(9, true);
+        assert_eq!(bookmark["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    }
+}

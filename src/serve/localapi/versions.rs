@@ -1,0 +1,542 @@
+//! `resourceVersion`s of objects that nobody keeps.
+//!
+//! Owns a number per object: which version it got when it was last seen to differ. Nothing is computed unless somebody lists,
+//! gets or watches. Pure but for its own memory. Must not know where objects come from, nor who watches.
+//!
+//! Versions begin with the time of the start in milliseconds, so that they grow over restarts. What happened between two looks
+//! is one step; an object that came and went between them was never there.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
+use std::io;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use super::resource::Store;
+use super::status::{self, Failure};
+use super::written::{Retained, Written};
+
+use crate::model::ordered::Ordered as _;
+
+/// Deletions that are remembered per store. Whoever was away for longer lists again.
+const MAX_GONE: usize = 128;
+
+/// What became of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is new.
+    Added,
+    /// It has changed.
+    Modified,
+    /// It is gone.
+    Deleted,
+}
+
+impl Step {
+    /// The `type` of a watch's event.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+        }
+    }
+}
+
+/// One step of one object.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// What became of it.
+    pub step: Step,
+    /// Namespace and name of the object.
+    pub name: Name,
+    /// The object, with its version; of one that is gone its last state, as far as it is known.
+    pub state: Rc<Written>,
+    /// What it was before, as far as it is known.
+    pub before: Option<Rc<Written>>,
+    /// With which version.
+    pub version: u64,
+}
+
+/// How much of an object is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// All of it: somebody watches, and is to see what is gone.
+    Whole,
+    /// What it is found by.
+    Shadow,
+}
+
+/// Namespace and name.
+pub type Name = (String, String);
+
+struct Entry {
+    hash: u64,
+    uid: String,
+    /// When it was seen for the first time.
+    added: u64,
+    version: u64,
+    /// With its version if it is whole.
+    state: Rc<Written>,
+    whole: bool,
+}
+
+struct Gone {
+    added: u64,
+    version: u64,
+    name: Name,
+    /// A shadow.
+    state: Box<[u8]>,
+}
+
+struct Seen {
+    entries: BTreeMap<Name, Entry>,
+    gone: VecDeque<Gone>,
+    /// From here on all deletions are known.
+    since: u64,
+    /// The last one of this store.
+    changed: u64,
+}
+
+/// See the module.
+pub struct Versions {
+    base: u64,
+    current: u64,
+    stores: BTreeMap<Store, Seen>,
+    retained: Retained,
+}
+
+impl Versions {
+    /// `base` is the time of the start in milliseconds; what is kept for slow clients alone is counted in `retained`.
+    #[must_use]
+    pub fn new(base: u64, retained: Retained) -> Self {
+        let base = base.max(1);
+        Self { base, current: base, stores: BTreeMap::new(), retained }
+    }
+
+    /// Where they begin.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The newest.
+    #[must_use]
+    pub fn current(&self) -> u64 {
+        self.current
+    }
+
+    /// The newest that any object of this store has, or had.
+    #[must_use]
+    pub fn changed(&self, store: Store) -> u64 {
+        self.stores.get(&store).map_or(self.base, |seen| seen.changed)
+    }
+
+    /// Compares all objects of a store with what was there before, and writes its version into each. What has changed comes
+    /// back in order, with the objects if all of them are kept.
+    pub fn look(&mut self, store: Store, objects: &mut [Value], keep: Keep) -> Vec<Change> {
+        self.compare(store, objects, keep, None)
+    }
+
+    /// The same with one object of the store: `object` is what has this place (namespace and name) now.
+    pub fn look_at(
+        &mut self,
+        store: Store,
+        (namespace, name): (&str, &str),
+        object: Option<&mut Value>,
+        keep: Keep,
+    ) -> Vec<Change> {
+        let place = (namespace.to_owned(), name.to_owned());
+        let objects = object.map_or(&mut [][..], std::slice::from_mut);
+        self.compare(store, objects, keep, Some(&place))
+    }
+
+    fn compare(
+        &mut self,
+        store: Store,
+        objects: &mut [Value],
+        keep: Keep,
+        only: Option<&Name>,
+    ) -> Vec<Change> {
+        let (base, retained) = (self.base, &self.retained);
+        let seen = self.stores.entry(store).or_insert_with(|| Seen {
+            entries: BTreeMap::new(),
+            gone: VecDeque::new(),
+            since: base,
+            changed: base,
+        });
+        let mut changes = Vec::new();
+        let mut current = self.current;
+        let names: BTreeMap<Name, &str> =
+            objects.iter().map(|object| (name_of(object), uid_of(object))).into_map();
+        // Another uid is another object.
+        let over: Vec<Name> = seen
+            .entries
+            .iter()
+            .filter(|(name, _)| only.is_none_or(|only| only == *name))
+            .filter(|(name, entry)| names.get(*name).is_none_or(|uid| *uid != entry.uid))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in over {
+            let Some(entry) = seen.entries.remove(&name) else { continue };
+            current += 1;
+            entry.state.supersede();
+            let shadow =
+                if entry.whole { written(&shadow(&entry.state.parse())) } else { entry.state.json().into() };
+            seen.gone.push_back(Gone {
+                added: entry.added,
+                version: current,
+                name: name.clone(),
+                state: shadow,
+            });
+            if keep == Keep::Whole {
+                let mut object = entry.state.parse();
+                stamp(&mut object, current);
+                changes.push(Change {
+                    step: Step::Deleted,
+                    name,
+                    state: Written::unsent(written(&object), retained),
+                    before: Some(entry.state),
+                    version: current,
+                });
+            }
+            if seen.gone.len() > MAX_GONE
+                && let Some(forgotten) = seen.gone.pop_front()
+            {
+                seen.since = forgotten.version;
+            }
+        }
+        let whole = keep == Keep::Whole;
+        for object in objects.iter_mut() {
+            let (name, hash) = (name_of(object), hash_of(object));
+            let state = |object: &Value| {
+                let json = if whole { written(object) } else { written(&shadow(object)) };
+                Written::current(json, retained)
+            };
+            let Some(entry) = seen.entries.get_mut(&name) else {
+                current += 1;
+                stamp(object, current);
+                let (uid, state) = (uid_of(object).to_owned(), state(object));
+                if whole {
+                    let (name, state) = (name.clone(), Rc::clone(&state));
+                    changes.push(Change { step: Step::Added, name, state, before: None, version: current });
+                }
+                let entry = Entry { hash, uid, added: current, version: current, state, whole };
+                seen.entries.insert(name, entry);
+                continue;
+            };
+            if entry.hash == hash {
+                stamp(object, entry.version);
+                if entry.whole != whole {
+                    entry.state.supersede();
+                    (entry.state, entry.whole) = (state(object), whole);
+                }
+                continue;
+            }
+            current += 1;
+            stamp(object, current);
+            let before = std::mem::replace(&mut entry.state, state(object));
+            before.supersede();
+            (entry.hash, entry.version, entry.whole) = (hash, current, whole);
+            if whole {
+                let (state, before) = (Rc::clone(&entry.state), Some(before));
+                changes.push(Change { step: Step::Modified, name, state, before, version: current });
+            }
+        }
+        if current != self.current {
+            seen.changed = current;
+            self.current = current;
+        }
+        changes
+    }
+
+    /// The last watch of a store has ended.
+    pub fn forget_states(&mut self, store: Store) {
+        for entry in self.stores.get_mut(&store).into_iter().flat_map(|seen| seen.entries.values_mut()) {
+            if entry.whole {
+                entry.state.supersede();
+                let shadow = written(&shadow(&entry.state.parse()));
+                (entry.state, entry.whole) = (Written::current(shadow, &self.retained), false);
+            }
+        }
+    }
+
+    /// All objects as the last look found them, as additions.
+    #[must_use]
+    pub fn all(&self, store: Store) -> Vec<Change> {
+        let entries = self.stores.get(&store).into_iter().flat_map(|seen| &seen.entries);
+        let added = |(name, entry): (&Name, &Entry)| Change {
+            step: Step::Added,
+            name: name.clone(),
+            state: Rc::clone(&entry.state),
+            before: None,
+            version: entry.version,
+        };
+        entries.map(added).collect()
+    }
+
+    /// What happened between a version and the last look.
+    ///
+    /// # Errors
+    /// 410 when that is not known any more, 504 when it is still to come.
+    pub fn since(&self, store: Store, version: u64) -> Result<Vec<Change>, Failure> {
+        let Some(seen) = self.stores.get(&store) else { return Ok(Vec::new()) };
+        if version > self.current {
+            return Err(status::too_large_version(version, self.current));
+        }
+        if version < seen.since {
+            return Err(status::expired(format!("too old resource version: {version} ({})", seen.since)));
+        }
+        let mut changes: Vec<Change> = Vec::new();
+        for (name, entry) in seen.entries.iter().filter(|(_, entry)| entry.version > version) {
+            changes.push(Change {
+                step: if entry.added > version { Step::Added } else { Step::Modified },
+                name: name.clone(),
+                state: Rc::clone(&entry.state),
+                before: None,
+                version: entry.version,
+            });
+        }
+        // Of what came and went meanwhile nobody need hear.
+        for gone in seen.gone.iter().filter(|gone| gone.version > version && gone.added <= version) {
+            let mut object = parse(&gone.state);
+            stamp(&mut object, gone.version);
+            changes.push(Change {
+                step: Step::Deleted,
+                name: gone.name.clone(),
+                state: Written::unsent(written(&object), &self.retained),
+                before: None,
+                version: gone.version,
+            });
+        }
+        changes.sort_by_key(|change| change.version);
+        Ok(changes)
+    }
+}
+
+/// Reads a `resourceVersion`. Empty is `None`.
+///
+/// # Errors
+/// What is no number.
+pub fn parse_version(text: &str) -> Result<Option<u64>, Failure> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let failure = |_| {
+        let message = format!(
+            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        );
+        status::bad_request(message)
+    };
+    text.parse().map(Some).map_err(failure)
+}
+
+fn name_of(object: &Value) -> Name {
+    (super::text(object, "/metadata/namespace").to_owned(), super::text(object, "/metadata/name").to_owned())
+}
+
+fn uid_of(object: &Value) -> &str {
+    super::text(object, "/metadata/uid")
+}
+
+fn stamp(object: &mut Value, version: u64) {
+    object["metadata"]["resourceVersion"] = json!(version.to_string());
+}
+
+/// What is needed to name an object that is gone, and to select it.
+fn shadow(object: &Value) -> Value {
+    let mut shadow = json!({});
+    for pointer in ["apiVersion", "kind", "type", "reason", "involvedObject", "source"] {
+        if let Some(part) = object.get(pointer) {
+            shadow[pointer] = part.clone();
+        }
+    }
+    for (parent, fields) in [
+        ("metadata", &["name", "namespace", "uid", "creationTimestamp", "labels"][..]),
+        ("spec", &["nodeName"][..]),
+        ("status", &["phase"][..]),
+    ] {
+        for field in fields {
+            if let Some(part) = object.get(parent).and_then(|parent| parent.get(field)) {
+                shadow[parent][*field] = part.clone();
+            }
+        }
+    }
+    shadow
+}
+
+fn written(object: &Value) -> Box<[u8]> {
+    object.to_string().into_bytes().into_boxed_slice()
+}
+
+/// Of what we have written ourselves.
+fn parse(state: &[u8]) -> Value {
+    serde_json::from_slice(state).unwrap_or_default()
+}
+
+struct Digest(DefaultHasher);
+
+impl io::Write for Digest {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Of all but the version, which is not there yet.
+fn hash_of(object: &Value) -> u64 {
+    let mut digest = Digest(DefaultHasher::new());
+    // Writing there cannot fail.
+    let _ = serde_json::to_writer(&mut digest, object);
+    digest.0.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, uid: &str, phase: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "a", "name": name, "uid": uid},
+            "spec": {"nodeName": "box", "containers": []}, "status": {"phase": phase}})
+    }
+
+    fn look(versions: &mut Versions, pods: &[Value], keep: Keep) -> (Vec<u64>, Vec<String>) {
+        let mut pods = pods.to_vec();
+        let changes = versions.look(Store::Pods, &mut pods, keep);
+        let version = |pod: &Value| super::super::text(pod, "/metadata/resourceVersion").parse().unwrap();
+        (pods.iter().map(version).collect(), shown(&changes))
+    }
+
+    fn shown(changes: &[Change]) -> Vec<String> {
+        let show = |change: &Change| format!("{} {} {}", change.step.as_str(), change.name.1, change.version);
+        changes.iter().map(show).collect()
+    }
+
+    fn since(versions: &Versions, version: u64) -> Vec<String> {
+        shown(&versions.since(Store::Pods, version).unwrap())
+    }
+
+    #[test]
+    fn a_version_moves_with_its_object_and_only_then() {
+        let mut versions = Versions::new(1000, Retained::default());
+        let (a, b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
+        let both = [a.clone(), b.clone()];
+        assert_eq!(look(&mut versions, &both, Keep::Shadow), (vec![1001, 1002], vec![]));
+        assert_eq!(look(&mut versions, &both, Keep::Shadow), (vec![1001, 1002], vec![]));
+        assert_eq!(versions.current(), 1002);
+        let now = [pod("a", "1", "Running"), b];
+        let (seen, changes) = look(&mut versions, &now, Keep::Whole);
+        assert_eq!((seen, changes), (vec![1003, 1002], vec!["MODIFIED a 1003".to_owned()]));
+        assert_eq!(since(&versions, 1002), ["MODIFIED a 1003"]);
+        assert_eq!(since(&versions, 1001), ["ADDED b 1002", "MODIFIED a 1003"]);
+        assert_eq!(since(&versions, 1003), [""; 0]);
+    }
+
+    #[test]
+    fn one_object_is_looked_at_without_the_others() {
+        let mut versions = Versions::new(1000, Retained::default());
+        let (mut a, mut b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
+        look(&mut versions, &[a.clone(), b.clone()], Keep::Whole);
+        let mut at = |name: &str, object: Option<&mut Value>| {
+            shown(&versions.look_at(Store::Pods, ("a", name), object, Keep::Whole))
+        };
+        assert_eq!(at("a", Some(&mut a)), [""; 0]);
+        assert_eq!(a["metadata"]["resourceVersion"], "1001");
+        b["status"]["phase"] = json!("Running");
+        assert_eq!(at("b", Some(&mut b)), ["MODIFIED b 1003"]);
+        assert_eq!(at("a", None), ["DELETED a 1004"]);
+        assert_eq!(at("a", None), [""; 0]);
+        assert_eq!(since(&versions, 1002), ["MODIFIED b 1003", "DELETED a 1004"]);
+    }
+
+    #[test]
+    fn what_is_gone_is_told_with_what_is_known_of_it() {
+        let mut versions = Versions::new(1000, Retained::default());
+        let pods = [pod("a", "1", "Running"), pod("b", "2", "Running")];
+        look(&mut versions, &pods, Keep::Shadow);
+        let left = [pods[1].clone()];
+        look(&mut versions, &left, Keep::Shadow);
+        let gone = versions.since(Store::Pods, 1002).unwrap();
+        assert_eq!(shown(&gone), ["DELETED a 1003"]);
+        assert_eq!(gone[0].state.parse()["spec"], json!({"nodeName": "box"}), "a shadow");
+        assert_eq!(gone[0].state.parse()["metadata"]["uid"], "1");
+        // While somebody watches it is the whole object.
+        look(&mut versions, &left, Keep::Whole);
+        let mut none: Vec<Value> = Vec::new();
+        let changes = versions.look(Store::Pods, &mut none, Keep::Whole);
+        assert_eq!(changes[0].state.parse()["spec"], json!({"nodeName": "box", "containers": []}));
+        assert_eq!(since(&versions, 1002), ["DELETED a 1003", "DELETED b 1004"]);
+        assert_eq!(since(&versions, 1000), [""; 0], "nobody had seen them");
+    }
+
+    #[test]
+    fn the_same_name_with_another_uid_is_another_object() {
+        let mut versions = Versions::new(1000, Retained::default());
+        look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
+        let now = [pod("a", "2", "Running")];
+        let (_, changes) = look(&mut versions, &now, Keep::Whole);
+        assert_eq!(changes, ["DELETED a 1002", "ADDED a 1003"]);
+        assert_eq!(since(&versions, 1001), ["DELETED a 1002", "ADDED a 1003"]);
+    }
+
+    #[test]
+    fn what_is_forgotten_or_still_to_come_is_said() {
+        let mut versions = Versions::new(1000, Retained::default());
+        look(&mut versions, &[], Keep::Shadow);
+        assert_eq!(versions.since(Store::Pods, 999).unwrap_err().code, 410);
+        let early = versions.since(Store::Pods, 1001).unwrap_err();
+        assert_eq!(
+            (early.code, &early.details["causes"][0]["reason"]),
+            (504, &json!("ResourceVersionTooLarge"))
+        );
+        let pods: Vec<Value> = (0..MAX_GONE + 2).map(|number| pod(&number.to_string(), "u", "")).collect();
+        look(&mut versions, &pods, Keep::Shadow);
+        let known = versions.current();
+        look(&mut versions, &[], Keep::Shadow);
+        let expired = versions.since(Store::Pods, known).unwrap_err();
+        assert_eq!((expired.code, expired.reason), (410, "Expired"));
+        assert!(versions.since(Store::Pods, known + 2).is_ok());
+        assert!(versions.since(Store::Nodes, known).is_ok(), "another store, nobody has looked at it");
+    }
+
+    #[test]
+    fn states_shrink_when_nobody_watches() {
+        let mut versions = Versions::new(1000, Retained::default());
+        look(&mut versions, &[pod("a", "1", "Running")], Keep::Whole);
+        let size = |versions: &Versions| {
+            versions.stores[&Store::Pods]
+                .entries
+                .values()
+                .map(|entry| entry.state.json().len())
+                .sum::<usize>()
+        };
+        let before = size(&versions);
+        versions.forget_states(Store::Pods);
+        assert!(size(&versions) < before);
+        assert_eq!(look(&mut versions, &[pod("a", "1", "Running")], Keep::Shadow).0, [1001]);
+    }
+    #[test]
+    fn states_are_shared_and_count_when_only_changes_hold_them() {
+        let retained = Retained::default();
+        let mut versions = Versions::new(1000, retained.clone());
+        look(&mut versions, &[pod("a", "1", "Pending")], Keep::Whole);
+        let (first, second) = (versions.all(Store::Pods), versions.all(Store::Pods));
+        assert!(Rc::ptr_eq(&first[0].state, &second[0].state), "one text for all watches");
+        assert_eq!(first[0].state.parse()["metadata"]["resourceVersion"], "1001");
+        assert_eq!(retained.bytes(), 0);
+        let mut now = [pod("a", "1", "Running")];
+        let changes = versions.look(Store::Pods, &mut now, Keep::Whole);
+        let old = first[0].state.json().len();
+        assert_eq!(retained.bytes(), old, "two lists and the change share it");
+        drop((first, second));
+        assert_eq!(retained.bytes(), old);
+        drop(changes);
+        assert_eq!(retained.bytes(), 0);
+    }
+}

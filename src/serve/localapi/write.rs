@@ -1,0 +1,283 @@
+//! Creating, changing and deleting.
+//!
+//! Owns the verbs that write: each is one decision over what is wanted now, made in the loop that owns it, and is on disk before
+//! the answer. Must not know how objects are read, nor how pods run.
+
+mod body;
+mod change;
+mod delete;
+mod finalize;
+mod kept;
+mod new;
+mod node;
+
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+use hyper::header::{HeaderValue, USER_AGENT, WARNING};
+use hyper::{Request, Response, StatusCode};
+use serde_json::Value;
+
+use super::LocalApi;
+use super::patch::managed::Writer;
+use super::patch::schema::Shape;
+use super::path::Wanted;
+use super::resource::{Store, Verb};
+use super::status::{self, Cause, Failure};
+use crate::desired::pod_config::PodConfig;
+use crate::desired::pod_config::edit::{ApiChange, EditError};
+use crate::model::api::schema::Schema;
+use crate::model::api::schema::check::{Findings, check};
+use crate::model::field_error::{FieldError, FieldErrorKind};
+use crate::model::types::Timestamp;
+use crate::platform::sys::node::random_uid;
+use crate::serve::server::access::User;
+use crate::serve::server::body::{Body, object};
+use crate::serve::server::received::Received;
+use body::Content;
+
+/// What the client is told when it went well.
+pub(super) struct Done {
+    /// 200 or 201.
+    code: StatusCode,
+    /// The object as it is now, or a `Status`.
+    object: Value,
+    /// The object is kept: with its version it is what somebody who asks next is shown.
+    is_kept: bool,
+    /// What was accepted and is doubtful.
+    warnings: Vec<String>,
+}
+
+/// A change and what to tell of it; after a failure nothing changes.
+type Decision = Result<(ApiChange, Done), Failure>;
+
+/// A request to write, with everything a decision about it needs.
+pub(super) struct Task {
+    api: Rc<LocalApi>,
+    wanted: Wanted,
+    content: Content,
+    /// Of the object: `v1`, `node.k8s.io/v1`.
+    api_version: String,
+    /// Paths of members that appear twice in one object of the body.
+    duplicates: Vec<String>,
+    /// `fieldManager`, or the client's name.
+    manager: String,
+    now: Timestamp,
+    /// For an object that is new.
+    uid: String,
+    dry_run: bool,
+    /// What its kind consists of, once it is needed.
+    schema: OnceCell<Schema>,
+}
+
+/// Carries out `create`, `update`, `patch`, `delete` and `deletecollection` of objects and of the subresources that hold one
+/// (`status`, `resize`, `ephemeralcontainers`, `eviction`). Whether `user` may has been decided.
+///
+/// # Errors
+/// The failure to answer with.
+pub async fn change(
+    api: &Rc<LocalApi>,
+    wanted: &Wanted,
+    request: Request<Received>,
+    user: &User,
+) -> Result<Response<Body>, Failure> {
+    let client = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let manager = match wanted.options.field_manager.as_str() {
+        "" => client.split('/').next().unwrap_or_default().chars().take(MAX_MANAGER).collect(),
+        manager => manager.to_owned(),
+    };
+    check_options(wanted)?;
+    let (content, duplicates) = body::read(wanted, request).await?;
+    let uid = random_uid().map_err(|error| status::internal(&error.to_string()))?;
+    let (verb, resource) = (wanted.verb, wanted.resource);
+    let part = wanted.subresource.map_or("", |part| part.name);
+    let asked = Task {
+        api: Rc::clone(api),
+        dry_run: !wanted.options.dry_run.is_empty() || content.is_dry_run(),
+        wanted: wanted.clone(),
+        content,
+        api_version: resource.api_version(),
+        duplicates,
+        manager,
+        now: api.clock.now(),
+        uid,
+        schema: OnceCell::new(),
+    };
+    let decide: fn(&Task, &PodConfig) -> Decision = match (verb, part) {
+        (Verb::Update | Verb::Patch, "status") => change::change_status,
+        (Verb::Update | Verb::Patch, "") if resource.store == Store::Nodes => node::change,
+        (Verb::Create, "eviction") | (Verb::Delete, "") => delete::one,
+        (Verb::DeleteCollection, "") => delete::many,
+        (Verb::Create, "") => new::create,
+        (Verb::Update | Verb::Patch, "" | "resize" | "ephemeralcontainers") => change::change,
+        _ => return Err(status::not_supported(resource, verb.as_str())),
+    };
+    log::debug!(user = user.name, verb = verb.as_str(), resource = resource.plural; "API write");
+    let edited = api.editor.edit(move |config| match decide(&asked, config) {
+        Ok((change, done)) if asked.dry_run => (ApiChange::default(), Ok((drop(change), done).1)),
+        Ok((change, done)) => (change, Ok(done)),
+        Err(failure) => (ApiChange::default(), Err(failure)),
+    });
+    let done = match edited.await {
+        Ok(decided) => decided?,
+        Err(EditError::Ending) => {
+            return Err(Failure::new(503, "ServiceUnavailable", "the agent is shutting down"));
+        }
+        Err(error) => return Err(status::internal(&error.to_string())),
+    };
+    Ok(respond(api, wanted, done))
+}
+
+/// Upstream's bound on the name of a manager.
+const MAX_MANAGER: usize = 128;
+
+fn respond(api: &LocalApi, wanted: &Wanted, done: Done) -> Response<Body> {
+    let mut shown = done.object;
+    if done.is_kept {
+        let at = |pointer: &str| super::text(&shown, pointer).to_owned();
+        let uid = at("/metadata/uid");
+        let found = api.find(wanted.resource.store, &at("/metadata/namespace"), &at("/metadata/name"));
+        if let Some(found) = found.filter(|found| super::text(found, "/metadata/uid") == uid) {
+            shown = found;
+        }
+    }
+    let mut response = object(done.code, &shown);
+    for warning in done.warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+    response
+}
+
+fn check_options(wanted: &Wanted) -> Result<(), Failure> {
+    let options = &wanted.options;
+    let kind = match wanted.verb {
+        Verb::Create => "CreateOptions",
+        Verb::Update => "UpdateOptions",
+        Verb::Patch => "PatchOptions",
+        _ => "DeleteOptions",
+    };
+    let wrong = |field: &str, value: &str, supported: &str| {
+        let message = format!("Unsupported value: {value:?}: supported values: {supported}");
+        let cause = Cause { reason: "FieldValueNotSupported".to_owned(), message, field: field.to_owned() };
+        Err(options_failure(kind, cause))
+    };
+    if let Some(other) = options.dry_run.iter().find(|value| *value != "All") {
+        return wrong("dryRun", other, "\"All\"");
+    }
+    if !matches!(options.field_validation.as_str(), "" | "Ignore" | "Warn" | "Strict") {
+        return wrong("fieldValidation", &options.field_validation, "\"Ignore\", \"Strict\", \"Warn\"");
+    }
+    if !matches!(options.propagation_policy.as_str(), "" | "Orphan" | "Background" | "Foreground") {
+        let supported = "\"Background\", \"Foreground\", \"Orphan\"";
+        return wrong("propagationPolicy", &options.propagation_policy, supported);
+    }
+    if options.field_manager.len() > MAX_MANAGER {
+        let message = format!("Too long: may not be more than {MAX_MANAGER} bytes");
+        let field = "fieldManager".to_owned();
+        return Err(options_failure(kind, Cause { reason: "FieldValueTooLong".to_owned(), message, field }));
+    }
+    Ok(())
+}
+
+/// Options that make no sense.
+fn options_failure(kind: &str, cause: Cause) -> Failure {
+    let message = format!("{kind}.meta.k8s.io \"\" is invalid: {}: {}", cause.field, cause.message);
+    Failure::new(422, "Invalid", message).about("meta.k8s.io", kind, "").because(&[cause])
+}
+
+/// What came is an object of this kind.
+///
+/// # Errors
+/// The first value that does not fit.
+pub(super) fn is_of(schema: &Schema, api_version: &str, kind: &str, value: &Value) -> Result<(), Failure> {
+    let findings = schema.of_kind(api_version, kind).map(|of| check(schema, of, &mut value.clone()));
+    match findings.unwrap_or_default().misfits.first() {
+        None => Ok(()),
+        Some(misfit) => Err(status::bad_request(format!(
+            "{kind} in version {api_version:?} cannot be handled as a {kind}: {}",
+            misfit.as_json_error()
+        ))),
+    }
+}
+
+/// Field errors as causes.
+fn causes(errors: &[FieldError]) -> Vec<Cause> {
+    errors
+        .iter()
+        .map(|error| {
+            let text = error.to_string();
+            let message = text.strip_prefix(&format!("{}: ", error.path)).unwrap_or(&text).to_owned();
+            let reason = match error.kind {
+                FieldErrorKind::Required => "FieldValueRequired",
+                FieldErrorKind::Invalid => "FieldValueInvalid",
+                FieldErrorKind::NotSupported => "FieldValueNotSupported",
+                FieldErrorKind::Duplicate => "FieldValueDuplicate",
+                FieldErrorKind::Forbidden => "FieldValueForbidden",
+                FieldErrorKind::NotFound => "FieldValueNotFound",
+                FieldErrorKind::TooLong => "FieldValueTooLong",
+                FieldErrorKind::TooMany => "FieldValueTooMany",
+            };
+            Cause { reason: reason.to_owned(), message, field: error.path.clone() }
+        })
+        .collect()
+}
+
+impl Task {
+    fn namespace(&self) -> &str {
+        self.wanted.namespace.as_deref().unwrap_or_default()
+    }
+
+    fn name(&self) -> &str {
+        self.wanted.name.as_deref().unwrap_or_default()
+    }
+
+    fn store(&self) -> Store {
+        self.wanted.resource.store
+    }
+
+    fn types(&self) -> &Schema {
+        self.schema.get_or_init(Schema::load)
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::of_kind(self.types(), &self.api_version, self.wanted.resource.kind)
+    }
+
+    /// Takes out of an object what its type does not have or cannot hold.
+    fn check(&self, value: &mut Value) -> Findings {
+        let (schema, resource) = (self.types(), self.wanted.resource);
+        let of = schema.of_kind(&self.api_version, resource.kind);
+        of.map(|of| check(schema, of, value)).unwrap_or_default()
+    }
+
+    fn writer(&self) -> Writer<'_> {
+        let subresource = self.wanted.subresource.map_or("", |part| part.name);
+        Writer { manager: &self.manager, api_version: &self.api_version, subresource, now: self.now }
+    }
+
+    fn refused(&self, name: &str, why: &str) -> Failure {
+        let resource = self.wanted.resource;
+        let message = format!("{} \"{name}\" is forbidden: {why}", resource.qualified());
+        status::forbidden(resource.group, resource.plural, name, message)
+    }
+
+    /// What is written in a manifest is changed there.
+    fn read_only(&self, name: &str, origin: &str) -> Failure {
+        let why = format!("the object is defined by manifest {origin} of this node; change it there");
+        self.refused(name, &why)
+    }
+
+    fn invalid(&self, name: &str, errors: &[FieldError]) -> Failure {
+        status::invalid(self.wanted.resource, name, &causes(errors))
+    }
+
+    fn missing(&self) -> Failure {
+        status::not_found(self.wanted.resource, self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests;

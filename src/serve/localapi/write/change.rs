@@ -1,0 +1,346 @@
+//! `update` and `patch`, of objects and of their parts.
+//!
+//! Owns preconditions and which kind of patch is carried out how. Must not know how an object is kept.
+
+use std::rc::Rc;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::body::{Content, PatchKind};
+use super::kept::{self, Found, Kept, strip_notes};
+use super::{Decision, Task, finalize, new, options_failure};
+use crate::desired::api_pod;
+use crate::desired::pod_config::PodConfig;
+use crate::desired::pod_config::edit::ApiChange;
+use crate::model::api::decode::decode;
+use crate::model::api::pod::{Pod, PodStatus};
+use crate::model::api::schema::check::{Misfit, Unknown};
+use crate::model::provenance::is_from_api;
+use crate::pod::status::rules::take_foreign_conditions;
+use crate::serve::localapi::patch::managed::{self, Entry, after_update};
+use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
+use crate::serve::localapi::resource::Store;
+use crate::serve::localapi::status::{self, Cause, Failure, MODIFIED};
+use crate::serve::localapi::text;
+
+/// An object that may be changed, and as it is shown.
+struct Changeable {
+    kept: Kept,
+    version: String,
+    /// As a patch finds it.
+    base: Value,
+    /// Nothing wants it any more: it is a pod that is still being taken down.
+    goes: bool,
+}
+
+/// The object of this request; `None` when there is none.
+fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
+    let found = kept::find(config, task.store(), task.namespace(), task.name());
+    let (kept, goes) = match found {
+        Some(Found { manifest: Some(origin), .. }) => return Err(task.read_only(task.name(), &origin)),
+        Some(found) => (found.kept, false),
+        None => match going(task)? {
+            Some(kept) => (kept, true),
+            None => return Ok(None),
+        },
+    };
+    let shown = task.shown(&kept);
+    let version = shown.get("metadata").map(|metadata| text(metadata, "/resourceVersion").to_owned());
+    let version = version.unwrap_or_default();
+    let mut base = kept.to_value();
+    base["metadata"]["resourceVersion"] = json!(version);
+    if let Some(status) = shown.get("status") {
+        base["status"] = status.clone();
+    }
+    Ok(Some(Changeable { kept, version, base, goes }))
+}
+
+/// A pod of the API that is being taken down and that nothing wants any more, as it was kept.
+fn going(task: &Task) -> Result<Option<Kept>, Failure> {
+    if task.store() != Store::Pods {
+        return Ok(None);
+    }
+    let Some(pod) = task.api.node.pod(task.namespace(), task.name(), None) else { return Ok(None) };
+    if !is_from_api(&pod) {
+        let why =
+            "the object's manifest on this node was removed or changed, and the object is being deleted";
+        return Err(task.refused(task.name(), why));
+    }
+    let status = api_pod::kept_status(&pod);
+    Ok(Some(Kept::Pod(Rc::new(Pod { status, ..pod }))))
+}
+
+/// The object as it is to be, by an update or a patch of `base`. Who owns which field is not asked.
+pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
+    check_patch_options(task)?;
+    match &task.content {
+        Content::Object(object) => Ok(object.clone()),
+        Content::Patch(PatchKind::Apply, wanted) => {
+            check_applied(task, wanted)?;
+            let applied = apply::apply(base, Vec::new(), wanted.clone(), task.shape(), &task.writer(), true);
+            let applied = applied.map_err(|conflicts| status::internal(&conflicts.message()))?;
+            bounded(applied.object).map_err(failure)
+        }
+        Content::Patch(kind, patch) => patched(task, *kind, base.clone(), patch.clone()),
+    }
+}
+
+/// Decides about the status of a pod: conditions that this node does not set are the client's, everything else is observed.
+pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
+    let Changeable { kept, version, base, goes } = changeable(task, config)?.ok_or_else(|| task.missing())?;
+    let Kept::Pod(old) = &kept else { return Err(task.missing()) };
+    let mut value = accept(task, &base)?;
+    check_identity(task, &value)?;
+    check_preconditions(task, &kept.uid(), &value, &version)?;
+    let said = value.get_mut("status").map(Value::take).unwrap_or_default();
+    let said = if said.is_null() { json!({}) } else { said };
+    let said: PodStatus = decode(said).map_err(|error| cannot_handle(&error.to_string()))?.object;
+    let new = api_pod::update_status(old, &said).map_err(|errors| task.invalid(task.name(), &errors))?;
+    let mut done = task.done(StatusCode::OK, &Kept::Pod(Rc::new(new.clone())), Vec::new());
+    if task.dry_run {
+        let mut status = task.api.node.pod(task.namespace(), task.name(), None).unwrap_or_default().status;
+        take_foreign_conditions(&mut status, &new);
+        done.object["status"] = json!(status);
+    }
+    let change = if new == **old {
+        ApiChange::default()
+    } else if goes {
+        ApiChange { describe_going: vec![Rc::new(new)], ..ApiChange::default() }
+    } else {
+        Kept::Pod(Rc::new(new)).put()
+    };
+    Ok((change, done))
+}
+
+fn cannot_handle(why: &str) -> Failure {
+    status::bad_request(format!("Pod in version \"v1\" cannot be handled as a Pod: status.{why}"))
+}
+
+/// Decides about a new version of an object, or about a patch.
+pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
+    check_patch_options(task)?;
+    let Some(found) = changeable(task, config)? else { return absent(task, config) };
+    let Changeable { kept: old, version, base, goes } = found;
+    let (mut value, applied) = match &task.content {
+        Content::Object(object) => (object.clone(), None),
+        Content::Patch(PatchKind::Apply, config) => {
+            let (object, entries) = applied(task, &old, config)?;
+            (object, Some(entries))
+        }
+        Content::Patch(kind, patch) => (patched(task, *kind, base, patch.clone())?, None),
+    };
+    let lax = task.fit(&mut value)?;
+    check_identity(task, &value)?;
+    check_preconditions(task, &old.uid(), &value, &version)?;
+    let entries_said = entries_said(&value);
+    let draft = task.draft(value)?;
+    let warnings = task.judge(lax)?;
+    let new = task.rebuild(&old, draft)?;
+    let entries = match applied {
+        Some(entries) => entries,
+        None => after_update(
+            entries_said.unwrap_or_else(|| old.entries()),
+            &old.owned_value(),
+            &new.owned_value(),
+            task.shape(),
+            &task.writer(),
+        ),
+    };
+    let new = new.with_entries(entries);
+    let done = task.done(StatusCode::OK, &new, warnings);
+    let change = match &new {
+        Kept::Pod(pod) if goes => {
+            finalize::check_no_more(task, &old, &new)?;
+            let is_new = new != old;
+            let describe_going = is_new.then(|| Rc::clone(pod)).into_iter().collect();
+            ApiChange { describe_going, ..ApiChange::default() }
+        }
+        _ => finalize::change(task, config, &old, &new)?,
+    };
+    Ok((change, done))
+}
+
+/// Owners that the client wants there: kubectl hands its own fields over when it begins to apply on the server. One entry that says
+/// nothing takes all away, as upstream.
+fn entries_said(value: &Value) -> Option<Vec<Entry>> {
+    let said = value.pointer("/metadata/managedFields")?.as_array().filter(|said| !said.is_empty())?;
+    let entries = managed::read(said);
+    let resets = said.iter().all(|entry| entry.as_object().is_some_and(serde_json::Map::is_empty));
+    (entries.len() == said.len() || resets).then_some(entries)
+}
+
+/// Nothing is there: what is applied is created.
+fn absent(task: &Task, config: &PodConfig) -> Decision {
+    let Content::Patch(PatchKind::Apply, wanted) = &task.content else {
+        // A namespace that is there because something is in it has nothing that could change.
+        let is_there = task.api.find(task.store(), task.namespace(), task.name()).is_some();
+        return Err(if is_there { not_kept(task) } else { task.missing() });
+    };
+    if task.wanted.subresource.is_some() {
+        return Err(task.missing());
+    }
+    check_applied(task, wanted)?;
+    let mut applied =
+        apply::apply(&json!({}), Vec::new(), wanted.clone(), task.shape(), &task.writer(), true)
+            .map_err(|conflicts| status::internal(&conflicts.message()))?;
+    let warnings = task.judge(task.fit(&mut applied.object)?)?;
+    let draft = task.draft(applied.object)?;
+    let kept = task.build(config, draft, task.name())?.with_entries(applied.entries);
+    new::put(task, config, &kept, warnings)
+}
+
+fn not_kept(task: &Task) -> Failure {
+    task.refused(task.name(), "the namespace exists only because it contains objects; create it first")
+}
+
+fn check_patch_options(task: &Task) -> Result<(), Failure> {
+    let Content::Patch(kind, _) = &task.content else { return Ok(()) };
+    let cause = |field: &str, reason: &str, message: &str| {
+        let cause = Cause { reason: reason.to_owned(), message: message.to_owned(), field: field.to_owned() };
+        Err(options_failure("PatchOptions", cause))
+    };
+    match kind {
+        PatchKind::Apply if task.wanted.options.field_manager.is_empty() => {
+            cause("fieldManager", "FieldValueRequired", "Required value: is required for apply patch")
+        }
+        PatchKind::Apply => Ok(()),
+        _ if task.wanted.options.force => {
+            cause("force", "FieldValueForbidden", "Forbidden: may not be specified for non-apply patch")
+        }
+        _ => Ok(()),
+    }
+}
+
+fn failure(error: PatchError) -> Failure {
+    match error {
+        PatchError::Malformed(message) => status::bad_request(message),
+        PatchError::Unprocessable(message) => {
+            let message =
+                format!("the server rejected our request due to an error in our request: {message}");
+            Failure::new(422, "Invalid", message)
+        }
+        PatchError::TooLarge(message) => Failure::new(413, "RequestEntityTooLarge", message),
+    }
+}
+
+fn patched(task: &Task, kind: PatchKind, base: Value, patch: Value) -> Result<Value, Failure> {
+    let result = match kind {
+        PatchKind::Json => json_patch::apply(base, patch),
+        PatchKind::Merge => Ok(merge_patch::apply(base, patch)),
+        _ => strategic::apply(base, patch, task.shape()),
+    };
+    let value = result.and_then(bounded).map_err(failure)?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(status::bad_request("the patched document is not an object"))
+    }
+}
+
+fn check_applied(task: &Task, wanted: &Value) -> Result<(), Failure> {
+    if !wanted.is_object() {
+        return Err(status::bad_request("the request body is not an object"));
+    }
+    let metadata = wanted.get("metadata");
+    if metadata.and_then(|metadata| metadata.get("managedFields")).is_some_and(|fields| !fields.is_null()) {
+        return Err(status::bad_request("metadata.managedFields must be nil"));
+    }
+    let (version, kind) = (task.api_version.as_str(), task.wanted.resource.kind);
+    if text(wanted, "/kind") != kind || text(wanted, "/apiVersion") != version {
+        return Err(status::bad_request(format!(
+            "applied objects must have apiVersion {version} and kind {kind}"
+        )));
+    }
+    check_identity(task, wanted)?;
+    check_typed(task, wanted)
+}
+
+/// Upstream makes a typed object of what is applied, however lenient the client asks it to be.
+fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
+    let findings = task.check(&mut wanted.clone());
+    let unknown =
+        findings.unknown.iter().map(|Unknown { path, .. }| format!(".{path}: field not declared in schema"));
+    let errors: Vec<String> = findings.misfits.iter().map(Misfit::as_typed_error).chain(unknown).collect();
+    let said = match errors.as_slice() {
+        [] => return Ok(()),
+        [only] => only.clone(),
+        several => format!("errors:\n  {}", several.join("\n  ")),
+    };
+    let (namespace, name, resource) = (task.namespace(), task.name(), task.wanted.resource);
+    let message = format!(
+        "failed to create typed patch object ({namespace}/{name}; {}/{}, Kind={}): {said}",
+        resource.group, resource.version, resource.kind
+    );
+    Err(status::bad_request(message))
+}
+
+/// Server-side apply: the object and its owners.
+fn applied(task: &Task, old: &Kept, wanted: &Value) -> Result<(Value, Vec<Entry>), Failure> {
+    check_applied(task, wanted)?;
+    let mut live = old.to_value();
+    strip_notes(&mut live);
+    let force = task.wanted.options.force;
+    let mut wanted = wanted.clone();
+    // A precondition, and nobody's field.
+    let version = wanted
+        .get_mut("metadata")
+        .and_then(Value::as_object_mut)
+        .and_then(|metadata| metadata.remove("resourceVersion"));
+    let result = apply::apply(&live, old.entries(), wanted, task.shape(), &task.writer(), force);
+    let applied = result.map_err(|conflicts| {
+        let causes: Vec<Cause> = conflicts
+            .0
+            .iter()
+            .map(|conflict| Cause {
+                reason: "FieldManagerConflict".to_owned(),
+                message: format!("conflict with {}", conflict.manager),
+                field: conflict.path.clone(),
+            })
+            .collect();
+        Failure::new(409, "Conflict", conflicts.message()).because(&causes)
+    })?;
+    let mut object = bounded(applied.object).map_err(failure)?;
+    if let Some(version) = version {
+        object["metadata"]["resourceVersion"] = version;
+    }
+    Ok((object, applied.entries))
+}
+
+/// The object is the one that the path names.
+pub(super) fn check_identity(task: &Task, value: &Value) -> Result<(), Failure> {
+    let name = text(value, "/metadata/name");
+    if name != task.name() && !(name.is_empty() && task.wanted.subresource.is_some()) {
+        return Err(status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            task.name()
+        )));
+    }
+    let namespace = text(value, "/metadata/namespace");
+    if !namespace.is_empty() && namespace != task.namespace() {
+        return Err(status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// `resourceVersion` and `uid`, where they are given.
+pub(super) fn check_preconditions(
+    task: &Task,
+    uid: &str,
+    value: &Value,
+    version: &str,
+) -> Result<(), Failure> {
+    let resource = task.wanted.resource;
+    let given = text(value, "/metadata/resourceVersion");
+    if !given.is_empty() && given != version {
+        return Err(status::conflict(resource, task.name(), MODIFIED));
+    }
+    let given = text(value, "/metadata/uid");
+    if !given.is_empty() && given != uid {
+        let why = format!("Precondition failed: UID in precondition: {given}, UID in object meta: {uid}");
+        return Err(status::conflict(resource, task.name(), &why));
+    }
+    Ok(())
+}

@@ -1,0 +1,242 @@
+//! `delete`, `deletecollection` and evictions.
+//!
+//! Owns graces, preconditions and what goes along. Must not know how a pod is taken down.
+
+use std::rc::Rc;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::body::Content;
+use super::finalize::{self, namespaced, removal};
+use super::kept::{self, Kept};
+use super::new::success;
+use super::{Decision, Done, Task, is_of};
+use crate::desired::pod_config::PodConfig;
+use crate::desired::pod_config::edit::ApiChange;
+use crate::desired::pod_config::notes::Mirror;
+use crate::model::api::decode::decode;
+use crate::model::api::pod::Pod;
+use crate::model::types::{PodSource, PodUid, Timestamp};
+use crate::pod::lifecycle::{asked_to_go, keep_beginning, show_end};
+use crate::serve::localapi::objects::ALWAYS;
+use crate::serve::localapi::resource::Store;
+use crate::serve::localapi::selector::Selector;
+use crate::serve::localapi::status::{self, Failure};
+use crate::serve::localapi::text;
+
+/// Options from the body, and from the query where the body says nothing.
+struct Options {
+    grace: Option<i64>,
+    uid: String,
+    version: String,
+}
+
+impl Options {
+    fn of(task: &Task) -> Result<Self, Failure> {
+        let Content::Object(body) = &task.content else { return Err(task.missing()) };
+        let (version, kind) =
+            if task.is_eviction() { ("policy/v1", "Eviction") } else { ("v1", "DeleteOptions") };
+        is_of(task.types(), version, kind, body)?;
+        let body = if task.is_eviction() { body.get("deleteOptions").unwrap_or(&Value::Null) } else { body };
+        let policy = text(body, "/propagationPolicy");
+        if !matches!(policy, "" | "Orphan" | "Background" | "Foreground") {
+            return Err(status::bad_request(format!("propagationPolicy: Unsupported value: {policy:?}")));
+        }
+        let grace = body.get("gracePeriodSeconds").and_then(Value::as_i64);
+        Ok(Self {
+            grace: grace
+                .or(task.wanted.options.grace_period_seconds)
+                .map(|grace| if grace < 0 { 1 } else { grace }),
+            uid: text(body, "/preconditions/uid").to_owned(),
+            version: text(body, "/preconditions/resourceVersion").to_owned(),
+        })
+    }
+}
+
+impl Task {
+    fn is_eviction(&self) -> bool {
+        self.wanted.subresource.is_some_and(|part| part.name == "eviction")
+    }
+}
+
+/// Decides about one object.
+pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
+    let options = Options::of(task)?;
+    let store = task.store();
+    let shown = task.api.find(store, task.namespace(), task.name());
+    let Some(found) = kept::find(config, store, task.namespace(), task.name()) else {
+        return match shown {
+            Some(shown) if store == Store::Pods => hurry(task, &options, shown),
+            Some(shown) if store == Store::Namespaces => {
+                check(task, &options, &shown)?;
+                namespace(task, config, &shown)
+            }
+            _ => Err(task.missing()),
+        };
+    };
+    if let Some(origin) = &found.manifest {
+        return match (&found.kept, shown) {
+            (Kept::Pod(pod), Some(shown)) => mirror(task, config, &options, &pod.metadata.uid, shown),
+            _ => Err(task.read_only(task.name(), origin)),
+        };
+    }
+    let shown = shown.unwrap_or_else(|| found.kept.to_value());
+    check(task, &options, &shown)?;
+    if store == Store::Namespaces {
+        return namespace(task, config, &shown);
+    }
+    let change = removal(&found.kept, options.grace, task.now);
+    let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
+    let object = match &found.kept {
+        _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
+        Kept::Pod(pod) => going(task, shown, pod, options.grace),
+        Kept::Object(_) if stays => finalize::going(found.kept.clone(), None, task.now).to_value(),
+        Kept::Object(_) => deleted(task, &shown),
+    };
+    let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((change, Done { code, object, is_kept: stays, warnings: Vec::new() }))
+}
+
+/// Decides about all that are selected, of those that came through the API.
+pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
+    let options = Options::of(task)?;
+    let wanted = &task.wanted;
+    let selector =
+        Selector::parse(wanted.resource, &wanted.options.label_selector, &wanted.options.field_selector)?;
+    let mut change = ApiChange::default();
+    let mut items = Vec::new();
+    for kept in kept::ours(config, task.store(), wanted.namespace.as_deref()) {
+        let (namespace, name) = kept.place();
+        let shown = task.api.find(task.store(), namespace, name).unwrap_or_else(|| kept.to_value());
+        if selector.matches(&shown) {
+            join(&mut change, removal(&kept, options.grace, task.now));
+            items.push(shown);
+        }
+    }
+    let kind = format!("{}List", wanted.resource.kind);
+    let object = json!({"kind": kind, "apiVersion": task.api_version, "metadata": {}, "items": items});
+    Ok((change, Done { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+}
+
+fn check(task: &Task, options: &Options, shown: &Value) -> Result<(), Failure> {
+    let conflict = |what: &str, given: &str, found: &str| {
+        let why =
+            format!("Precondition failed: {what} in precondition: {given}, {what} in object meta: {found}");
+        Err(status::conflict(task.wanted.resource, task.name(), &why))
+    };
+    let (uid, version) = (text(shown, "/metadata/uid"), text(shown, "/metadata/resourceVersion"));
+    if !options.uid.is_empty() && options.uid != uid {
+        return conflict("UID", &options.uid, uid);
+    }
+    if !options.version.is_empty() && options.version != version {
+        return conflict("ResourceVersion", &options.version, version);
+    }
+    Ok(())
+}
+
+fn join(change: &mut ApiChange, more: ApiChange) {
+    change.remove_pods.extend(more.remove_pods);
+    change.remove_objects.extend(more.remove_objects);
+    change.put_pods.extend(more.put_pods);
+    change.put_objects.extend(more.put_objects);
+}
+
+/// A pod that is asked to go, as the answer shows it.
+fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value {
+    let mut pod = pod.clone();
+    let (since, grace) = asked_to_go(&pod, grace, task.now);
+    pod.metadata.deletion_timestamp = Some(since);
+    pod.metadata.deletion_grace_period_seconds = Some(grace);
+    show_end(&mut pod);
+    let metadata = &mut shown["metadata"];
+    metadata["deletionTimestamp"] = json!(pod.metadata.deletion_timestamp.map(Timestamp::to_rfc3339));
+    metadata["deletionGracePeriodSeconds"] = json!(grace);
+    shown
+}
+
+/// The mirror of a pod from a manifest: another takes its place at once, as a kubelet makes one. The pod runs on.
+fn mirror(task: &Task, config: &PodConfig, options: &Options, uid: &PodUid, mut shown: Value) -> Decision {
+    check(task, options, &shown)?;
+    let mut notes = config.notes().clone();
+    notes.mirrors.insert(uid.clone(), Mirror { uid: task.uid.clone(), created: task.now });
+    shown["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());
+    shown["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    let (code, object) = if task.is_eviction() {
+        (StatusCode::CREATED, success(Value::Null, StatusCode::CREATED))
+    } else {
+        (StatusCode::OK, shown)
+    };
+    let change = ApiChange { notes: Some(notes), ..ApiChange::default() };
+    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+}
+
+/// A pod that goes already: it may have to go sooner.
+fn hurry(task: &Task, options: &Options, shown: Value) -> Decision {
+    check(task, options, &shown)?;
+    let mut pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
+    keep_beginning(&mut pod);
+    let answer = going(task, shown, &pod, options.grace);
+    let change = ApiChange { remove_pods: vec![(Rc::new(pod), options.grace)], ..ApiChange::default() };
+    let (code, object) = if task.is_eviction() {
+        (StatusCode::CREATED, success(Value::Null, StatusCode::CREATED))
+    } else {
+        (StatusCode::OK, answer)
+    };
+    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+}
+
+fn deleted(task: &Task, shown: &Value) -> Value {
+    let details = json!({
+        "name": task.name(),
+        "kind": task.wanted.resource.plural,
+        "uid": text(shown, "/metadata/uid"),
+    });
+    success(details, StatusCode::OK)
+}
+
+fn is_in_manifests(config: &PodConfig, name: &str) -> bool {
+    config
+        .pods_by_source()
+        .map(|(source, pod)| (source, pod.pod.metadata.namespace.as_str()))
+        .chain(
+            config.objects_by_source().map(|(source, object)| (source, object.object.key.namespace.as_str())),
+        )
+        .any(|(source, namespace)| namespace == name && source != PodSource::Api)
+}
+
+/// A namespace takes along what came through the API.
+fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
+    let name = task.name();
+    if ALWAYS.contains(&name) {
+        return Err(task.refused(name, "this namespace may not be deleted"));
+    }
+    let mut change = ApiChange::default();
+    if is_in_manifests(config, name) {
+        // As with mirrors: what manifests define stays, and what stands for it is another one.
+        let mut notes = config.notes().clone();
+        notes.namespaces.retain(|name, _| is_in_manifests(config, name));
+        notes.namespaces.insert(name.to_owned(), task.now);
+        change.notes = Some(notes);
+    }
+    let mut waits = false;
+    for store in namespaced() {
+        for kept in kept::ours(config, store, Some(name)) {
+            waits |= !kept.finalizers().is_empty();
+            join(&mut change, removal(&kept, None, task.now));
+        }
+    }
+    if let Some(found) = kept::find(config, Store::Namespaces, "", name) {
+        // What is in it keeps it, as upstream.
+        let more = if waits {
+            finalize::going(found.kept, None, task.now).put()
+        } else {
+            removal(&found.kept, None, task.now)
+        };
+        join(&mut change, more);
+    }
+    let mut object = shown.clone();
+    object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());
+    object["status"]["phase"] = json!("Terminating");
+    Ok((change, Done { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+}

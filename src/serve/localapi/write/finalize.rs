@@ -1,0 +1,112 @@
+//! Objects that were deleted and have finalizers: they stay until whoever put those there takes them away.
+//!
+//! Owns what a deletion makes of an object, and what may change of one that goes. Must not know what a request says.
+
+use std::rc::Rc;
+
+use super::Task;
+use super::kept::{self, Kept};
+use crate::desired::pod_config::PodConfig;
+use crate::desired::pod_config::edit::ApiChange;
+use crate::model::field_error::{FieldError, FieldErrorKind};
+use crate::model::types::Timestamp;
+use crate::pod::lifecycle::asked_to_go;
+use crate::serve::localapi::resource::{RESOURCES, Store};
+use crate::serve::localapi::status::Failure;
+
+/// What is kept in namespaces.
+pub(super) fn namespaced() -> impl Iterator<Item = Store> {
+    let is_kept = |store: &Store| matches!(store, Store::Pods | Store::Objects(_));
+    RESOURCES.iter().filter(|resource| resource.namespaced).map(|resource| resource.store).filter(is_kept)
+}
+
+/// What a deletion does: the object goes, or says from now on that it is deleted. `grace` in seconds, `None` for the pod's own.
+pub(super) fn removal(kept: &Kept, grace: Option<i64>, now: Timestamp) -> ApiChange {
+    if kept.finalizers().is_empty() {
+        return gone(kept, grace);
+    }
+    let going = going(kept.clone(), grace, now);
+    if going == *kept { ApiChange::default() } else { going.put() }
+}
+
+fn gone(kept: &Kept, grace: Option<i64>) -> ApiChange {
+    match kept {
+        Kept::Pod(pod) => ApiChange { remove_pods: vec![(Rc::clone(pod), grace)], ..ApiChange::default() },
+        Kept::Object(object) => {
+            ApiChange { remove_objects: vec![object.key.clone()], ..ApiChange::default() }
+        }
+    }
+}
+
+/// Deleted, or asked to go sooner.
+pub(super) fn going(kept: Kept, grace: Option<i64>, now: Timestamp) -> Kept {
+    match kept {
+        Kept::Pod(mut pod) => {
+            let (since, grace) = asked_to_go(&pod, grace, now);
+            let metadata = &mut Rc::make_mut(&mut pod).metadata;
+            metadata.deletion_timestamp = Some(since);
+            metadata.deletion_grace_period_seconds = Some(grace);
+            Kept::Pod(pod)
+        }
+        Kept::Object(mut object) => {
+            Rc::make_mut(&mut object).deleted.get_or_insert(now);
+            Kept::Object(object)
+        }
+    }
+}
+
+/// What a new version of an object does: one that is deleted goes with its last finalizer.
+///
+/// # Errors
+/// It is deleted and would get another finalizer.
+pub(super) fn change(task: &Task, config: &PodConfig, old: &Kept, new: &Kept) -> Result<ApiChange, Failure> {
+    if !old.is_going() {
+        return Ok(if new == old { ApiChange::default() } else { new.put() });
+    }
+    check_no_more(task, old, new)?;
+    let is_namespace = task.store() == Store::Namespaces;
+    if !new.finalizers().is_empty() || (is_namespace && has_more(config, task.name(), None)) {
+        return Ok(if new == old { ApiChange::default() } else { new.put() });
+    }
+    let mut change = gone(new, None);
+    // A namespace that waited for this one goes with it.
+    if let Some(found) = kept::find(config, Store::Namespaces, "", task.namespace())
+        && let Kept::Object(namespace) = &found.kept
+        && found.kept.is_going()
+        && found.kept.finalizers().is_empty()
+        && !has_more(config, task.namespace(), Some((task.store(), task.name())))
+    {
+        change.remove_objects.push(namespace.key.clone());
+    }
+    Ok(change)
+}
+
+/// What is deleted gets no further finalizers.
+///
+/// # Errors
+/// It would.
+pub(super) fn check_no_more(task: &Task, old: &Kept, new: &Kept) -> Result<(), Failure> {
+    let added: Vec<&String> = new.finalizers().iter().filter(|one| !old.finalizers().contains(one)).collect();
+    if !added.is_empty() {
+        let words: Vec<String> = added.iter().map(|one| format!("{one:?}")).collect();
+        let error = FieldError {
+            path: "metadata.finalizers".to_owned(),
+            kind: FieldErrorKind::Forbidden,
+            value: String::new(),
+            detail: format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                words.join(", ")
+            ),
+        };
+        return Err(task.invalid(task.name(), &[error]));
+    }
+    Ok(())
+}
+
+/// Something that came through the API is in the namespace, beside this one.
+fn has_more(config: &PodConfig, namespace: &str, beside: Option<(Store, &str)>) -> bool {
+    namespaced().any(|store| {
+        let ours = kept::ours(config, store, Some(namespace));
+        ours.iter().any(|kept| beside != Some((store, kept.place().1)))
+    })
+}

@@ -1,0 +1,399 @@
+//! What is kept of an object that came through the API, whichever kind it is: a pod, or one of the local objects.
+//!
+//! Owns the way from JSON to what is kept and back. Must not know what is wanted already.
+
+use std::rc::Rc;
+
+use serde_json::{Map, Value, json};
+
+use super::body::{Content, PatchKind};
+use super::{Done, Task};
+use crate::desired::api_pod::{self, Part};
+use crate::desired::local_objects::{accept, ignored};
+use crate::desired::pod_config::PodConfig;
+use crate::desired::pod_config::edit::ApiChange;
+use crate::desired::validation::refused_change;
+use crate::model::api::decode::decode;
+use crate::model::api::managed_fields::ManagedFields;
+use crate::model::api::object::AnyObject;
+use crate::model::api::pod::Pod;
+use crate::model::objects::wire::{self, Values};
+use crate::model::objects::{LocalObject, ObjectKey, ObjectKind};
+use crate::model::provenance::LOCAL_ANNOTATIONS;
+use crate::model::types::{PodSource, PodUid};
+use crate::pod::runtime_class;
+use crate::pod::scheduling::{place, unscheduled};
+use crate::serve::localapi::patch::managed::{self, Entry};
+use crate::serve::localapi::resource::Store;
+use crate::serve::localapi::status::{self, Cause, Failure};
+use crate::serve::localapi::text;
+
+/// An object as it is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kept {
+    Pod(Rc<Pod>),
+    Object(Rc<LocalObject>),
+}
+
+/// An object that is there, and whether it may be written.
+pub(super) struct Found {
+    pub(super) kept: Kept,
+    /// The manifest that defines it.
+    pub(super) manifest: Option<String>,
+}
+
+/// The kind of local object that a store holds.
+pub(super) fn local_kind(store: Store) -> Option<ObjectKind> {
+    match store {
+        Store::Objects(kind) => Some(kind),
+        Store::Namespaces => Some(ObjectKind::Namespace),
+        _ => None,
+    }
+}
+
+fn manifest(source: PodSource, origin: &str) -> Option<String> {
+    (source != PodSource::Api).then(|| origin.to_owned())
+}
+
+/// The object of this name, of whichever source.
+pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str) -> Option<Found> {
+    if let Some(kind) = local_kind(store) {
+        let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
+        let (source, found) = config.find_object(&key)?;
+        let kept = Kept::Object(Rc::clone(&found.object));
+        return Some(Found { kept, manifest: manifest(source, &found.origin) });
+    }
+    let (source, found) = config.find_pod(namespace, name)?;
+    Some(Found { kept: Kept::Pod(Rc::clone(&found.pod)), manifest: manifest(source, &found.origin) })
+}
+
+/// What came through the API: all objects of a store in a namespace, or in all of them.
+pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) -> Vec<Kept> {
+    let is_here = |found: &str| namespace.is_none_or(|namespace| namespace == found);
+    match local_kind(store) {
+        Some(kind) => config
+            .objects_by_source()
+            .filter(|(source, found)| {
+                *source == PodSource::Api
+                    && found.object.key.kind == kind
+                    && is_here(&found.object.key.namespace)
+            })
+            .map(|(_, found)| Kept::Object(Rc::clone(&found.object)))
+            .collect(),
+        None => config
+            .pods_by_source()
+            .filter(|(source, found)| *source == PodSource::Api && is_here(&found.pod.metadata.namespace))
+            .map(|(_, found)| Kept::Pod(Rc::clone(&found.pod)))
+            .collect(),
+    }
+}
+
+impl Kept {
+    /// As Kubernetes writes it.
+    pub(super) fn to_value(&self) -> Value {
+        match self {
+            Self::Pod(pod) => json!(**pod),
+            Self::Object(object) => wire::to_value(object, Values::Shown),
+        }
+    }
+
+    /// The part that has owners: without status, and without what this node notes down in a pod.
+    pub(super) fn owned_value(&self) -> Value {
+        let mut value = self.to_value();
+        strip_notes(&mut value);
+        value
+    }
+
+    pub(super) fn entries(&self) -> Vec<Entry> {
+        managed::read(&self.managed_fields().entries())
+    }
+
+    pub(super) fn finalizers(&self) -> &[String] {
+        match self {
+            Self::Pod(pod) => &pod.metadata.finalizers,
+            Self::Object(object) => &object.finalizers,
+        }
+    }
+
+    /// It was deleted, and finalizers keep it.
+    pub(super) fn is_going(&self) -> bool {
+        match self {
+            Self::Pod(pod) => pod.metadata.deletion_timestamp.is_some(),
+            Self::Object(object) => object.deleted.is_some(),
+        }
+    }
+
+    fn managed_fields(&self) -> &ManagedFields {
+        match self {
+            Self::Pod(pod) => &pod.metadata.managed_fields,
+            Self::Object(object) => &object.managed_fields,
+        }
+    }
+
+    /// With these owners.
+    pub(super) fn with_entries(self, entries: Vec<Entry>) -> Self {
+        let fields = ManagedFields::new(managed::write(entries));
+        match self {
+            Self::Pod(mut pod) => {
+                Rc::make_mut(&mut pod).metadata.managed_fields = fields;
+                Self::Pod(pod)
+            }
+            Self::Object(mut object) => {
+                Rc::make_mut(&mut object).managed_fields = fields;
+                Self::Object(object)
+            }
+        }
+    }
+
+    pub(super) fn uid(&self) -> String {
+        match self {
+            Self::Pod(pod) => pod.metadata.uid.to_string(),
+            Self::Object(object) => object.uid.clone(),
+        }
+    }
+
+    pub(super) fn place(&self) -> (&str, &str) {
+        match self {
+            Self::Pod(pod) => (&pod.metadata.namespace, &pod.metadata.name),
+            Self::Object(object) => (&object.key.namespace, &object.key.name),
+        }
+    }
+
+    /// The change that makes this what is wanted.
+    pub(super) fn put(&self) -> ApiChange {
+        match self {
+            Self::Pod(pod) => ApiChange { put_pods: vec![Rc::clone(pod)], ..ApiChange::default() },
+            Self::Object(object) => {
+                ApiChange { put_objects: vec![Rc::clone(object)], ..ApiChange::default() }
+            }
+        }
+    }
+
+    /// What is accepted of it and not acted on.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        match self {
+            Self::Pod(pod) => unscheduled(&pod.spec),
+            Self::Object(object) => ignored(object),
+        }
+    }
+}
+
+/// Takes out of a pod's JSON what this node notes down in it, and status.
+pub(super) fn strip_notes(value: &mut Value) {
+    if let Some(members) = value.as_object_mut() {
+        members.remove("status");
+    }
+    let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    metadata.remove("managedFields");
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    for name in LOCAL_ANNOTATIONS {
+        annotations.remove(name);
+    }
+    if annotations.is_empty() {
+        metadata.remove("annotations");
+    }
+}
+
+/// A decoded object before anything was filled in.
+pub(super) enum Draft {
+    Pod(Box<Pod>),
+    Object(Box<AnyObject>),
+}
+
+/// What lenient decoding passes over.
+pub(super) struct Lax(Vec<String>);
+
+/// The characters of a patch that a failure quotes.
+const PATCH_SHOWN: usize = 1024;
+
+impl Task {
+    /// Takes out of a whole object what its type does not have, and says what strict decoding does not take, in upstream's words.
+    /// The object says what this request is about, or nothing; its status is read, too, though no client may write it.
+    pub(super) fn fit(&self, value: &mut Value) -> Result<Lax, Failure> {
+        let resource = self.wanted.resource;
+        let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        let expected = self.api_version.as_str();
+        if !api_version.is_empty() && api_version != expected {
+            return Err(status::bad_request(format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({expected})"
+            )));
+        }
+        if !kind.is_empty() && kind != resource.kind {
+            return Err(status::bad_request(format!(
+                "{kind} in version {expected:?} cannot be handled as a {}: it is another kind",
+                resource.kind
+            )));
+        }
+        let findings = self.check(value);
+        if let Some(misfit) = findings.misfits.first() {
+            return Err(self.undecodable(misfit.as_json_error()));
+        }
+        let unknown = findings.unknown.iter().map(|unknown| format!("unknown field {:?}", unknown.path));
+        let twice = self.duplicates.iter().map(|field| format!("duplicate field {field:?}"));
+        Ok(Lax(unknown.chain(twice).collect()))
+    }
+
+    /// Decodes an object that [fits](Self::fit).
+    pub(super) fn draft(&self, mut value: Value) -> Result<Draft, Failure> {
+        if let Some(members) = value.as_object_mut() {
+            members.remove("status");
+        }
+        let decoded = match local_kind(self.store()) {
+            None => decode::<Pod>(value)
+                .map(|decoded| Draft::Pod(Box::new(decoded.object)))
+                .map_err(|error| error.to_string()),
+            Some(kind) => wire::decode_object(kind, value)
+                .map(|(object, _)| Draft::Object(Box::new(object)))
+                // What stands there is none of a log's business.
+                .map_err(|error| match kind {
+                    ObjectKind::Secret => format!("{}: invalid value", error.path),
+                    _ => error.to_string(),
+                }),
+        };
+        decoded.map_err(|why| self.undecodable(&why))
+    }
+
+    /// The failure of what came, or of what a patch made, that is no object of its kind.
+    fn undecodable(&self, why: &str) -> Failure {
+        let kind = self.wanted.resource.kind;
+        let Content::Patch(form, patch) = &self.content else {
+            let version = &self.api_version;
+            return status::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+            ));
+        };
+        if *form == PatchKind::Apply {
+            return status::bad_request(why);
+        }
+        let patch: String = patch.to_string().chars().take(PATCH_SHOWN).collect();
+        let message = format!("Invalid value: {patch:?}: {why}");
+        let cause = Cause {
+            reason: "FieldValueInvalid".to_owned(),
+            message: message.clone(),
+            field: "patch".to_owned(),
+        };
+        Failure::new(422, "Invalid", format!(" \"\" is invalid: patch: {message}")).because(&[cause])
+    }
+
+    /// What the client wants to hear of fields that are unknown or there twice.
+    pub(super) fn judge(&self, lax: Lax) -> Result<Vec<String>, Failure> {
+        match self.wanted.options.field_validation.as_str() {
+            "Strict" if !lax.0.is_empty() => {
+                Err(self.undecodable(&format!("strict decoding error: {}", lax.0.join(", "))))
+            }
+            // Upstream's default.
+            "Warn" | "" => Ok(lax.0),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// A new object, ready to be kept.
+    pub(super) fn build(&self, config: &PodConfig, draft: Draft, name: &str) -> Result<Kept, Failure> {
+        match draft {
+            Draft::Pod(mut pod) => {
+                name.clone_into(&mut pod.metadata.name);
+                self.namespace().clone_into(&mut pod.metadata.namespace);
+                if let Some(why) = api_pod::refused_account(&pod) {
+                    return Err(self.refused(name, &why));
+                }
+                let features = self.api.cluster.node().features;
+                let handlers = features.iter().flat_map(|features| &features.handlers);
+                let class = runtime_class::class_of(&pod).and_then(|class| config.runtime_class(class));
+                runtime_class::admit(&mut pod, class, handlers.map(|handler| handler.name.as_str()))
+                    .map_err(|why| self.refused(name, &why))?;
+                let uid = PodUid::from(self.uid.as_str());
+                let pod = api_pod::create(*pod, self.api.node.name(), uid, self.now);
+                pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
+            }
+            Draft::Object(written) => {
+                let mut object = self.accept(*written, name)?;
+                object.uid.clone_from(&self.uid);
+                object.created = self.now;
+                if object.key.kind == ObjectKind::Namespace {
+                    object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
+                }
+                Ok(Kept::Object(Rc::new(object)))
+            }
+        }
+    }
+
+    fn accept(&self, written: AnyObject, name: &str) -> Result<LocalObject, Failure> {
+        let mut written = written;
+        let metadata = written.metadata_mut();
+        name.clone_into(&mut metadata.name);
+        self.namespace().clone_into(&mut metadata.namespace);
+        metadata.managed_fields = ManagedFields::default();
+        accept(written).map_err(|invalid| self.invalid(name, &invalid.errors))
+    }
+
+    /// What takes the place of `old`.
+    pub(super) fn rebuild(&self, old: &Kept, draft: Draft) -> Result<Kept, Failure> {
+        let name = self.name();
+        match (old, draft) {
+            (Kept::Pod(old), Draft::Pod(new)) => {
+                let part = match self.wanted.subresource.map(|part| part.name) {
+                    Some("resize") => Part::Resize,
+                    Some("ephemeralcontainers") => Part::EphemeralContainers,
+                    _ => Part::Itself,
+                };
+                let pod = api_pod::update(old, *new, part);
+                let placed = pod.map(|mut pod| {
+                    place(&mut pod.spec, self.api.node.name());
+                    pod
+                });
+                placed.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
+            }
+            (Kept::Object(old), Draft::Object(written)) => {
+                let mut object = self.accept(*written, name)?;
+                object.uid.clone_from(&old.uid);
+                object.created = old.created;
+                object.deleted = old.deleted;
+                object.managed_fields = old.managed_fields.clone();
+                let errors = refused_change(&old.content, &object.content);
+                if errors.is_empty() {
+                    Ok(Kept::Object(Rc::new(object)))
+                } else {
+                    Err(self.invalid(name, &errors))
+                }
+            }
+            _ => Err(status::internal("an object has changed its kind")),
+        }
+    }
+
+    /// The version that the object is shown with.
+    pub(super) fn shown(&self, kept: &Kept) -> Map<String, Value> {
+        let (namespace, name) = kept.place();
+        let shown = self.api.find(self.store(), namespace, name).unwrap_or_default();
+        match shown {
+            Value::Object(members) => members,
+            _ => Map::new(),
+        }
+    }
+
+    /// The answer with an object that is kept.
+    pub(super) fn done(&self, code: hyper::StatusCode, kept: &Kept, mut warnings: Vec<String>) -> Done {
+        warnings.extend(kept.doubts());
+        let mut object = kept.to_value();
+        if self.dry_run {
+            self.complete(&mut object);
+        }
+        Done { code, object, is_kept: !self.dry_run, warnings }
+    }
+
+    /// What is only tried is answered with what the object has besides: clients compare it with what they read.
+    fn complete(&self, object: &mut Value) {
+        let (namespace, name) = (text(object, "/metadata/namespace"), text(object, "/metadata/name"));
+        let found = self.api.find(self.store(), namespace, name);
+        let same = found.filter(|found| text(found, "/metadata/uid") == text(object, "/metadata/uid"));
+        let Some(mut shown) = same else { return };
+        for field in ["resourceVersion", "creationTimestamp", "deletionTimestamp"] {
+            if let Some(value) = shown["metadata"].get_mut(field) {
+                object["metadata"][field] = value.take();
+            }
+        }
+        if let Some(status) = shown.get_mut("status") {
+            object["status"] = status.take();
+        }
+    }
+}

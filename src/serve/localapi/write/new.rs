@@ -1,0 +1,141 @@
+//! `create`.
+//!
+//! Owns names, and what must be there or not be there before. Must not know how an object is kept.
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::body::Content;
+use super::kept::{self, Kept};
+use super::{Decision, Done, Task};
+use crate::desired::pod_config::PodConfig;
+use crate::serve::localapi::patch::managed::after_update;
+use crate::serve::localapi::resource::Store;
+use crate::serve::localapi::status::{self, Failure};
+use crate::serve::localapi::text;
+
+/// Letters and digits of generated names: upstream's, without what makes words.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX: usize = 5;
+/// Upstream: with its suffix a generated name is a label.
+const MAX_GENERATED: usize = 63 - SUFFIX;
+
+/// Decides about an object that came whole.
+pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
+    let Content::Object(object) = &task.content else {
+        return Err(status::bad_request("the request body is not an object"));
+    };
+    let mut object = object.clone();
+    let warnings = task.judge(task.fit(&mut object)?)?;
+    let name = name(task, &object)?;
+    let given = text(&object, "/metadata/namespace");
+    if task.wanted.resource.namespaced && !given.is_empty() && given != task.namespace() {
+        return Err(status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    if !text(&object, "/metadata/resourceVersion").is_empty() {
+        return Err(status::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let draft = task.draft(object)?;
+    let kept = task.build(config, draft, &name)?;
+    let entries = after_update(Vec::new(), &Value::Null, &kept.owned_value(), task.shape(), &task.writer());
+    put(task, config, &kept.with_entries(entries), warnings)
+}
+
+/// Puts a new object there, unless there is one.
+pub(super) fn put(task: &Task, config: &PodConfig, kept: &Kept, warnings: Vec<String>) -> Decision {
+    let (namespace, name) = kept.place();
+    is_free(task, config, namespace, name)?;
+    let done: Done = task.done(StatusCode::CREATED, kept, warnings);
+    Ok((kept.put(), done))
+}
+
+fn is_free(task: &Task, config: &PodConfig, namespace: &str, name: &str) -> Result<(), Failure> {
+    let (resource, store) = (task.wanted.resource, task.store());
+    let mut taken = status::already_exists(resource, name);
+    if let Some(found) = kept::find(config, store, namespace, name) {
+        if found.kept.is_going() {
+            taken.message = format!("object is being deleted: {}", taken.message);
+        }
+        if let Some(origin) = found.manifest {
+            let message = taken.message;
+            taken.message = format!("{message}: it is defined by manifest {origin} of this node");
+        }
+        return Err(taken);
+    }
+    // One that goes, or a namespace that is in use.
+    if task.api.find(store, namespace, name).is_some() {
+        if store == Store::Pods {
+            taken.message = format!("object is being deleted: {}", taken.message);
+        }
+        return Err(taken);
+    }
+    let within = resource.namespaced.then(|| task.api.find(Store::Namespaces, "", namespace));
+    if let Some(Some(within)) = &within
+        && !text(within, "/metadata/deletionTimestamp").is_empty()
+    {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        return Err(task.refused(name, &why));
+    }
+    if let Some(None) = within {
+        let message = format!("namespaces \"{namespace}\" not found");
+        return Err(Failure::new(404, "NotFound", message).about("", "namespaces", namespace));
+    }
+    Ok(())
+}
+
+fn name(task: &Task, object: &Value) -> Result<String, Failure> {
+    let name = text(object, "/metadata/name");
+    let base = text(object, "/metadata/generateName");
+    if !name.is_empty() || base.is_empty() {
+        if name.is_empty() {
+            let cause = status::Cause {
+                reason: "FieldValueRequired".to_owned(),
+                message: "Required value: name or generateName is required".to_owned(),
+                field: "metadata.name".to_owned(),
+            };
+            return Err(status::invalid(task.wanted.resource, "", &[cause]));
+        }
+        return Ok(name.to_owned());
+    }
+    Ok(generated(base, &task.uid))
+}
+
+/// A name from its beginning and something random.
+fn generated(base: &str, random: &str) -> String {
+    let base: String = base.chars().take(MAX_GENERATED).collect();
+    let digits: Vec<u32> = random.chars().filter_map(|digit| digit.to_digit(16)).collect();
+    let letters = digits.chunks(4).take(SUFFIX).map(|four| {
+        let number = four.iter().fold(0, |number, digit| number * 16 + digit) as usize;
+        char::from(ALPHABET[number % ALPHABET.len()])
+    });
+    base.chars().chain(letters).collect()
+}
+
+/// A `Status` that says it is done.
+pub(super) fn success(details: Value, code: StatusCode) -> Value {
+    let mut value = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    if code == StatusCode::CREATED {
+        value["code"] = json!(code.as_u16());
+    }
+    if !details.is_null() {
+        value["details"] = details;
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::generated;
+
+    #[test]
+    fn generated_names_begin_as_asked_and_end_at_random() {
+        let one = generated("web-", "0f8fad5b-d9cb-469f-a165-70867728950e");
+        let other = generated("web-", "7c9e6679-7425-40de-944b-e07fc1f90ae7");
+        assert_eq!((one.len(), other.len()), (9, 9));
+        assert!(one.starts_with("web-") && one != other, "{one} {other}");
+        assert_eq!(generated(&"x".repeat(300), "0f8fad5b-d9cb-469f-a165-70867728950e").len(), 63);
+    }
+}

@@ -1,0 +1,163 @@
+//! The kubelet's API: over TLS on port 10250, and for this machine's root on a Unix socket, where `agent status`, `agent get`
+//! and their like ask.
+//!
+//! Owns the local socket's connections and their limits; [`https`] owns those on TCP. Must not know how an answer comes about:
+//! it asks a [`node::Node`].
+
+pub mod access;
+pub mod answer;
+pub mod body;
+pub mod guest;
+mod http2;
+pub mod https;
+pub mod identity;
+pub mod logs;
+mod measured;
+pub mod node;
+pub mod patience;
+pub mod pki;
+pub mod proxy;
+pub mod received;
+pub mod report;
+pub mod route;
+pub mod subject;
+mod system_logs;
+pub mod tls;
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::platform::clock::Clock;
+use crate::platform::rt::connections::{self, Place};
+use crate::serve::streaming::{Pending, Wire};
+
+use access::Policy;
+use answer::{Served, SystemLogs};
+use body::Body;
+use guest::{SharedGuest, Visit};
+use node::SharedNode;
+use patience::{PLAIN, Patience, Patient, STREAM};
+use received::Received;
+
+pub use crate::platform::bind::{BindError, bind};
+pub use report::{AgentReport, ObjectDetail};
+
+/// Where the shell listens unless it is told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/agent/agent.sock";
+
+/// Upstream's release that we follow, and ours behind it.
+pub const RELEASE: &str = concat!("v1.36.0+agent-", env!("CARGO_PKG_VERSION"));
+
+/// More than people and scripts on one box need; each costs a buffer.
+const MAX_CONNECTIONS: usize = 64;
+/// A client that does not say what it wants makes room for others. The buffer is hyper's least; our own client sends a few
+/// headers, those of streams some more.
+const LOCAL: Bounds =
+    Bounds { header_timeout: Duration::from_secs(5), buffer_bytes: 8192, max_headers: 32, once: true };
+
+/// Root needs no `/logs`: it has the files.
+const OWN: Served = Served { debugging: true, own: true, system_logs: SystemLogs::Off, server_type: "" };
+
+/// Serves until the future is dropped, and ends all connections then. Whoever can open the socket may do everything: it is
+/// root's. Needs a `LocalSet`.
+pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<SharedGuest>, clock: Clock) {
+    let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    connections::serve("the local socket", MAX_CONNECTIONS, accept, |stream, place| {
+        serve_connection(stream, Rc::clone(&node), guest.clone(), clock.clone(), place)
+    })
+    .await;
+}
+
+/// What a connection may cost.
+struct Bounds {
+    /// For a request's head, and how long a connection may wait for the next request.
+    header_timeout: Duration,
+    buffer_bytes: usize,
+    max_headers: usize,
+    /// One request a connection.
+    once: bool,
+}
+
+/// Answers a request of a connection. Behind pointers, as what carries requests out is there once and not for each listener.
+type Respond = Rc<dyn Fn(Request<Received>) -> Pending<Response<Body>>>;
+
+/// Serves the requests of a connection until it ends, and tells the node then. Streams that began on it go on.
+async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, respond: Respond) {
+    let patience = Patience::default();
+    let waits = patience.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (response, patience) = (respond(request.map(Received::plain)), waits.clone());
+        async move {
+            let mut response = response.await;
+            let code = response.status();
+            let upgrades = code == StatusCode::SWITCHING_PROTOCOLS;
+            patience.set(if upgrades || response.body().is_stream() { STREAM } else { PLAIN });
+            // After a refusal, too: a body that nobody wants may follow. Not by turning keep-alive off: hyper would write
+            // `Upgrade, close` into an upgrade, and clients in Go would see none.
+            if code.is_client_error() || code.is_server_error() || (bounds.once && !upgrades) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(bounds.header_timeout)
+        .max_buf_size(bounds.buffer_bytes)
+        .max_headers(bounds.max_headers)
+        .serve_connection(TokioIo::new(Patient::new(wire, patience)), service)
+        .with_upgrades();
+    if let Err(error) = connection.await {
+        // A client's mistake or impatience; nobody has to act.
+        log::debug!(err:% = error; "Connection closed unexpectedly");
+    }
+    node.served();
+}
+
+async fn serve_connection(
+    stream: UnixStream,
+    node: SharedNode,
+    guest: Option<SharedGuest>,
+    clock: Clock,
+    place: Place,
+) {
+    let (asked, place) = (Rc::clone(&node), Rc::new(place));
+    let respond: Respond = Rc::new(move |request| {
+        let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
+        let guest = guest.clone().filter(|guest| guest.serves(request.uri().path()));
+        Box::pin(async move {
+            let Some(guest) = guest else { return respond(request, &node, &clock, place).await };
+            let (user, policy) = (guest::root(), Policy::Local);
+            guest.answer(Visit { request, user, policy, served: OWN, place }).await
+        })
+    });
+    serve_requests(Box::new(stream), LOCAL, node, respond).await;
+}
+
+async fn respond(
+    request: Request<Received>,
+    node: &SharedNode,
+    clock: &Clock,
+    place: Rc<Place>,
+) -> Response<Body> {
+    let query = request.uri().query().unwrap_or_default();
+    let wanted = route::route(request.method().as_str(), request.uri().path(), query);
+    if request.body().is_end_stream() || request.method() == Method::POST {
+        answer::answer(request, wanted, node, OWN, clock, place).await
+    } else {
+        let message = "this endpoint accepts no request body";
+        body::failure(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

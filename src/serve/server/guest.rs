@@ -1,0 +1,49 @@
+//! Who else answers on the API's listener and on the local socket.
+//!
+//! Owns the seam: the server recognises who asks, and a guest judges and answers everything below the paths it names. Must not
+//! know who the guest is.
+
+use std::rc::Rc;
+
+use hyper::{Request, Response};
+
+use super::access::{MASTERS, Policy, User};
+use super::answer::Served;
+use super::body::Body;
+use super::received::Received;
+use crate::platform::rt::connections::Place;
+use crate::serve::streaming::Pending;
+
+/// A request for a guest.
+pub struct Visit {
+    /// As it came, its body unread.
+    pub request: Request<Received>,
+    /// Who asks.
+    pub user: User,
+    /// What the node's policy is.
+    pub policy: Policy,
+    /// What is served where it came in.
+    pub served: Served,
+    /// The connection's; a stream that outlives its request keeps it.
+    pub place: Rc<Place>,
+}
+
+/// Answers in place of the kubelet's API.
+pub trait Guest {
+    /// The path is the guest's.
+    fn serves(&self, path: &str) -> bool;
+    /// Answers, refusals included. Needs a `LocalSet`, and a connection served with upgrades.
+    fn answer(self: Rc<Self>, visit: Visit) -> Pending<Response<Body>>;
+}
+
+/// Shared by all connections.
+pub type SharedGuest = Rc<dyn Guest>;
+
+/// Whoever opens the local socket: root.
+#[must_use]
+pub(super) fn root() -> User {
+    User {
+        name: "system:admin".to_owned(),
+        groups: vec![MASTERS.to_owned(), "system:authenticated".to_owned()],
+    }
+}

@@ -1,0 +1,342 @@
+//! HTTP/2: many requests of a client over one connection.
+//!
+//! Owns what such a connection and its streams may cost, and who is let go. Must not know what is asked.
+//!
+//! A stream is a task of its connection, and ends with it. Whoever does not take what was asked for holds what its window lets
+//! through and one piece more, for as long as our patience lasts, and keeps nobody else waiting: neither other connections nor
+//! other streams of its own.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{CONTENT_LENGTH, HeaderValue, RETRY_AFTER};
+use hyper::rt::Executor;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::Respond;
+use super::body::{Body, text};
+use super::node::SharedNode;
+use super::patience::{PLAIN, Patience, Patient, STREAM};
+use super::received::Received;
+use crate::serve::streaming::Wire;
+
+/// Of one connection, as the API server's default.
+const STREAMS: u32 = 250;
+/// Of all connections. A watch costs some six kilobytes.
+const MAX_STREAMS: usize = 2000;
+/// What of whole answers may wait for their clients, all of them together.
+const MAX_UNSENT_KB: usize = 16 * 1024;
+/// An answer that needs no room, so that those about health are given whatever others leave unread.
+const SMALL: usize = 4096;
+/// What a client may send before we have read any of it: the protocol's own default.
+const WINDOW: u32 = 65_535;
+/// What goes out at a time, and the most that the protocol's buffers keep of an answer.
+const PIECE: usize = 16 * 1024;
+/// The last of an answer may stay in those buffers after its task has ended.
+const LAST: usize = 1024;
+/// Of a request.
+const MAX_HEADERS: u32 = 32 * 1024;
+/// Streams that a client takes back before they began, and those that break the protocol: then the connection ends.
+const MAX_TAKEN_BACK: usize = 20;
+const MAX_BROKEN: usize = 100;
+/// A connection without streams is asked to end after this, and made to after as much again.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// The streams of all connections.
+pub(super) struct Streams {
+    places: Arc<Semaphore>,
+    unsent: Arc<Semaphore>,
+    told: Cell<bool>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self::new(MAX_STREAMS, MAX_UNSENT_KB)
+    }
+}
+
+impl Streams {
+    fn new(streams: usize, unsent_kb: usize) -> Self {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        Self { places: semaphore(streams), unsent: semaphore(unsent_kb), told: Cell::new(false) }
+    }
+
+    /// A place for a stream, if there is one.
+    fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok();
+        self.tell(place.is_none());
+        place
+    }
+
+    /// Room for a whole answer, if there is any. One that is larger than all of it has it alone.
+    fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let counted = if bytes <= SMALL { 0 } else { bytes.div_ceil(1024).min(MAX_UNSENT_KB) };
+        let kilobytes = u32::try_from(counted).unwrap_or(u32::MAX);
+        let room = Arc::clone(&self.unsent).try_acquire_many_owned(kilobytes).ok();
+        self.tell(room.is_none());
+        room
+    }
+
+    /// An answer of HTTP/1.1, if there is room for it.
+    pub(super) fn counted(&self, response: Response<Body>) -> Response<Body> {
+        let Some(length) = response.body().size_hint().exact() else { return response };
+        match self.room(usize::try_from(length).unwrap_or(usize::MAX)) {
+            Some(room) => response.map(|body| body.holding(room)),
+            None => too_many(),
+        }
+    }
+
+    /// Once, until there is place again.
+    fn tell(&self, refused: bool) {
+        if refused && !self.told.replace(true) {
+            log::warn!("Too many concurrent requests, rejecting new ones");
+        }
+        if !refused && self.places.available_permits() > 0 {
+            self.told.set(false);
+        }
+    }
+}
+
+/// One stream: whether its client takes what is sent, and what it holds.
+#[derive(Default)]
+struct Stream {
+    /// Since when there is a piece that the client does not take.
+    waits: Cell<Option<Instant>>,
+    /// It is one that has no end.
+    lasts: Cell<bool>,
+    /// Places and room, given back with it.
+    held: RefCell<Vec<OwnedSemaphorePermit>>,
+}
+
+tokio::task_local! {
+    static CURRENT: Rc<Stream>;
+}
+
+/// The streams of a connection.
+#[derive(Clone, Default)]
+struct Tasks(Rc<RefCell<JoinSet<()>>>);
+
+impl<F: Future + 'static> Executor<F> for Tasks {
+    fn execute(&self, work: F) {
+        let mut tasks = self.0.borrow_mut();
+        // Streams that a client takes back at once leave their task behind until it has had its turn.
+        if tasks.len() < 2 * STREAMS as usize {
+            let stream = Rc::new(Stream::default());
+            tasks.spawn_local(CURRENT.scope(Rc::clone(&stream), attend(stream, work)));
+        }
+    }
+}
+
+/// A connection's hold on its streams, each of which knows the others: they end when it is dropped.
+struct Held(Tasks);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.0.0.take());
+    }
+}
+
+impl Tasks {
+    fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// Waits for the end of one.
+    async fn reaped(&self) {
+        poll_fn(|context| match self.0.borrow_mut().poll_join_next(context) {
+            Poll::Ready(Some(_)) => Poll::Ready(()),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        })
+        .await;
+    }
+}
+
+/// Carries a stream to its end, which may be that its client takes nothing for too long. Dropped, it is reset.
+async fn attend<F: Future>(stream: Rc<Stream>, work: F) {
+    let mut work = pin!(work);
+    let mut patience = None;
+    poll_fn(|context| {
+        if work.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let Some(since) = stream.waits.get() else {
+            patience = None;
+            return Poll::Pending;
+        };
+        let end = since + if stream.lasts.get() { STREAM } else { PLAIN };
+        let timer = patience.get_or_insert_with(|| Box::pin(sleep_until(end)));
+        if timer.deadline() != end {
+            timer.as_mut().reset(end);
+        }
+        timer.as_mut().poll(context)
+    })
+    .await;
+}
+
+/// A body that goes out in pieces, and knows whether the last one was taken.
+struct Sent {
+    body: Body,
+    rest: Bytes,
+    stream: Rc<Stream>,
+}
+
+impl Sent {
+    fn next_piece(&mut self) -> Bytes {
+        if self.rest.len() > 2 * LAST {
+            return self.rest.split_to(PIECE.min(self.rest.len() - LAST));
+        }
+        let last = std::mem::take(&mut self.rest);
+        // What stays in the protocol's buffers must not keep all of an answer.
+        if self.body.is_stream() { last } else { Bytes::copy_from_slice(&last) }
+    }
+}
+
+impl HttpBody for Sent {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        let this = self.get_mut();
+        this.stream.waits.set(None);
+        while this.rest.is_empty() {
+            match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => this.rest = frame.into_data().unwrap_or_default(),
+                end => return Poll::Ready(end),
+            }
+        }
+        this.stream.waits.set(Some(Instant::now()));
+        Poll::Ready(Some(Ok(Frame::data(this.next_piece()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Serves the requests of a connection until it ends, and tells the node then. All that began on it ends with it.
+pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: SharedNode, respond: Respond) {
+    let (patience, tasks, stranger) = (Patience::default(), Tasks::default(), Rc::new(Notify::new()));
+    let _held = Held(tasks.clone());
+    let asked = (patience.clone(), Rc::clone(&stranger));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (respond, streams) = (Rc::clone(&respond), Rc::clone(&streams));
+        let (patience, stranger) = asked.clone();
+        // Boxed, as a task is as large as its largest part: a watch does not go on holding what its answer took to find.
+        Box::pin(async move {
+            let stream = CURRENT.with(Rc::clone);
+            let response = answer(request, &stream, &streams, &respond).await;
+            if stream.lasts.get() {
+                patience.set(STREAM);
+            }
+            if response.status() == StatusCode::UNAUTHORIZED {
+                stranger.notify_one();
+            }
+            Ok::<_, Infallible>(response.map(|body| Sent { body, rest: Bytes::new(), stream }))
+        })
+    });
+    let connection = http2::Builder::new(tasks.clone())
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(PIECE)
+        .max_header_list_size(MAX_HEADERS)
+        .max_pending_accept_reset_streams(MAX_TAKEN_BACK)
+        .max_local_error_reset_streams(MAX_BROKEN)
+        .serve_connection(TokioIo::new(Patient::new(wire, patience.clone())), service);
+    let (mut connection, mut end) = (pin!(connection), pin!(sleep(IDLE)));
+    let (mut is_idle, mut leaves) = (true, false);
+    loop {
+        // Losing an arm is safe: the connection and the moment stay, an ended task stays in its set, a stranger was noted.
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    // A client's mistake or impatience; nobody has to act.
+                    log::debug!(err:% = error; "Connection closed unexpectedly");
+                }
+                break;
+            }
+            () = tasks.reaped() => if tasks.is_empty() {
+                patience.set(PLAIN);
+                end.as_mut().reset(Instant::now() + IDLE);
+                is_idle = true;
+            },
+            // As upstream: who is not known begins a connection for each try.
+            () = stranger.notified(), if !leaves => {
+                leaves = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = &mut end, if is_idle => match (tasks.is_empty(), leaves) {
+                (true, true) => break,
+                (true, false) => {
+                    leaves = true;
+                    connection.as_mut().graceful_shutdown();
+                    end.as_mut().reset(Instant::now() + IDLE);
+                }
+                (false, _) => is_idle = false,
+            },
+        }
+    }
+    node.served();
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    stream: &Stream,
+    streams: &Streams,
+    respond: &Respond,
+) -> Response<Body> {
+    let Some(place) = streams.enter() else { return too_many() };
+    stream.held.borrow_mut().push(place);
+    let is_head = request.method() == Method::HEAD;
+    let (head, body) = request.into_parts();
+    let (body, unread) = Received::returned(body);
+    let mut response = respond(Request::from_parts(head, body)).await;
+    unread.take_in().await;
+    let length = response.body().size_hint().exact();
+    if is_head {
+        if let Some(length) = length {
+            response.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        return response.map(|_| Body::Whole(Full::default()));
+    }
+    let Some(length) = length else {
+        stream.lasts.set(true);
+        return response;
+    };
+    let Some(room) = streams.room(usize::try_from(length).unwrap_or(usize::MAX)) else { return too_many() };
+    stream.held.borrow_mut().push(room);
+    response
+}
+
+/// Upstream's words and time.
+pub(super) fn too_many() -> Response<Body> {
+    let message = "Too many requests, please try again later.\n";
+    let mut response = text(StatusCode::TOO_MANY_REQUESTS, message);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+#[cfg(test)]
+mod tests;

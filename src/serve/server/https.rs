@@ -1,0 +1,256 @@
+//! The kubelet's servers on TCP: the API over TLS, and the plain ones for health and, where the user wants it, for reading.
+//!
+//! Owns listening, connections and their bounds. Must not know what a resource answers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Request, Response, StatusCode};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::access::{ANONYMOUS, Policy, User, forbidden};
+use super::answer::{Served, SystemLogs, answer};
+use super::body::{Body, failure, text};
+use super::guest::{SharedGuest, Visit};
+use super::http2::{self, Streams};
+use super::identity::{Identities, Shown};
+use super::node::SharedNode;
+use super::received::Received;
+use super::route::{self, Refused, Route};
+use super::tls::{HTTP_2, Tls};
+use super::{Bounds, Respond, serve_requests};
+use crate::platform::clock::Clock;
+use crate::platform::rt::connections::doors::{self, Limits};
+use crate::platform::rt::connections::{self, Place};
+use crate::platform::rt::turns::Turns;
+
+/// Of the API; each costs some 40 kB with TLS. Two hundred followers of logs and as many streams fit, from one address, too.
+/// Clients that have not shown who they are get as many places as a handshake over a bad line needs.
+const LIMITS: Limits = Limits { strangers: 128, strangers_of_a_peer: 32, known: 512, known_of_a_peer: 400 };
+/// Of health and reading: a few probes and scrapers.
+const MAX_PLAIN_CONNECTIONS: usize = 32;
+/// A handshake takes less on the slowest box and over the worst line.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+/// Of all of them. A client certificate's worth of tokens and cookies fits; hyper refuses more with 431.
+const BOUNDS: Bounds =
+    Bounds { header_timeout: Duration::from_secs(30), buffer_bytes: 32 * 1024, max_headers: 64, once: false };
+const BACKLOG: u32 = 128;
+
+/// Cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("listen on {address} ({setting}): is another kubelet running?")]
+pub struct ListenError {
+    address: SocketAddr,
+    setting: &'static str,
+    source: io::Error,
+}
+
+/// Listens. `setting` names where the address comes from. Vanished clients are noticed by the kernel (keep-alive).
+///
+/// # Errors
+/// When the address cannot be had.
+pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        // Connections inherit it.
+        socket.set_keepalive(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().map_err(|source| ListenError { address, setting, source })
+}
+
+/// The API over TLS.
+pub struct Api {
+    /// The node.
+    pub node: SharedNode,
+    /// Who answers beside it.
+    pub guest: Option<SharedGuest>,
+    /// Certificates.
+    pub tls: Rc<Tls>,
+    /// Who is known.
+    pub believed: Identities,
+    /// Who may what.
+    pub policy: Policy,
+    /// `enableDebuggingHandlers`.
+    pub debugging: bool,
+    /// `enableSystemLogHandler`, `enableSystemLogQuery`.
+    pub system_logs: SystemLogs,
+    /// The time.
+    pub clock: Clock,
+}
+
+/// Serves the API until the future is dropped, and ends all connections then; streams end by themselves. Needs a `LocalSet`.
+pub async fn serve(listener: TcpListener, api: Rc<Api>) {
+    let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
+    let shared = Rc::new(Shared { api, streams: Rc::default(), turns: Turns::default() });
+    doors::serve("the API's address", LIMITS, accept, |stream, place| {
+        serve_tls(stream, Rc::clone(&shared), place)
+    })
+    .await;
+}
+
+/// What all connections of the API share.
+struct Shared {
+    api: Rc<Api>,
+    streams: Rc<Streams>,
+    turns: Turns,
+}
+
+async fn serve_tls(stream: TcpStream, shared: Rc<Shared>, place: Place) {
+    let api = &shared.api;
+    // A terminal's letters go out one by one; without it they are a bit late.
+    let _ = stream.set_nodelay(true);
+    let acceptor = TlsAcceptor::from(api.tls.current());
+    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        // A client's mistake, a port scan: nobody has to act.
+        Ok(Err(error)) => return log::debug!(err:% = error; "TLS handshake failed"),
+        Err(_) => return log::debug!("TLS handshake timed out"),
+    };
+    let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let shown = Shown::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
+    let client = Rc::new(Client { shown, place: Rc::new(place) });
+    // A certificate shows who it is before the first request; for a token that has to come.
+    let _ = client.recognise(api, None);
+    let (node, streams) = (Rc::clone(&api.node), Rc::clone(&shared.streams));
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
+    let respond: Respond = Rc::new(move |request| {
+        let (shared, client) = (Rc::clone(&shared), Rc::clone(&client));
+        Box::pin(async move {
+            let response = respond(request, &shared, &client).await;
+            // Over HTTP/2 the stream counts what it holds.
+            if is_http2 { response } else { shared.streams.counted(response) }
+        })
+    });
+    if is_http2 {
+        http2::serve(Box::new(stream), streams, node, respond).await;
+    } else {
+        serve_requests(Box::new(stream), BOUNDS, node, respond).await;
+    }
+}
+
+/// The client of a connection.
+struct Client {
+    shown: Shown,
+    place: Rc<Place>,
+}
+
+/// Why a request is not answered.
+enum Turned {
+    Unknown,
+    TooMany,
+}
+
+impl Client {
+    /// Who asks. A client that is known takes a place among the known.
+    fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
+        let user = self.shown.recognise(&api.believed.current(), authorization, api.clock.now());
+        let user = user.ok_or(Turned::Unknown)?;
+        if user.name == ANONYMOUS || self.place.admit() { Ok(user) } else { Err(Turned::TooMany) }
+    }
+}
+
+/// Health is answered without waiting for those who ask for more.
+fn is_health(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    matches!(first, "healthz" | "livez" | "readyz")
+}
+
+async fn respond(request: Request<Received>, shared: &Shared, client: &Client) -> Response<Body> {
+    let (api, place) = (&shared.api, Rc::clone(&client.place));
+    if !is_health(request.uri().path()) {
+        shared.turns.next().await;
+    }
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let authorization = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+    let guest = api.guest.clone().filter(|guest| guest.serves(path));
+    let user = match client.recognise(api, authorization) {
+        Ok(user) => user,
+        Err(Turned::TooMany) => return http2::too_many(),
+        Err(Turned::Unknown) => {
+            let mut response = match guest {
+                Some(_) => failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized"),
+                None => text(StatusCode::UNAUTHORIZED, "Unauthorized\n"),
+            };
+            let how = HeaderValue::from_static("Bearer realm=\"agent\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, how);
+            return response;
+        }
+    };
+    let served = Served {
+        debugging: api.debugging,
+        own: false,
+        system_logs: api.system_logs,
+        server_type: "readwrite",
+    };
+    if let Some(guest) = guest {
+        return guest.answer(Visit { request, user, policy: api.policy, served, place }).await;
+    }
+    if !api.policy.allows(&user, method, path) {
+        log::debug!(user = user.name, verb = method, path = path; "Forbidden");
+        return text(StatusCode::FORBIDDEN, forbidden(&user, api.node.name(), method, path));
+    }
+    let wanted = route::route(method, path, request.uri().query().unwrap_or_default());
+    note(&user, &wanted);
+    answer(request, wanted, &api.node, served, &api.clock, place).await
+}
+
+/// Who went into a container, for those who ask later.
+fn note(user: &User, wanted: &Result<Route, Refused>) {
+    let (what, container) = match wanted {
+        Ok(Route::Exec(container, ..)) => ("exec", container),
+        Ok(Route::Attach(container, _)) => ("attach", container),
+        Ok(Route::Run(container, _)) => ("run", container),
+        _ => return,
+    };
+    let (pod, name) = (&container.pod, &container.container);
+    log::info!(user = user.name, verb = what, pod = format!("{}/{}", pod.namespace, pod.name), container = name.as_str(); "Client started a session in a container");
+}
+
+/// What a plain listener shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// `healthzPort`: whether we live.
+    Health,
+    /// `readOnlyPort`: everything that upstream shows there, without asking who looks.
+    ReadOnly,
+}
+
+/// Serves without TLS and without asking who it is, until the future is dropped. Needs a `LocalSet`.
+pub async fn serve_plain(listener: TcpListener, node: SharedNode, shows: Plain, clock: Clock) {
+    let accept = async || listener.accept().await.map(|(stream, _)| stream);
+    let name = match shows {
+        Plain::Health => "the health address",
+        Plain::ReadOnly => "the read-only address",
+    };
+    connections::serve(name, MAX_PLAIN_CONNECTIONS, accept, |stream, place| {
+        let (asked, clock, place) = (Rc::clone(&node), clock.clone(), Rc::new(place));
+        let respond: Respond = Rc::new(move |request| {
+            let (node, clock, place) = (Rc::clone(&asked), clock.clone(), Rc::clone(&place));
+            Box::pin(async move {
+                let query = request.uri().query().unwrap_or_default();
+                let wanted = route::route(request.method().as_str(), request.uri().path(), query);
+                let wanted = wanted.and_then(|route| match (&route, shows) {
+                    (Route::Health(check), Plain::Health) if check.is_empty() => Ok(route),
+                    (_, Plain::ReadOnly) => Ok(route),
+                    _ => Err(Refused::NotFound),
+                });
+                let served = Served {
+                    debugging: false,
+                    own: false,
+                    system_logs: SystemLogs::Off,
+                    server_type: "readonly",
+                };
+                answer(request, wanted, &node, served, &clock, place).await
+            })
+        });
+        serve_requests(Box::new(stream), BOUNDS, Rc::clone(&node), respond)
+    })
+    .await;
+}

@@ -1,0 +1,488 @@
+//! Who asks: by client certificate or by token.
+//!
+//! Owns whom the node trusts to name people. Must not know what they may do.
+
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use tokio::time::Instant;
+use webpki::EndEntityCert;
+
+use super::access::User;
+use super::pki::unix_time;
+use super::subject::Subject;
+use crate::model::types::Timestamp;
+use crate::platform::logging::chain;
+
+/// A file that names people cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {message}", path.display())]
+pub struct IdentityError {
+    path: PathBuf,
+    message: String,
+}
+
+/// How often the files are looked at, while somebody asks.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// What a version of a file is known by: inode, length, time.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// Whom the node believes now: files that name people are read again when they have changed. One that cannot be used is told
+/// once, and those of the last good ones stay.
+pub struct Identities {
+    files: Vec<PathBuf>,
+    read: Box<dyn Fn() -> Result<Believed, String>>,
+    state: RefCell<State>,
+}
+
+struct State {
+    believed: Rc<Believed>,
+    stamps: Vec<Stamp>,
+    looked: Instant,
+}
+
+impl Identities {
+    /// Reads them for the first time.
+    ///
+    /// # Errors
+    /// As `read` says.
+    pub fn open<E: std::error::Error>(
+        files: Vec<PathBuf>,
+        read: impl Fn() -> Result<Believed, E> + 'static,
+    ) -> Result<Self, E> {
+        let stamps = files.iter().map(|file| stamp(file)).collect();
+        let believed = Rc::new(read()?);
+        let state = RefCell::new(State { believed, stamps, looked: Instant::now() });
+        Ok(Self { files, read: Box::new(move || read().map_err(|error| chain(&error))), state })
+    }
+
+    /// Those who are believed now.
+    #[must_use]
+    pub fn current(&self) -> Rc<Believed> {
+        let mut state = self.state.borrow_mut();
+        if !self.files.is_empty() && state.looked.elapsed() >= LOOK_EVERY {
+            state.looked = Instant::now();
+            let stamps: Vec<Stamp> = self.files.iter().map(|file| stamp(file)).collect();
+            if stamps != state.stamps {
+                state.stamps = stamps;
+                match (self.read)() {
+                    Ok(believed) => {
+                        log::info!("Reloaded credentials");
+                        state.believed = Rc::new(believed);
+                    }
+                    Err(error) => {
+                        log::warn!(err = error; "Failed to reload credentials, keeping the previous ones");
+                    }
+                }
+            }
+        }
+        Rc::clone(&state.believed)
+    }
+}
+
+/// Whom the node believes.
+#[derive(Default)]
+pub struct Believed {
+    /// Sign client certificates.
+    authorities: Vec<CertificateDer<'static>>,
+    tokens: Vec<(String, User)>,
+    /// There is a file of tokens, which may be empty.
+    reads_tokens: bool,
+    anonymous: bool,
+}
+
+impl Believed {
+    /// Nobody, or with `anonymous` everybody as nobody in particular.
+    #[must_use]
+    pub fn new(anonymous: bool) -> Self {
+        Self { anonymous, ..Self::default() }
+    }
+
+    /// Trusts the authorities of a PEM text.
+    ///
+    /// # Errors
+    /// When there is none in it. `path` is for the message.
+    pub fn trust(&mut self, pem: &str, path: &Path) -> Result<(), IdentityError> {
+        let error = |message: String| IdentityError { path: path.to_owned(), message };
+        let before = self.authorities.len();
+        for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            let certificate =
+                certificate.map_err(|source| error(format!("no certificates in PEM: {source}")))?;
+            if webpki::anchor_from_trusted_cert(&certificate).is_err() {
+                return Err(error("contains an invalid X.509 certificate".to_owned()));
+            }
+            self.authorities.push(certificate);
+        }
+        if self.authorities.len() == before {
+            return Err(error("no certificate in PEM".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Trusts a file of authorities, `clientCAFile`.
+    ///
+    /// # Errors
+    /// When it cannot be read or has none.
+    pub fn trust_file(&mut self, path: &Path) -> Result<(), IdentityError> {
+        let read = fs::read_to_string(path);
+        let pem =
+            read.map_err(|source| IdentityError { path: path.to_owned(), message: source.to_string() })?;
+        self.trust(&pem, path)
+    }
+
+    /// Takes in a file of tokens as an apiserver reads it: `token,user,uid[,"group,group"]` a line.
+    ///
+    /// # Errors
+    /// When it cannot be read or a line says something else; the message has the line's number and never its token.
+    pub fn read_tokens(&mut self, path: &Path) -> Result<(), IdentityError> {
+        let error = |message: String| IdentityError { path: path.to_owned(), message };
+        let text = fs::read_to_string(path).map_err(|source| error(source.to_string()))?;
+        self.reads_tokens = true;
+        for (index, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let number = index + 1;
+            let wanted =
+                || error(format!("line {number}: must be token,user,uid or token,user,uid,\"group,group\""));
+            let mut fields = line.splitn(4, ',').map(str::trim);
+            let (Some(token), Some(name), Some(_)) = (fields.next(), fields.next(), fields.next()) else {
+                return Err(wanted());
+            };
+            if token.is_empty() || name.is_empty() {
+                return Err(wanted());
+            }
+            let groups = fields.next().unwrap_or_default();
+            let groups = groups.strip_prefix('"').and_then(|inner| inner.strip_suffix('"')).unwrap_or(groups);
+            let groups = groups.split(',').map(str::trim).filter(|group| !group.is_empty());
+            let user = User { name: name.to_owned(), groups: groups.map(str::to_owned).collect() };
+            self.tokens.push((token.to_owned(), user));
+        }
+        Ok(())
+    }
+
+    /// Who this is, from what the connection and the request show; `None`: an unknown client. As upstream: the certificate counts
+    /// before the token, and a certificate or a token that does not hold never makes a client anonymous. Where no file of tokens
+    /// is configured, tokens mean nothing, and the request counts as one without.
+    #[must_use]
+    pub fn recognise(
+        &self,
+        certificates: &[CertificateDer<'_>],
+        authorization: Option<&str>,
+        now: Timestamp,
+    ) -> Option<User> {
+        self.judge(self.of_certificate(certificates, now), !certificates.is_empty(), authorization)
+    }
+
+    fn judge(&self, user: Option<User>, has_certificate: bool, authorization: Option<&str>) -> Option<User> {
+        let token = authorization.and_then(bearer).filter(|_| self.reads_tokens);
+        if let Some(user) = user.or_else(|| self.of_token(token?)) {
+            return Some(user);
+        }
+        (self.anonymous && !has_certificate && token.is_none()).then(User::anonymous)
+    }
+
+    fn of_certificate(&self, certificates: &[CertificateDer<'_>], now: Timestamp) -> Option<User> {
+        let (first, intermediates) = certificates.split_first()?;
+        let parsed = EndEntityCert::try_from(first).ok()?;
+        let anchors: Vec<_> = self
+            .authorities
+            .iter()
+            .filter_map(|known| webpki::anchor_from_trusted_cert(known).ok())
+            .collect();
+        let verified = parsed.verify_for_usage(
+            webpki::ALL_VERIFICATION_ALGS,
+            &anchors,
+            intermediates,
+            unix_time(now),
+            webpki::KeyUsage::client_auth(),
+            None,
+            None,
+        );
+        if let Err(error) = verified {
+            log::debug!(err:% = error; "Rejected client certificate");
+            return None;
+        }
+        let subject = Subject::parse(parsed.subject());
+        // Kubernetes has no user without a name.
+        if subject.common_name.is_empty() {
+            return None;
+        }
+        Some(User { name: subject.common_name, groups: subject.organizations })
+    }
+
+    fn of_token(&self, token: &str) -> Option<User> {
+        // All are compared, each in the same time whatever is right about it: how long it takes tells nothing.
+        let mut found = None;
+        for (known, user) in &self.tokens {
+            if is_same(known.as_bytes(), token.as_bytes()) {
+                found = Some(user);
+            }
+        }
+        found.cloned()
+    }
+}
+
+/// What a connection shows for all of its requests.
+pub(super) struct Shown {
+    certificates: Vec<CertificateDer<'static>>,
+    judged: RefCell<Option<Judged>>,
+}
+
+/// What a certificate was worth, by whose trust, and when.
+struct Judged {
+    user: Option<User>,
+    by: Rc<Believed>,
+    at: Instant,
+}
+
+impl Shown {
+    pub(super) fn new(certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self { certificates, judged: RefCell::default() }
+    }
+
+    /// [`Believed::recognise`]. Verifying signatures takes as long as a small answer, so a certificate is not verified again for
+    /// ten seconds while the same authorities are trusted.
+    pub(super) fn recognise(
+        &self,
+        by: &Rc<Believed>,
+        authorization: Option<&str>,
+        now: Timestamp,
+    ) -> Option<User> {
+        let mut judged = self.judged.borrow_mut();
+        let holds = |judged: &Judged| Rc::ptr_eq(&judged.by, by) && judged.at.elapsed() < LOOK_EVERY;
+        let user = if let Some(judged) = judged.as_ref().filter(|judged| holds(judged)) {
+            judged.user.clone()
+        } else {
+            let user = by.of_certificate(&self.certificates, now);
+            *judged = Some(Judged { user: user.clone(), by: Rc::clone(by), at: Instant::now() });
+            user
+        };
+        by.judge(user, !self.certificates.is_empty(), authorization)
+    }
+}
+
+fn bearer(header: &str) -> Option<&str> {
+    let (scheme, token) = header.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+/// Takes any certificate at the handshake, as long as the client has its key: who it is, [`Believed`] says later, so that a
+/// client whom we do not know gets an answer it understands (401) instead of a broken connection. Upstream's `RequestClientCert`.
+#[derive(Debug)]
+pub(super) struct AnyClient(pub(super) Arc<CryptoProvider>);
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::source::testing::TempDir;
+    use crate::serve::server::access::MASTERS;
+    use crate::serve::server::pki::Authority;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn certificates(authority: &Authority, user: &str) -> Vec<CertificateDer<'static>> {
+        let pair = authority.client(user, MASTERS, DAY, NOW).unwrap();
+        CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn files_are_read_again_when_they_change_and_bad_ones_change_nothing() {
+        let directory = TempDir::new();
+        let file = directory.join("tokens");
+        fs::write(&file, "one,jane,1\n").unwrap();
+        let read = file.clone();
+        let identities = Identities::open(vec![file.clone()], move || {
+            let mut believed = Believed::new(false);
+            believed.read_tokens(&read).map(|()| believed)
+        });
+        let identities = identities.unwrap();
+        let name = |token: &str| {
+            let user = identities.current().recognise(&[], Some(&format!("Bearer {token}")), NOW);
+            user.map(|user| user.name)
+        };
+        assert_eq!(name("one").as_deref(), Some("jane"));
+        fs::write(&file, "two,john,2\n").unwrap();
+        assert_eq!(name("two"), None, "not at every request");
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!((name("two").as_deref(), name("one")), (Some("john"), None), "who was taken out is out");
+        for bad in [Some("two"), None] {
+            match bad {
+                Some(text) => fs::write(&file, text).unwrap(),
+                None => fs::remove_file(&file).unwrap(),
+            }
+            tokio::time::advance(LOOK_EVERY).await;
+            assert_eq!(name("two").as_deref(), Some("john"), "{bad:?}");
+        }
+        fs::write(&file, "three,jack,3\n").unwrap();
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!(name("three").as_deref(), Some("jack"));
+    }
+
+    #[test]
+    fn a_certificate_of_a_trusted_authority_names_its_user_while_it_holds() {
+        let directory = TempDir::new();
+        let authority = Authority::open(directory.path(), "box").unwrap();
+        let other = Authority::open(&directory.join("other"), "box").unwrap();
+        let mut believed = Believed::new(true);
+        believed.trust(authority.certificate(), Path::new("ca")).unwrap();
+        let shown = certificates(&authority, "jane");
+        let jane = User { name: "jane".into(), groups: vec![MASTERS.into()] };
+        assert_eq!(believed.recognise(&shown, None, NOW), Some(jane.clone()));
+        assert_eq!(believed.recognise(&shown, None, Timestamp::from_secs(1)), Some(jane), "in 1970");
+        assert_eq!(
+            believed.recognise(&shown, None, NOW.saturating_add(2 * DAY)),
+            None,
+            "too old, and not anonymous"
+        );
+        assert_eq!(believed.recognise(&certificates(&other, "jane"), None, NOW), None);
+        assert_eq!(believed.recognise(&certificates(&authority, ""), None, NOW), None);
+        assert_eq!(believed.recognise(&[CertificateDer::from(vec![1, 2, 3])], None, NOW), None);
+        assert_eq!(believed.recognise(&[], None, NOW), Some(User::anonymous()));
+        assert_eq!(Believed::new(false).recognise(&[], None, NOW), None);
+        // What the node serves with is not for clients.
+        let pair =
+            crate::serve::server::pki::serving_pair(directory.path(), &authority, "box", &[], NOW).unwrap();
+        let served = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).unwrap();
+        assert_eq!(believed.recognise(&[served], None, NOW), None);
+    }
+
+    #[test]
+    fn a_token_means_nothing_where_no_file_of_tokens_is() {
+        let recognised = |believed: &Believed| believed.recognise(&[], Some("Bearer guessed"), NOW);
+        let mut believed = Believed::new(true);
+        assert_eq!(recognised(&believed), Some(User::anonymous()), "as a kubelet without a token webhook");
+        assert_eq!(recognised(&Believed::new(false)), None);
+        let directory = TempDir::new();
+        fs::write(directory.join("tokens"), "# none yet\n").unwrap();
+        believed.read_tokens(&directory.join("tokens")).unwrap();
+        assert_eq!(recognised(&believed), None, "a wrong token never makes a client anonymous");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connections_certificate_is_judged_again_after_a_while() {
+        let directory = TempDir::new();
+        let authority = Authority::open(directory.path(), "box").unwrap();
+        let trusting = |authority: &Authority| {
+            let mut believed = Believed::new(false);
+            believed.trust(authority.certificate(), Path::new("ca")).unwrap();
+            Rc::new(believed)
+        };
+        let believed = trusting(&authority);
+        let shown = Shown::new(certificates(&authority, "jane"));
+        let name = |by: &Rc<Believed>, now| shown.recognise(by, None, now).map(|user| user.name);
+        assert_eq!(name(&believed, NOW).as_deref(), Some("jane"));
+        let late = NOW.saturating_add(2 * DAY);
+        assert_eq!(name(&believed, late).as_deref(), Some("jane"), "within ten seconds");
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!(name(&believed, late), None, "it has ended");
+        tokio::time::advance(LOOK_EVERY).await;
+        assert_eq!(name(&believed, NOW).as_deref(), Some("jane"));
+        let other = Authority::open(&directory.join("other"), "box").unwrap();
+        assert_eq!(name(&trusting(&other), NOW), None, "other authorities count at once");
+    }
+
+    #[test]
+    fn tokens_name_their_users_and_bad_files_their_lines() {
+        let directory = TempDir::new();
+        let file = directory.join("tokens.csv");
+        fs::write(&file, "# people\n\nsecret1,jane,1\nsecret2, joe ,2,\"a, b\"\nsecret3,jim,3,c\n").unwrap();
+        let mut believed = Believed::new(true);
+        believed.read_tokens(&file).unwrap();
+        let user = |header: &str| {
+            believed.recognise(&[], Some(header), NOW).map(|user| (user.name, user.groups.join(" ")))
+        };
+        assert_eq!(user("Bearer secret1"), Some(("jane".into(), String::new())));
+        assert_eq!(user("bearer  secret2 "), Some(("joe".into(), "a b".into())));
+        assert_eq!(user("Bearer secret3"), Some(("jim".into(), "c".into())));
+        assert_eq!(user("Bearer secret"), None, "wrong is not anonymous");
+        assert_eq!(
+            user("Basic secret1").map(|user| user.0),
+            Some("system:anonymous".into()),
+            "as upstream: not for us"
+        );
+        for (text, said) in [("a,b", "line 1"), ("# x\n,b,c", "line 2"), ("hidden,,1", "line 1")] {
+            fs::write(&file, text).unwrap();
+            let error = Believed::new(false).read_tokens(&file).unwrap_err().to_string();
+            assert!(
+                error.contains(said) && error.contains("tokens.csv") && !error.contains("hidden"),
+                "{error}"
+            );
+        }
+        assert!(
+            Believed::new(false)
+                .trust_file(&file)
+                .unwrap_err()
+                .to_string()
+                .contains("tokens.csv: no certificate")
+        );
+        assert!(Believed::new(false).trust_file(&directory.join("none")).is_err());
+    }
+}

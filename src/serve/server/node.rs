@@ -1,0 +1,164 @@
+//! What the server asks of the node.
+//!
+//! Owns the questions. Must not know who answers: the kubelet does, and tests.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::model::api::pod::Pod;
+use crate::model::observed::ObservedContainer;
+use crate::model::types::{ContainerId, ContainerName, PodUid};
+use crate::node::stats::{Ask, Summary};
+use crate::pod::status::is_named;
+use crate::serve::streaming::{Action, IDLE_TIMEOUT, Pending, Streams};
+
+use super::report::{AgentReport, ObjectDetail};
+
+/// What a stream is wanted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A new program in a container.
+    Exec(ContainerId, Vec<String>, Streams),
+    /// The program of a container.
+    Attach(ContainerId, Streams),
+    /// Ports of a pod, those that were named.
+    PortForward(PodUid, Vec<u16>),
+}
+
+/// Who serves a stream.
+pub enum Stream {
+    /// This process.
+    Ours(Action),
+    /// The runtime, under this URL.
+    Runtimes(String),
+}
+
+/// A command's output, both streams, and its exit code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// What it wrote.
+    pub text: Vec<u8>,
+    /// How it ended.
+    pub code: i32,
+}
+
+/// How the loop is, for `/healthz/syncloop`: why it is not well.
+pub type LoopHealth = Result<(), String>;
+
+/// The node, as its server sees it. Errors are for people.
+pub trait Node {
+    /// Its name.
+    fn name(&self) -> &str;
+    /// Everything the agent says about itself.
+    fn report(&self, detail: ObjectDetail) -> AgentReport;
+    /// Wanted and terminating pods with their statuses.
+    fn pods(&self) -> Vec<Pod>;
+    /// One of them; of two of a name the one with this uid, or the first.
+    fn pod(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
+        self.pods().into_iter().find(|pod| is_named(pod, namespace, name, uid))
+    }
+    /// Whether the loop goes round.
+    fn loop_health(&self) -> LoopHealth;
+    /// Whether device plugins can register.
+    fn plugin_health(&self) -> Result<(), String> {
+        Ok(())
+    }
+    /// A connection has ended: what it needed may be given back.
+    fn served(&self);
+    /// The configuration in force, as KubeletConfiguration.
+    fn configuration(&self) -> Value;
+    /// Every flag and its value.
+    fn flags(&self) -> Vec<(String, String)>;
+    /// What the runtime has, of this pod or of all.
+    fn containers(&self, pod: Option<PodUid>) -> Pending<Result<Vec<ObservedContainer>, String>>;
+    /// One container of the runtime's; `None`: it is gone.
+    fn container(&self, id: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>>;
+    /// Runs a command to its end.
+    fn run(&self, id: ContainerId, command: Vec<String>) -> Pending<Result<Output, String>>;
+    /// What the node, its pods and their containers use now. Costs nothing unless it is asked.
+    fn stats(&self, ask: Ask) -> Pending<Result<Summary, String>>;
+    /// Restarts containers of a pod, whatever its restart policy; it has happened when its statuses say so.
+    fn restart(&self, pod: PodUid, containers: Vec<ContainerName>) -> Pending<Result<(), String>>;
+    /// Takes an empty answer of a source at its word. Answers what became of it.
+    fn accept_source(&self, name: &str) -> Pending<Result<String, String>> {
+        let message = format!("source {name:?} not found");
+        Box::pin(async { Err(message) })
+    }
+    /// A stream over which nothing went for so long is ended; never if it is zero. `streamingConnectionIdleTimeout`.
+    fn stream_idle_timeout(&self) -> Duration {
+        IDLE_TIMEOUT
+    }
+    /// Begins a stream.
+    fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>>;
+}
+
+/// Shared by all connections.
+pub type SharedNode = Rc<dyn Node>;
+
+#[cfg(test)]
+pub mod testing {
+    //! A node that shows a report and has no runtime.
+
+    use super::*;
+
+    /// The report, as a node.
+    pub struct Shown(pub AgentReport);
+
+    fn nothing<T: 'static>() -> Pending<Result<T, String>> {
+        Box::pin(async { Err("this node has no runtime".to_owned()) })
+    }
+
+    impl Node for Shown {
+        fn name(&self) -> &str {
+            &self.0.node_name
+        }
+
+        fn report(&self, _: ObjectDetail) -> AgentReport {
+            self.0.clone()
+        }
+
+        fn pods(&self) -> Vec<Pod> {
+            self.0.pods.clone()
+        }
+
+        fn loop_health(&self) -> LoopHealth {
+            Ok(())
+        }
+
+        fn served(&self) {}
+
+        fn configuration(&self) -> Value {
+            serde_json::json!({ "kind": "KubeletConfiguration" })
+        }
+
+        fn flags(&self) -> Vec<(String, String)> {
+            vec![("v".to_owned(), "0".to_owned())]
+        }
+
+        fn containers(&self, _: Option<PodUid>) -> Pending<Result<Vec<ObservedContainer>, String>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn container(&self, _: ContainerId) -> Pending<Result<Option<ObservedContainer>, String>> {
+            Box::pin(async { Ok(None) })
+        }
+
+        fn run(&self, _: ContainerId, _: Vec<String>) -> Pending<Result<Output, String>> {
+            nothing()
+        }
+
+        fn stats(&self, _: Ask) -> Pending<Result<Summary, String>> {
+            nothing()
+        }
+
+        fn restart(&self, _: PodUid, _: Vec<ContainerName>) -> Pending<Result<(), String>> {
+            nothing()
+        }
+
+        fn stream(&self, _: Wanted) -> Pending<Result<Stream, String>> {
+            nothing()
+        }
+    }
+}

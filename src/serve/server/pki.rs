@@ -1,0 +1,373 @@
+//! The node's own certificates: its authority, what it serves with, and what it gives to people.
+//!
+//! Owns the files `agent-ca.*` and, unless somebody else wrote them, `kubelet.*` in the certificate directory. Must not know
+//! connections.
+//!
+//! A box without a battery boots in 1970 and learns the time later, if ever. So nothing of ours begins to be valid "now": all
+//! of it is valid since [`FLOOR`], and whoever asks whether it still is takes the later of the clock and that.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use time::OffsetDateTime;
+use webpki::EndEntityCert;
+
+use super::subject::Subject;
+use crate::model::types::Timestamp;
+use crate::platform::sys::durable::write_durably;
+use crate::platform::sys::lock;
+
+/// 2026-01-01: no clock that shows less is right, as this program did not exist.
+pub const FLOOR: Timestamp = Timestamp::from_secs(1_767_225_600);
+/// RFC 5280's word for "for ever": a box outlives any number of years we could choose.
+const FOR_EVER: i64 = 253_402_300_799;
+/// What the node serves with.
+const SERVING_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// A serving certificate with less left is replaced.
+const RENEW_BEFORE: Duration = Duration::from_secs(73 * 24 * 3600);
+
+/// Something is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// The system refused.
+    #[error("{action} {}", path.display())]
+    File {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// It holds something else.
+    #[error("{}: {message}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what helps.
+        message: String,
+    },
+    /// Somebody else makes certificates, and the file that says so cannot be had.
+    #[error(transparent)]
+    Lock(#[from] lock::LockError),
+    /// The library's word; nothing that a user did.
+    #[error("generate a certificate")]
+    Make(#[from] rcgen::Error),
+}
+
+/// A certificate and its key, both PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// The certificate, then its authority's.
+    pub certificate: String,
+    /// PKCS #8.
+    pub key: String,
+}
+
+/// The clock, or [`FLOOR`] if it shows less.
+#[must_use]
+pub fn plausible(now: Timestamp) -> Timestamp {
+    now.max(FLOOR)
+}
+
+/// The same for those who verify.
+#[must_use]
+pub fn unix_time(now: Timestamp) -> UnixTime {
+    let seconds = plausible(now).as_nanos() / 1_000_000_000;
+    UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or_default()))
+}
+
+/// What the name of every authority of ours begins with.
+const NAME: &str = "agent-ca@";
+
+/// Signs what the node and its people show.
+pub struct Authority {
+    certificate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// `agent-ca.crt`: what clients trust.
+#[must_use]
+pub fn authority_file(directory: &Path) -> PathBuf {
+    directory.join("agent-ca.crt")
+}
+
+fn authority_key_file(directory: &Path) -> PathBuf {
+    directory.join("agent-ca.key")
+}
+
+impl Authority {
+    /// Reads the node's authority where there is one.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and when there is none: nothing is made.
+    pub fn existing(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
+        let file = authority_file(directory);
+        // Beside it there may be the key of an authority whose making was cut short.
+        if read(&file)?.is_none() {
+            let message = "not found: the agent generates it at its first start; set its certificate \
+                           directory with --cert-dir, or its root directory with --root-dir"
+                .to_owned();
+            return Err(PkiError::Content { path: file, message });
+        }
+        Self::open(directory, node_name)
+    }
+
+    /// Reads the node's authority, or makes it: once in the life of a node.
+    ///
+    /// # Errors
+    /// Files that cannot be read or written, or hold something else. A key that is missing beside its certificate is an error
+    /// too: a new one would silently make void what people were given.
+    pub fn open(directory: &Path, node_name: &str) -> Result<Self, PkiError> {
+        let (file, key_file) = (authority_file(directory), authority_key_file(directory));
+        let fail = |action| move |source| PkiError::File { action, path: directory.to_owned(), source };
+        crate::platform::sys::dir::make_dir(directory, 0o755).map_err(fail("create the directory"))?;
+        // The agent and somebody who wants a kubeconfig may come at the same time, and each make one.
+        let _lock = lock::acquire(&directory.join(".lock"))?;
+        let (certificate, key) = (read(&file)?, read(&key_file)?);
+        let key = match (&certificate, key) {
+            (Some(_), None) => {
+                let message = format!(
+                    "its key {} is missing: restore it, or remove this file to generate a new authority",
+                    key_file.display()
+                );
+                return Err(PkiError::Content { path: file, message });
+            }
+            (_, Some(key)) => KeyPair::from_pem(&key).map_err(|_| {
+                let message = "no private key in PEM; restore it, or remove it and agent-ca.crt to generate \
+                               a new authority";
+                PkiError::Content { path: key_file, message: message.to_owned() }
+            })?,
+            (None, None) => {
+                let key = KeyPair::generate()?;
+                write(&key_file, &key.serialize_pem(), 0o600)?;
+                key
+            }
+        };
+        let Some(certificate) = certificate else {
+            // Also after a power cut between the two files.
+            let params = authority_params(&format!("{NAME}{node_name}"));
+            let certificate = params.self_signed(&key)?.pem();
+            write(&file, &certificate, 0o644)?;
+            return Ok(Self { certificate, issuer: Issuer::new(params, key) });
+        };
+        let content = |message: &str| PkiError::Content { path: file.clone(), message: message.to_owned() };
+        let der = CertificateDer::from_pem_slice(certificate.as_bytes()).map_err(|_| {
+            content("no certificate in PEM; restore it, or remove it to regenerate it from its key")
+        })?;
+        let parsed = EndEntityCert::try_from(&der).map_err(|_| content("not an X.509 certificate"))?;
+        if parsed.subject_public_key_info().as_ref() != rcgen::PublicKeyData::subject_public_key_info(&key) {
+            return Err(content("does not match agent-ca.key; remove it to regenerate it from that key"));
+        }
+        let name = Subject::parse(parsed.subject()).common_name;
+        Ok(Self { certificate, issuer: Issuer::new(authority_params(&name), key) })
+    }
+
+    /// The certificate, PEM.
+    #[must_use]
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// For a client with this name and in this group.
+    ///
+    /// # Errors
+    /// None that a caller could cause.
+    pub fn client(
+        &self,
+        user: &str,
+        group: &str,
+        lifetime: Duration,
+        now: Timestamp,
+    ) -> Result<Pair, PkiError> {
+        let mut params = leaf(user, lifetime, now);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(&params)
+    }
+
+    /// Whether a client certificate (PEM) is of this authority and holds for a while yet: as long as serving certificates do
+    /// when they are not replaced.
+    #[must_use]
+    pub fn client_holds(&self, certificate: &str, now: Timestamp) -> bool {
+        let holds = || {
+            let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+            let parsed = EndEntityCert::try_from(&der).ok()?;
+            let root = CertificateDer::from_pem_slice(self.certificate.as_bytes()).ok()?;
+            let anchors = [webpki::anchor_from_trusted_cert(&root).ok()?];
+            let (at, usage) = (unix_time(now.saturating_add(RENEW_BEFORE)), webpki::KeyUsage::client_auth());
+            let algorithms = webpki::ALL_VERIFICATION_ALGS;
+            parsed.verify_for_usage(algorithms, &anchors, &[], at, usage, None, None).ok().map(drop)
+        };
+        holds().is_some()
+    }
+
+    fn server(&self, node_name: &str, names: &[String], now: Timestamp) -> Result<Pair, PkiError> {
+        let mut params = leaf(&format!("system:node:{node_name}"), SERVING_LIFETIME, now);
+        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.subject_alt_names = names
+            .iter()
+            .filter_map(|name| match name.parse::<IpAddr>() {
+                Ok(address) => Some(SanType::IpAddress(address)),
+                // A host may have a name that DNS would not take.
+                Err(_) => name.as_str().try_into().ok().map(SanType::DnsName),
+            })
+            .collect();
+        self.sign(&params)
+    }
+
+    fn sign(&self, params: &CertificateParams) -> Result<Pair, PkiError> {
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Pair { certificate: certificate.pem() + &self.certificate, key: key.serialize_pem() })
+    }
+}
+
+fn moment(at: Timestamp) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp(at.as_nanos() / 1_000_000_000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params.not_before = moment(FLOOR);
+    params.not_after = OffsetDateTime::from_unix_timestamp(FOR_EVER).unwrap_or(params.not_after);
+    params
+}
+
+fn leaf(name: &str, lifetime: Duration, now: Timestamp) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params.not_before = moment(FLOOR);
+    params.not_after = moment(plausible(now).saturating_add(lifetime));
+    params
+}
+
+/// What the node serves with, when the user names no certificate: `kubelet.crt` and `kubelet.key`, upstream's names. They are
+/// kept while they hold; ours are replaced when they end soon or do not name the node as it is called now. A pair that somebody
+/// else put there is used as it is.
+///
+/// # Errors
+/// Files that cannot be read or written.
+pub fn serving_pair(
+    directory: &Path,
+    authority: &Authority,
+    node_name: &str,
+    names: &[String],
+    now: Timestamp,
+) -> Result<Pair, PkiError> {
+    let (file, key_file) = (directory.join("kubelet.crt"), directory.join("kubelet.key"));
+    if let (Some(certificate), Some(key)) = (read(&file)?, read(&key_file)?)
+        && let Some(standing) = standing(&certificate, &key, authority, names, now)
+        && standing != Standing::Ends
+    {
+        return Ok(Pair { certificate, key });
+    }
+    let pair = authority.server(node_name, names, now)?;
+    // The key first: a certificate whose key is missing is made anew as well.
+    write(&key_file, &pair.key, 0o600)?;
+    write(&file, &pair.certificate, 0o644)?;
+    log::info!(path:% = file.display(); "Generated serving certificate");
+    Ok(pair)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Not signed by us.
+    Foreign,
+    Holds,
+    /// Soon, or does not name the node.
+    Ends,
+}
+
+/// `None`: not a pair.
+fn standing(
+    certificate: &str,
+    key: &str,
+    authority: &Authority,
+    names: &[String],
+    now: Timestamp,
+) -> Option<Standing> {
+    let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
+    let parsed = EndEntityCert::try_from(&der).ok()?;
+    let own = KeyPair::from_pem(key);
+    let is_pair = |key: &KeyPair| {
+        rcgen::PublicKeyData::subject_public_key_info(key) == parsed.subject_public_key_info().as_ref()
+    };
+    if !Subject::parse(parsed.issuer()).common_name.starts_with(NAME) {
+        return Some(Standing::Foreign);
+    }
+    // Keys of kinds that only others make (RSA) cannot be read here.
+    if own.as_ref().is_ok_and(|key| !is_pair(key)) {
+        return None;
+    }
+    let root = CertificateDer::from_pem_slice(authority.certificate.as_bytes()).ok()?;
+    let anchor = webpki::anchor_from_trusted_cert(&root).ok()?;
+    let holds_at = |at: Timestamp| {
+        parsed
+            .verify_for_usage(
+                webpki::ALL_VERIFICATION_ALGS,
+                std::slice::from_ref(&anchor),
+                &[],
+                unix_time(at),
+                webpki::KeyUsage::server_auth(),
+                None,
+                None,
+            )
+            .map(drop)
+    };
+    match holds_at(now.saturating_add(RENEW_BEFORE)) {
+        Ok(()) => {
+            let has = |name: &String| {
+                ServerName::try_from(name.as_str())
+                    .is_ok_and(|name| parsed.verify_is_valid_for_subject_name(&name).is_ok())
+            };
+            let nameable = |name: &&String| ServerName::try_from(name.as_str()).is_ok();
+            let all = names.iter().filter(nameable).all(has);
+            Some(if all { Standing::Holds } else { Standing::Ends })
+        }
+        // It ends soon, or is of an authority that we had once.
+        Err(_) => Some(Standing::Ends),
+    }
+}
+
+/// Whether a serving pair of ours has to be replaced by now, because it ends soon or the node is called otherwise. False for
+/// what others made.
+#[must_use]
+pub fn is_due(pair: &Pair, authority: &Authority, names: &[String], now: Timestamp) -> bool {
+    standing(&pair.certificate, &pair.key, authority, names, now) == Some(Standing::Ends)
+}
+
+fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(PkiError::File { action: "read", path: path.to_owned(), source }),
+    }
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    let fail = |action| move |source| PkiError::File { action, path: path.to_owned(), source };
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    crate::platform::sys::dir::make_dir(directory, 0o755).map_err(fail("create the directory of"))?;
+    write_durably(path, text.as_bytes(), mode).map_err(fail("write"))
+}
+
+#[cfg(test)]
+mod tests;

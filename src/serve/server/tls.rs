@@ -1,0 +1,409 @@
+//! The TLS side of the node's API: which certificate, which versions, and when it is read or made again.
+//!
+//! Owns the server configuration that new connections get. Must not know requests.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use tokio::time::Instant;
+
+use super::identity::AnyClient;
+use super::pki::{self, Authority, Pair, PkiError};
+use super::subject::not_after;
+use crate::platform::clock::Clock;
+use crate::platform::http::tls::tls_provider;
+use crate::platform::metrics::{self, Family, Kind};
+
+/// How often files are looked at, and only while there are connections.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// What a client names that wants many requests over one connection.
+pub(super) const HTTP_2: &[u8] = b"h2";
+
+/// TLS cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A certificate of ours.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A file of the user's.
+    #[error("{field} {}: {message}", path.display())]
+    File {
+        /// Which setting names it.
+        field: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        message: String,
+    },
+    /// A setting.
+    #[error("{0}")]
+    Setting(String),
+    /// rustls' word: the two files do not belong together, say.
+    #[error("serve with {files}")]
+    Use {
+        /// The certificate and its key.
+        files: String,
+        /// What is wrong.
+        source: rustls::Error,
+    },
+}
+
+/// Where the certificate comes from.
+#[derive(Clone)]
+pub enum Source {
+    /// `tlsCertFile` and `tlsPrivateKeyFile`.
+    Files {
+        /// The certificate, then its intermediates.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+    /// Made by the node's own authority, in this directory.
+    Own {
+        /// `--cert-dir`.
+        directory: PathBuf,
+        /// The node.
+        node_name: String,
+        /// What clients may call it now, names and addresses: a box has its address some time after its start.
+        names: Rc<dyn Fn() -> Vec<String>>,
+    },
+}
+
+impl Source {
+    fn files(&self) -> String {
+        let (certificate, key) = match self {
+            Self::Files { certificate, key } => (certificate.clone(), key.clone()),
+            Self::Own { directory, .. } => (directory.join("kubelet.crt"), directory.join("kubelet.key")),
+        };
+        format!("{} and {}", certificate.display(), key.display())
+    }
+}
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSettings {
+    /// `tlsMinVersion`; empty for the default, 1.2.
+    pub min_version: String,
+    /// `tlsCipherSuites`, IANA's names; empty for the library's.
+    pub cipher_suites: Vec<String>,
+}
+
+static RENEW_ERRORS: Family = Family::counter(
+    "kubelet_server_expiration_renew_errors",
+    "Number of serving certificate renewal errors",
+    &[],
+);
+static ROTATED: Family = Family::seconds(
+    "kubelet_certificate_manager_server_rotation_seconds",
+    "Seconds the previous serving certificate lived before being rotated",
+    &[],
+)
+.with_buckets(&[
+    60.0,
+    3600.0,
+    14_400.0,
+    86_400.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+    124_416_000.0,
+]);
+/// As a page asks for it.
+pub(super) const SHOWN: &str = "kubelet_certificate_manager_";
+const TTL: &str = "kubelet_certificate_manager_server_ttl_seconds";
+
+/// What new connections get.
+pub struct Tls {
+    source: Source,
+    settings: TlsSettings,
+    authority: Rc<Authority>,
+    clock: Clock,
+    state: RefCell<State>,
+}
+
+struct State {
+    config: Arc<ServerConfig>,
+    pair: Pair,
+    looked: Instant,
+    /// Since when the pair is served with, by this process.
+    since: Instant,
+    /// A trouble that was told.
+    trouble: Option<String>,
+}
+
+impl TlsSettings {
+    /// Whether there is anything to speak.
+    ///
+    /// # Errors
+    /// The setting that leaves nothing, and what could be set.
+    pub fn check(&self) -> Result<(), TlsError> {
+        spoken(self).map(drop)
+    }
+}
+
+impl Tls {
+    /// Reads or makes the certificate.
+    ///
+    /// # Errors
+    /// When there is none to serve with.
+    pub fn open(
+        source: Source,
+        settings: TlsSettings,
+        authority: Rc<Authority>,
+        clock: Clock,
+    ) -> Result<Self, TlsError> {
+        let pair = read(&source, &authority, &clock)?;
+        let config = configure(&settings, &source, &pair)?;
+        let state = RefCell::new(State {
+            config,
+            pair,
+            looked: Instant::now(),
+            since: Instant::now(),
+            trouble: None,
+        });
+        // There from the beginning, so that the first one is an increase.
+        metrics::begin(&RENEW_ERRORS);
+        Ok(Self { source, settings, authority, clock, state })
+    }
+
+    /// Has metrics tell how long the certificate holds, in seconds: less than nothing when it does not any more, `+Inf` for one
+    /// that cannot be read (upstream).
+    pub fn show_end(self: &Rc<Self>) {
+        let tls = Rc::downgrade(self);
+        metrics::show(SHOWN, move |text| {
+            let Some(tls) = tls.upgrade() else { return };
+            text.family(Kind::Gauge, TTL, "Seconds until the serving certificate expires");
+            let first = CertificateDer::from_pem_slice(tls.state.borrow().pair.certificate.as_bytes());
+            match first.ok().and_then(|first| not_after(&first)) {
+                Some(end) => {
+                    let now = tls.clock.now();
+                    let (left, over) =
+                        (end.saturating_since(now).as_secs(), now.saturating_since(end).as_secs());
+                    text.sample(&[], &(i128::from(left) - i128::from(over)));
+                }
+                None => text.sample(&[], &"+Inf"),
+            }
+        });
+    }
+
+    /// For a new connection. Looks now and then whether the files have changed or the certificate ends; what cannot be used is
+    /// told once, and the last good one stays.
+    pub fn current(&self) -> Arc<ServerConfig> {
+        if self.state.borrow().looked.elapsed() >= LOOK_EVERY {
+            self.refresh();
+        }
+        Arc::clone(&self.state.borrow().config)
+    }
+
+    fn refresh(&self) {
+        let mut state = self.state.borrow_mut();
+        state.looked = Instant::now();
+        let due = match &self.source {
+            Source::Files { .. } => true,
+            Source::Own { directory, names, .. } => {
+                // Somebody has put another pair there, or taken ours away.
+                fs::read_to_string(directory.join("kubelet.crt"))
+                    .map_or(true, |found| found != state.pair.certificate)
+                    || pki::is_due(&state.pair, &self.authority, &names(), self.clock.now())
+            }
+        };
+        if !due {
+            return;
+        }
+        let renewed = read(&self.source, &self.authority, &self.clock).and_then(|pair| {
+            let config =
+                if pair == state.pair { None } else { Some(configure(&self.settings, &self.source, &pair)?) };
+            Ok((pair, config))
+        });
+        match renewed {
+            Ok((_, None)) => state.trouble = None,
+            Ok((pair, Some(config))) => {
+                log::info!("Reloaded serving certificate");
+                metrics::observe(&ROTATED, &[], state.since.elapsed());
+                state.since = Instant::now();
+                (state.pair, state.config, state.trouble) = (pair, config, None);
+            }
+            Err(error) => {
+                metrics::count(&RENEW_ERRORS, &[]);
+                let trouble = crate::platform::logging::chain(&error);
+                if state.trouble.as_ref() != Some(&trouble) {
+                    log::warn!(err:% = trouble; "Failed to renew serving certificate, keeping the previous \
+                         one");
+                }
+                state.trouble = Some(trouble);
+            }
+        }
+    }
+}
+
+fn read(source: &Source, authority: &Authority, clock: &Clock) -> Result<Pair, TlsError> {
+    match source {
+        Source::Files { certificate, key } => {
+            let read = |field: &'static str, path: &Path| {
+                fs::read_to_string(path).map_err(|error| TlsError::File {
+                    field,
+                    path: path.to_owned(),
+                    message: error.to_string(),
+                })
+            };
+            Ok(Pair { certificate: read("tlsCertFile", certificate)?, key: read("tlsPrivateKeyFile", key)? })
+        }
+        Source::Own { directory, node_name, names } => {
+            Ok(pki::serving_pair(directory, authority, node_name, &names(), clock.now())?)
+        }
+    }
+}
+
+fn configure(settings: &TlsSettings, source: &Source, pair: &Pair) -> Result<Arc<ServerConfig>, TlsError> {
+    let (provider, versions) = spoken(settings)?;
+    let files = source.files();
+    let bad = |what: &str| TlsError::Setting(format!("serve with {files}: no {what} in PEM"));
+    let unusable = |source| TlsError::Use { files: files.clone(), source };
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pair.certificate.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|_| bad("certificates"))?;
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| bad("private key"))?;
+    let verifier = Arc::new(AnyClient(Arc::clone(&provider)));
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)
+        .map_err(unusable)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificates, key)
+        .map_err(unusable)?;
+    // Streams into containers need upgrades, which HTTP/2 does not have: their clients do not name it.
+    config.alpn_protocols = vec![HTTP_2.to_vec(), b"http/1.1".to_vec()];
+    // A resumed session would be remembered by us for clients that rarely come again.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+type Spoken = (Arc<CryptoProvider>, Vec<&'static SupportedProtocolVersion>);
+
+/// What the settings leave of what the library can.
+fn spoken(settings: &TlsSettings) -> Result<Spoken, TlsError> {
+    let versions = match settings.min_version.as_str() {
+        "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => {
+            vec![&rustls::version::TLS13, &rustls::version::TLS12]
+        }
+        "VersionTLS13" => vec![&rustls::version::TLS13],
+        other => {
+            let message =
+                format!("tlsMinVersion: {other:?} is not supported: use VersionTLS12 or VersionTLS13");
+            return Err(TlsError::Setting(message));
+        }
+    };
+    if settings.cipher_suites.is_empty() {
+        return Ok((tls_provider(), versions));
+    }
+    let mut provider = CryptoProvider::clone(&tls_provider());
+    let name = |suite: &rustls::SupportedCipherSuite| format!("{:?}", suite.suite());
+    let wanted = |suite: &rustls::SupportedCipherSuite| {
+        // As upstream: the names are those of TLS 1.2, and TLS 1.3 has all of its own.
+        suite.tls13().is_some() || settings.cipher_suites.contains(&name(suite))
+    };
+    provider.cipher_suites.retain(wanted);
+    if provider.cipher_suites.iter().all(|suite| suite.tls13().is_some()) && versions.len() > 1 {
+        let known = tls_provider();
+        let known: Vec<String> =
+            known.cipher_suites.iter().filter(|suite| suite.tls13().is_none()).map(name).collect();
+        let message = format!(
+            "tlsCipherSuites: none of {} is supported: use one of {}, or set tlsMinVersion: VersionTLS13",
+            settings.cipher_suites.join(", "),
+            known.join(", ")
+        );
+        return Err(TlsError::Setting(message));
+    }
+    Ok((Arc::new(provider), versions))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desired::source::testing::TempDir;
+    use crate::model::types::Timestamp;
+
+    fn settings(min_version: &str, suites: &[&str]) -> TlsSettings {
+        let cipher_suites = suites.iter().map(|suite| (*suite).to_owned()).collect();
+        TlsSettings { min_version: min_version.to_owned(), cipher_suites }
+    }
+
+    #[test]
+    fn settings_choose_versions_and_suites_or_are_refused_with_what_there_is() {
+        let count = |settings: &TlsSettings| {
+            spoken(settings).map(|(provider, versions)| (provider.cipher_suites.len(), versions.len()))
+        };
+        let all = tls_provider().cipher_suites.len();
+        assert_eq!(count(&settings("", &[])).unwrap(), (all, 2));
+        assert_eq!(count(&settings("VersionTLS13", &[])).unwrap(), (all, 1));
+        let one = settings("", &["TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_AES_128_CBC_SHA"]);
+        assert_eq!(count(&one).unwrap(), (4, 2), "three of TLS 1.3 and the one");
+        let none = count(&settings("", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).unwrap_err().to_string();
+        assert!(
+            none.contains("tlsCipherSuites") && none.contains("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"),
+            "{none}"
+        );
+        assert!(count(&settings("VersionTLS13", &["TLS_RSA_WITH_AES_128_CBC_SHA"])).is_ok());
+        assert!(count(&settings("1.3", &[])).unwrap_err().to_string().contains("VersionTLS13"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_users_files_are_read_again_when_they_change_and_bad_ones_change_nothing() {
+        let directory = TempDir::new();
+        let authority = Rc::new(Authority::open(&directory.join("pki"), "box").unwrap());
+        let now = Timestamp::from_secs(1_800_000_000);
+        let make =
+            |name: &str| pki::serving_pair(&directory.join(name), &authority, "box", &[], now).unwrap();
+        let put = |pair: &Pair| {
+            fs::write(directory.join("tls.crt"), &pair.certificate).unwrap();
+            fs::write(directory.join("tls.key"), &pair.key).unwrap();
+        };
+        put(&make("one"));
+        let source = Source::Files { certificate: directory.join("tls.crt"), key: directory.join("tls.key") };
+        let tls =
+            Tls::open(source.clone(), TlsSettings::default(), Rc::clone(&authority), Clock::System).unwrap();
+        let first = tls.current();
+        put(&make("two"));
+        assert!(Arc::ptr_eq(&first, &tls.current()), "not at every connection");
+        tokio::time::advance(LOOK_EVERY).await;
+        let second = tls.current();
+        assert!(!Arc::ptr_eq(&first, &second));
+        for bad in ["", "junk"] {
+            fs::write(directory.join("tls.key"), bad).unwrap();
+            tokio::time::advance(LOOK_EVERY).await;
+            assert!(Arc::ptr_eq(&second, &tls.current()), "{bad:?}");
+        }
+        let tls = Rc::new(tls);
+        tls.show_end();
+        let mut text = metrics::Text::default();
+        metrics::write_recorded(&mut text, &["kubelet_server_", ROTATED.name, SHOWN]);
+        let text = text.finish();
+        // The clock that the certificate was made by is ahead of the one that it is shown by.
+        let left = now.saturating_since(Clock::System.now()).as_secs() + 365 * 24 * 3600;
+        let shown = |line: &str| assert!(text.contains(line), "{line}: {text}");
+        shown("kubelet_server_expiration_renew_errors 2\n");
+        shown("kubelet_certificate_manager_server_rotation_seconds_bucket{le=\"60\"} 1\n");
+        shown(&format!("{TTL} {}", left / 1000));
+        fs::write(directory.join("tls.key"), make("three").key).unwrap();
+        tokio::time::advance(LOOK_EVERY).await;
+        assert!(Arc::ptr_eq(&second, &tls.current()), "of another certificate");
+        put(&make("three"));
+        tokio::time::advance(LOOK_EVERY).await;
+        assert!(!Arc::ptr_eq(&second, &tls.current()));
+        fs::remove_file(directory.join("tls.crt")).unwrap();
+        let error =
+            Tls::open(source, TlsSettings::default(), authority, Clock::System).map(drop).unwrap_err();
+        assert!(error.to_string().starts_with("tlsCertFile "), "{error}");
+    }
+}

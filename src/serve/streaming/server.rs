@@ -1,0 +1,180 @@
+//! The server behind the URLs that CRI's Exec, Attach and PortForward answer.
+//!
+//! Owns a listening socket, its connections and announced requests. Must not know what an action does.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::platform::rt::connections::{self, Place};
+
+use super::tokens::{TokenError, Tokens};
+use super::{Action, IDLE_TIMEOUT, respond, text};
+
+/// More than people and scripts on one box need; each may hold some hundred kilobytes.
+const MAX_CONNECTIONS: usize = 128;
+/// A client that does not say what it wants makes room for others.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
+/// hyper's least.
+const BUFFER_BYTES: usize = 8192;
+/// Proxies and browsers add some.
+const MAX_HEADERS: usize = 64;
+const BACKLOG: u32 = 64;
+
+/// Cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("listen for streams on {address}")]
+pub struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// What kind of stream a URL is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `/exec/`.
+    Exec,
+    /// `/attach/`.
+    Attach,
+    /// `/portforward/`.
+    PortForward,
+}
+
+impl Kind {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Exec => "exec",
+            Self::Attach => "attach",
+            Self::PortForward => "portforward",
+        }
+    }
+}
+
+struct Announced {
+    kind: Kind,
+    begin: Box<dyn FnOnce() -> Action>,
+}
+
+/// Announces requests. Cheap to clone.
+#[derive(Clone)]
+pub struct Announcer {
+    tokens: Rc<RefCell<Tokens<Announced>>>,
+    address: SocketAddr,
+}
+
+impl Announcer {
+    /// The URL under which a client finds what `begin` makes, once and within a minute.
+    ///
+    /// # Errors
+    /// When too many requests wait.
+    pub fn announce(
+        &self,
+        kind: Kind,
+        begin: impl FnOnce() -> Action + 'static,
+    ) -> Result<String, TokenError> {
+        let token = self.tokens.borrow_mut().insert(Announced { kind, begin: Box::new(begin) })?;
+        Ok(format!("http://{}/{}/{token}", self.address, kind.path()))
+    }
+}
+
+/// A socket that listens.
+pub struct Server {
+    listener: TcpListener,
+    announcer: Announcer,
+}
+
+impl Server {
+    /// Listens on `address`, whose port may be 0 for any. Vanished clients are noticed by the kernel (keep-alive).
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub fn bind(address: SocketAddr) -> Result<Self, ListenError> {
+        let bind = || {
+            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+            socket.set_reuseaddr(true)?;
+            // Connections inherit it.
+            socket.set_keepalive(true)?;
+            socket.bind(address)?;
+            let listener = socket.listen(BACKLOG)?;
+            let bound = listener.local_addr()?;
+            Ok((listener, bound))
+        };
+        let (listener, address) = bind().map_err(|source| ListenError { address, source })?;
+        Ok(Self { listener, announcer: Announcer { tokens: Rc::default(), address } })
+    }
+
+    /// For those who announce.
+    #[must_use]
+    pub fn announcer(&self) -> Announcer {
+        self.announcer.clone()
+    }
+
+    /// Serves until the future is dropped. Needs a `LocalSet`.
+    pub async fn serve(self) {
+        let accept = async || self.listener.accept().await.map(|(stream, _)| stream);
+        connections::serve("the streams' address", MAX_CONNECTIONS, accept, |stream, place| {
+            serve_connection(stream, self.announcer.clone(), place)
+        })
+        .await;
+    }
+}
+
+async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place) {
+    // A terminal's letters go out one by one; without it they are a bit late.
+    let _ = stream.set_nodelay(true);
+    let place = Rc::new(place);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = route(request, &announcer, Rc::clone(&place));
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES)
+        .max_headers(MAX_HEADERS)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    if let Err(error) = connection.await {
+        // A client's mistake or impatience; nobody has to act.
+        log::debug!(err:% = error; "Streaming connection closed unexpectedly");
+    }
+}
+
+fn route(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
+    let mut response = answer(request, from, place);
+    // One request a connection. Not by turning keep-alive off: hyper would write `Upgrade, close` into an upgrade, and clients
+    // in Go then take the whole header away and see no upgrade.
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::POST) {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and POST are allowed".to_owned());
+    }
+    let path = request.uri().path().trim_matches('/');
+    let found = path.split_once('/').and_then(|(kind, token)| {
+        let waiting = from.tokens.borrow_mut().take(token)?;
+        (waiting.kind.path() == kind).then_some(waiting)
+    });
+    match found {
+        Some(waiting) => respond(request.map(drop), (waiting.begin)(), IDLE_TIMEOUT, place),
+        None => text(
+            StatusCode::NOT_FOUND,
+            "unknown or expired stream: its URL can be used once, within a minute".to_owned(),
+        ),
+    }
+}

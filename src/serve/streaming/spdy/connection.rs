@@ -1,0 +1,240 @@
+//! A connection and its streams: a client's, and ours to a server.
+//!
+//! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until it is read; then the
+//! connection is not read on, and the client waits. Must not know what streams are for.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::frame::{self, Decoder, Event, RESET_PROTOCOL_ERROR, RESET_REFUSED};
+use super::headers::{HeaderWriter, Headers};
+use crate::serve::streaming::pipe::{
+    Activity, Frames, Framing, Inlet, LINGER, Outgoing, Outlet, Pieces, Window, frames, write_frames,
+};
+
+/// A forwarded connection has two; a client with more open at a time is refused further ones.
+const MAX_STREAMS: usize = 512;
+/// Streams that nobody has asked for yet.
+const WAITING: usize = 16;
+/// What the protocol begins with.
+const INITIAL_WINDOW: i64 = 64 * 1024;
+const READ: usize = 8 * 1024;
+
+/// A stream that the client opened, the other side or we.
+pub struct Stream {
+    /// Its number.
+    pub id: u32,
+    /// What it is for.
+    pub headers: Headers,
+    /// From the other side.
+    pub inlet: Inlet,
+    /// To the other side.
+    pub outlet: Outlet,
+}
+
+/// A connection. Dropping it cuts it off.
+pub struct Connection {
+    streams: mpsc::Receiver<Stream>,
+    frames: Frames,
+    reader: JoinSet<()>,
+    writer: JoinSet<()>,
+}
+
+impl Connection {
+    /// Serves the client behind `io`. Needs a `LocalSet`.
+    pub fn start(io: impl AsyncRead + AsyncWrite + 'static, activity: &Rc<Activity>) -> Self {
+        Self::over(io, activity, |_| ()).0
+    }
+
+    /// Asks the server behind `io` for streams, all of them at once: a stream for each of `wanted`, in that order, which are as
+    /// many as frames can wait. Needs a `LocalSet`.
+    pub fn ask(
+        io: impl AsyncRead + AsyncWrite + 'static,
+        wanted: Vec<Headers>,
+        activity: &Rc<Activity>,
+    ) -> (Self, Vec<Stream>) {
+        Self::over(io, activity, |table| {
+            table.is_client = true;
+            wanted.into_iter().map(|headers| table.ask(headers)).collect()
+        })
+    }
+
+    fn over<T>(
+        io: impl AsyncRead + AsyncWrite + 'static,
+        activity: &Rc<Activity>,
+        prepare: impl FnOnce(&mut Table) -> T,
+    ) -> (Self, T) {
+        let (read, write) = tokio::io::split(io);
+        let (frames, outgoing) = frames();
+        let (opened, streams) = mpsc::channel(WAITING);
+        let (mut reader, mut writer) = (JoinSet::new(), JoinSet::new());
+        writer.spawn_local(write_frames(write, outgoing, Rc::clone(activity)));
+        let mut table = Table {
+            frames: frames.clone(),
+            opened,
+            open: BTreeMap::new(),
+            last: 0,
+            window: INITIAL_WINDOW,
+            window_kept: false,
+            headers: HeaderWriter::default(),
+            is_client: false,
+        };
+        let asked = prepare(&mut table);
+        reader.spawn_local(read_frames(read, table, Rc::clone(activity)));
+        (Self { streams, frames, reader, writer }, asked)
+    }
+
+    /// The next stream that the client opens; `None` when it is gone. May be dropped while waiting.
+    pub async fn next(&mut self) -> Option<Stream> {
+        self.streams.recv().await
+    }
+
+    /// Refuses a stream.
+    pub async fn refuse(&self, stream: Stream) {
+        let _ = self.frames.send(Outgoing::Frame(frame::reset(stream.id, RESET_PROTOCOL_ERROR))).await;
+    }
+
+    /// Says good-bye when everything is sent, and waits a moment for the client to do the same: a connection that is closed
+    /// with something unread loses what is under way.
+    pub async fn close(mut self) {
+        let _ = self.frames.send(Outgoing::Frame(frame::go_away(0))).await;
+        let _ = self.frames.send(Outgoing::Close).await;
+        self.streams.close();
+        while self.streams.recv().await.is_some() {}
+        let linger = async {
+            self.writer.join_next().await;
+            self.reader.join_next().await;
+        };
+        let _ = tokio::time::timeout(LINGER, linger).await;
+    }
+}
+
+struct Entry {
+    /// `None` when the client has closed its side, or nobody listens.
+    pieces: Option<Pieces>,
+    window: Rc<Window>,
+}
+
+struct Table {
+    frames: Frames,
+    opened: mpsc::Sender<Stream>,
+    open: BTreeMap<u32, Entry>,
+    last: u32,
+    window: i64,
+    window_kept: bool,
+    headers: HeaderWriter,
+    /// The other side serves.
+    is_client: bool,
+}
+
+async fn read_frames(mut io: impl AsyncRead + Unpin, mut table: Table, activity: Rc<Activity>) {
+    let (mut decoder, mut input, mut block) = (Decoder::default(), Vec::new(), vec![0_u8; READ]);
+    loop {
+        let count = match io.read(&mut block).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => count,
+        };
+        activity.note();
+        input.extend_from_slice(&block[..count]);
+        loop {
+            match decoder.next(&mut input) {
+                Ok(Some(event)) => table.handle(event).await,
+                Ok(None) => break,
+                Err(error) => {
+                    log::debug!(err:% = error; "SPDY error from streaming client");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Table {
+    async fn handle(&mut self, event: Event) {
+        match event {
+            Event::Open { stream, fin, unidirectional: _, headers } => self.open(stream, fin, headers).await,
+            Event::Data { stream, bytes, fin } => self.data(stream, bytes, fin).await,
+            Event::Reset { stream } => {
+                if let Some(entry) = self.open.remove(&stream) {
+                    entry.window.cut();
+                }
+            }
+            // Clients' numbers are odd; the others answer ours.
+            Event::Ping { id } if (id % 2 == 0) == self.is_client => self.send(frame::ping(id)).await,
+            Event::WindowUpdate { stream, delta } => {
+                if let Some(entry) = self.open.get(&stream) {
+                    entry.window.widen(delta.into());
+                }
+            }
+            Event::InitialWindow { size } => {
+                let change = i64::from(size) - self.window;
+                self.window = size.into();
+                self.window_kept = true;
+                self.open.values().for_each(|entry| entry.window.widen(change));
+            }
+            Event::Ping { .. } | Event::Reply { .. } | Event::GoAway | Event::Ignored => {}
+        }
+    }
+
+    async fn send(&self, frame: Vec<u8>) {
+        // When the connection is being closed, what is left of it is read and nothing is answered.
+        let _ = self.frames.send(Outgoing::Frame(frame)).await;
+    }
+
+    async fn open(&mut self, id: u32, fin: bool, headers: Headers) {
+        // Clients' numbers are odd and grow; servers have nothing to ask for.
+        if self.is_client || id.is_multiple_of(2) || id <= self.last {
+            return self.send(frame::reset(id, RESET_PROTOCOL_ERROR)).await;
+        }
+        self.last = id;
+        // Those that are over on both sides: nobody holds the other end, or the client ended them.
+        self.open.retain(|_, entry| match &entry.pieces {
+            Some(pieces) => !pieces.is_closed(),
+            None => Rc::strong_count(&entry.window) > 1,
+        });
+        if self.open.len() >= MAX_STREAMS {
+            return self.send(frame::reset(id, RESET_REFUSED)).await;
+        }
+        let stream = self.enter(id, fin, headers);
+        let reply = frame::reply(id, &mut self.headers);
+        self.send(reply).await;
+        // Nobody wants streams any more when the connection is being closed.
+        let _ = self.opened.send(stream).await;
+    }
+
+    fn enter(&mut self, id: u32, fin: bool, headers: Headers) -> Stream {
+        let window = Window::new(self.window, self.window_kept);
+        // Servers keep no windows, and one that has closed its end would answer what we owe by cutting off what it has said.
+        let credit = (!self.is_client).then(|| (id, self.frames.clone()));
+        let (pieces, inlet) = Inlet::new(credit);
+        let framing = Framing::Spdy { stream: id, window: Rc::clone(&window) };
+        let outlet = Outlet::new(self.frames.clone(), framing);
+        self.open.insert(id, Entry { pieces: (!fin).then_some(pieces), window });
+        Stream { id, headers, inlet, outlet }
+    }
+
+    fn ask(&mut self, headers: Headers) -> Stream {
+        let id = if self.last == 0 { 1 } else { self.last + 2 };
+        self.last = id;
+        // There is room: nothing else was sent yet, and all that is sent on the stream comes after it.
+        let _ = self.frames.try_send(Outgoing::Frame(frame::open(id, &headers, &mut self.headers)));
+        self.enter(id, false, headers)
+    }
+
+    async fn data(&mut self, id: u32, bytes: Vec<u8>, fin: bool) {
+        let Some(entry) = self.open.get_mut(&id) else { return };
+        if !bytes.is_empty()
+            && let Some(pieces) = &entry.pieces
+            && pieces.send(bytes).await.is_err()
+        {
+            entry.pieces = None;
+        }
+        if fin {
+            entry.pieces = None;
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! An upgrade of the agent's own program: what to do next with the new one, given what is on the disk, how the agent does, and for
+//! how long.
+//!
+//! Owns the order of steps ([`INSTALL`], [`effects`]), the judgement ([`step`]) and the text of the record. Every effect leaves the
+//! disk in a state from which [`step`] goes on after a power cut: the program is the old one or the new one, whole, and once the
+//! new one is in its place there is a record that says so and somebody whom the machine starts to watch it.
+//!
+//! Must not know files, processes or who starts services.
+//!
+//! Pure: what it returns depends on its arguments alone.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::model::api::pod::{ContainerStatus, Pod};
+use crate::model::types::Timestamp;
+
+/// Starts of the new program that are put up with; one more, and it loops.
+pub const MOST_STARTS: usize = 3;
+/// Beginnings of the watch that are put up with: each is a boot of the machine, or the death of whoever watched.
+pub const MOST_WATCHES: u32 = 3;
+/// How long containers may seem lost: a report that is young may be of the store.
+pub const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
+
+/// One program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Build {
+    /// As it says itself, `0.1.0`.
+    pub version: String,
+    /// SHA-256 of the file, in hex.
+    pub digest: String,
+}
+
+/// How far an upgrade has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// The new program is being put into place, or is watched.
+    #[default]
+    Trial,
+    /// The old one is being put back.
+    RollingBack,
+    /// The new one stays.
+    Upgraded,
+    /// The old one is back.
+    RolledBack,
+    /// Broken off before the new one was in place.
+    Abandoned,
+    /// Somebody else has put a third program into place.
+    Replaced,
+}
+
+const PHASES: [(Phase, &str); 6] = [
+    (Phase::Trial, "Trial"),
+    (Phase::RollingBack, "RollingBack"),
+    (Phase::Upgraded, "Upgraded"),
+    (Phase::RolledBack, "RolledBack"),
+    (Phase::Abandoned, "Abandoned"),
+    (Phase::Replaced, "Replaced"),
+];
+
+impl Phase {
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        PHASES.iter().find(|(phase, _)| *phase == self).map_or("", |(_, name)| name)
+    }
+
+    /// Nothing more is to be done.
+    #[must_use]
+    pub fn is_settled(self) -> bool {
+        !matches!(self, Self::Trial | Self::RollingBack)
+    }
+}
+
+/// A container that ran before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// `namespace/name` of its pod, a slash, its name.
+    pub name: String,
+    /// The runtime's id.
+    pub id: String,
+}
+
+/// What is remembered of the last upgrade.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// How far it is.
+    pub phase: Phase,
+    /// Why it was rolled back or broken off.
+    pub reason: String,
+    /// The file that is replaced.
+    pub program: String,
+    /// What was there.
+    pub from: Build,
+    /// What is to be there.
+    pub to: Build,
+    /// When it began.
+    pub since: Timestamp,
+    /// When it was settled.
+    pub settled: Timestamp,
+    /// How long the new program has to be well without a break.
+    pub window: Duration,
+    /// How long it may take until it is well.
+    pub patience: Duration,
+    /// How the agent is restarted, in the words of whoever does it.
+    pub service: String,
+    /// The agent's socket.
+    pub socket: String,
+    /// How often somebody has begun to watch.
+    pub watches: u32,
+    /// The boot in which `containers` ran.
+    pub boot: String,
+    /// The runtime was ready.
+    pub was_ready: bool,
+    /// What ran.
+    pub containers: Vec<Ran>,
+}
+
+impl Record {
+    /// One line a fact, `key value`.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let mut add = |key: &str, value: &str| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{key} {}", value.replace('\n', " "));
+        };
+        add("phase", self.phase.as_str());
+        add("reason", &self.reason);
+        add("program", &self.program);
+        add("from", &self.from.version);
+        add("fromDigest", &self.from.digest);
+        add("to", &self.to.version);
+        add("toDigest", &self.to.digest);
+        add("since", &self.since.as_nanos().to_string());
+        add("settled", &self.settled.as_nanos().to_string());
+        add("window", &self.window.as_millis().to_string());
+        add("patience", &self.patience.as_millis().to_string());
+        add("service", &self.service);
+        add("socket", &self.socket);
+        add("watches", &self.watches.to_string());
+        add("boot", &self.boot);
+        add("ready", if self.was_ready { "1" } else { "0" });
+        for ran in &self.containers {
+            add("container", &[&ran.id, " ", &ran.name].concat());
+        }
+        text
+    }
+
+    /// From its text; what is not understood is left out. `None` when there is no phase in it.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut record = Self::default();
+        let mut phase = None;
+        let millis = |value: &str| Duration::from_millis(value.parse().unwrap_or_default());
+        let time = |value: &str| Timestamp::from_nanos(value.parse().unwrap_or_default());
+        for (key, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let value_of = || value.to_owned();
+            match key {
+                "phase" => phase = PHASES.iter().find(|(_, name)| *name == value).map(|(phase, _)| *phase),
+                "reason" => record.reason = value_of(),
+                "program" => record.program = value_of(),
+                "from" => record.from.version = value_of(),
+                "fromDigest" => record.from.digest = value_of(),
+                "to" => record.to.version = value_of(),
+                "toDigest" => record.to.digest = value_of(),
+                "since" => record.since = time(value),
+                "settled" => record.settled = time(value),
+                "window" => record.window = millis(value),
+                "patience" => record.patience = millis(value),
+                "service" => record.service = value_of(),
+                "socket" => record.socket = value_of(),
+                "watches" => record.watches = value.parse().unwrap_or_default(),
+                "boot" => record.boot = value_of(),
+                "ready" => record.was_ready = value == "1",
+                "container" => {
+                    let (id, name) = value.split_once(' ').unwrap_or((value, ""));
+                    record.containers.push(Ran { name: name.to_owned(), id: id.to_owned() });
+                }
+                _ => {}
+            }
+        }
+        record.phase = phase?;
+        Some(record)
+    }
+}
+
+/// What is in the program's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InPlace {
+    /// What was there before.
+    Old,
+    /// What is to be there.
+    New,
+    /// Something else.
+    Other,
+    /// Nothing.
+    Missing,
+}
+
+/// One life of an agent: process id and when it began, in nanoseconds.
+pub type Life = (u32, i64);
+
+/// An agent that answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answering {
+    /// Which.
+    pub life: Life,
+    /// It runs the program that is in place.
+    pub runs_program: bool,
+    /// Its runtime is ready, or was not before either.
+    pub is_ready: bool,
+    /// Containers that ran before and do not now, for no reason of their own.
+    pub lost: Vec<String>,
+}
+
+/// One look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// On the disk.
+    pub in_place: InPlace,
+    /// Somebody requested the old program.
+    pub is_asked_back: bool,
+    /// The agent, or why it does not answer.
+    pub agent: Result<Answering, String>,
+}
+
+/// What a watch remembers from look to look. Times are counted from its begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watch {
+    lives: BTreeSet<Life>,
+    is_restarted: bool,
+    well: Option<(Duration, Life)>,
+    ill_since: Option<Duration>,
+    lost_since: Option<Duration>,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Look again in a moment.
+    Look,
+    /// Have the service start the new program, once.
+    Restart,
+    /// Come to an end, with a reason where there is one.
+    Settle(Phase, String),
+}
+
+/// What to do next in this watch, `passed` after its begin. Nothing that is settled is touched again.
+#[must_use]
+pub fn step(watch: &mut Watch, record: &Record, seen: &Seen, passed: Duration) -> Step {
+    let back = |reason: String| Step::Settle(Phase::RolledBack, reason);
+    match (record.phase, seen.in_place) {
+        (phase, _) if phase.is_settled() => return Step::Settle(phase, record.reason.clone()),
+        (_, InPlace::Other) => {
+            let reason = ["another process replaced ", &record.program].concat();
+            return Step::Settle(Phase::Replaced, reason);
+        }
+        (Phase::RollingBack, _) => return back(record.reason.clone()),
+        (_, InPlace::New) => {}
+        (_, InPlace::Old) => {
+            let reason = "it was interrupted before the new program was installed";
+            return Step::Settle(Phase::Abandoned, reason.to_owned());
+        }
+        (_, InPlace::Missing) => return back([&record.program, " no longer exists"].concat()),
+    }
+    if seen.is_asked_back {
+        return back("requested".to_owned());
+    }
+    if record.watches > MOST_WATCHES {
+        return back("the machine or the watching process restarted repeatedly".to_owned());
+    }
+    let trouble = match &seen.agent {
+        Err(why) => why.clone(),
+        Ok(agent) if !agent.runs_program => {
+            if !watch.is_restarted {
+                watch.is_restarted = true;
+                return Step::Restart;
+            }
+            ["the service is not running ", &record.program].concat()
+        }
+        Ok(agent) => {
+            watch.lives.insert(agent.life);
+            if watch.lives.len() > MOST_STARTS {
+                return back(format!("the agent started {} times", watch.lives.len()));
+            }
+            if agent.lost.is_empty() {
+                watch.lost_since = None;
+            } else if passed.saturating_sub(*watch.lost_since.get_or_insert(passed)) >= LOSS_COUNTS_AFTER {
+                return back(["containers stopped running: ", &agent.lost.join(", ")].concat());
+            }
+            match (agent.lost.is_empty(), agent.is_ready) {
+                (false, _) => "containers stopped running".to_owned(),
+                (true, false) => "the runtime is not ready".to_owned(),
+                (true, true) => String::new(),
+            }
+        }
+    };
+    // Beyond this it has been ill too often for somebody to wait on.
+    let longest = record.window.saturating_mul(3).saturating_add(record.patience);
+    match &seen.agent {
+        Ok(agent) if trouble.is_empty() => {
+            watch.ill_since = None;
+            let since = match watch.well {
+                Some((since, life)) if life == agent.life => since,
+                _ => passed,
+            };
+            watch.well = Some((since, agent.life));
+            if passed.saturating_sub(since) >= record.window {
+                return Step::Settle(Phase::Upgraded, String::new());
+            }
+        }
+        _ => {
+            watch.well = None;
+            let since = *watch.ill_since.get_or_insert(passed);
+            if passed.saturating_sub(since) >= record.patience {
+                return back(trouble);
+            }
+        }
+    }
+    if passed >= longest { back("it did not stay healthy long enough".to_owned()) } else { Step::Look }
+}
+
+/// One thing that is done to the machine: it happens as a whole or not at all, and may be repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The record says this.
+    Note(Phase),
+    /// The machine starts a watch when it boots, with the kept program.
+    Guard,
+    /// That no longer.
+    Unguard,
+    /// What is in place is kept under another name, too.
+    Keep,
+    /// The new program is in place.
+    SwapIn,
+    /// The kept one is in place.
+    PutBack,
+    /// The service runs what is in place.
+    Restart,
+    /// The kept one no longer exists.
+    Forget,
+}
+
+/// From nothing to a new program that waits for its watch. Kept before guarded: the watch is what is kept.
+pub const INSTALL: &[Effect] = &[Effect::Note(Phase::Trial), Effect::Keep, Effect::Guard, Effect::SwapIn];
+
+/// The end of an upgrade whose record is at `from`. The old program is there until nobody is started with it any more; after an
+/// upgrade it stays for whoever wants it back. What is settled is only cleaned up after.
+#[must_use]
+pub fn effects(from: Phase, to: Phase) -> &'static [Effect] {
+    match to {
+        Phase::Trial => &[],
+        Phase::RolledBack | Phase::Abandoned if from.is_settled() => &[Effect::Unguard, Effect::Forget],
+        _ if from.is_settled() => &[Effect::Unguard],
+        Phase::RollingBack | Phase::RolledBack => &[
+            Effect::Note(Phase::RollingBack),
+            Effect::PutBack,
+            Effect::Restart,
+            Effect::Note(Phase::RolledBack),
+            Effect::Unguard,
+            Effect::Forget,
+        ],
+        Phase::Upgraded => &[Effect::Note(Phase::Upgraded), Effect::Unguard],
+        Phase::Abandoned => &[Effect::Note(Phase::Abandoned), Effect::Unguard, Effect::Forget],
+        Phase::Replaced => &[Effect::Note(Phase::Replaced), Effect::Unguard],
+    }
+}
+
+/// What became of it, in one line.
+#[must_use]
+pub fn summary(record: &Record) -> String {
+    let (from, to, reason) = (&record.from.version, &record.to.version, &record.reason);
+    let because = if reason.is_empty() { String::new() } else { [": ", reason].concat() };
+    let window = record.window.as_secs();
+    match record.phase {
+        Phase::Trial => {
+            format!("{to} is on trial as replacement for {from}, until it has been healthy for {window} s")
+        }
+        Phase::RollingBack => format!("{to} is being rolled back to {from}{because}"),
+        Phase::Upgraded => format!("{from} was upgraded to {to}{because}"),
+        Phase::RolledBack => format!("{to} was rolled back to {from}{because}"),
+        Phase::Abandoned => format!("{from} was kept, the upgrade to {to} was aborted{because}"),
+        Phase::Replaced => format!("the upgrade from {from} to {to} was abandoned{because}"),
+    }
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses)
+}
+
+fn name(pod: &Pod, container: &ContainerStatus) -> String {
+    [&pod.metadata.namespace, "/", &pod.metadata.name, "/", &container.name].concat()
+}
+
+/// What runs.
+#[must_use]
+pub fn running(pods: &[Pod]) -> Vec<Ran> {
+    let mut found = Vec::new();
+    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        for status in statuses(pod).filter(|status| status.state.running.is_some()) {
+            found.push(Ran { name: name(pod, status), id: status.container_id.clone() });
+        }
+    }
+    found
+}
+
+/// Which of `before` do not run any more, and did not end by themselves: a process that was killed or asked to end was so by
+/// somebody (128 + SIGKILL, 128 + SIGTERM).
+#[must_use]
+pub fn lost(before: &[Ran], pods: &[Pod]) -> Vec<String> {
+    let stays = |ran: &Ran| {
+        pods.iter().flat_map(statuses).any(|status| {
+            let ended =
+                [&status.state, &status.last_state].into_iter().filter_map(|state| state.terminated.as_ref());
+            let by_itself = |code: i32| !matches!(code, 137 | 143);
+            (status.container_id == ran.id && status.state.running.is_some())
+                || ended.into_iter().any(|end| end.container_id == ran.id && by_itself(end.exit_code))
+        })
+    };
+    before.iter().filter(|ran| !stays(ran)).map(|ran| ran.name.clone()).collect()
+}
+
+/// `left` is older than `right`, by their numbers; what is behind them (`-rc1`) does not count.
+#[must_use]
+pub fn is_older(left: &str, right: &str) -> bool {
+    let numbers = |version: &str| -> Vec<u64> {
+        let plain = version.trim_start_matches('v').split(['-', '+']).next().unwrap_or_default();
+        plain.split('.').map(|part| part.parse().unwrap_or_default()).collect()
+    };
+    numbers(left) < numbers(right)
+}
+
+#[cfg(test)]
+mod tests;
