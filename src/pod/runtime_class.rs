@@ -2,6 +2,8 @@
 //! `RuntimeClass`, 1.36).
 //!
 //! Owns these rules and their words. Must not know where classes are kept.
+//!
+//! Pure: what it returns depends on its arguments alone.
 
 use crate::model::api::pod::{Pod, PodSpec, Toleration};
 use crate::model::objects::{ClassScheduling, RuntimeClassSpec};
