@@ -1,7 +1,7 @@
 //! The node's device plugins: what they have, who has what of it, and what a container gets with it (upstream: `devicemanager`).
 //!
-//! Owns the resources that plugins tell of, all allocations and their checkpoint, and a task for each plugin. Which device is
-//! chosen is decided in `allocation`. Must not know how plugins make themselves known. Without a plugin nothing runs.
+//! Owns the resources that plugins tell of, all allocations and their checkpoint, and a task for each plugin. Which
+//! device is chosen is decided in `allocation`. Without a plugin nothing runs.
 
 pub mod allocation;
 pub mod cdi;
@@ -42,7 +42,6 @@ const GRACE: Duration = Duration::from_secs(5 * 60);
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Upstream waits for ever; a plugin that says nothing for so long will not.
 const ALLOCATE_LIMIT: Duration = Duration::from_secs(60);
-/// Upstream's.
 const PRE_START_LIMIT: Duration = Duration::from_secs(30);
 /// Between two lists of a plugin. Each may be megabytes, and one with other ids is written down.
 const LIST_PAUSE: Duration = Duration::from_millis(100);
@@ -69,11 +68,8 @@ static ALLOCATIONS: Family = Family::seconds(
 /// What a container gets with its devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunOptions {
-    /// Variables.
     pub envs: Vec<(String, String)>,
-    /// Binds.
     pub mounts: Vec<Mount>,
-    /// Devices.
     pub devices: Vec<Device>,
     /// Annotations of the container.
     pub annotations: Vec<(String, String)>,

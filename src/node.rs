@@ -1,9 +1,10 @@
 //! The node looks after itself: it keeps room on its disks, and lets go of pods one at a time before the kernel does (upstream:
 //! eviction manager, image garbage collection, OOM watcher).
 //!
-//! Owns when it looks, and what it remembers between two looks. The decisions are in `eviction` and `image_gc`, the pods' ends their workers'.
-//! A look reads a few files; it happens once a minute, each ten seconds while something is near a threshold or over it, and ten
-//! seconds after something has happened to a pod. Nothing is written by it while nothing changes. Must not know where pods come from.
+//! Owns when it looks, and what it remembers between two looks. The decisions are in `eviction` and `image_gc`, the
+//! pods' ends their workers'. A look reads a few files; it happens once a minute, each ten seconds while something is
+//! near a threshold or over it, and ten seconds after something has happened to a pod. Nothing is written by it while
+//! nothing changes.
 //!
 //! | file | what |
 //! |---|---|
@@ -69,9 +70,7 @@ pub type Measure = Rc<dyn Fn() -> Pending<Result<Summary, String>>>;
 /// What of the configuration concerns the node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeConfig {
-    /// Thresholds.
     pub eviction: EvictionConfig,
-    /// Images.
     pub images: ImageLimits,
     /// `localStorageCapacityIsolation`: limits of local storage are enforced.
     pub isolates_storage: bool,
@@ -81,9 +80,7 @@ pub struct NodeConfig {
 
 /// What it works with.
 pub struct NodeParts {
-    /// Settings.
     pub config: NodeConfig,
-    /// For people.
     pub clock: Clock,
     /// Tells what happens.
     pub events: EventRecorder,
@@ -93,11 +90,9 @@ pub struct NodeParts {
     pub health: Rc<Health>,
     /// Lets pods go.
     pub pods: Rc<dyn PodPressure>,
-    /// Has images.
     pub runtime: Rc<dyn NodeRuntime>,
     /// Measures the machine.
     pub stats: Rc<Stats>,
-    /// Measures pods.
     pub measure: Measure,
     /// Hears of each look: it makes much of the program resident that can be let go again.
     pub looked: Rc<dyn Fn()>,

@@ -1,7 +1,6 @@
 //! The seam between pods and containers: CRI's verbs with our types. Implementations live in `runtime/`.
 //!
-//! Owns the `Runtime` trait and the messages it speaks. Must not know any implementation, nor pods' desired state beyond
-//! what one call needs.
+//! Owns the `Runtime` trait and the messages it speaks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -118,11 +117,9 @@ pub struct RuntimeStatus {
 /// What only the runtime knows of what is used: disks, and containers whose cgroups nobody else finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeUse {
-    /// By container.
     pub containers: Vec<(ContainerId, ContainerFigures)>,
     /// The directory that holds writable layers, a directory per container, where that is what they are.
     pub layers: Option<PathBuf>,
-    /// Images.
     pub images: Option<DiskFigures>,
     /// All writable layers, when they are elsewhere.
     pub all_layers: Option<DiskFigures>,
@@ -133,13 +130,11 @@ pub struct RuntimeUse {
 pub struct ContainerFigures {
     /// CPU time, nanoseconds.
     pub cpu_ns: Option<u64>,
-    /// Memory, bytes.
     pub memory_usage: Option<u64>,
     /// Memory that cannot be taken away, bytes.
     pub working_set: Option<u64>,
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
-    /// Page faults.
     pub page_faults: Option<u64>,
     /// Those that read from disk.
     pub major_page_faults: Option<u64>,
@@ -156,16 +151,13 @@ pub struct ContainerFigures {
 pub struct DiskFigures {
     /// A directory on that file system.
     pub place: PathBuf,
-    /// Bytes.
     pub bytes: Option<u64>,
-    /// Inodes.
     pub inodes: Option<u64>,
 }
 
 /// Directories on the disks that a runtime fills.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskPlaces {
-    /// Images.
     pub images: Option<PathBuf>,
     /// Writable layers, when they may be elsewhere.
     pub layers: Option<PathBuf>,
@@ -220,7 +212,6 @@ impl RuntimeError {
 /// Registry credentials for one pull.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ImageAuth {
-    /// User.
     pub username: String,
     /// Password or token.
     pub password: String,

@@ -1,7 +1,6 @@
 //! The agent's memory: one SQLite file with one writer.
 //!
-//! Owns the handle, the owner thread and what waits to be written. Must not know who asks, nor decide anything: the truth
-//! about what runs is the runtime's.
+//! Owns the handle, the owner thread and what waits to be written.
 //!
 //! Guarantees: see `store/db.rs` for what is on the disk when. Statuses and events are queued by [`StoreHandle`], latest
 //! value per pod, and written by [`StoreHandle::write_behind`] about a second later in one transaction.

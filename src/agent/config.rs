@@ -77,12 +77,10 @@ pub enum Invocation {
     Config {
         /// Every setting with its origin instead of a file.
         explain: bool,
-        /// The configuration.
         resolved: Box<Resolved>,
     },
     /// One of [`CLIENT_COMMANDS`].
     Client {
-        /// Its name.
         command: &'static str,
         /// The arguments that are not its name, unparsed.
         args: Vec<OsString>,
@@ -91,7 +89,6 @@ pub enum Invocation {
     Cri {
         /// Its own flags.
         flags: CriFlags,
-        /// All others.
         resolved: Box<Resolved>,
     },
 }
@@ -99,7 +96,6 @@ pub enum Invocation {
 /// How much of the version to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionKind {
-    /// One line.
     Plain,
     /// Everything known about the build.
     Raw,

@@ -2,8 +2,7 @@
 //! `port-forward`), or change what it keeps: `run`, `apply`, `delete`, `stop` through its API, `image` in the image store,
 //! `source` what is wanted. Each parses, calls and renders.
 //!
-//! Owns output and exit codes of these. Must not know how the agent works; it sees a report, from the socket or, when the
-//! agent does not run, from the store.
+//! Owns output and exit codes of these.
 
 mod api;
 mod apply;
@@ -62,9 +61,7 @@ pub const EXIT_USAGE: u8 = 2;
 
 /// What a command may touch besides the agent.
 pub struct Environment<'a> {
-    /// Standard output.
     pub out: &'a mut dyn Write,
-    /// Standard error.
     pub err: &'a mut dyn Write,
     /// Standard output is a terminal.
     pub terminal: bool,

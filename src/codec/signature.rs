@@ -1,6 +1,6 @@
 //! Detached signatures over manifests.
 //!
-//! Owns the formats of keys and signatures. Must not know where either comes from.
+//! Owns the formats of keys and signatures.
 
 use minisign_verify::{PublicKey, Signature};
 use sha2::{Digest, Sha256};

@@ -2,7 +2,7 @@
 //! (upstream: the pod strategy's `PrepareForCreate`, `ValidatePodUpdate`, `ValidatePodResize`,
 //! `ValidatePodEphemeralContainersUpdate`, 1.36).
 //!
-//! Owns these rules and their words. Must not know requests, nor what is wanted already.
+//! Owns these rules and their words.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

@@ -1,6 +1,6 @@
 //! API v1 defaulting of a pod: what an apiserver would have filled in before anybody looked at the object.
 //!
-//! Owns the default values. Must not know validity or where the pod came from.
+//! Owns the default values.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

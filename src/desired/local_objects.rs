@@ -2,7 +2,7 @@
 //! sources say to the objects that count.
 //!
 //! Owns who wins when two define the same object, and that an immutable object stays as it is until it is deleted.
-//! Invariant: a source that has not spoken loses nothing. Must not know how a source reads or where objects are kept.
+//! Invariant: a source that has not spoken loses nothing.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

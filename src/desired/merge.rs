@@ -1,7 +1,6 @@
 //! Whole sets from sources -> what changed (upstream: `PodConfig`'s snapshot-and-updates mode).
 //!
-//! Owns the comparison. Invariant: a source that has not spoken loses nothing. Must not know how a source reads or who
-//! carries the operations out.
+//! Owns the comparison. Invariant: a source that has not spoken loses nothing.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -19,7 +18,6 @@ use crate::model::types::{PodFullName, PodRef, PodSource, PodUid, Timestamp};
 pub struct SourceState {
     /// It has given a valid answer since the process started. Until then `pods` is what the store remembers of it.
     pub seen: bool,
-    /// By uid.
     pub pods: BTreeMap<PodUid, SourcePod>,
     /// What was wrong with its last valid answer.
     pub findings: Vec<Finding>,
@@ -50,7 +48,6 @@ impl DesiredSet {
 pub enum PodOp {
     /// No longer wanted: take it down with its grace period.
     Remove,
-    /// New.
     Add,
     /// Changed in place.
     Update,
@@ -75,9 +72,7 @@ impl fmt::Display for PodOp {
 /// One change. For `Remove` the pod is the one that was.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodChange {
-    /// What happens.
     pub op: PodOp,
-    /// To whom.
     pub pod: SourcePod,
 }
 

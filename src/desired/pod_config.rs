@@ -1,7 +1,7 @@
 //! What should run on this node: every source's whole set, merged, written down first, and handed on as changes (upstream:
 //! `PodConfig`). The objects that sources define go the same way, and are looked up as soon as they are written down.
 //!
-//! Owns the desired set, the objects and what is wrong with the sources. Must not know workers, nor how a source reads.
+//! Owns the desired set, the objects and what is wrong with the sources.
 
 pub mod edit;
 pub mod notes;

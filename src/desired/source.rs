@@ -1,7 +1,7 @@
 //! Where pods and objects come from. A source always sends its whole set, never a delta, and never a set it is not sure of: silence
 //! keeps what runs.
 //!
-//! Owns reading manifests. Must not know who listens.
+//! Owns reading manifests.
 
 pub mod file;
 pub mod manifest;

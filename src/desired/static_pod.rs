@@ -1,8 +1,7 @@
 //! From a decoded manifest to a pod that is ready to run: defaults, the fields a source fills in, validation and the
 //! check of what a pod outside an apiserver may refer to.
 //!
-//! Owns the uid of static pods. Must not know how the manifest was read, nor `config.source` and `config.seen`, which the
-//! merge adds.
+//! Owns the uid of static pods.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -29,7 +28,6 @@ pub enum StaticOrigin {
     },
     /// A manifest URL.
     Url {
-        /// As configured.
         url: String,
     },
 }

@@ -1,6 +1,6 @@
 //! Which of a plugin's devices a container gets, and how that is remembered: upstream's choices, words and file.
 //!
-//! Owns the decision and the checkpoint's form. Must not know how plugins are asked.
+//! Owns the decision and the checkpoint's form.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -35,9 +35,7 @@ pub type Resources = BTreeMap<String, Devices>;
 /// What a container has of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// Whose.
     pub pod: PodUid,
-    /// Container.
     pub container: String,
     /// `vendor.com/thing`.
     pub resource: String,
@@ -57,11 +55,8 @@ impl Allocation {
 /// What a container is to get next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Container.
     pub container: String,
-    /// Resource.
     pub resource: String,
-    /// How many.
     pub count: usize,
     /// What init containers before it had and nobody else has: taken first.
     pub reusable: BTreeSet<String>,

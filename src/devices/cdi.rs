@@ -1,7 +1,7 @@
 //! The Container Device Interface, for the runtime that does not read it itself: from names to what a container gets.
 //!
-//! Owns the reading of specifications (`/etc/cdi`, `/var/run/cdi`), each time somebody asks for a device and never otherwise.
-//! Must not know who asks. What an edit wants and cannot have is refused, never dropped.
+//! Owns the reading of specifications (`/etc/cdi`, `/var/run/cdi`), each time somebody asks for a device and never
+//! otherwise. What an edit wants and cannot have is refused, never dropped.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -38,9 +38,7 @@ pub enum CdiError {
     Conflict {
         /// As asked for.
         name: String,
-        /// A file.
         one: String,
-        /// Another.
         other: String,
     },
     /// An edit that cannot be made.
@@ -48,7 +46,6 @@ pub enum CdiError {
     Edit {
         /// As asked for.
         name: String,
-        /// Whose edit.
         file: String,
         /// What is wrong.
         why: String,

@@ -1,6 +1,6 @@
 //! The file `kubelet_internal_checkpoint`.
 //!
-//! Owns when it is written: only when its content changes. Must not know what it says.
+//! Owns when it is written: only when its content changes.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use crate::devices::allocation::{Allocation, Resources, from_checkpoint};
 use crate::platform::rt;
 
-/// Upstream's name.
 const NAME: &str = "kubelet_internal_checkpoint";
 
 /// The file, and what is in it.

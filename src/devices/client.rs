@@ -1,6 +1,6 @@
 //! Calls to a plugin over its socket.
 //!
-//! Owns the connection. Messages pass as bytes, so that one client serves all calls. Must not know what a call means.
+//! Owns the connection. Messages pass as bytes, so that one client serves all calls.
 
 use std::path::PathBuf;
 use std::time::Duration;

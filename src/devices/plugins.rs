@@ -29,7 +29,6 @@ use crate::platform::rt::{self, connections};
 
 /// A plugin has one for a moment, monitors keep one.
 const MAX_CONNECTIONS: usize = 32;
-/// Upstream's name.
 const SOCKET: &str = "kubelet.sock";
 /// Sockets are root's, as upstream.
 const DIRECTORY_MODE: u32 = 0o750;

@@ -1,6 +1,6 @@
 //! Which devices of the node a container is to have, by annotation and by volume, and whether the node gives them.
 //!
-//! Owns the annotation's syntax and the match of the node's list. Must not know whether a device is there.
+//! Owns the annotation's syntax and the match of the node's list.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

@@ -1,6 +1,6 @@
 //! The part of Kubernetes' core/v1 that the agent honours, as serde types with the wire's names.
 //!
-//! Owns shapes only. Must not know defaults (`reconcile/defaults`), validity or where a manifest came from.
+//! Owns shapes only.
 //!
 //! Decode these from `serde_json::Value` and from nothing else: each further `Deserializer` type instantiates every
 //! visitor again and costs about a megabyte of program text (and so of memory).

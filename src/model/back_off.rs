@@ -17,9 +17,7 @@ pub struct BackOff {
 /// First and longest delay of a back-off that doubles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackOffLimits {
-    /// First delay.
     pub initial: Duration,
-    /// Longest delay.
     pub max: Duration,
 }
 

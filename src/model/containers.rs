@@ -1,6 +1,6 @@
 //! Facts about the containers of a pod spec that several decisions share: kinds, identity hash, lookups.
 //!
-//! Owns the container hash, which is part of the adoption contract. Must not know what is decided from it.
+//! Owns the container hash, which is part of the adoption contract.
 
 use crate::model::api::pod::{Container, Pod, PodStatus};
 use crate::model::types::ContainerName;

@@ -17,11 +17,9 @@ pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutd
 /// What the node is short of. In upstream's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
-    /// Memory.
     Memory,
     /// Bytes or inodes of a disk.
     Disk,
-    /// Processes.
     Pid,
 }
 

@@ -1,6 +1,6 @@
 //! Durations as Go writes them: `1m30s`, `300ms`, `2h45m0s`.
 //!
-//! Owns the grammar and the canonical form. Must not know which setting a duration belongs to.
+//! Owns the grammar and the canonical form.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,7 +41,6 @@ impl GoDuration {
         Self(seconds.saturating_mul(NANOS_PER_SECOND))
     }
 
-    /// From nanoseconds.
     #[must_use]
     pub const fn from_nanos(nanos: i64) -> Self {
         Self(nanos)

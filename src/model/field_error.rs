@@ -1,6 +1,6 @@
 //! Field errors and the path they are reported at (upstream: `field.Error`, `field.Path`).
 //!
-//! Owns the printed form. Must not know any rule.
+//! Owns the printed form.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Image references and pull policies: which text to ask the runtime for, and whether to pull.
 //!
-//! Owns the reference grammar as far as the kubelet checks it. Must not know registries.
+//! Owns the reference grammar as far as the kubelet checks it.
 
 use std::fmt;
 

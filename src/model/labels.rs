@@ -1,6 +1,6 @@
 //! Keys of the labels and annotations that tie sandboxes and containers to pods: the adoption contract with the kubelet.
 //!
-//! Owns the words. Must not know who writes or reads them.
+//! Owns the words.
 
 /// Sandbox and container label: `metadata.name` of the pod.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";

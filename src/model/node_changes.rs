@@ -1,7 +1,6 @@
 //! What clients of the API change of the node: labels, annotations, taints, and whether it takes more pods.
 //!
-//! Owns which changes are allowed, what they make of the node, and which pods they keep away. Must not know requests, nor where
-//! a change is kept.
+//! Owns which changes are allowed, what they make of the node, and which pods they keep away.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! The objects a pod may refer to: ConfigMaps, Secrets, claims, RuntimeClasses; and how they are looked up.
 //!
-//! Owns shapes, the seam and the objects in memory. Must not know where they are written, nor what is made of them.
+//! Owns shapes, the seam and the objects in memory.
 
 mod local;
 pub mod wire;
@@ -49,7 +49,6 @@ struct KindFacts {
 }
 
 impl ObjectKind {
-    /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::ConfigMap, Self::Secret, Self::PersistentVolumeClaim, Self::Namespace, Self::RuntimeClass];
 
@@ -114,7 +113,6 @@ impl ObjectKind {
 /// What makes two objects the same one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Kind.
     pub kind: ObjectKind,
     /// `metadata.namespace`.
     pub namespace: String,
@@ -150,7 +148,6 @@ pub struct LocalObject {
     pub finalizers: Vec<String>,
     /// Since when it is deleted; finalizers keep it.
     pub deleted: Option<Timestamp>,
-    /// The rest.
     pub content: ObjectContent,
 }
 
@@ -260,31 +257,26 @@ pub struct ClaimedVolume {
 pub enum ClaimedSource {
     /// A directory the agent keeps for a claim of this node: made at first use, never removed by it.
     Directory {
-        /// Absolute.
         path: String,
     },
     /// `spec.local`: a directory of this node; it must exist.
     Local {
-        /// Absolute.
         path: String,
     },
     /// `spec.hostPath`: a directory of this node; made when it is missing.
     HostPath {
-        /// Absolute.
         path: String,
     },
     /// `spec.nfs`.
     Nfs {
         /// Host name or address.
         server: String,
-        /// Exported path.
         path: String,
     },
 }
 
 /// Finds the objects pods refer to.
 pub trait ObjectLookup {
-    /// A ConfigMap.
     fn config_map(&self, namespace: &str, name: &str) -> Option<ConfigMapData>;
     /// `data` of a Secret, decoded.
     fn secret(&self, namespace: &str, name: &str) -> Option<ObjectData>;
@@ -298,7 +290,6 @@ pub trait ObjectLookup {
     fn runtime_classes(&self) -> Vec<(String, RuntimeClassSpec)> {
         Vec::new()
     }
-    /// A RuntimeClass.
     fn runtime_class(&self, name: &str) -> Option<RuntimeClassSpec> {
         self.runtime_classes().into_iter().find(|(known, _)| known == name).map(|(_, class)| class)
     }

@@ -1,6 +1,6 @@
 //! What a runtime shows of pods, in our own types: the only view of the world that decisions get.
 //!
-//! Owns shapes. Must not know CRI messages. Everything here may be a second old and partial.
+//! Owns shapes. Everything here may be a second old and partial.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,6 @@ use crate::model::types::{ContainerId, ContainerName, PodRef, SandboxId, Timesta
 /// All that the runtime holds of one pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ObservedPod {
-    /// Newest first.
     pub sandboxes: Vec<ObservedSandbox>,
     /// Every container record, exited ones too, newest first.
     pub containers: Vec<ObservedContainer>,
@@ -59,7 +58,6 @@ pub struct ObservedContainer {
     pub name: ContainerName,
     /// The sandbox it lives in.
     pub sandbox: SandboxId,
-    /// CRI's state.
     pub state: ContainerStateKind,
     /// CRI metadata attempt = restart count.
     pub attempt: u32,
@@ -94,7 +92,6 @@ pub struct ObservedContainer {
 /// Numeric identity of a container's first process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedUser {
-    /// User id.
     pub uid: i64,
     /// Primary group id.
     pub gid: i64,

@@ -11,7 +11,6 @@ use crate::model::types::{ContainerId, PodRef};
 /// Who writes cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CgroupDriver {
-    /// Plain directories.
     Cgroupfs,
     /// systemd slices and scopes.
     Systemd,
@@ -25,7 +24,6 @@ pub enum NamespaceMode {
     Pod,
     /// Each container its own.
     Container,
-    /// The node's.
     Node,
 }
 
@@ -33,9 +31,7 @@ pub enum NamespaceMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NamespaceOptions {
-    /// Network.
     pub network: NamespaceMode,
-    /// PIDs.
     pub pid: NamespaceMode,
     /// System V IPC and POSIX queues.
     pub ipc: NamespaceMode,
@@ -55,11 +51,9 @@ pub struct SandboxConfig {
     pub log_directory: String,
     /// The pod's resolv.conf; `None` leaves it to the runtime.
     pub dns: Option<DnsConfig>,
-    /// Host ports.
     pub port_mappings: Vec<PortMapping>,
     /// Pod labels plus the contract's.
     pub labels: BTreeMap<String, String>,
-    /// Pod annotations.
     pub annotations: BTreeMap<String, String>,
     /// In the form of the cgroup driver in use.
     pub cgroup_parent: String,
@@ -119,7 +113,6 @@ pub struct SelinuxLabel {
 pub struct IdRange {
     /// First id on the node.
     pub host: u32,
-    /// How many.
     pub length: u32,
 }
 
@@ -127,9 +120,7 @@ pub struct IdRange {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DnsConfig {
-    /// Name servers.
     pub servers: Vec<String>,
-    /// Search domains.
     pub searches: Vec<String>,
     /// `name` or `name:value`.
     pub options: Vec<String>,
@@ -152,9 +143,7 @@ pub struct PortMapping {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerConfig {
-    /// Container name.
     pub name: String,
-    /// Restart count.
     pub attempt: u32,
     /// The reference the runtime resolved.
     pub image: String,
@@ -186,7 +175,6 @@ pub struct ContainerConfig {
     pub labels: BTreeMap<String, String>,
     /// The contract's annotations.
     pub annotations: BTreeMap<String, String>,
-    /// cgroup values.
     pub resources: LinuxResources,
     /// Who it may be and what it may do.
     pub security: ContainerSecurity,
@@ -220,7 +208,6 @@ pub struct Mount {
     pub container_path: String,
     /// On the node.
     pub host_path: String,
-    /// Not writable.
     pub readonly: bool,
     /// How later mounts travel.
     pub propagation: MountPropagation,
@@ -247,12 +234,10 @@ pub struct ImageMount {
 /// `MountPropagation` of CRI.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountPropagation {
-    /// None.
     #[default]
     Private,
     /// From the node in.
     HostToContainer,
-    /// Both ways.
     Bidirectional,
 }
 
@@ -260,13 +245,10 @@ pub enum MountPropagation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LinuxResources {
-    /// Microseconds.
     pub cpu_period: i64,
     /// Microseconds per period, -1 for no limit.
     pub cpu_quota: i64,
-    /// Relative weight.
     pub cpu_shares: i64,
-    /// Bytes.
     pub memory_limit_bytes: i64,
     /// Memory plus swap, bytes.
     pub memory_swap_limit_bytes: i64,
@@ -292,9 +274,7 @@ pub struct ContainerSecurity {
     pub add_capabilities: Vec<String>,
     /// `capabilities.drop`.
     pub drop_capabilities: Vec<String>,
-    /// Numeric user.
     pub run_as_user: Option<i64>,
-    /// Numeric group.
     pub run_as_group: Option<i64>,
     /// User by name, when the image says so and the spec nothing.
     pub run_as_username: String,
@@ -314,7 +294,6 @@ pub struct ContainerSecurity {
     pub readonly_paths: Vec<String>,
     /// Whether groups of the image's `/etc/group` count too.
     pub supplemental_groups_policy: SupplementalGroupsPolicy,
-    /// SELinux label.
     pub selinux: Option<SelinuxLabel>,
     /// AppArmor profile; `None` leaves it to the runtime.
     pub apparmor: Option<AppArmorChoice>,
@@ -357,7 +336,6 @@ pub struct ImageStatus {
     pub uid: Option<i64>,
     /// User name the image runs as, when it is a name.
     pub username: String,
-    /// Bytes.
     pub size_bytes: u64,
 }
 
@@ -393,9 +371,7 @@ pub struct CgroupValues {
     pub cpu_shares: Option<i64>,
     /// Microseconds per period, -1 for no limit.
     pub cpu_quota: Option<i64>,
-    /// Microseconds.
     pub cpu_period: Option<i64>,
-    /// Bytes.
     pub memory_bytes: Option<i64>,
     /// Processes and threads.
     pub pids: Option<i64>,

@@ -1,6 +1,6 @@
 //! What sources want, pods and objects: the messages between whoever reads manifests and whoever acts on them, and what the store keeps.
 //!
-//! Owns shapes. Must not know how a source reads or how the store writes.
+//! Owns shapes.
 
 use std::rc::Rc;
 
@@ -13,7 +13,6 @@ use crate::model::types::{PodSource, Timestamp};
 /// Everything a source wants to run now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceUpdate {
-    /// Who speaks.
     pub source: PodSource,
     /// The whole set, or that there is no valid answer and the last one stands.
     pub answer: SourceAnswer,

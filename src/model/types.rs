@@ -1,6 +1,6 @@
 //! Names and small values every module shares: ids, the pod's identity, sources, time stamps.
 //!
-//! Owns nothing. Must not know where a value comes from or what is done with it.
+//! Owns nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -109,7 +109,6 @@ pub enum PodSource {
     File,
     /// `staticPodURL`.
     Http,
-    /// A kube-apiserver.
     Api,
 }
 

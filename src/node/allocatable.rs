@@ -1,6 +1,6 @@
 //! What the node has, what of it pods may have, and what that means for the cgroup all pods are in.
 //!
-//! Owns that arithmetic (upstream: `cm/node_container_manager`). Must not know how the node was measured.
+//! Owns that arithmetic (upstream: `cm/node_container_manager`).
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -28,7 +28,6 @@ pub struct Reserved {
 pub enum Enforce {
     /// CPU, memory and processes.
     All,
-    /// CPU alone.
     Compressible,
 }
 

@@ -1,8 +1,8 @@
 //! When the node is short of something, and what is done about it: first what nobody needs goes, then one pod at a time.
 //!
-//! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted from the agent's start: a
-//! clock that is set neither causes pressure nor ends it. Invariants: at most one threshold is acted on at a time; a condition stays
-//! for the transition period after it was last seen. Must not know how anything is measured.
+//! Owns thresholds, pressure and their times (upstream: `eviction_manager.synchronize`). Times are counted from the
+//! agent's start: a clock that is set neither causes pressure nor ends it. Invariants: at most one threshold is acted
+//! on at a time; a condition stays for the transition period after it was last seen.
 //!
 //! | file | what |
 //! |---|---|
@@ -27,9 +27,7 @@ pub use threshold::{Signal, Threshold, ThresholdTexts, thresholds};
 /// What there is of something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// In all.
     pub capacity: u64,
-    /// Unused.
     pub available: u64,
 }
 

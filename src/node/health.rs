@@ -1,6 +1,6 @@
 //! What others may see of the node's own state: what it is short of, and its images.
 //!
-//! Owns that, and who wants to hear of a change. Must not know how it is found out.
+//! Owns that, and who wants to hear of a change.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

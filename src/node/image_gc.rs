@@ -1,8 +1,8 @@
 //! Which images go: those nobody has used for too long, and the longest unused ones while their disk is too full.
 //!
-//! Owns what is remembered of images and the choice (upstream: `image_gc_manager`). Times are counted from the agent's start, so
-//! that a clock that is set makes no image old. Invariants: an image that is pinned, in use, or younger than the minimum age is
-//! never chosen. Must not know runtimes, nor how disks are measured.
+//! Owns what is remembered of images and the choice (upstream: `image_gc_manager`). Times are counted from the agent's
+//! start, so that a clock that is set makes no image old. Invariants: an image that is pinned, in use, or younger than
+//! the minimum age is never chosen.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -26,7 +26,6 @@ pub struct ImageLimits {
 }
 
 impl Default for ImageLimits {
-    /// Upstream's.
     fn default() -> Self {
         Self {
             high_percent: 85,

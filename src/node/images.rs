@@ -28,7 +28,6 @@ static COLLECTED: Family = Family::counter(
     &["reason"],
 );
 
-/// Upstream's period.
 const PERIOD: Duration = Duration::from_secs(300);
 /// A list that somebody wants to see is not older (upstream's cache).
 const SHOWN_FOR: Duration = Duration::from_secs(30);
@@ -37,7 +36,6 @@ const SHOWN_FOR: Duration = Duration::from_secs(30);
 pub trait NodeRuntime {
     /// Where its disks are.
     fn places(self: Rc<Self>) -> Pending<Result<DiskPlaces, RuntimeError>>;
-    /// Its images.
     fn images(self: Rc<Self>) -> Pending<Result<Vec<RuntimeImage>, RuntimeError>>;
     /// What containers, running or not, call their images.
     fn used_images(self: Rc<Self>) -> Pending<Result<BTreeSet<String>, RuntimeError>>;

@@ -62,11 +62,9 @@ pub struct ShutdownParts {
     pub periods: Vec<Period>,
     /// Who ends it.
     pub ruler: Ruler,
-    /// For people.
     pub clock: Clock,
     /// Tells what happens.
     pub events: EventRecorder,
-    /// The pods.
     pub statuses: Rc<StatusManager>,
     /// Shows that the node goes down.
     pub health: Rc<Health>,

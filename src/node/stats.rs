@@ -1,8 +1,8 @@
 //! What the node, its pods and their containers use: CPU, memory, network, disk. There is no cAdvisor: numbers are read when
 //! somebody asks, from the files of cgroups and procfs, from the runtime where it alone knows, and by walks of directories.
 //!
-//! Owns what is remembered between two asks: the reads that rates are taken from and the answers of walks, both for as long as
-//! somebody keeps asking. Must not know who asks, nor how an answer is written down.
+//! Owns what is remembered between two asks: the reads that rates are taken from and the answers of walks, both for as
+//! long as somebody keeps asking.
 //!
 //! | file | what |
 //! |---|---|
@@ -68,12 +68,10 @@ pub struct Ask {
 /// Which disks are looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measured {
-    /// None.
     #[default]
     Nothing,
     /// Logs of containers and the volumes of claims.
     Claims,
-    /// All.
     Everything,
 }
 
@@ -89,7 +87,6 @@ impl Ask {
 /// What is used, all of it read at about the same time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// The machine.
     pub node: NodeUse,
     /// Pods that have a running container, by namespace and name.
     pub pods: Vec<PodUse>,
@@ -116,10 +113,8 @@ impl Usage {
     }
 }
 
-/// The machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeUse {
-    /// Its name.
     pub name: String,
     /// When it was booted.
     pub started_at: Timestamp,
@@ -131,7 +126,6 @@ pub struct NodeUse {
     pub swap_total: Option<u64>,
     /// CPUs it has.
     pub cpus: u64,
-    /// Its interfaces.
     pub interfaces: Vec<Interface>,
     /// The one that leads out.
     pub default_interface: Option<String>,
@@ -176,17 +170,13 @@ pub struct Disk {
 pub struct Interface {
     /// `eth0`...
     pub name: String,
-    /// Received bytes.
     pub rx_bytes: u64,
-    /// Received packets.
     pub rx_packets: u64,
     /// Received with errors.
     pub rx_errors: u64,
     /// Received and dropped.
     pub rx_dropped: u64,
-    /// Sent bytes.
     pub tx_bytes: u64,
-    /// Sent packets.
     pub tx_packets: u64,
     /// Not sent because of errors.
     pub tx_errors: u64,
@@ -207,10 +197,8 @@ pub struct FileSystem {
     pub inodes_used: Option<u64>,
 }
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodUse {
-    /// Which.
     pub pod: PodRef,
     /// When it was started.
     pub started_at: Timestamp,
@@ -230,10 +218,8 @@ pub struct PodUse {
     pub ephemeral: Option<FileSystem>,
 }
 
-/// A container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerUse {
-    /// Its name.
     pub name: String,
     /// The runtime's id.
     pub id: String,

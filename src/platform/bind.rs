@@ -1,6 +1,6 @@
 //! Making the local socket: who may use it, and what is done about one that is already there.
 //!
-//! Owns the socket file. Must not know what is served on it.
+//! Owns the socket file.
 
 use std::fs;
 use std::io;
@@ -23,13 +23,11 @@ pub enum BindError {
     /// Somebody answers there.
     #[error("another agent is listening on {}: stop it, or use another socket", path.display())]
     InUse {
-        /// The socket.
         path: PathBuf,
     },
     /// A file of another kind is in the way.
     #[error("{} exists and is not a socket: move it, or use another socket", path.display())]
     NotASocket {
-        /// The file.
         path: PathBuf,
     },
     /// The system refused.

@@ -26,7 +26,6 @@ use crate::platform::dbus::DbusError;
 pub struct CgroupConfig {
     /// `/sys/fs/cgroup`, or a fake tree in tests.
     pub mount: PathBuf,
-    /// Unified hierarchy.
     pub v2: bool,
     /// With systemd, cgroups are slices, made and removed through it.
     pub driver: CgroupDriver,
@@ -38,7 +37,6 @@ pub enum CgroupError {
     /// A directory could not be made.
     #[error("create cgroup {path:?}")]
     Create {
-        /// Which.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -47,7 +45,6 @@ pub enum CgroupError {
     /// A value was refused.
     #[error("write {value:?} to {path:?}")]
     Write {
-        /// The file.
         path: PathBuf,
         /// What was to be in it.
         value: String,
@@ -58,7 +55,6 @@ pub enum CgroupError {
     /// The kernel did not take the rules about devices, and a container must not run without.
     #[error("set device rules of cgroup {path:?}")]
     Devices {
-        /// Which.
         path: PathBuf,
         /// What it said.
         #[source]
@@ -67,7 +63,6 @@ pub enum CgroupError {
     /// A directory could not be removed; usually a process is still in it.
     #[error("remove cgroup {path:?}")]
     Remove {
-        /// Which.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -76,22 +71,18 @@ pub enum CgroupError {
     /// systemd was asked and said no.
     #[error("request unit {unit:?} from systemd")]
     Systemd {
-        /// The slice.
         unit: String,
-        /// Its answer.
         #[source]
         source: DbusError,
     },
     /// Somebody else was to make it.
     #[error("{path:?} cgroup does not exist")]
     Missing {
-        /// Which.
         path: String,
     },
     /// The path is empty or leads upwards.
     #[error("{path:?} is not a cgroup path")]
     Path {
-        /// Which.
         path: String,
     },
 }
@@ -101,7 +92,6 @@ pub enum CgroupError {
 pub struct Skipped {
     /// The controller, file or service.
     pub what: String,
-    /// Why.
     pub why: String,
 }
 

@@ -49,7 +49,6 @@ impl Clock {
         }
     }
 
-    /// Now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one home of the wall clock")]
     pub fn now(&self) -> Timestamp {

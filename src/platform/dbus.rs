@@ -1,7 +1,7 @@
 //! As much of a D-Bus client as talking to systemd and logind takes: connect, call a method, wait for a signal, take a
 //! descriptor. Blocking: for the pool of `rt::blocking`, or a thread of one's own.
 //!
-//! Owns the wire format. Must not know what the calls mean.
+//! Owns the wire format.
 
 mod message;
 
@@ -34,9 +34,7 @@ const BUS: Peer<'static> = Peer {
 pub struct Peer<'a> {
     /// Bus name; ignored on a direct connection.
     pub destination: &'a str,
-    /// Object.
     pub path: &'a str,
-    /// Interface.
     pub interface: &'a str,
 }
 
@@ -46,7 +44,6 @@ pub enum DbusError {
     /// Nobody listens, or whoever does stopped answering.
     #[error("communicate with {socket:?}")]
     Io {
-        /// The socket.
         socket: String,
         /// What the kernel said.
         #[source]
@@ -55,25 +52,20 @@ pub enum DbusError {
     /// Whoever listens does not want us.
     #[error("authenticate with {socket:?}: {answer:?}")]
     Refused {
-        /// The socket.
         socket: String,
-        /// Its words.
         answer: String,
     },
     /// The answer is not D-Bus.
     #[error("malformed message from {socket:?}")]
     Malformed {
-        /// The socket.
         socket: String,
     },
     /// The called method failed.
     #[error("{method}: {message} ({name})")]
     Answer {
-        /// Its name.
         method: String,
         /// For example `org.freedesktop.systemd1.UnitExists`.
         name: String,
-        /// For people.
         message: String,
     },
 }

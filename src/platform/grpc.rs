@@ -1,7 +1,7 @@
 //! gRPC's framing over HTTP/2, the server's side, for handlers of one thread.
 //!
-//! Owns messages' frames, statuses and trailers. Generated services would want every handler to be `Send`, which ours, by design,
-//! are not; what they add beyond this file is compression and interceptors. Must not know any call.
+//! Owns messages' frames, statuses and trailers. Generated services would want every handler to be `Send`, which ours,
+//! by design, are not; what they add beyond this file is compression and interceptors.
 
 mod authority;
 
@@ -54,7 +54,6 @@ pub enum Code {
     FailedPrecondition = 9,
     /// Nobody has made it.
     Unimplemented = 12,
-    /// Anything else.
     Unknown = 2,
     /// Try again later.
     Unavailable = 14,
@@ -63,14 +62,11 @@ pub enum Code {
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// For programs.
     pub code: Code,
-    /// For people.
     pub message: String,
 }
 
 impl Status {
-    /// A failure.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
@@ -81,7 +77,6 @@ pub type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 
 /// What an answer consists of.
 pub enum Answer {
-    /// One message.
     One(Vec<u8>),
     /// Messages as they come.
     Stream(mpsc::Receiver<Result<Vec<u8>, Status>>),

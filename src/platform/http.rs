@@ -1,8 +1,7 @@
 //! Blocking HTTP on its own thread: one GET at a time, bounded in time, size, redirects and queue.
 //!
-//! Owns the ureq agent, TLS roots and the words for what can go wrong on the way to a server. Must not know what is
-//! fetched: a status that is not 200 is an answer here. Redirects are followed here and not by ureq, which would send
-//! the configured headers to every host and take https back to http.
+//! Owns the ureq agent, TLS roots and the words for what can go wrong on the way to a server. Redirects are followed
+//! here and not by ureq, which would send the configured headers to every host and take https back to http.
 
 pub mod error;
 mod proxy;
@@ -34,7 +33,6 @@ const STACK_BYTES: usize = 1024 * 1024;
 /// Read buffer of a body of unknown length.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// One GET.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `http://` or `https://`.

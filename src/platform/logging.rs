@@ -1,7 +1,7 @@
 //! Log lines as the kubelet writes them: klog text (`I1120 16:00:00.000000  4711 kubelet.rs:7] "Message" key="value"`) or
 //! JSON, on stderr.
 //!
-//! Owns the format and the mapping from `-v` to levels. Must not know the modules that log.
+//! Owns the format and the mapping from `-v` to levels.
 
 use std::fmt;
 use std::io::Write;
@@ -23,7 +23,6 @@ const OWN_CRATES: [&str; 2] = ["edge_agent", "agent"];
 /// `logging.format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// klog.
     Text,
     /// One object per line.
     Json,

@@ -1,6 +1,6 @@
 //! What systemd knows of the machine's end: logind's word before it, the lock that delays it, and whether it has begun.
 //!
-//! Owns the calls to logind and its settings. Blocking: for a thread of its own. Must not know what is done meanwhile.
+//! Owns the calls to logind and its settings. Blocking: for a thread of its own.
 
 use std::io;
 use std::os::fd::OwnedFd;

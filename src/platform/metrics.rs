@@ -1,8 +1,7 @@
 //! Numbers about the agent, kept where the things happen, and Prometheus' text format.
 //!
-//! Owns the numbers of this thread, which is the only one that decides anything; a number costs a few dozen bytes and nothing is
-//! sampled. Must not know what the families mean: whoever counts declares its own. A writer of our own because the format that is
-//! wanted (0.0.4, with times) is a page of code.
+//! Owns the numbers of this thread, which is the only one that decides anything; a number costs a few dozen bytes and
+//! nothing is sampled. A writer of our own because the format that is wanted (0.0.4, with times) is a page of code.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,7 +17,6 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -39,9 +37,7 @@ impl Kind {
 /// Metrics of one name.
 #[derive(Debug)]
 pub struct Family {
-    /// Its name.
     pub name: &'static str,
-    /// For people.
     pub help: &'static str,
     /// Counter, gauge, histogram.
     pub kind: Kind,
@@ -52,13 +48,11 @@ pub struct Family {
 }
 
 impl Family {
-    /// A counter.
     #[must_use]
     pub const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
         Self { name, help, kind: Kind::Counter, labels, buckets: &[] }
     }
 
-    /// A gauge.
     #[must_use]
     pub const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
         Self { name, help, kind: Kind::Gauge, labels, buckets: &[] }
@@ -304,7 +298,6 @@ impl Text {
         self.out.push('\n');
     }
 
-    /// The page.
     #[must_use]
     pub fn finish(self) -> String {
         self.out

@@ -1,6 +1,6 @@
 //! What OpenRC knows of the machine's end.
 //!
-//! Owns the reading of OpenRC's state directory. Must not know what is done meanwhile.
+//! Owns the reading of OpenRC's state directory.
 
 use std::fs;
 use std::path::Path;

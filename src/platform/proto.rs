@@ -21,7 +21,6 @@ pub mod containerd_tasks {
     tonic::include_proto!("containerd.services.tasks.v1");
 }
 
-/// Device plugins.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated")]
 pub mod device_plugin {
     tonic::include_proto!("v1beta1");

@@ -1,6 +1,6 @@
 //! The process's one thread of control: the tokio runtime, named tasks, the blocking pool, signals, systemd notification.
 //!
-//! Owns how things run. Must not know what runs. Timers and sleeps come from tokio, so that a simulation can pause time.
+//! Owns how things run. Timers and sleeps come from tokio, so that a simulation can pause time.
 
 pub mod child;
 pub mod connections;

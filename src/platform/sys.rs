@@ -1,6 +1,6 @@
 //! Kernel calls with safe faces. The only module allowed to use unsafe code, where nix has no safe face.
 //!
-//! Owns descriptors it opens. Must not know why anybody calls.
+//! Owns descriptors it opens.
 
 pub mod background;
 pub mod bpf;

@@ -1,7 +1,6 @@
 //! Which pods fit on this node, all at once.
 //!
-//! Owns the set of admitted pods and of those that wait for room. The decision itself is in `rules`. Must not know what a
-//! pod does once admitted.
+//! Owns the set of admitted pods and of those that wait for room. The decision itself is in `rules`.
 
 pub mod rules;
 

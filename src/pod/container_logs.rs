@@ -4,7 +4,7 @@
 //! long is moved aside and the runtime opens it anew. What is moved aside goes by `containerLogMaxFiles`; in memory also when
 //! there is little room, the oldest of all first.
 //!
-//! Owns the files that were moved aside. Must not know what a log says. Nothing is asked of the runtime until a log is too long.
+//! Owns the files that were moved aside. Nothing is asked of the runtime until a log is too long.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirEntry};

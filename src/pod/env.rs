@@ -1,6 +1,6 @@
 //! A container's environment, and the expansion of `$(VAR)` in it, in command and args.
 //!
-//! Owns values. Must not know where ConfigMaps and Secrets are kept.
+//! Owns values.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -24,7 +24,6 @@ use crate::pod::resources::{NodeCapacity, effective_limits};
 pub struct EnvContext<'a> {
     /// `spec.nodeName` for pods that do not say.
     pub node_name: &'a str,
-    /// Primary first.
     pub host_ips: &'a [String],
     /// Primary first; the node's for a host-network pod.
     pub pod_ips: &'a [String],

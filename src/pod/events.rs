@@ -1,8 +1,7 @@
 //! Events: what happened to a pod or to the node, for people. Logged, kept in a short list in memory and, in batches, in
 //! the store's ring.
 //!
-//! Owns rate limits and the memory list. Must not know why something happened; reasons and messages come from the caller
-//! and are Kubernetes' own.
+//! Owns rate limits and the memory list.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

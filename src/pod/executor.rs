@@ -1,6 +1,6 @@
 //! Carries plans out, action by action, against the runtime and the pod's files. No decisions are left to make here.
 //!
-//! Owns the order of effects within one action and the words of their events. Must not know why an action was planned.
+//! Owns the order of effects within one action and the words of their events.
 
 mod cgroups;
 mod config;
@@ -72,7 +72,6 @@ const RETRY_RUNTIME_AFTER: Duration = Duration::from_secs(1);
 /// What of the configuration and of the node concerns starting containers.
 #[derive(Clone)]
 pub struct ExecutorConfig {
-    /// Pods' directories.
     pub volumes: VolumeConfig,
     /// `podLogsDir`.
     pub pod_logs_dir: PathBuf,
@@ -82,7 +81,6 @@ pub struct ExecutorConfig {
     pub seccomp_dir: PathBuf,
     /// `seccompDefault`.
     pub seccomp_default: bool,
-    /// Node name.
     pub node_name: String,
     /// The node's addresses, primary first.
     pub node_ips: Vec<String>,

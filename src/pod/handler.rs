@@ -1,7 +1,7 @@
 //! What probes and lifecycle hooks do to a container: an HTTP request, a TCP connection, a gRPC health check.
 //!
-//! Owns the requests and their limits. Must not know pods, nor what an answer means. (Commands in containers are the
-//! runtime's: `Runtime::exec_sync`.) Errors speak as the kubelet's do, so that events read the same.
+//! Owns the requests and their limits. (Commands in containers are the runtime's: `Runtime::exec_sync`.) Errors speak
+//! as the kubelet's do, so that events read the same.
 
 use std::time::Duration;
 

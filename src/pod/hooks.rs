@@ -1,6 +1,6 @@
 //! Lifecycle hooks and the grace of a stop: what a handler asks for, where it is found, and how little time is left.
 //!
-//! Owns the arithmetic of grace and upstream's words about failed hooks. Must not know how a hook is carried out.
+//! Owns the arithmetic of grace and upstream's words about failed hooks.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

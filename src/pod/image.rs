@@ -1,6 +1,6 @@
 //! Images for containers: looks, pulls when the policy says so, and holds back after failures (upstream: image manager).
 //!
-//! Owns pull slots, the pull rate and pull back-off. Must not know pods beyond their identity, nor what the image is for.
+//! Owns pull slots, the pull rate and pull back-off.
 
 pub mod keyring;
 pub mod pull_records;
@@ -103,7 +103,6 @@ impl Default for ImageConfig {
 /// What to pull, for whom.
 #[derive(Clone, Copy)]
 pub struct ImageRequest<'a> {
-    /// Whose container.
     pub pod: &'a PodRef,
     /// For events: `spec.containers{web}`.
     pub field_path: &'a str,
@@ -122,7 +121,6 @@ pub struct ImageRequest<'a> {
 pub struct StartFailure {
     /// A Kubernetes waiting or event reason: `ErrImagePull`, `ImagePullBackOff`, `CreateContainerError`...
     pub reason: &'static str,
-    /// For people.
     pub message: String,
     /// When trying again makes sense; `None` when only a changed manifest can help.
     pub retry_after: Option<Duration>,

@@ -36,7 +36,6 @@ pub enum PodWorkerState {
         /// What is cleaned up.
         cause: EndCause,
     },
-    /// Over.
     Finished {
         /// How it came to that.
         cause: EndCause,
@@ -104,7 +103,6 @@ pub enum PodWorkerEffect {
     Sync,
     /// Abandon what is under way and plan with this grace; repeated whenever the grace shrinks.
     Terminate {
-        /// Seconds.
         grace_seconds: i64,
     },
     /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and stored state.

@@ -19,7 +19,6 @@ pub struct LogLimits {
 /// A file that was moved aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rotated<K> {
-    /// Which.
     pub key: K,
     /// When it was written to last.
     pub written_at: Timestamp,

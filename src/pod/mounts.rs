@@ -1,7 +1,6 @@
 //! What a container mounts, in the order of its spec: from volume mounts and ready volumes to what the runtime is asked for.
 //!
-//! Owns content and order of mounts and the expansion of `subPathExpr`. Must not know how a sub-path is bound. Texts are
-//! upstream's.
+//! Owns content and order of mounts and the expansion of `subPathExpr`. Texts are upstream's.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -21,7 +20,6 @@ pub enum MountError {
     NoVolume {
         /// As the mount names it.
         volume: String,
-        /// Whose mount.
         container: String,
     },
     /// `subPathExpr` names variables that are empty or not there.
@@ -44,9 +42,7 @@ pub enum MountError {
          but it is not compatible with propagation {propagation:?}"
     )]
     Propagates {
-        /// Which.
         volume: String,
-        /// As written.
         propagation: String,
     },
     /// `recursiveReadOnly: Enabled` on a runtime without it.

@@ -1,6 +1,6 @@
 //! Names, addresses and ports of a pod: hostname, /etc/hosts, DNS, port mappings.
 //!
-//! Owns content. Must not know where the files lie.
+//! Owns content.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

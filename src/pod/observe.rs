@@ -1,6 +1,6 @@
 //! Looking at one pod in the runtime: lists, then the details that decisions need, termination messages included.
 //!
-//! Owns nothing: what it returns is true for a moment. Must not know what is desired.
+//! Owns nothing: what it returns is true for a moment.
 
 use std::path::{Path, PathBuf};
 

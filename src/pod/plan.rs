@@ -52,24 +52,19 @@ pub enum Action {
     StopContainers {
         /// In stopping order.
         groups: Vec<Vec<StopContainer>>,
-        /// Seconds.
         grace_seconds: i64,
     },
     /// Stop a sandbox and what is left in it.
     StopSandbox {
-        /// Which.
         id: SandboxId,
     },
     /// Remove a stopped sandbox.
     RemoveSandbox {
-        /// Which.
         id: SandboxId,
     },
     /// Remove an ended or never started container record.
     RemoveContainer {
-        /// Which.
         id: ContainerId,
-        /// Its name.
         name: ContainerName,
         /// Its log stays, in place of the one before it.
         keep_log: bool,
@@ -88,9 +83,7 @@ pub enum Action {
 /// One resource of a running container to change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResizeContainer {
-    /// Which.
     pub id: ContainerId,
-    /// Its name.
     pub name: ContainerName,
     /// `cpu` or `memory`: the one to change.
     pub resource: &'static str,
@@ -101,9 +94,7 @@ pub struct ResizeContainer {
 /// A container to stop and the words of its `Killing` event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopContainer {
-    /// Which.
     pub id: ContainerId,
-    /// Its name.
     pub name: ContainerName,
     /// For example `Stopping container web`.
     pub message: String,
@@ -127,18 +118,15 @@ pub struct StartContainer {
 /// A container that waits, and what its status says meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// Which.
     pub name: ContainerName,
     /// A Kubernetes waiting reason, for example `CrashLoopBackOff`.
     pub reason: &'static str,
-    /// Upstream's text.
     pub message: String,
 }
 
 /// What a plan needs to know besides the pod and what is seen of it.
 #[derive(Clone, Debug)]
 pub struct PlanContext {
-    /// Now.
     pub now: Timestamp,
     /// Crash-loop entries of this pod's containers.
     pub back_off: BTreeMap<ContainerName, BackOff>,
@@ -150,7 +138,6 @@ pub struct PlanContext {
     /// The last runs of an earlier life of the pod, where a container has not started since: they count for its restart count and
     /// its back-off, and for nothing else.
     pub earlier: Vec<ObservedContainer>,
-    /// Configured limits.
     pub limits: BackOffLimits,
     /// Set while the pod is being taken down.
     pub terminating: Option<Terminating>,

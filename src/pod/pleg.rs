@@ -1,7 +1,7 @@
 //! Notices what changes in the runtime (upstream: pod lifecycle event generator): waits for the runtime's hints, lists
 //! everything, and tells whose pods look different.
 //!
-//! Owns the last look at the whole runtime and its health. Must not know what anybody does about a change.
+//! Owns the last look at the whole runtime and its health.
 
 pub mod rules;
 

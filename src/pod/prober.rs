@@ -1,7 +1,6 @@
 //! Runs the probes of running containers and publishes what they come to.
 //!
-//! Owns which instance is probed and when. Must not know what a result leads to: workers are woken when one changes,
-//! and read it in the words of `rules`.
+//! Owns which instance is probed and when.
 //!
 //! One task sleeps until the next probe is due and starts its run; a run is a task of its own for as long as its timeout
 //! allows. Without probes there is no task, and nothing is ever written down: results live as long as the process, and

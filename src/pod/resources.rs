@@ -1,6 +1,6 @@
 //! From requests and limits to cgroup values: QoS class, sums over a pod, container and pod cgroups, cgroup names.
 //!
-//! Owns the arithmetic. Must not know files of the cgroup file system.
+//! Owns the arithmetic.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -28,7 +28,6 @@ pub enum QosClass {
     Guaranteed,
     /// Something is asked for or limited.
     Burstable,
-    /// Nothing is.
     BestEffort,
 }
 
@@ -49,9 +48,7 @@ impl QosClass {
 pub struct NodeCapacity {
     /// Thousandths of a CPU.
     pub cpu_milli: i64,
-    /// Bytes.
     pub memory_bytes: i64,
-    /// Bytes.
     pub swap_bytes: i64,
     /// Huge page sizes of the kernel, bytes.
     pub page_sizes: Vec<u64>,

@@ -23,7 +23,6 @@ pub const FORGET_AFTER: Duration = Duration::from_secs(600);
 pub enum BackOffDecision {
     /// Start, after storing this entry.
     Start(BackOff),
-    /// Wait.
     Wait {
         /// The back-off in force.
         delay: Duration,

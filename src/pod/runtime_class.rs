@@ -1,7 +1,7 @@
 //! What a RuntimeClass means for a pod: its handler, its overhead and where such pods may run (upstream: the admission plugin
 //! `RuntimeClass`, 1.36).
 //!
-//! Owns these rules and their words. Must not know where classes are kept.
+//! Owns these rules and their words.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

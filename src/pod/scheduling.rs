@@ -1,7 +1,7 @@
 //! What is left of a scheduler on a node that has nobody else to send a pod to: gates are waited for, and what is not looked at
 //! is said.
 //!
-//! Owns these rules and their words ([ADR 0037](../../docs/adr/0037-scheduling-fields.md)). Must not know where a pod comes from.
+//! Owns these rules and their words ([ADR 0037](../../docs/adr/0037-scheduling-fields.md)).
 //!
 //! Pure: what it returns depends on its arguments alone.
 

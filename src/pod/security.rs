@@ -1,6 +1,6 @@
 //! Who a container may be and what it may do: container over pod, with upstream's defaults.
 //!
-//! Owns the choices. Must not know how a runtime enforces them.
+//! Owns the choices.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -67,7 +67,6 @@ pub enum RunAsNonRootError {
     RunAsUser {
         /// `name_namespace(uid)`.
         pod: String,
-        /// Its name.
         container: String,
     },
     /// The image says user 0 or nothing.
@@ -75,7 +74,6 @@ pub enum RunAsNonRootError {
     ImageRunsAsRoot {
         /// `name_namespace(uid)`.
         pod: String,
-        /// Its name.
         container: String,
     },
     /// The image names its user.
@@ -88,7 +86,6 @@ pub enum RunAsNonRootError {
         user: String,
         /// `name_namespace(uid)`.
         pod: String,
-        /// Its name.
         container: String,
     },
 }

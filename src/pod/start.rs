@@ -1,6 +1,6 @@
 //! How long pods take to start, as upstream's service level has it: without the time that images and init containers take.
 //!
-//! Owns what is remembered of a pod between its first sight and its start; it is given back then. Must not know who pulls or starts.
+//! Owns what is remembered of a pod between its first sight and its start; it is given back then.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -57,7 +57,6 @@ pub fn expect(uid: &PodUid) {
 pub struct Pull(PodUid);
 
 impl Pull {
-    /// Begins.
     #[must_use]
     pub fn begin(uid: &PodUid) -> Self {
         change(uid, |start| {

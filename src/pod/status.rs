@@ -1,8 +1,7 @@
 //! The latest status of every pod, and who hears of a change (upstream: status manager).
 //!
-//! Owns the statuses. Sinks: the store (written only when the meaning changed) and whoever watches the version, such as the
-//! run-once report and the local API. The object beside a status is the newest that the loop has named. Must not know how a
-//! status is computed.
+//! Owns the statuses. Sinks: the store (written only when the meaning changed) and whoever watches the version, such as
+//! the run-once report and the local API. The object beside a status is the newest that the loop has named.
 
 pub mod rules;
 

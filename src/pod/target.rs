@@ -1,7 +1,6 @@
 //! Where an `httpGet` or a port of a manifest leads, for probes and hooks alike.
 //!
-//! Owns the look-up of ports and hosts. Must not know how a request is sent, nor upstream's words about what is wrong, which
-//! differ between the two.
+//! Owns the look-up of ports and hosts.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -10,11 +9,9 @@ use crate::model::api::pod::{ContainerPort, HttpGetAction, IntOrString};
 /// The parts of an `httpGet`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpTarget {
-    /// TLS.
     pub https: bool,
     /// Name or address, without brackets; empty for this machine.
     pub host: String,
-    /// Port.
     pub port: u16,
     /// Path and query.
     pub path: String,

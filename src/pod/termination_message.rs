@@ -1,6 +1,6 @@
 //! What an ended container has to say for itself: its termination log, or the end of its log.
 //!
-//! Owns the limits and the reading of CRI's log format. Must not know where files are or how they are read.
+//! Owns the limits and the reading of CRI's log format.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

@@ -1,6 +1,6 @@
 //! Ranges of ids for pods with users of their own (`hostUsers: false`): the node's share, cut into equal ranges, one per pod.
 //!
-//! Owns the arithmetic, which pod has which range, and the format of a pod's `userns` file. Must not know where that lies.
+//! Owns the arithmetic, which pod has which range, and the format of a pod's `userns` file.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -32,7 +32,6 @@ pub enum NodeIdsError {
     /// Where the share begins.
     #[error("kubelet user assigned ID {first} is not a multiple of {ids_per_pod}")]
     First {
-        /// As given.
         first: u32,
         /// `idsPerPod`.
         ids_per_pod: u32,
@@ -40,7 +39,6 @@ pub enum NodeIdsError {
     /// The share holds the node's own root.
     #[error("kubelet user assigned ID {first} must be greater or equal to {ids_per_pod}")]
     Low {
-        /// As given.
         first: u32,
         /// `idsPerPod`.
         ids_per_pod: u32,
@@ -48,7 +46,6 @@ pub enum NodeIdsError {
     /// The last range would be cut.
     #[error("kubelet user assigned IDs length {length} is not a multiple of {ids_per_pod}")]
     Length {
-        /// As given.
         length: u32,
         /// `idsPerPod`.
         ids_per_pod: u32,
@@ -158,7 +155,6 @@ pub struct UserRanges {
 }
 
 impl UserRanges {
-    /// All free.
     #[must_use]
     pub fn new(ids: NodeIds) -> Self {
         Self { ids, taken: BTreeMap::new() }

@@ -1,7 +1,6 @@
 //! Volumes of pods on this node: makes what a pod's spec asks for and takes it away with the pod.
 //!
-//! Owns `<root>/pods/<uid>/{volumes,volume-subpaths,plugins}` and the removal of pods' directories. Must not know containers:
-//! it hands out host paths.
+//! Owns `<root>/pods/<uid>/{volumes,volume-subpaths,plugins}` and the removal of pods' directories.
 
 pub mod projection;
 pub mod rules;
@@ -86,7 +85,6 @@ pub enum VolumeError {
     Medium {
         /// Its name in the pod.
         volume: String,
-        /// Why.
         #[source]
         source: MediumError,
     },

@@ -1,7 +1,6 @@
 //! One worker per pod: looks, decides (through `pod::plan`), acts (through `executor`), and says how it went.
 //!
-//! Owns which workers exist and which incarnation of a full name may run. Must not know where pods come from; it is told
-//! what is desired and woken when something changed, and it finds out the rest itself.
+//! Owns which workers exist and which incarnation of a full name may run.
 
 mod counts;
 pub mod held;
@@ -46,7 +45,6 @@ use crate::pod::prober::Prober;
 /// What of the configuration concerns workers.
 #[derive(Clone, Debug, Default)]
 pub struct PodWorkerConfig {
-    /// Crash-loop back-off.
     pub limits: BackOffLimits,
     /// `maximum-dead-containers-per-container`.
     pub max_dead_per_container: usize,
@@ -56,21 +54,16 @@ pub struct PodWorkerConfig {
 
 /// What every worker works with.
 pub struct PodWorkerDeps<R> {
-    /// Acts.
     pub executor: Executor<R>,
-    /// Looks.
     pub runtime: Rc<R>,
     /// Remembers restart counts before a restart.
     pub store: StoreHandle,
-    /// Publishes statuses.
     pub statuses: Rc<StatusManager>,
     /// Tells the time.
     pub clock: Clock,
-    /// Probes.
     pub prober: Prober<R>,
     /// Lets pods onto the node.
     pub admission: Admission,
-    /// Limits.
     pub config: PodWorkerConfig,
     /// The scheme of container ids: `containerd`. Empty until the runtime has said it; no pod is looked at before.
     pub runtime_name: Rc<RefCell<String>>,

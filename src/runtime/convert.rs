@@ -1,7 +1,7 @@
 //! Our types into CRI messages and back: the only place where the two vocabularies meet.
 //!
-//! Owns the mapping. Must not know connections, nor why a value was chosen. What a runtime says is not trusted: unknown
-//! enum values become `Unknown` or the safe default, missing sub-messages become empty.
+//! Owns the mapping. What a runtime says is not trusted: unknown enum values become `Unknown` or the safe default,
+//! missing sub-messages become empty.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

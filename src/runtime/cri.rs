@@ -1,8 +1,8 @@
 //! The runtime behind a CRI v1 socket: containerd 1.6 or newer, or CRI-O.
 //!
-//! Owns the connections, the time limits and what gRPC errors mean to us. Must not know pods. Connections are made when
-//! a call needs one, so the agent starts without its runtime, and every call tries anew: connecting to a local socket
-//! costs less than waiting out a back-off would. Only the stream of events backs off.
+//! Owns the connections, the time limits and what gRPC errors mean to us. Connections are made when a call needs one,
+//! so the agent starts without its runtime, and every call tries anew: connecting to a local socket costs less than
+//! waiting out a back-off would. Only the stream of events backs off.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

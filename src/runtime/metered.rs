@@ -1,6 +1,6 @@
 //! How often runtimes are asked, how long they take and how often they fail.
 //!
-//! Owns the families. Must not know any runtime.
+//! Owns the families.
 
 use tokio::time::Instant;
 

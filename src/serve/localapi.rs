@@ -1,7 +1,7 @@
 //! The Kubernetes API of one node: what kubectl needs of an API server, answered from what this agent knows.
 //!
-//! Owns the way from a request to the part that answers it. Nothing is kept or computed while nobody looks, but for a number
-//! per object that somebody has looked at. Must not know how pods run.
+//! Owns the way from a request to the part that answers it. Nothing is kept or computed while nobody looks, but for a
+//! number per object that somebody has looked at.
 
 pub mod access;
 pub mod age;
@@ -59,11 +59,9 @@ use written::Retained;
 pub struct LocalApi {
     /// Pods, logs and streams.
     pub(crate) node: SharedNode,
-    /// The rest.
     pub(crate) cluster: SharedCluster,
     /// Changes what is wanted.
     pub(crate) editor: Editor,
-    /// The time.
     pub(crate) clock: Clock,
     versions: RefCell<Versions>,
     watchers: Watchers,

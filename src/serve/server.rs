@@ -1,8 +1,7 @@
 //! The kubelet's API: over TLS on port 10250, and for this machine's root on a Unix socket, where `agent status`, `agent get`
 //! and their like ask.
 //!
-//! Owns the local socket's connections and their limits; [`https`] owns those on TCP. Must not know how an answer comes about:
-//! it asks a [`node::Node`].
+//! Owns the local socket's connections and their limits; [`https`] owns those on TCP.
 
 pub mod access;
 pub mod answer;

@@ -1,8 +1,8 @@
 //! Streams over HTTP as Kubernetes' clients speak them: exec, attach and port-forward over SPDY/3.1 and WebSocket.
 //!
-//! Owns the protocols, their negotiation and their bounds; [`client`] is the other side, for `agent exec` and its like. Whoever serves requests hands them to [`respond`] with an [`Action`];
-//! [`server`] is such a one, for requests announced by CRI. Must not know CRI, nor which runtime carries an action out. A client
-//! that is slow or vanishes holds up nobody but itself.
+//! Owns the protocols, their negotiation and their bounds; [`client`] is the other side, for `agent exec` and its like.
+//! Whoever serves requests hands them to [`respond`] with an [`Action`]; [`server`] is such a one, for requests
+//! announced by CRI. A client that is slow or vanishes holds up nobody but itself.
 
 pub mod client;
 pub mod command;
@@ -68,11 +68,9 @@ pub enum Action {
         /// Starts it, or says why not; asked for once the client is there.
         open: Pending<Result<Session, String>>,
     },
-    /// Port-forward.
     Forward {
         /// For WebSocket, whose requests name ports before; SPDY's streams name their own.
         ports: Vec<u16>,
-        /// Connects.
         dial: Dialer,
     },
     /// A log, over WebSocket alone: all bytes are one stream, and what the client sends is dropped.

@@ -1,6 +1,6 @@
 //! The connection and every write. Runs on the owner thread, or in the caller when the store is inline.
 //!
-//! Owns transactions and how durable each is. Must not know pods as types: objects arrive and leave as JSON text.
+//! Owns transactions and how durable each is.
 //!
 //! Guarantees: desired state, terminating pods and container state are on the disk (WAL synced, `synchronous=FULL`) when
 //! the call returns, because the next thing a caller does is to act on them: a power cut between starting a container
@@ -52,7 +52,6 @@ pub(crate) struct PodRow {
 /// What a commit changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Rows written.
     pub written: usize,
     /// Pods that moved to the terminating ones.
     pub removed: usize,
@@ -60,13 +59,10 @@ pub struct Commit {
 
 /// What a commit says about the source's stage.
 pub(crate) enum StageChange {
-    /// Nothing.
     Keep,
-    /// This one.
     To(Option<TrialRow>),
 }
 
-/// Everything, undecoded.
 #[derive(Default)]
 pub(crate) struct RawLoaded {
     pub sources: Vec<(String, Option<String>)>,
@@ -526,7 +522,6 @@ fn problems_of(
     )
 }
 
-/// Oldest first.
 pub(crate) fn read_events(connection: &Connection) -> Result<Vec<StoredEvent>, StoreError> {
     collect(
         connection,

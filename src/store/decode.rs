@@ -1,6 +1,6 @@
 //! From rows to objects. A row that does not decode is reported and skipped: one bad row must not take the others along.
 //!
-//! Owns leniency. Must not know SQL.
+//! Owns leniency.
 
 use super::db::RawLoaded;
 use super::objects::{LAST_APPLIED, RawObject};

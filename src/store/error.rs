@@ -1,6 +1,6 @@
 //! What can go wrong with the store, told apart by what a caller can do about it.
 //!
-//! Owns the translation of SQLite's codes. Must not know what was being stored.
+//! Owns the translation of SQLite's codes.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,6 @@ pub enum StoreError {
     Full {
         /// What was being done.
         action: &'static str,
-        /// SQLite's word.
         source: rusqlite::Error,
     },
     /// The file system or the file cannot be written.
@@ -23,7 +22,6 @@ pub enum StoreError {
     ReadOnly {
         /// What was being done.
         action: &'static str,
-        /// SQLite's word.
         source: rusqlite::Error,
     },
     /// The file is not a database, or no longer one.
@@ -31,7 +29,6 @@ pub enum StoreError {
     Damaged {
         /// What was being done.
         action: &'static str,
-        /// SQLite's word.
         source: rusqlite::Error,
     },
     /// Reading or writing the disk failed.
@@ -39,7 +36,6 @@ pub enum StoreError {
     Io {
         /// What was being done.
         action: &'static str,
-        /// SQLite's word.
         source: rusqlite::Error,
     },
     /// Another process holds the file for longer than we wait.
@@ -47,7 +43,6 @@ pub enum StoreError {
     Busy {
         /// What was being done.
         action: &'static str,
-        /// SQLite's word.
         source: rusqlite::Error,
     },
     /// Anything else SQLite refuses: a defect of ours.
@@ -55,7 +50,6 @@ pub enum StoreError {
     Sqlite {
         /// What was being done.
         action: &'static str,
-        /// SQLite's word.
         source: rusqlite::Error,
     },
     /// A second agent on the same root directory.
@@ -76,7 +70,6 @@ pub enum StoreError {
         path: PathBuf,
         /// Its `user_version`.
         found: i64,
-        /// Ours.
         known: i64,
     },
     /// A file operation around the database failed.
@@ -110,7 +103,6 @@ pub enum StoreError {
     /// An object could not be written as JSON.
     #[error("encode {what}")]
     Encode {
-        /// Which object.
         what: String,
         /// The encoder's word.
         source: serde_json::Error,

@@ -1,6 +1,6 @@
 //! Opening the file: who may, what is done when it is damaged, and how SQLite is set up.
 //!
-//! Owns the file, its lock and its side files. Must not know what the tables hold.
+//! Owns the file, its lock and its side files.
 //!
 //! Caveats: a write-ahead log whose header is torn is not damage. SQLite writes that header before the first sync of a
 //! new log, so a power cut leaves one behind regularly, and everything older is in the main file by then. SQLite ignores

@@ -1,6 +1,6 @@
 //! What waits to be written behind: the latest status per pod, events added up, container states that the disk refused.
 //!
-//! Owns the queue and its bounds. Must not know SQL.
+//! Owns the queue and its bounds.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

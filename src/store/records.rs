@@ -1,6 +1,6 @@
 //! What the store remembers, as values.
 //!
-//! Owns shapes only. Must not know SQL.
+//! Owns shapes only.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,6 @@ pub struct StoredContainerState {
 /// A row that does not decode: written by another release, or hit by a bit flip that SQLite cannot see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRow {
-    /// Table.
     pub table: &'static str,
     /// Its key, for the log.
     pub key: String,
@@ -83,7 +82,6 @@ pub struct UnreadableRow {
 /// `Normal` or `Warning`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventType {
-    /// Information only.
     #[default]
     Normal,
     /// Something may go wrong.
@@ -122,9 +120,7 @@ pub struct EventKey {
     pub field_path: String,
     /// Normal or Warning.
     pub event_type: EventType,
-    /// CamelCase word.
     pub reason: String,
-    /// For people.
     pub message: String,
 }
 
@@ -133,10 +129,7 @@ pub struct EventKey {
 pub struct StoredEvent {
     /// Object, reason, message.
     pub key: EventKey,
-    /// How often.
     pub count: u32,
-    /// First time.
     pub first: Timestamp,
-    /// Last time.
     pub last: Timestamp,
 }

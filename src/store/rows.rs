@@ -1,6 +1,6 @@
 //! One statement, with its error named.
 //!
-//! Owns the two shapes all SQL here has. Must not know any table.
+//! Owns the two shapes all SQL here has.
 
 use rusqlite::{Connection, Transaction};
 

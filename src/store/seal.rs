@@ -1,6 +1,6 @@
 //! Values of Secrets on the disk: as they are without a key, sealed (ChaCha20-Poly1305) with one.
 //!
-//! Owns keys, nonces and what a sealed value is bound to. Must not know SQL.
+//! Owns keys, nonces and what a sealed value is bound to.
 //!
 //! Guarantees: every sealing takes a fresh random nonce, so the same value never looks the same twice; a value is bound to
 //! its Secret and key, so a row cannot be moved to another one. Nothing in here prints a key or a value.
@@ -25,7 +25,6 @@ pub enum StoreKey {
     /// As they are; the file is for its owner only.
     #[default]
     None,
-    /// Sealed.
     Sealed(Box<SealingKey>),
     /// A key is configured and cannot be used: what is sealed stays so, and nothing is written in the clear instead.
     Unusable {

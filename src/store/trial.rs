@@ -2,7 +2,7 @@
 //! belong to.
 //!
 //! Owns the record's shape and its table. A record holds the values of Secrets, so it is sealed as they are; with a key
-//! that cannot be used it is not written. Must not know what a stage means.
+//! that cannot be used it is not written.
 
 use std::rc::Rc;
 
@@ -49,9 +49,7 @@ pub enum Stage {
 /// A set to go back to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fallback {
-    /// Its pods.
     pub pods: Vec<SourcePod>,
-    /// Its objects.
     pub objects: Vec<SourceObject>,
 }
 

@@ -1,6 +1,6 @@
 //! The argument vector as flags given, in pflag's grammar, and the command that follows them.
 //!
-//! Owns spelling: normalisation, short flags, repetition. Must not know defaults or files.
+//! Owns spelling: normalisation, short flags, repetition.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
 //! Why the agent cannot start with what it was given.
 //!
-//! Owns messages and exit codes. Must not know how to find a mistake.
+//! Owns messages and exit codes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -35,13 +35,11 @@ pub enum ConfigError {
          KubeletConfiguration file. For pod manifests use --manifest-dir {path}"
     )]
     ConfigIsDirectory {
-        /// The directory.
         path: PathBuf,
     },
     /// The `--config` file.
     #[error("failed to load kubelet config file, path: {path}, error: {error}")]
     File {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         error: FileError,
@@ -86,7 +84,6 @@ pub enum FlagError {
     /// No flag of that name.
     #[error("unknown flag: --{flag}{hint}")]
     Unknown {
-        /// As written.
         flag: String,
         /// The nearest flag, if any is near.
         hint: String,
@@ -94,19 +91,16 @@ pub enum FlagError {
     /// No short flag of that letter.
     #[error("unknown shorthand flag: '{flag}' in -{flag}")]
     UnknownShort {
-        /// As written.
         flag: char,
     },
     /// The value is missing.
     #[error("flag needs an argument: --{flag}")]
     NoValue {
-        /// The flag.
         flag: String,
     },
     /// The value does not fit.
     #[error("invalid argument {value:?} for \"--{flag}\" flag: {error}")]
     Value {
-        /// The flag.
         flag: String,
         /// As written, cut short.
         value: String,
@@ -122,7 +116,6 @@ pub enum FlagError {
     /// A flag of older releases that cannot be ignored.
     #[error("flag --{flag} was removed: {advice}")]
     Removed {
-        /// The flag.
         flag: String,
         /// What to do.
         advice: &'static str,
@@ -141,7 +134,6 @@ pub enum FileError {
     /// It is too large to be a configuration.
     #[error("larger than {limit} bytes")]
     TooLarge {
-        /// The bound.
         limit: u64,
     },
     /// It holds nothing.
@@ -150,21 +142,16 @@ pub enum FileError {
     /// More documents than one.
     #[error("{count} YAML documents; a configuration file must have exactly one")]
     Documents {
-        /// How many.
         count: usize,
     },
-    /// Not YAML.
     #[error("{0}")]
     Yaml(YamlError),
     /// Not an object of ours.
     #[error("no apiVersion/kind; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     NoKind,
-    /// Something else.
     #[error("unknown apiVersion/kind {api_version}/{kind}; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     WrongKind {
-        /// As written.
         api_version: String,
-        /// As written.
         kind: String,
     },
     /// What the flag was for once: a manifest.
@@ -175,7 +162,6 @@ pub enum FileError {
     Manifest {
         /// Of its first document.
         kind: String,
-        /// The file.
         path: PathBuf,
     },
     /// A field of the wrong type.
@@ -184,7 +170,6 @@ pub enum FileError {
     /// The directory tree is too deep or too large.
     #[error("more than {limit} files or directories")]
     TooMany {
-        /// The bound.
         limit: usize,
     },
 }
@@ -206,7 +191,6 @@ pub enum RunOnceError {
     /// An unknown word.
     #[error("--runonce-wait={word} is not supported; use running or completed")]
     Wait {
-        /// As written.
         word: String,
     },
     /// No time at all.
@@ -215,7 +199,6 @@ pub enum RunOnceError {
     /// A relative without the flag.
     #[error("--{flag} needs --runonce")]
     Alone {
-        /// The relative.
         flag: &'static str,
     },
 }
@@ -234,7 +217,6 @@ pub struct Finding {
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// Notes one.
     pub(super) fn add(&mut self, field: impl Into<String>, problem: impl Into<String>) {
         self.0.push(Finding { field: field.into(), problem: problem.into() });
     }

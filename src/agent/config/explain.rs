@@ -1,6 +1,6 @@
 //! What was resolved, for people: YAML to feed back, the table of origins, and the `FLAG:` lines.
 //!
-//! Owns printing and masking. Must not know how anything was resolved.
+//! Owns printing and masking.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! Every field of `KubeletConfiguration` v1beta1: its path, syntax, default, flag, and whether this version acts on it.
 //! The one table that flags, files, `--help` and `agent config --explain` all read.
 //!
-//! Owns the table. Must not know values given by anyone.
+//! Owns the table.
 
 use super::value::Kind;
 use super::value::Kind::{

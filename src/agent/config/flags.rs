@@ -1,7 +1,7 @@
 //! Flags that are not fields of the configuration file: the kubelet's own, ours, cAdvisor's leftovers, and those upstream
 //! has removed. Finds the setting behind a spelling.
 //!
-//! Owns the tables and the look-up. Must not know values given by anyone.
+//! Owns the tables and the look-up.
 
 use super::fields::{FIELDS, Field};
 use super::value::Kind;
@@ -11,9 +11,7 @@ use crate::runtime::embedded::registry::DEFAULT_HOSTS_DIRS;
 /// Who defined a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// The kubelet's.
     Kubelet,
-    /// Ours.
     Agent,
     /// Accepted because cAdvisor's flags always were; without effect.
     Cadvisor,
@@ -58,7 +56,6 @@ pub(super) enum Target {
     Field(&'static Field),
     /// Any other flag.
     Flag(&'static Flag),
-    /// Gone upstream.
     Removed(&'static Removed),
 }
 

@@ -1,6 +1,6 @@
 //! Feature gates of Kubernetes 1.36 that a kubelet may be given.
 //!
-//! Owns names, stages and defaults. Must not know what a gate switches.
+//! Owns names, stages and defaults.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! The text of `--help`.
 //!
-//! Owns its layout. Must not know values given by anyone.
+//! Owns its layout.
 
 use std::fmt::Write;
 

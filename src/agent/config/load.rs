@@ -1,6 +1,6 @@
 //! The `--config` file and the drop-in directory: reading, strictness, relative paths, merging.
 //!
-//! Owns files. Must not know defaults or flags.
+//! Owns files.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

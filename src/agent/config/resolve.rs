@@ -1,6 +1,6 @@
 //! Layers to one configuration: defaults, `--config`, drop-ins, flags, and where each setting came from.
 //!
-//! Owns precedence and both default sets. Must not know rules about values.
+//! Owns precedence and both default sets.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -171,7 +171,6 @@ sections! {
     }
     /// Who may connect.
     Authentication { x509: X509, webhook: AuthenticationWebhook, anonymous: Anonymous, }
-    /// Client certificates.
     X509 {
         #[serde(rename = "clientCAFile")]
         client_ca_file: String,
@@ -195,7 +194,6 @@ sections! {
     }
     /// Where spans go.
     Tracing { endpoint: Option<String>, sampling_rate_per_million: Option<i32>, }
-    /// The log.
     Logging {
         format: String,
         flush_frequency: GoDuration,
@@ -205,9 +203,7 @@ sections! {
     }
     /// Verbosity of one module.
     VmoduleItem { file_pattern: String, verbosity: u32, }
-    /// Per format.
     LoggingOptions { text: LoggingStreams, json: LoggingStreams, }
-    /// Split streams.
     LoggingStreams { split_stream: bool, info_buffer_size: Quantity, }
     /// A taint the node registers with.
     ConfigTaint { key: String, value: String, effect: String, time_added: Option<String>, }

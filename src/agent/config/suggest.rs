@@ -1,6 +1,6 @@
 //! The nearest known word to a mistyped one.
 //!
-//! Owns how near is near. Must not know what the words mean.
+//! Owns how near is near.
 
 use crate::model::api::schema::nearest::distance;
 

@@ -1,6 +1,6 @@
 //! Dotted paths in a JSON tree.
 //!
-//! Owns walking. Must not know which paths exist.
+//! Owns walking.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! From layers to the typed, checked result.
 //!
-//! Owns the order of the checks and the flags' typed form. Must not know the command line's grammar.
+//! Owns the order of the checks and the flags' typed form.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Rules about values, all checked before the first effect and reported together.
 //!
-//! Owns what is allowed. Must not know where a value came from.
+//! Owns what is allowed.
 
 mod check;
 mod configuration;

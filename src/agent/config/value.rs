@@ -1,6 +1,6 @@
 //! How the value of a flag is written on the command line, and what it is in the configuration's JSON.
 //!
-//! Owns the value syntaxes of the kubelet's flags. Must not know flag names.
+//! Owns the value syntaxes of the kubelet's flags.
 
 use std::net::IpAddr;
 
@@ -22,9 +22,7 @@ pub(super) enum Kind {
     Level,
     /// A floating point number; only in files.
     Float,
-    /// Go's durations.
     Duration,
-    /// Any text.
     Text,
     /// A quantity such as `10Mi`.
     Quantity,

@@ -1,6 +1,6 @@
 //! The node as its local API sees it: objects and events of this process, and the facts a `Node` object is made of.
 //!
-//! Owns where each fact comes from. Must not know requests, nor what is shown of it.
+//! Owns where each fact comes from.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -39,16 +39,12 @@ pub enum CriError {
     /// The CRI socket.
     #[error(transparent)]
     Listen(#[from] BindError),
-    /// systemd.
     #[error(transparent)]
     Notify(#[from] NotifyError),
-    /// Signal handlers.
     #[error("install signal handlers")]
     Signals(#[source] std::io::Error),
-    /// A directory.
     #[error("create directory {path:?}")]
     Directory {
-        /// Which.
         path: PathBuf,
         /// What the kernel said.
         #[source]

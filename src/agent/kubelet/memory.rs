@@ -1,7 +1,7 @@
 //! The agent's memory at start: with which key its store is opened, and what it compares with an earlier run.
 //!
-//! Owns where the key comes from. Must not know what is in the store. A key that cannot be used costs Secrets only: the
-//! agent starts all the same, and says so.
+//! Owns where the key comes from. A key that cannot be used costs Secrets only: the agent starts all the same, and says
+//! so.
 
 use std::fs::File;
 use std::io::{self, Read};

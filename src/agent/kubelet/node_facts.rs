@@ -1,6 +1,6 @@
 //! What this node offers to pods, from the configuration and the kernel.
 //!
-//! Owns where each fact comes from. Must not know what is decided from it.
+//! Owns where each fact comes from.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Device plugins of this node: which directories count, and their sockets once the pods' workers are there.
 //!
-//! Owns what happens when the sockets cannot be made: the node goes on without plugins. Must not know what plugins say.
+//! Owns what happens when the sockets cannot be made: the node goes on without plugins.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

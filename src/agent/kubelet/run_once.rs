@@ -60,11 +60,8 @@ impl RunOnceOutcome {
 enum Verdict {
     /// Not there yet; the text says what it waits for.
     Starting(String),
-    /// Running.
     Running,
-    /// Ended well.
     Succeeded,
-    /// Ended badly.
     Failed(String),
     /// There is no room for it now.
     Rejected(String),

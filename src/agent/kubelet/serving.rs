@@ -1,6 +1,6 @@
 //! The kubelet's servers, from the resolved configuration: the local socket, the API over TLS, health and reading.
 //!
-//! Owns their configuration and their start. Must not know what they answer.
+//! Owns their configuration and their start.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -31,7 +31,6 @@ use crate::serve::server::tls::{Source, Tls, TlsError, TlsSettings};
 /// A server cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ServingError {
-    /// An address.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The node's certificates.
@@ -51,7 +50,6 @@ pub enum ServingError {
     /// Webhooks, which this version does not have.
     #[error("{setting} requires an API server, which this version does not support: set {instead}")]
     NoApiServer {
-        /// What asks.
         setting: &'static str,
         /// What to write.
         instead: &'static str,

@@ -107,16 +107,13 @@ pub enum SetupError {
     /// A directory the agent needs.
     #[error("create directory {path:?}")]
     Directory {
-        /// Which.
         path: PathBuf,
         /// What the kernel said.
         #[source]
         source: std::io::Error,
     },
-    /// The store.
     #[error("open the store {path:?}")]
     Store {
-        /// Its file.
         path: PathBuf,
         /// What is wrong.
         #[source]
@@ -125,7 +122,6 @@ pub enum SetupError {
     /// The ids for pods with users of their own.
     #[error("kubelet mappings")]
     UserNamespaces(#[source] ShareError),
-    /// systemd.
     #[error(transparent)]
     Notify(#[from] NotifyError),
     /// The HTTP client.

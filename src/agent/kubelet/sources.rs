@@ -1,6 +1,6 @@
 //! The sources of manifests, from the resolved configuration.
 //!
-//! Owns where each reads and what each goes on from. Must not know how.
+//! Owns where each reads and what each goes on from.
 
 use std::collections::BTreeMap;
 

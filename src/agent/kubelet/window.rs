@@ -1,6 +1,6 @@
 //! The node as its server sees it: the loop's view, the runtime, and streams of either kind of runtime.
 //!
-//! Owns the answers to the server's questions. Must not know requests, nor who asks.
+//! Owns the answers to the server's questions.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -41,7 +41,6 @@ pub enum Entry {
     Exec(ContainerId, Vec<String>, Streams),
     /// The container's own.
     Attach(ContainerId, Streams),
-    /// Ports.
     PortForward(SandboxId, Vec<u16>),
 }
 
@@ -91,19 +90,15 @@ pub struct Window<R> {
     pub name: String,
     /// The configuration in force, masked.
     pub configuration: Value,
-    /// Every flag.
     pub flags: Vec<(String, String)>,
     /// `streamingConnectionIdleTimeout`.
     pub stream_idle_timeout: Duration,
-    /// The loop.
     pub view: Rc<View>,
     /// Statuses of all pods.
     pub statuses: Rc<StatusManager>,
-    /// What happened.
     pub events: EventRecorder,
     /// Sources whose empty answers can be confirmed.
     pub accepts: BTreeMap<PodSource, mpsc::Sender<Accept>>,
-    /// The runtime.
     pub runtime: Rc<R>,
     /// What is used.
     pub stats: Rc<Stats>,

@@ -1,6 +1,6 @@
 //! The node's Kubernetes API, asked over the socket.
 //!
-//! Owns paths and what is read from answers. Must not know how they are shown.
+//! Owns paths and what is read from answers.
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! `agent apply`: objects of manifests, created or changed through the node's API.
 //!
-//! Owns the command and its output. Must not know how two versions of an object are merged: the API does that.
+//! Owns the command and its output.
 
 use std::path::PathBuf;
 

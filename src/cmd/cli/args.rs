@@ -1,6 +1,6 @@
 //! What the commands' arguments have in common, and those that `status`, `get`, `describe` and `delete` share.
 //!
-//! Owns their names and defaults. Must not know what they lead to.
+//! Owns their names and defaults.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -130,7 +130,6 @@ pub enum UsageError {
     /// No such command.
     #[error("unknown command {name:?}")]
     UnknownCommand {
-        /// As given.
         name: String,
     },
     /// An option that is unknown or lacks its value.
@@ -142,7 +141,6 @@ pub enum UsageError {
     /// An output format this command does not have.
     #[error("unknown output format {given:?}: use one of {allowed}")]
     Output {
-        /// As given.
         given: String,
         /// What there is.
         allowed: &'static str,
@@ -152,13 +150,11 @@ pub enum UsageError {
         "unknown resource type {given:?}: use pods, nodes, configmaps, secrets or persistentvolumeclaims (pvc)"
     )]
     Resource {
-        /// As given.
         given: String,
     },
     /// None of what the API has.
     #[error("the server doesn't have a resource type {given:?}: use one of {}", crate::cmd::cli::resources())]
     Unknown {
-        /// As given.
         given: String,
     },
     /// `get` alone.
@@ -173,13 +169,11 @@ pub enum UsageError {
     /// `delete --yes` of something else.
     #[error("--yes deletes the data of claims (pvc) only: omit it to delete {given:?}")]
     NoData {
-        /// As given.
         given: String,
     },
     /// An argument too many.
     #[error("unexpected argument {given:?}")]
     Unexpected {
-        /// As given.
         given: String,
     },
     /// A name in all namespaces.

@@ -1,7 +1,7 @@
 //! `agent delete pvc --yes`, and the claims whose data is kept though nobody defines them any more.
 //!
-//! Owns what has to be true before data is deleted for good. Must not know where the report came from. Data is deleted by
-//! this process, not by the agent: nothing that the agent does by itself can lose it.
+//! Owns what has to be true before data is deleted for good. Data is deleted by this process, not by the agent: nothing
+//! that the agent does by itself can lose it.
 
 use std::fs;
 use std::io;

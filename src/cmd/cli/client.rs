@@ -1,6 +1,6 @@
 //! One question to the running agent over its socket.
 //!
-//! Owns the connection, its time and its bounds. Must not know what is done with the answer.
+//! Owns the connection, its time and its bounds.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,22 +31,17 @@ const MAX_WORDS: usize = 64 * 1024;
 /// The agent could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
     #[error("the agent is not running: no process listens on {}", path.display())]
     NotRunning {
-        /// The socket.
         path: PathBuf,
     },
-    /// Not root.
     #[error("no permission to use {}: run this as root", path.display())]
     Permission {
-        /// The socket.
         path: PathBuf,
     },
     /// The system refused.
     #[error("connect to {}", path.display())]
     Connect {
-        /// The socket.
         path: PathBuf,
         /// The system's word.
         source: io::Error,
@@ -54,7 +49,6 @@ pub enum ClientError {
     /// It does not speak HTTP as expected.
     #[error("send the request to {}", path.display())]
     Http {
-        /// The socket.
         path: PathBuf,
         /// What went wrong.
         source: hyper::Error,
@@ -62,13 +56,11 @@ pub enum ClientError {
     /// It took too long.
     #[error("the agent did not answer on {} within {} seconds", path.display(), TIMEOUT.as_secs())]
     Timeout {
-        /// The socket.
         path: PathBuf,
     },
     /// Not a report.
     #[error("the agent on {} responded with status {code}", path.display())]
     Refused {
-        /// The socket.
         path: PathBuf,
         /// The HTTP status.
         code: StatusCode,
@@ -76,7 +68,6 @@ pub enum ClientError {
     /// The body broke off or is too long.
     #[error("read the response from {}: {message}", path.display())]
     Body {
-        /// The socket.
         path: PathBuf,
         /// What went wrong.
         message: String,
@@ -84,7 +75,6 @@ pub enum ClientError {
     /// The answer is not JSON.
     #[error("the response from {} is not JSON", path.display())]
     Json {
-        /// The socket.
         path: PathBuf,
         /// The parser's word.
         source: serde_json::Error,
@@ -92,7 +82,6 @@ pub enum ClientError {
     /// The answer is of another shape: another release.
     #[error("the response from {} has an unexpected format", path.display())]
     Decode {
-        /// The socket.
         path: PathBuf,
         /// Where it differs.
         source: DecodeError,

@@ -1,7 +1,7 @@
 //! `agent completion`: scripts for shells, and the words that they offer.
 //!
-//! The scripts are a few lines each and ask this program for every word: what is offered is what this version has and what
-//! the running agent knows. Owns both. Must not know what the commands do: their `--help` says which options they have.
+//! The scripts are a few lines each and ask this program for every word: what is offered is what this version has and
+//! what the running agent knows. Owns both.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -132,7 +132,6 @@ async fn copy(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
     }
 }
 
-/// A container.
 struct Inside<'a> {
     socket: &'a Path,
     found: &'a Found,

@@ -1,6 +1,6 @@
 //! `agent delete`: objects of the node's API, and the data of claims.
 //!
-//! Owns the command, and waiting until the objects are gone. Must not know how a pod is taken down.
+//! Owns the command, and waiting until the objects are gone.
 
 use std::path::PathBuf;
 use std::time::Duration;

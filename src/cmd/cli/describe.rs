@@ -1,7 +1,6 @@
 //! `agent describe`: everything about a pod or the node on one page, as kubectl prints it.
 //!
-//! Owns the command and the page's outline. Must not know where the report came from. What a Secret holds is not on a pod's
-//! page.
+//! Owns the command and the page's outline. What a Secret holds is not on a pod's page.
 
 mod containers;
 mod node;

@@ -1,6 +1,6 @@
 //! `agent exec` and `agent attach`: into a container, with this terminal if wanted, as kubectl does.
 //!
-//! Owns the commands and this side's terminal. Must not know the protocol, nor which runtime the container is on.
+//! Owns the commands and this side's terminal.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::AsFd;

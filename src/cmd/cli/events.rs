@@ -1,6 +1,6 @@
 //! `agent events`: what happened, oldest first, as `kubectl events` shows it.
 //!
-//! Owns the command and its columns. Must not know who makes events.
+//! Owns the command and its columns.
 
 use std::ops::ControlFlow;
 

@@ -1,6 +1,6 @@
 //! Manifests given on the command line: `-f FILE`, `-f DIRECTORY`, `-f -`.
 //!
-//! Owns which files are read, and which objects of the API they name. Must not know what is done with the objects.
+//! Owns which files are read, and which objects of the API they name.
 
 use std::fs;
 use std::io::{self, Read};
@@ -23,7 +23,6 @@ pub(super) struct Named {
     /// Empty for kinds without.
     pub namespace: String,
     pub name: String,
-    /// As written.
     pub value: Value,
 }
 

@@ -1,6 +1,6 @@
 //! What is wrong, and why: from a report to a list of sentences.
 //!
-//! Owns the judgement. Must not know how it is printed. Pure.
+//! Owns the judgement. Pure.
 
 use std::time::Duration;
 

@@ -1,7 +1,6 @@
 //! `agent port-forward`: ports of this machine that lead into a pod, as kubectl makes them.
 //!
-//! Owns the command and its listeners. Must not know how a pod is reached: the agent does that. Each connection asks anew, so
-//! that a pod that was started again is found.
+//! Owns the command and its listeners. Each connection asks anew, so that a pod that was started again is found.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;

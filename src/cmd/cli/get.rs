@@ -1,6 +1,6 @@
 //! `agent get`: a table like kubectl's, or the objects.
 //!
-//! Owns the command, what it is asked for, and its output about pods. Must not know where the report came from.
+//! Owns the command, what it is asked for, and its output about pods.
 
 use serde_json::json;
 
@@ -94,7 +94,6 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resource {
-    /// Pods.
     Pods,
     /// ConfigMaps, Secrets or claims.
     Objects(ObjectKind),

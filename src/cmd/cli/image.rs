@@ -1,6 +1,6 @@
 //! `agent image`: the store of the embedded runtime, with or without the agent running.
 //!
-//! Owns the command's words and output. Must not know how images are kept.
+//! Owns the command's words and output.
 
 mod progress;
 mod pull;
@@ -60,7 +60,6 @@ Exit status: 0 on success, 1 if something failed, 2 for bad usage.
 /// A sub-command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ImageCommandError {
-    /// The store.
     #[error("open the image store {path:?}")]
     Open {
         path: PathBuf,
@@ -87,7 +86,6 @@ pub(super) enum ImageCommandError {
         #[source]
         source: std::io::Error,
     },
-    /// A pull.
     #[error(transparent)]
     Pull(#[from] PullError),
     /// Where the user's name and password should be.

@@ -1,6 +1,6 @@
 //! kubectl's JSONPath templates: `{.items[*].metadata.name}`, `{range .items[?(@.kind=="Pod")]}{.metadata.name}{"\n"}{end}`.
 //!
-//! Owns the language. Pure. Must not know what the objects are. Like kubectl it says nothing about what is not there.
+//! Owns the language. Pure. Like kubectl it says nothing about what is not there.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;

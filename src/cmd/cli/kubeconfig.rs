@@ -1,7 +1,7 @@
 //! `agent kubeconfig`: a certificate for a person, and the file that kubectl, curl and the like use it with.
 //!
-//! Owns the command and the file's shape. Must not know what the certificate will be used for. A running agent is asked where its
-//! API and its authority are; without it, it needs the node's authority alone.
+//! Owns the command and the file's shape. A running agent is asked where its API and its authority are; without it, it
+//! needs the node's authority alone.
 
 use std::path::{Path, PathBuf};
 

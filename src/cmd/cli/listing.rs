@@ -1,6 +1,6 @@
 //! `agent get` of what only the running agent knows, or as it changes: through the node's Kubernetes API.
 //!
-//! Owns tables that the server made, and following them. Must not know what a column means.
+//! Owns tables that the server made, and following them.
 
 use std::ops::ControlFlow;
 

@@ -1,6 +1,6 @@
 //! `agent logs`: what containers wrote, as kubectl shows it.
 //!
-//! Owns the command, and lines of several containers in one stream. Must not know where logs are: the agent reads them.
+//! Owns the command, and lines of several containers in one stream.
 
 use std::io;
 use std::path::PathBuf;
@@ -133,7 +133,6 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     rt::run(show(&wanted, environment)).map_err(CliError::Runtime)?
 }
 
-/// One log.
 struct Log {
     resource: String,
     /// Before each line.

@@ -1,6 +1,6 @@
 //! `agent get|describe configmaps|secrets|pvc`: as kubectl prints them, but values of Secrets only when asked for.
 //!
-//! Owns the tables and pages of objects. Must not know where the report came from.
+//! Owns the tables and pages of objects.
 
 use serde_json::{Value, json};
 use std::fmt::Write;

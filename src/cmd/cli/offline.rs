@@ -1,6 +1,6 @@
 //! A report about an agent that does not run: what its store remembers.
 //!
-//! Owns where a report comes from. Must not know how it is shown.
+//! Owns where a report comes from.
 
 use std::path::Path;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! `agent ps`: containers rather than pods, as container engines list them.
 //!
-//! Owns the command and its columns. Must not know where the report came from.
+//! Owns the command and its columns.
 
 use super::args::{Command, Options, Output, UsageError};
 use super::{CliError, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};

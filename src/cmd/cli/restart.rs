@@ -1,6 +1,6 @@
 //! `agent restart` and `agent stop`: what a box without Kubernetes' controllers has of both.
 //!
-//! Owns the commands. Must not know how containers are stopped: the agent does that.
+//! Owns the commands.
 
 use std::time::Duration;
 

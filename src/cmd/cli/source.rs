@@ -1,6 +1,6 @@
 //! `agent source accept`: an empty answer of a source is meant.
 //!
-//! Owns the command. Must not know when an answer waits to be accepted; the agent says so.
+//! Owns the command.
 
 use hyper::Method;
 

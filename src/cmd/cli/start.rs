@@ -1,6 +1,6 @@
 //! `agent run`: a pod from an image and a few options, as `kubectl run` makes it.
 //!
-//! Owns the pod's manifest and what follows its creation. Must not know how the pod gets onto the node.
+//! Owns the pod's manifest and what follows its creation.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! `agent status`: what runs, what is wrong, and why.
 //!
-//! Owns the command's output. Must not know where the report came from.
+//! Owns the command's output.
 
 use super::args::{Command, Options, Output, UsageError};
 use super::findings::{Finding, findings};

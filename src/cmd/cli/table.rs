@@ -1,6 +1,6 @@
 //! Columns of text, as kubectl aligns them.
 //!
-//! Owns spacing. Must not know what the cells mean.
+//! Owns spacing.
 
 /// Spaces between columns.
 const GAP: usize = 3;

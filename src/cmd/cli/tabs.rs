@@ -1,7 +1,7 @@
 //! Lines with tabs become aligned text, as Go's tabwriter does it for kubectl: a column reaches as far as consecutive lines
 //! have it.
 //!
-//! Owns alignment. Must not know what the text says.
+//! Owns alignment.
 
 /// Spaces after the widest cell of a column.
 const PADDING: usize = 2;

@@ -1,6 +1,6 @@
 //! Which pod and which container a command is about.
 //!
-//! Owns kubectl's rules for that. Must not know what is done with them.
+//! Owns kubectl's rules for that.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::model::types::PodSource;
 use crate::serve::server::{AgentReport, ObjectDetail};
 
-/// kubectl's.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// A pod of the agent's.

@@ -1,6 +1,6 @@
 //! `agent top`: what pods and the node use, as kubectl shows it.
 //!
-//! Owns the command and its columns. Must not know how it is measured.
+//! Owns the command and its columns.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! `agent wait`: until something has become of objects, as `kubectl wait`.
 //!
-//! Owns the command and what is waited for. Must not know how things come about.
+//! Owns the command and what is waited for.
 
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! A JSON value as YAML, in the layout kubectl prints: block style, sequences not indented below their key.
 //!
-//! Owns quoting. Must not know what the value is. What is not obviously safe as a plain scalar is quoted: a reader with
-//! YAML 1.1 rules and one with 1.2 rules must see the same.
+//! Owns quoting. What is not obviously safe as a plain scalar is quoted: a reader with YAML 1.1 rules and one with 1.2
+//! rules must see the same.
 
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
 //! Arguments of `preflight`, `init` and `reset`.
 //!
-//! Owns their names, defaults and help. Names are kubeadm's where it has the flag. Must not know what they lead to.
+//! Owns their names, defaults and help. Names are kubeadm's where it has the flag.
 
 use std::path::{Path, PathBuf};
 

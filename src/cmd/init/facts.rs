@@ -1,7 +1,7 @@
 //! What there is to know of a machine before an agent runs on it, read from the files of a root directory.
 //!
-//! Owns the reading: procfs, sysfs, `/etc`, the mount table, processes. Changes nothing and loads no module. Must not know which
-//! of it is good or bad: that is `preflight`'s. A test gives it a directory that looks like a machine.
+//! Owns the reading: procfs, sysfs, `/etc`, the mount table, processes. Changes nothing and loads no module. A test
+//! gives it a directory that looks like a machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +27,6 @@ const MAX_FILE: u64 = 1 << 20;
 pub struct Machine {
     /// `/`, or a directory that looks like one.
     pub root: PathBuf,
-    /// Who asks.
     pub uid: u32,
     /// What the clock says.
     pub now: Timestamp,
@@ -40,7 +39,6 @@ pub struct Machine {
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Who asks.
     pub uid: u32,
     /// What the clock says.
     pub now: Option<Timestamp>,
@@ -131,7 +129,6 @@ pub enum Cgroups {
 pub struct Swap {
     /// File or device.
     pub name: String,
-    /// Bytes.
     pub bytes: u64,
 }
 
@@ -151,7 +148,6 @@ pub struct Service {
 pub struct Route {
     /// The interface it leads out by.
     pub link: String,
-    /// Where to.
     pub network: IpAddr,
     /// How many bits of that count.
     pub prefix: u8,
@@ -207,7 +203,6 @@ pub struct Interest {
 }
 
 impl Machine {
-    /// Reads everything.
     #[must_use]
     pub fn look(&self, interest: &Interest) -> Facts {
         let release = self.line("proc/sys/kernel/osrelease");

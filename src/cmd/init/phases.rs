@@ -38,11 +38,9 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// kubeadm's name for whoever has the file.
 const ADMIN: &str = "kubernetes-admin";
 
-/// One step.
 pub(super) struct Phase {
     /// For `--skip-phases`.
     pub(super) name: &'static str,
-    /// One line.
     pub(super) help: &'static str,
     run: fn(&mut Run<'_, '_>) -> Result<(), InitError>,
 }

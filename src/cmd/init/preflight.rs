@@ -31,7 +31,6 @@ pub enum Severity {
     Ok,
     /// Not looked at, or nothing to look at.
     Skipped,
-    /// Works, but.
     Warning,
     /// `init` would not go on.
     Error,
@@ -75,13 +74,11 @@ impl Finding {
         Self::new(Severity::Ok, name, seen, "")
     }
 
-    /// Nobody looked.
     #[must_use]
     pub fn skipped(name: &str, why: impl Into<String>) -> Self {
         Self::new(Severity::Skipped, name, why, "")
     }
 
-    /// Works, but.
     #[must_use]
     pub fn warning(name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Severity::Warning, name, seen, message)
@@ -154,9 +151,7 @@ impl Finding {
 /// A port that will be listened on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedPort {
-    /// Where.
     pub address: IpAddr,
-    /// TCP.
     pub port: u16,
     /// The setting that says so.
     pub setting: &'static str,
@@ -366,7 +361,6 @@ pub fn report(findings: &[Finding], all: bool) -> String {
     text
 }
 
-/// For programs.
 #[must_use]
 pub fn to_json(findings: &[Finding]) -> Value {
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();

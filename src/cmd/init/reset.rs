@@ -23,11 +23,9 @@ use crate::platform::sys::{dir, lock, mount};
 use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
 use crate::store;
 
-/// One step.
 pub(super) struct Phase {
     /// For `--skip-phases`.
     pub(super) name: &'static str,
-    /// One line.
     pub(super) help: &'static str,
     run: fn(&mut Run<'_, '_>) -> Result<(), InitError>,
 }

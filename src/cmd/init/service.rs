@@ -64,7 +64,6 @@ pub(super) fn is_packaged(options: &Options) -> bool {
     options.rooted(PACKAGED).exists()
 }
 
-/// This program.
 pub(super) const OWN: &str = "/proc/self/exe";
 
 /// Programs that most systems have, none of them a link on all of them.

@@ -1,6 +1,6 @@
 //! Arguments of `agent upgrade`.
 //!
-//! Owns their names, defaults and help. Must not know what they lead to.
+//! Owns their names, defaults and help.
 
 use std::path::PathBuf;
 use std::time::Duration;

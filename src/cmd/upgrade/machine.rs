@@ -1,7 +1,7 @@
 //! What an upgrade sees of the machine, and does to it: one function per effect.
 //!
-//! Owns the files beside the program: `agent.previous`, the one that was replaced, and what is on its way. A name appears with one
-//! rename, after the bytes behind it are on the disk. Must not know why.
+//! Owns the files beside the program: `agent.previous`, the one that was replaced, and what is on its way. A name
+//! appears with one rename, after the bytes behind it are on the disk.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -105,7 +105,6 @@ impl Machine {
         found
     }
 
-    /// Looks once.
     pub(super) async fn look(&mut self) -> Seen {
         Seen {
             in_place: self.in_place(),
@@ -135,7 +134,6 @@ impl Machine {
         records::write(&self.root_dir, &self.record).map_err(failed)
     }
 
-    /// One step.
     pub(super) async fn carry_out(&mut self, effect: Effect) -> Result<(), UpgradeError> {
         let (path, done) = match effect {
             Effect::Note(phase) => {

@@ -1,6 +1,6 @@
 //! Who starts the agent, and who is to start its watch: systemd, OpenRC, or a command.
 //!
-//! Owns the calls and the files of the watch's service, which is there only while an upgrade is under way. Must not know how it goes.
+//! Owns the calls and the files of the watch's service, which is there only while an upgrade is under way.
 
 use std::fs;
 use std::io;
@@ -59,7 +59,6 @@ pub(super) enum Service {
     OpenRc,
     /// A shell command; nobody watches after a reboot.
     Command(String),
-    /// Nobody.
     None,
 }
 
@@ -148,7 +147,6 @@ impl Service {
         self.reload()
     }
 
-    /// No longer.
     pub(super) fn unguard(&self) -> io::Result<()> {
         let Some((file, _, link, _)) = self.files() else { return Ok(()) };
         if *self == Self::OpenRc && Path::new(file).exists() {

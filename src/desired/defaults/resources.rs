@@ -1,6 +1,6 @@
 //! Defaulting of resource lists: rounding, requests from limits, and the pod's own resources from its containers'.
 //!
-//! Owns the arithmetic of defaults. Must not know cgroups or QoS.
+//! Owns the arithmetic of defaults.
 
 use crate::model::api::pod::{Container, PodSpec, ResourceList, ResourceRequirements};
 use crate::model::api::quantity::Quantity;

@@ -1,6 +1,6 @@
 //! Changes that come through the node's own API: one at a time, decided over what is wanted now, durable before anybody hears.
 //!
-//! Owns the messages and the way back of an answer. Must not know requests.
+//! Owns the messages and the way back of an answer.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -63,7 +63,6 @@ pub type Decide = Box<dyn FnOnce(&PodConfig) -> ApiChange>;
 
 /// An edit on its way to the loop.
 pub struct Edit {
-    /// The decision.
     pub decide: Decide,
     /// Told when the change is on disk, or why it is not.
     pub done: oneshot::Sender<Result<(), String>>,
@@ -99,7 +98,6 @@ pub enum EditError {
     /// The agent is ending.
     #[error("the agent is shutting down")]
     Ending,
-    /// The disk.
     #[error("store the change: {0}")]
     Store(String),
 }

@@ -1,6 +1,6 @@
 //! What the API remembers besides pods and objects: changes of the node, and mirrors that were deleted.
 //!
-//! Owns its form in the store. Must not know requests, nor what is made of it.
+//! Owns its form in the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 

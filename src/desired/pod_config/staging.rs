@@ -17,7 +17,6 @@ pub const REASON_ROLLED_BACK: &str = "RolledBack";
 /// Whose sets are tried, and for how long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RollbackConfig {
-    /// The source.
     pub source: PodSource,
     /// Where it reads, for people.
     pub origin: String,

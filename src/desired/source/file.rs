@@ -1,8 +1,8 @@
 //! Pods from files: a directory of manifests, or one manifest file. inotify says when to look, a rescan every
 //! `fileCheckFrequency` is the truth.
 //!
-//! Owns what each file last said, and which directory said it: one that says nothing and is another one than that is no valid
-//! answer (ADR 0035). Must not know what a manifest means (the parser does) nor who listens.
+//! Owns what each file last said, and which directory said it: one that says nothing and is another one than that is no
+//! valid answer (ADR 0035).
 //!
 //! Skipped without a word: names that begin with `.` (as upstream) and what editors leave beside a file while it is open:
 //! `*~`, `#*#`, `4913` (vim's test for a writable directory), `*.swp`, `*.swo`, `*.swx`, `*.kate-swp`. Every other regular
@@ -84,7 +84,6 @@ pub struct FileSource<P> {
     /// Something was found that the last update does not say.
     dirty: bool,
     logged_directories: BTreeSet<OsString>,
-    /// Said once.
     watch_failed: bool,
 }
 

@@ -1,7 +1,7 @@
 //! From the bytes of a manifest to decoded objects: encoding, JSON or YAML, several documents, lists, kinds.
 //!
 //! Owns what counts as a manifest, and the last good version is nobody's business here: a broken document is reported
-//! beside the good ones. The only home of YAML among the sources. Must not know files or URLs.
+//! beside the good ones. The only home of YAML among the sources.
 
 mod hint;
 mod static_pods;
@@ -32,9 +32,7 @@ const MAX_NOTES: usize = 100;
 /// What kind of place a manifest comes from; it decides the words for an empty one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ManifestOrigin {
-    /// A file.
     File,
-    /// A URL.
     Url,
 }
 
@@ -54,7 +52,6 @@ pub struct Manifest {
 /// A decoded pod and its place in the manifest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ManifestPod {
-    /// As written.
     pub pod: Pod,
     /// For example `document 2`, `document 1, items[3]`; empty when the manifest holds just this one object.
     pub place: String,
@@ -65,7 +62,6 @@ pub struct ManifestPod {
 pub struct ManifestObject {
     /// What it is.
     pub kind: ObjectKind,
-    /// As written.
     pub object: AnyObject,
     /// As in [`ManifestPod`].
     pub place: String,

@@ -1,6 +1,6 @@
 //! What the tests of all sources share: a directory of their own and a manifest language small enough to predict.
 //!
-//! Owns test helpers. Must not know which source is tested.
+//! Owns test helpers.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! Pods from a URL: `http`, `https` or `file`, asked at once and then every `httpCheckFrequency`.
 //!
-//! Owns what the URL last said: the good pods, the validators, the problem. Must not know HTTP's wire (`http` does) nor what
-//! a manifest means (the parser does).
+//! Owns what the URL last said: the good pods, the validators, the problem.
 
 use std::path::PathBuf;
 use std::time::Duration;

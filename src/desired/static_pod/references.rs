@@ -1,7 +1,7 @@
 //! What a pod that no apiserver stands behind may refer to. ConfigMaps, Secrets, pull secrets and claims are allowed:
 //! they are local objects here (design 2.4); everything else is refused with upstream's words.
 //!
-//! Owns the list of refused references. Must not know whether a referenced object exists.
+//! Owns the list of refused references.
 
 use crate::model::api::pod::{PodSpec, Volume, VolumeProjection};
 

@@ -12,7 +12,6 @@ use crate::model::names;
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCH_DOMAINS: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
-/// Linux' HOST_NAME_MAX.
 const MAX_HOSTNAME: usize = 64;
 
 pub(super) fn validate(spec: &PodSpec, at: &Path<'_>, errors: &mut Errors) {

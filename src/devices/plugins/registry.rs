@@ -27,7 +27,6 @@ const INFO_LIMIT: Duration = Duration::from_secs(10);
 const NOTIFY_LIMIT: Duration = Duration::from_secs(5);
 /// Until a plugin that did not answer is asked again; doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
-/// Upstream's longest.
 const LONGEST_RETRY: Duration = Duration::from_secs(122);
 
 /// Whether a socket is known.

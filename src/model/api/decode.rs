@@ -1,7 +1,7 @@
 //! From raw JSON to a typed object, by one road: the same `Deserializer` stack for every type and every caller, because
 //! each further one would compile all visitors once more.
 //!
-//! Owns the strictness of decoding. Must not know files, YAML or what the object is for.
+//! Owns the strictness of decoding.
 
 mod walk;
 
@@ -13,7 +13,6 @@ use walk::{Track, Walk};
 /// A typed object and what the raw one carried beyond it.
 #[derive(Debug)]
 pub struct Decoded<T> {
-    /// The object.
     pub object: T,
     /// Paths of fields that the type does not have, for example `spec.containers[0].imagee`.
     pub unknown_fields: Vec<String>,

@@ -1,6 +1,6 @@
 //! `metadata.managedFields` as they are kept: text, because as values they would take ten times the memory of the object.
 //!
-//! Owns that form. Must not know what an entry says.
+//! Owns that form.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -16,7 +16,6 @@ impl ManagedFields {
         if entries.is_empty() { Self::default() } else { Self(Value::Array(entries).to_string().into()) }
     }
 
-    /// The entries.
     #[must_use]
     pub fn entries(&self) -> Vec<Value> {
         match serde_json::from_str(&self.0) {

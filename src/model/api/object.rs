@@ -1,7 +1,7 @@
 //! `v1.ConfigMap`, `v1.Secret`, `v1.PersistentVolumeClaim`, `v1.Namespace` and `node.k8s.io/v1.RuntimeClass`, as far as a node without an apiserver
 //! honours them.
 //!
-//! Owns shapes only. The types of Secrets have no `Debug` that shows values. Must not know what is valid.
+//! Owns shapes only. The types of Secrets have no `Debug` that shows values.
 
 use std::collections::BTreeMap;
 
@@ -106,15 +106,10 @@ impl std::fmt::Debug for Encoded {
 /// Any of them, as decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AnyObject {
-    /// A ConfigMap.
     ConfigMap(ConfigMap),
-    /// A Secret.
     Secret(Secret),
-    /// A claim.
     Claim(Box<PersistentVolumeClaim>),
-    /// A Namespace.
     Namespace(Namespace),
-    /// A RuntimeClass.
     RuntimeClass(Box<RuntimeClass>),
 }
 

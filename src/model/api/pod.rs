@@ -20,7 +20,6 @@ pub type ResourceList = BTreeMap<String, Quantity>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum IntOrString {
-    /// A number.
     Int(i32),
     /// A name, or a number in quotes.
     String(String),

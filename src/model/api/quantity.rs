@@ -1,6 +1,6 @@
 //! Kubernetes quantities (`500m`, `1Gi`, `1e3`): parsed exactly, printed in canonical form as upstream does.
 //!
-//! Owns the number and its format. Must not know what is measured.
+//! Owns the number and its format.
 
 use std::cmp::Ordering;
 use std::fmt;

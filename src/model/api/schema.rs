@@ -1,7 +1,7 @@
 //! The types of everything that the node's Kubernetes API serves and that manifests hold: their fields, which are required, how lists
 //! are merged, and a few words on each.
 //!
-//! Owns the table and its format. It is kept packed in the program and read when somebody asks. Pure. Must not know who asks.
+//! Owns the table and its format. It is kept packed in the program and read when somebody asks. Pure.
 //!
 //! The format, in `schema/*.txt`; a line that begins with `#` is for its readers:
 //!
@@ -32,7 +32,6 @@ const KIND: &str =
 /// What lists have.
 const LIST: &str = " items! []@: List of objects.\n metadata ListMeta: Standard list metadata.\n";
 
-/// The table.
 pub struct Schema {
     text: String,
     blocks: Vec<Block>,
@@ -46,14 +45,12 @@ struct Block {
     is_list: bool,
 }
 
-/// A type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type<'s> {
     /// `io.k8s.api.core.v1`.
     pub package: &'s str,
     /// `v1`; empty for a package without kinds.
     pub group_version: &'s str,
-    /// For people.
     pub text: &'s str,
     name: &'s str,
     marks: &'s str,
@@ -71,7 +68,6 @@ pub struct Field<'s> {
     pub is_required: bool,
     /// What it holds.
     pub shape: &'s str,
-    /// For people.
     pub text: &'s str,
     marks: &'s str,
 }
@@ -240,7 +236,6 @@ impl<'s> Type<'s> {
         mark(self.marks, "scalar")
     }
 
-    /// Its fields.
     pub fn fields(self) -> impl Iterator<Item = Field<'s>> {
         let kind = if self.is_kind() { KIND } else { "" };
         kind.lines().chain(self.body.lines()).map(|line| {

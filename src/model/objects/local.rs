@@ -1,6 +1,6 @@
 //! The objects of this node, in memory: what [`ObjectLookup`] answers with.
 //!
-//! Owns the set and its generation. Must not know who fills it.
+//! Owns the set and its generation.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

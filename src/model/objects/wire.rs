@@ -1,6 +1,6 @@
 //! Objects as Kubernetes writes them, and back.
 //!
-//! Owns the translation: base64, `stringData`, what a claim's status says. Must not know what is valid.
+//! Owns the translation: base64, `stringData`, what a claim's status says.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -73,13 +73,11 @@ pub fn claim(wire: PersistentVolumeClaim) -> LocalObject {
     object(ObjectKind::PersistentVolumeClaim, wire.metadata, content)
 }
 
-/// A Namespace.
 #[must_use]
 pub fn namespace(wire: Namespace) -> LocalObject {
     object(ObjectKind::Namespace, wire.metadata, ObjectContent::Namespace)
 }
 
-/// A RuntimeClass.
 #[must_use]
 pub fn runtime_class(wire: RuntimeClass) -> LocalObject {
     let scheduling =

@@ -1,6 +1,6 @@
 //! Whose turn it is to go, and what is said about it.
 //!
-//! Owns upstream's order and texts. Invariant: a critical pod is never in the answer. Must not know how usage is measured.
+//! Owns upstream's order and texts. Invariant: a critical pod is never in the answer.
 
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -16,16 +16,13 @@ use crate::pod::resources::{is_critical, pod_requests, priority};
 /// Bytes and inodes of something on a disk; `None` while nobody knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskUse {
-    /// Bytes.
     pub bytes: Option<u64>,
-    /// Inodes.
     pub inodes: Option<u64>,
 }
 
 /// What a container uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUse {
-    /// Its name.
     pub name: String,
     /// Working set, bytes.
     pub memory: Option<u64>,

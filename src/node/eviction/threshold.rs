@@ -17,13 +17,10 @@ pub enum Signal {
     AllocatableMemoryAvailable,
     /// Bytes on the disk of the root directory.
     NodefsAvailable,
-    /// Inodes there.
     NodefsInodesFree,
     /// Bytes on the disk of images, where that is another.
     ImagefsAvailable,
-    /// Inodes there.
     ImagefsInodesFree,
-    /// Processes.
     PidAvailable,
 }
 
@@ -73,9 +70,7 @@ impl Signal {
 /// One threshold: less than this is too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
-    /// Of what.
     pub signal: Signal,
-    /// How little.
     pub value: Amount,
     /// How long it may be so; zero for a hard one.
     pub grace: Duration,

@@ -1,6 +1,6 @@
 //! Which pods end when the node shuts down, in which order, and how long each gets (upstream: `nodeshutdown`).
 //!
-//! Owns the groups and who is in which. Must not know how it is found out that the machine goes down.
+//! Owns the groups and who is in which.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

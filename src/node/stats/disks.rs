@@ -1,8 +1,8 @@
 //! What pods and containers use of disks.
 //!
-//! Owns the answers of walks through directories, for as long as somebody keeps asking, and the one thread that walks. A walk is
-//! expensive, so: at most one at a time, none while an answer is young, and nobody waits long for one. Until there is a first
-//! answer the figure is left out; afterwards the last one stands. Must not know who asks.
+//! Owns the answers of walks through directories, for as long as somebody keeps asking, and the one thread that walks.
+//! A walk is expensive, so: at most one at a time, none while an answer is young, and nobody waits long for one. Until
+//! there is a first answer the figure is left out; afterwards the last one stands.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -297,7 +297,6 @@ impl Disks {
 pub(super) struct Places {
     /// On the node's file system.
     pub(super) root_dir: PathBuf,
-    /// By pod.
     pub(super) volumes: BTreeMap<String, Vec<Measurable>>,
 }
 

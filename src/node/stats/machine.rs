@@ -1,6 +1,6 @@
 //! What procfs says of the machine and of network namespaces, in numbers.
 //!
-//! Owns the readings of its files. Must not know pods. A file that is not there leaves its figures out.
+//! Owns the readings of its files. A file that is not there leaves its figures out.
 
 use std::path::Path;
 

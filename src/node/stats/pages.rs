@@ -1,6 +1,6 @@
 //! `/metrics/resource` and `/metrics/cadvisor`, in Prometheus' text format.
 //!
-//! Owns the families, upstream's names and labels. Pure. Must not know where numbers come from. What nobody counts is not shown.
+//! Owns the families, upstream's names and labels. Pure. What nobody counts is not shown.
 
 use super::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
 use crate::platform::cgroup::usage::{Detail, Io};
@@ -134,7 +134,6 @@ pub struct MachineNames {
     pub boot_id: String,
     /// `/etc/machine-id`.
     pub machine_id: String,
-    /// The firmware's.
     pub system_uuid: String,
 }
 

@@ -159,7 +159,6 @@ fn first_there<'a>(config: &CgroupConfig, places: &'a [String]) -> Option<(&'a s
     with_dirs.into_iter().find(|(_, dirs)| !dirs.is_empty())
 }
 
-/// A pod.
 pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subject) -> PodUse {
     let of = |counted| Usage { at, counted, ..Usage::default() };
     let psi =

@@ -1,7 +1,6 @@
 //! How fast CPU time grows: a rate wants two reads, and only those who ask make any.
 //!
-//! Owns the last two reads, while somebody keeps asking. Pure: readings and times in, rates out. Must not know where a reading
-//! comes from.
+//! Owns the last two reads, while somebody keeps asking. Pure: readings and times in, rates out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Whose the pods' cgroups below a cgroup root are: one agent's at a time.
 //!
-//! Owns the lock and finding who has it. Two agents on one root would each take the other's pods' empty cgroups for left
-//! behind, and set the weight of the classes without each other's pods. Must not know how long somebody waits for it.
+//! Owns the lock and finding who has it. Two agents on one root would each take the other's pods' empty cgroups for
+//! left behind, and set the weight of the classes without each other's pods.
 //!
 //! The lock is one byte of the hierarchy's `cgroup.procs`, which only who may change the tree can open so, which is there before
 //! any cgroup of ours, and which all see who see this tree, whatever their own `/run` is. Which byte is the root's name. The

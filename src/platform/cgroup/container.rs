@@ -1,8 +1,8 @@
 //! Containers' cgroups, below their pod's: made, limited, emptied and removed by us where no other runtime does it.
 //!
-//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes accounting, and, where
-//! systemd rules the tree, the scope they are in: systemd takes controllers away from what it does not know below a slice, and
-//! leaves a delegated scope to whoever asked for it. Must not know what runs in them. Everything here blocks: for the pool of
+//! Owns directories below a pod's cgroup, in every hierarchy, so that nothing a container does escapes accounting, and,
+//! where systemd rules the tree, the scope they are in: systemd takes controllers away from what it does not know below
+//! a slice, and leaves a delegated scope to whoever asked for it. Everything here blocks: for the pool of
 //! `rt::blocking`.
 
 use std::io;

@@ -1,6 +1,6 @@
 //! Which devices a container may use: a list of rules in version 1, a small program of the kernel's in version 2.
 //!
-//! Owns the program. Must not know which devices a container should have.
+//! Owns the program.
 
 use std::path::{Path, PathBuf};
 
@@ -13,18 +13,14 @@ use crate::platform::sys::bpf;
 pub enum DeviceKind {
     /// Block and character devices.
     All,
-    /// Block devices.
     Block,
-    /// Character devices.
     Char,
 }
 
 /// One rule. Where several match, the last counts; where none does, the device is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRule {
-    /// Or deny.
     pub allow: bool,
-    /// Which.
     pub kind: DeviceKind,
     /// `None` for all.
     pub major: Option<u32>,

@@ -1,6 +1,4 @@
 //! One file of a cgroup: what it is to say, and saying it.
-//!
-//! Must not know which files there are.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -19,7 +19,6 @@ const MANAGER: Peer<'static> = Peer {
     path: "/org/freedesktop/systemd1",
     interface: "org.freedesktop.systemd1.Manager",
 };
-/// Microseconds.
 const DEFAULT_PERIOD: i64 = 100_000;
 /// Microseconds for a scope to stop before systemd kills what is in it: longer than its monitor takes to do that.
 const STOP_PATIENCE: u64 = 15_000_000;

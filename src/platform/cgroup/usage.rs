@@ -82,7 +82,6 @@ pub fn stats(dirs: &[PathBuf]) -> ContainerStats {
 pub struct Psi {
     /// All processes waited.
     pub full: Lost,
-    /// Some did.
     pub some: Lost,
 }
 
@@ -184,13 +183,9 @@ pub struct Processes {
 pub struct Io {
     /// Number of the disk.
     pub device: (u32, u32),
-    /// Bytes.
     pub read_bytes: u64,
-    /// Bytes.
     pub written_bytes: u64,
-    /// Operations.
     pub reads: u64,
-    /// Operations.
     pub writes: u64,
 }
 

@@ -1,6 +1,6 @@
 //! D-Bus messages as bytes: what is sent, and as much of what comes as anybody here reads.
 //!
-//! Owns alignment and signatures (D-Bus specification, "Marshaling"). Must not know sockets.
+//! Owns alignment and signatures (D-Bus specification, "Marshaling").
 
 use super::Peer;
 

@@ -1,6 +1,6 @@
 //! Why a request got no answer, in words that name the server and, where there is one, the fix.
 //!
-//! Owns the translation of ureq's and rustls' errors. Must not know what the request was for.
+//! Owns the translation of ureq's and rustls' errors.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,6 @@ pub enum HttpError {
     /// The owner thread cannot be made.
     #[error("start the HTTP thread")]
     Thread {
-        /// Why not.
         #[source]
         source: io::Error,
     },
@@ -26,13 +25,11 @@ pub enum HttpError {
     /// Neither http nor https.
     #[error("{url}: the scheme must be http or https")]
     Scheme {
-        /// The URL.
         url: String,
     },
     /// Not a URL, or a header that cannot be sent.
     #[error("{url}: not a valid request: {reason}; check the URL and the configured headers")]
     Invalid {
-        /// The URL.
         url: String,
         /// The client's words.
         reason: String,
@@ -40,39 +37,31 @@ pub enum HttpError {
     /// A file of certificates cannot be read.
     #[error("read trusted certificates from {}", path.display())]
     ReadAuthorities {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: io::Error,
     },
     /// A file of certificates is not PEM.
     #[error("parse trusted certificates in {}: {source:?}", path.display())]
     ParseAuthorities {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         source: pem::Error,
     },
     /// A file of certificates has none.
     #[error("{} contains no PEM certificate", path.display())]
     EmptyAuthorities {
-        /// The file.
         path: PathBuf,
     },
     /// The certificate or key that shows who we are cannot be read.
     #[error("read the client certificate or key {}", path.display())]
     ReadKey {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: io::Error,
     },
     /// A file without a usable private key.
     #[error("{} contains no PEM private key", path.display())]
     Key {
-        /// The file.
         path: PathBuf,
     },
     /// No bundle of authorities on this system.
@@ -81,30 +70,24 @@ pub enum HttpError {
     /// DNS does not know the host.
     #[error("{url}: cannot resolve the host name; check the name and the DNS servers in /etc/resolv.conf")]
     Resolve {
-        /// The URL.
         url: String,
     },
     /// Nobody listens there.
     #[error("{url}: connection refused; is the server running on that port?")]
     Refused {
-        /// The URL.
         url: String,
     },
     /// Connecting, sending or receiving failed.
     #[error("{url}: connection failed")]
     Connection {
-        /// The URL.
         url: String,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The whole request took too long.
     #[error("{url}: no complete response within {seconds} s")]
     Timeout {
-        /// The URL.
         url: String,
-        /// The limit.
         seconds: u64,
     },
     /// Bytes come, and so few that there would be no end.
@@ -112,19 +95,15 @@ pub enum HttpError {
         "{url}: only {bytes} bytes received in {seconds} s, less than the minimum of {least} bytes per second"
     )]
     Slow {
-        /// The URL.
         url: String,
-        /// What came.
         bytes: u64,
         /// In which time.
         seconds: u64,
-        /// The limit.
         least: u64,
     },
     /// A redirect loop, or nearly one.
     #[error("{url}: more than 10 redirects; check the server for a redirect loop")]
     TooManyRedirects {
-        /// The URL.
         url: String,
     },
     /// From https to http: the next hop could be read and changed on the way.
@@ -132,37 +111,29 @@ pub enum HttpError {
     Downgrade {
         /// The URL that redirects.
         url: String,
-        /// Where to.
         target: String,
     },
     /// The body passes the limit.
     #[error("{url}: the body is longer than the limit of {limit} bytes")]
     TooLong {
-        /// The URL.
         url: String,
-        /// The limit.
         limit: usize,
     },
     /// The connection ended before the body did.
     #[error("{url}: the connection was closed before the answer was complete")]
     Truncated {
-        /// The URL.
         url: String,
     },
     /// Compressed although we did not ask for it.
     #[error("{url}: the server sent content encoding {encoding:?}, which was not requested")]
     Encoded {
-        /// The URL.
         url: String,
-        /// The encoding.
         encoding: String,
     },
     /// TLS was refused by either side.
     #[error("{url}: TLS: {reason}")]
     Tls {
-        /// The URL.
         url: String,
-        /// Why.
         reason: TlsError,
     },
     /// The proxy of the environment cannot be used.
@@ -170,7 +141,6 @@ pub enum HttpError {
         "{url}: the proxy did not connect: {reason}; check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY"
     )]
     Proxy {
-        /// The URL.
         url: String,
         /// The client's words.
         reason: String,
@@ -178,7 +148,6 @@ pub enum HttpError {
     /// The server does not speak HTTP as it should.
     #[error("{url}: not a valid HTTP response: {reason}")]
     Protocol {
-        /// The URL.
         url: String,
         /// The client's words.
         reason: String,

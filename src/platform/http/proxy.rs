@@ -1,6 +1,6 @@
 //! Which proxy the environment names for a URL, as Go's clients (containerd among them) choose it.
 //!
-//! Owns the variables' meaning. Must not know connections, nor read the environment: it is an argument.
+//! Owns the variables' meaning.
 
 use std::net::IpAddr;
 

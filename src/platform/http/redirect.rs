@@ -1,6 +1,6 @@
 //! Where a redirect may lead, and whether what was configured for one origin may travel with it.
 //!
-//! Owns these two rules. Pure. Must not know requests.
+//! Owns these two rules. Pure.
 
 use super::HttpError;
 use super::error::shown_url;

@@ -1,7 +1,6 @@
 //! Blocking HTTP for whoever runs in a process or thread of its own: bodies are streamed, every answer is one hop.
 //!
-//! Owns connections, their certificates and their patience. Must not know what is fetched, nor follow redirects: only the
-//! caller knows which secrets may travel on.
+//! Owns connections, their certificates and their patience.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -76,9 +75,7 @@ impl Pace {
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method<'a> {
-    /// GET.
     Get,
-    /// HEAD.
     Head,
     /// POST with a form.
     Post(&'a str),

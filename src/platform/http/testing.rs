@@ -1,6 +1,6 @@
 //! A server for tests that answers as badly as it is told to.
 //!
-//! Owns sockets on the loopback. Must not know who asks.
+//! Owns sockets on the loopback.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

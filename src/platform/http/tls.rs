@@ -1,6 +1,6 @@
 //! Whom an HTTPS client trusts, and with which cryptography.
 //!
-//! Owns the choice of the rustls provider and where certificates are read from. Must not know requests.
+//! Owns the choice of the rustls provider and where certificates are read from.
 
 use std::fs;
 use std::io;
@@ -77,7 +77,6 @@ impl ClientFiles {
         self.key.as_deref().unwrap_or(&self.certificate)
     }
 
-    /// Reads both.
     pub(super) fn load(&self) -> Result<ClientCert, HttpError> {
         let chain = read_certificates(&self.certificate)?;
         let path = self.key();

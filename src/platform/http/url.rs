@@ -1,6 +1,6 @@
 //! The little of a URL that whoever follows redirects has to understand.
 //!
-//! Owns splitting and joining. Must not know what a URL is for.
+//! Owns splitting and joining.
 
 use std::net::IpAddr;
 

@@ -1,6 +1,6 @@
 //! A child process that is told something through a socket and answers through it; dropped, it is killed.
 //!
-//! Owns the child. Must not know what is said.
+//! Owns the child.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;

@@ -1,6 +1,6 @@
 //! Takes in connections, so many at a time.
 //!
-//! Owns the accept loop that every server here has. Must not know what is spoken.
+//! Owns the accept loop that every server here has.
 
 use std::future::Future;
 use std::io;

@@ -1,6 +1,6 @@
 //! Turns for work that a crowd of clients asks for at once.
 //!
-//! Owns the queue. Must not know what the work is.
+//! Owns the queue.
 
 use std::sync::Arc;
 

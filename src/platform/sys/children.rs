@@ -1,6 +1,6 @@
 //! Processes of our own: making them, hearing of their ends, sending them signals without ever meaning another one.
 //!
-//! Owns nothing. Must not know what the processes are for.
+//! Owns nothing.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -10,7 +10,6 @@ use nix::libc;
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildExit {
-    /// Which.
     pub pid: i32,
     /// Exit code, 128 + signal when a signal ended it.
     pub code: i32,

@@ -133,7 +133,6 @@ pub fn new_session() -> io::Result<()> {
     Ok(())
 }
 
-/// This process.
 #[must_use]
 pub fn process_id() -> i32 {
     nix::unistd::getpid().as_raw()

@@ -16,7 +16,6 @@ use nix::unistd::Pid;
 /// What a program said and how it ended.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its end.
     pub status: ExitStatus,
     /// Standard output, no longer than asked for.
     pub output: Vec<u8>,

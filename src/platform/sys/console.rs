@@ -1,6 +1,6 @@
 //! Terminals of containers: a pair from the container's own devpts.
 //!
-//! Owns the descriptors. Must not know who looks at them.
+//! Owns the descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,7 +12,6 @@ use nix::sys::stat::Mode;
 
 use super::container_root::{ContainerRoot, FileSystem, facts, file_system};
 
-/// A terminal.
 #[derive(Debug)]
 pub struct Console {
     /// The side of whoever looks at it.

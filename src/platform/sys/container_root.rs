@@ -1,7 +1,7 @@
 //! The file system of a container, before and while others can write to it: every path is resolved as the container would,
 //! with its root as `/`, by the kernel, and what is found is used by descriptor.
 //!
-//! Owns descriptors. Needs openat2 (Linux 5.6). Must not know what is mounted where.
+//! Owns descriptors. Needs openat2 (Linux 5.6).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -35,7 +35,6 @@ impl AsFd for ContainerRoot {
 /// What a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// A directory.
     pub is_directory: bool,
     /// A symbolic link.
     pub is_link: bool,
@@ -45,24 +44,17 @@ pub struct Facts {
     pub character_device: Option<(u32, u32)>,
     /// A pipe or a socket, by name or not.
     pub is_pipe_or_socket: bool,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Permission bits.
     pub mode: u32,
-    /// Inode number.
     pub inode: u64,
 }
 
 /// The file systems whose files are not just files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
-    /// procfs.
     Proc,
-    /// devpts.
     DevPts,
-    /// Any other.
     Other,
 }
 
@@ -332,28 +324,19 @@ impl ContainerRoot {
 /// What to make.
 #[derive(Clone, Copy, Debug)]
 pub struct Node {
-    /// Kind.
     pub kind: NodeKind,
-    /// Device number.
     pub major: u32,
-    /// Device number.
     pub minor: u32,
-    /// Permission bits.
     pub mode: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
 }
 
 /// Kinds of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
-    /// Character device.
     Character,
-    /// Block device.
     Block,
-    /// Named pipe.
     Pipe,
 }
 

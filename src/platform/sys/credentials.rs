@@ -1,6 +1,6 @@
 //! What this process may do: users, groups, capabilities, limits, keyring, system call filter. One way only: less.
 //!
-//! Owns nothing. Must not know why somebody may or may not.
+//! Owns nothing.
 
 use std::ffi::CString;
 use std::io;
@@ -16,7 +16,6 @@ use nix::unistd::{Gid, Uid};
 pub struct CapabilitySets {
     /// Can ever be had.
     pub bounding: u64,
-    /// In force.
     pub effective: u64,
     /// Can be put into force.
     pub permitted: u64,

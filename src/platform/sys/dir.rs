@@ -1,7 +1,7 @@
 //! Directories by descriptor: going down without following links or crossing mounts, making and removing what is below.
 //! Whoever owns the files may rename and replace them meanwhile; nothing outside the directory is ever touched.
 //!
-//! Owns descriptors. Must not know what the files are for.
+//! Owns descriptors.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;

@@ -1,6 +1,6 @@
 //! How much of a disk a tree of files takes, as `du` counts it.
 //!
-//! Owns the walk. Must not know whose files they are. Blocks for as long as the disk takes.
+//! Owns the walk. Blocks for as long as the disk takes.
 
 use std::collections::BTreeSet;
 use std::io;

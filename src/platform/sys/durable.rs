@@ -1,6 +1,6 @@
 //! Files that appear whole, and those that are there after a power cut.
 //!
-//! Owns the order of writing, syncing and renaming. Must not know what is in a file.
+//! Owns the order of writing, syncing and renaming.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! Which directory a path leads to, in words that mean the same after a boot.
 //!
-//! Owns what is stable of it. Must not know what is in it.
+//! Owns what is stable of it.
 
 use std::ffi::CString;
 use std::io;

@@ -1,7 +1,7 @@
 //! inotify as typed events on tokio's reactor.
 //!
-//! Owns the descriptor and the kernel's flags. Must not know what is watched or why. Events are hints: the kernel drops them
-//! when its queue is full, and says so.
+//! Owns the descriptor and the kernel's flags. Events are hints: the kernel drops them when its queue is full, and says
+//! so.
 
 use std::ffi::OsString;
 use std::io;
@@ -64,21 +64,17 @@ pub enum Change {
     Attributes,
 }
 
-/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Something happened to a name in a directory.
     Entry {
-        /// The directory.
         watch: WatchId,
         /// The name in it.
         name: OsString,
-        /// What.
         change: Change,
     },
     /// The directory itself changed its attributes, moved, or was deleted or unmounted.
     Directory {
-        /// The directory.
         watch: WatchId,
         /// The watch is gone with it.
         ended: bool,
@@ -96,9 +92,7 @@ pub enum InotifyError {
     /// Missing directory, or `fs.inotify.max_user_watches` reached.
     #[error("watch {}", path.display())]
     Watch {
-        /// The directory.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: io::Error,
     },
@@ -107,7 +101,6 @@ pub enum InotifyError {
     Read(#[source] io::Error),
 }
 
-/// Watched directories.
 #[derive(Debug)]
 pub struct Watcher {
     fd: AsyncFd<Descriptor>,

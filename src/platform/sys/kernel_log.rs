@@ -1,6 +1,6 @@
 //! The kernel's log, line by line, and its word that memory is short.
 //!
-//! Owns both descriptors. Must not know what is looked for.
+//! Owns both descriptors.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};

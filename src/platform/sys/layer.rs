@@ -1,6 +1,6 @@
 //! Writing the content of an image's layer: every path is resolved inside the layer's directory, links of the layer included.
 //!
-//! Owns descriptors and the kernel's flags. Must not know archives or what an overlay is for.
+//! Owns descriptors and the kernel's flags.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -30,43 +30,31 @@ pub struct LayerDir(OwnedFd);
 /// A node without content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// Character device.
     Character {
-        /// Major number.
         major: u32,
-        /// Minor number.
         minor: u32,
     },
-    /// Block device.
     Block {
-        /// Major number.
         major: u32,
-        /// Minor number.
         minor: u32,
     },
-    /// Named pipe.
     Fifo,
 }
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing there.
     Absent,
-    /// A directory.
     Directory,
     /// Overlayfs' mark for a name that is gone: character device 0:0.
     Whiteout,
-    /// Anything else.
     Other,
 }
 
 /// Owner, mode and time of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// User.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
     /// Permission bits with setuid, setgid and sticky; `None` for a link, which has none.
     pub mode: Option<u32>,

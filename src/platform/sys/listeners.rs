@@ -1,6 +1,6 @@
 //! Who listens on a port of TCP or UDP: sockets of procfs, and the process that holds one.
 //!
-//! Owns the reading. Looks into processes only when a port of interest is taken. Must not know what the ports are for.
+//! Owns the reading. Looks into processes only when a port of interest is taken.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,17 +9,13 @@ use std::path::Path;
 /// Tables of a protocol, and the state of a socket that takes what comes from anywhere, as procfs writes it: `TCP_LISTEN`, and
 /// for UDP `TCP_CLOSE`, of one that is not connected.
 pub type Tables = ([&'static str; 2], &'static str);
-/// TCP.
 pub const TCP: Tables = (["proc/net/tcp", "proc/net/tcp6"], "0A");
-/// UDP.
 pub const UDP: Tables = (["proc/net/udp", "proc/net/udp6"], "07");
 
 /// A socket that listens, or takes datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// Where.
     pub address: IpAddr,
-    /// Port.
     pub port: u16,
     /// Name and id of the process, when it can be seen.
     pub process: Option<(String, u32)>,

@@ -1,6 +1,6 @@
 //! Mounts the agent itself makes and removes: tmpfs, hugetlbfs, binds, NFS, and the propagation of its own directory.
 //!
-//! Owns mount calls and the reading of `/proc/self/mountinfo`. Must not know volumes.
+//! Owns mount calls and the reading of `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::io;

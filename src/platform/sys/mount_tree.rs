@@ -1,7 +1,7 @@
 //! Mounts by descriptor: made detached, given their attributes, attached to what another descriptor stands for. No path is
 //! resolved between a check and its use.
 //!
-//! Owns descriptors of mounts. Needs Linux 5.2, attributes of whole trees and id maps 5.12. Must not know what is mounted.
+//! Owns descriptors of mounts. Needs Linux 5.2, attributes of whole trees and id maps 5.12.
 
 use std::ffi::CString;
 use std::io;
@@ -57,7 +57,6 @@ pub enum Propagation {
     Private,
     /// From the node to the container.
     Slave,
-    /// Both ways.
     Shared,
     /// Not at all, and it cannot be bound.
     Unbindable,

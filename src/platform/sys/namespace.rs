@@ -1,6 +1,6 @@
 //! Namespaces of this process: making, joining, and what is set in a fresh one.
 //!
-//! Owns nothing. Must not know whose namespaces they are.
+//! Owns nothing.
 
 use std::fs::File;
 use std::io;
@@ -13,11 +13,8 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 /// A set of kinds of namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
-    /// Mounts.
     pub mount: bool,
-    /// Process ids.
     pub pid: bool,
-    /// Network.
     pub network: bool,
     /// System V IPC and POSIX queues.
     pub ipc: bool,

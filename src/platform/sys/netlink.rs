@@ -1,7 +1,7 @@
 //! Netlink: messages to the kernel's network and what it answers.
 //!
-//! Owns the wire format, sockets and the kernel's words when it refuses. Must not know pods. What is said over it is below:
-//! `route` (links, addresses, routes), `nftables` (rules), `conntrack` (connections), `namespace` (whose network is meant).
+//! Owns the wire format, sockets and the kernel's words when it refuses. What is said over it is below: `route` (links,
+//! addresses, routes), `nftables` (rules), `conntrack` (connections), `namespace` (whose network is meant).
 
 pub mod conntrack;
 pub mod namespace;
@@ -55,12 +55,9 @@ pub enum NetlinkError {
         /// The error number.
         source: std::io::Error,
     },
-    /// The socket.
     #[error("netlink socket, {call}")]
     Socket {
-        /// Which call.
         call: &'static str,
-        /// The error.
         source: std::io::Error,
     },
     /// The answer makes no sense, or the request would not fit.
@@ -121,7 +118,6 @@ impl Message {
         Self { bytes, oversized: false }
     }
 
-    /// An attribute.
     pub(crate) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let Ok(length) = u16::try_from(value.len() + 4) else {
             self.oversized = true;

@@ -136,7 +136,6 @@ pub fn file_system_bytes(path: &Path) -> i64 {
 /// A file system in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileSystemFacts {
-    /// Bytes.
     pub capacity: u64,
     /// Bytes that nobody uses and that everybody may have.
     pub available: u64,

@@ -1,6 +1,6 @@
 //! Opening files that somebody else chose.
 //!
-//! Owns the flags that keep `open` from waiting. Must not know what is read.
+//! Owns the flags that keep `open` from waiting.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,6 +1,6 @@
 //! `SOCK_SEQPACKET` sockets in the file system: whole messages, with descriptors beside them. Nothing here blocks but [`wait`].
 //!
-//! Owns the layout of ancillary data. Must not know what the messages say.
+//! Owns the layout of ancillary data.
 
 #![allow(
     clippy::cast_possible_truncation,

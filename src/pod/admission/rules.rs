@@ -1,6 +1,6 @@
 //! Whether a pod may run on this node beside the others: upstream's order, reasons and texts.
 //!
-//! Owns the decision and who of those that wait comes first. Must not know what becomes of a rejected pod.
+//! Owns the decision and who of those that wait comes first.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -116,7 +116,6 @@ pub struct NodeFacts {
 pub struct OwnPort {
     /// Where it listens.
     pub address: String,
-    /// Its number.
     pub port: i32,
     /// The setting that it comes from.
     pub setting: &'static str,

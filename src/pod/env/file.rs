@@ -1,6 +1,6 @@
 //! Env files, as `fileKeyRef` reads them: lines `NAME='value'`, which a POSIX shell would read the same way.
 //!
-//! Owns the syntax. Must not know where the text comes from, and says nothing about values in its errors.
+//! Owns the syntax.
 
 /// The text breaks the rules before the variable was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

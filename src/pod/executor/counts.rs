@@ -1,6 +1,6 @@
 //! How many pods and containers were started, and how many could not be.
 //!
-//! Owns the families. Must not know how anything is started.
+//! Owns the families.
 
 use tokio::time::Instant;
 

@@ -1,6 +1,6 @@
 //! Pods that wait for devices which are not there: woken when the names appear.
 //!
-//! Owns one inotify instance and one task while somebody waits, and nothing otherwise. Must not know what a device is for.
+//! Owns one inotify instance and one task while somebody waits, and nothing otherwise.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,6 @@
 //! The devices of a container: what it asks for by annotation, by volume and as a resource, found on the node.
 //!
-//! Owns what happens when one is not there: the container waits for it. Must not know which devices a node gives, nor how
-//! plugins are asked.
+//! Owns what happens when one is not there: the container waits for it.
 
 use std::path::{Path, PathBuf};
 

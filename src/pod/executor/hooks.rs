@@ -1,6 +1,6 @@
 //! Carrying out lifecycle hooks: postStart after a start, preStop before a stop.
 //!
-//! Owns the effects of hooks and their events. Must not know why a container starts or stops, nor how long a stop may take.
+//! Owns the effects of hooks and their events.
 //!
 //! postStart runs in the pod's own worker, as upstream has it: while it takes its time the pod's other containers wait for
 //! their start or restart, other pods do not. It is not run again for a container that an earlier agent started.

@@ -1,6 +1,6 @@
 //! Image volumes: pulled like a container's own image, before the first container that mounts them starts.
 //!
-//! Owns which image a volume's reference means. Must not know how a runtime mounts it.
+//! Owns which image a volume's reference means.
 
 use crate::model::api::pod::{Container, Pod};
 use crate::pod::events::EventType;

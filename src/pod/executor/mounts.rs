@@ -1,6 +1,6 @@
 //! The mounts of one container: what the pure part says, with paths, sub-paths and images of the pod's ready volumes.
 //!
-//! Owns nothing. Must not know how volumes are made.
+//! Owns nothing.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Stopping containers: hooks first, then groups one after another, members of a group at the same time, one grace budget
 //! for all.
 //!
-//! Owns what is waited for during a stop, and for how long. Must not know why containers stop.
+//! Owns what is waited for during a stop, and for how long.
 
 use std::pin::pin;
 use std::rc::Rc;

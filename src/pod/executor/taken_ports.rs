@@ -1,6 +1,6 @@
 //! Host ports of a pod that a host process listens on.
 //!
-//! Owns the warning. Must not know how ports get to pods.
+//! Owns the warning.
 //!
 //! The rules that lead a host port to its pod come before the node's own sockets, with every runtime: from then on the process
 //! gets no new connections. That is no reason to keep the pod down, as after a boot either may come first; it is said.

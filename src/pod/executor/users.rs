@@ -1,6 +1,6 @@
 //! Users of pods with a user namespace of their own: which range each has, on disk and in memory.
 //!
-//! Owns `<pods>/<uid>/userns` and the allocation. Must not know what the range is used for.
+//! Owns `<pods>/<uid>/userns` and the allocation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +31,6 @@ pub enum UserNamespaceError {
     /// A pod's file is not what it should be; whose users its processes have is unknown, so nobody gets any.
     #[error("record pod mappings for existing pod {pod:?}: {error}")]
     Record {
-        /// Whose file.
         pod: String,
         /// What is wrong.
         error: RangeError,
@@ -41,7 +40,6 @@ pub enum UserNamespaceError {
     File {
         /// What was being done.
         action: &'static str,
-        /// On what.
         path: PathBuf,
         /// What the kernel said.
         #[source]

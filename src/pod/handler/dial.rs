@@ -1,6 +1,6 @@
 //! Connections to a container's port.
 //!
-//! Owns the words for a connection that fails, which are Go's. Must not know what is said over it.
+//! Owns the words for a connection that fails, which are Go's.
 //!
 //! The kubelet sets `SO_LINGER` to one second on its probe connections. Here that would make closing block the one thread
 //! until the peer has acknowledged; without it the peer sees the same bytes and the same FIN.

@@ -1,6 +1,6 @@
 //! One GET over a connection of its own, redirects included.
 //!
-//! Owns the bytes of the request and the bounds of the answer. Must not know why it is sent.
+//! Owns the bytes of the request and the bounds of the answer.
 
 use std::error::Error;
 use std::future::{Future, poll_fn};

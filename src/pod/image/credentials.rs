@@ -1,8 +1,8 @@
 //! Credentials for pulls: the pod's own secrets, the node's Docker configuration, credential provider programs; tried in
 //! this order, as upstream.
 //!
-//! Owns where credentials come from. Must not know how an image is pulled. What cannot be read is said and left out: a
-//! public image must not wait for a broken password file.
+//! Owns where credentials come from. What cannot be read is said and left out: a public image must not wait for a
+//! broken password file.
 
 mod provider;
 
@@ -40,9 +40,7 @@ pub struct CredentialsConfig {
 /// One of a pod's `imagePullSecrets`. Deliberately without `Debug`.
 #[derive(Clone)]
 pub struct PodSecret {
-    /// The pod's.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Tells it from an earlier one of the same name; empty where nothing does.
     pub uid: String,

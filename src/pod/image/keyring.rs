@@ -1,8 +1,8 @@
 //! Which of the known registry credentials may open an image, and in which order they are tried (upstream: credential
 //! provider's keyring, 1.36).
 //!
-//! Owns the forms of Docker's configuration and the matching of its keys. Must not know where credentials come from.
-//! Invariant: an image is never offered a login of a registry that its key does not match.
+//! Owns the forms of Docker's configuration and the matching of its keys. Invariant: an image is never offered a login
+//! of a registry that its key does not match.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -20,7 +20,6 @@ const DEFAULT_REGISTRY_KEY: &str = "index.docker.io";
 /// A user and a password. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Login {
-    /// User.
     pub username: String,
     /// Password or token.
     pub password: String,

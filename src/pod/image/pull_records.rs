@@ -1,6 +1,6 @@
 //! Which pod may use an image that is on the node already, from what is recorded of earlier pulls (upstream: pull manager, 1.36).
 //!
-//! Owns the records' form, which is the kubelet's own on disk (`ImagePulledRecord`), and the rules. Must not know files.
+//! Owns the records' form, which is the kubelet's own on disk (`ImagePulledRecord`), and the rules.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -70,7 +70,6 @@ fn in_full(pattern: &str) -> String {
 pub struct PullSecret {
     /// Of which namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// Tells it from an earlier one of the same name; empty where nothing does.
     pub uid: String,
@@ -140,7 +139,6 @@ pub enum Known {
 /// Whether the pod may use the image that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It may.
     Free,
     /// It may, and this Secret of it is to be recorded, too.
     Record(PullSecret),

@@ -35,7 +35,6 @@ pub struct DnsContext<'a> {
 pub struct DnsProblem {
     /// `MissingClusterDNS` or `DNSConfigForming`.
     pub reason: &'static str,
-    /// Upstream's text.
     pub message: String,
 }
 

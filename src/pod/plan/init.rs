@@ -1,6 +1,6 @@
 //! Init containers and sidecars: which of them start next, and whether the regular containers may.
 //!
-//! Owns the order of initialisation. Must not know back-off or how a start is carried out.
+//! Owns the order of initialisation.
 
 use super::resize::annotation;
 use crate::model::api::pod::{Container, Pod};

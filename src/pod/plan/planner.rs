@@ -1,6 +1,6 @@
 //! The plan of a pod that is to run: sandbox first, then init containers, then the rest, then what can be pruned.
 //!
-//! Owns the order of actions. Must not know termination of unwanted pods.
+//! Owns the order of actions.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! In-place resize: what running containers were given, what they are to have, and how one becomes the other.
 //!
-//! Owns the steps, the conditions and the words of their events. Must not know whether there is room on the node.
+//! Owns the steps, the conditions and the words of their events.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,6 @@ pub type Actuated = BTreeMap<ContainerId, ResourceRequirements>;
 pub struct PendingResize {
     /// `Deferred` when there may be room later, `Infeasible` when there cannot be.
     pub reason: &'static str,
-    /// Upstream's text.
     pub message: String,
 }
 
@@ -253,7 +252,6 @@ pub struct ResizeView<'a> {
     pub error: Option<&'a str>,
     /// The status before.
     pub previous: Option<&'a PodStatus>,
-    /// Now.
     pub now: Timestamp,
 }
 
@@ -315,7 +313,6 @@ pub struct ResizeNews {
     pub warning: bool,
     /// `ResizeStarted`, `ResizeCompleted`, `ResizeDeferred`, `ResizeInfeasible` or `ResizeError`.
     pub reason: String,
-    /// Upstream's text.
     pub message: String,
 }
 

@@ -1,7 +1,6 @@
 //! `RestartAllContainers`: an end that starts the whole pod over in place, sandbox and volumes kept.
 //!
-//! Owns what brings it about and the order in which records go. Must not know what starts afterwards: with no records left, a
-//! pod begins from its init containers.
+//! Owns what brings it about and the order in which records go.
 
 use crate::model::api::pod::{Container, Pod};
 use crate::model::containers::ContainerKind;

@@ -1,6 +1,6 @@
 //! Taking pods down: what stops in which order, and what is removed afterwards.
 //!
-//! Owns the stop order. Must not know why a pod goes; never plans a start.
+//! Owns the stop order.
 //!
 //! Pure: what it returns depends on its arguments alone.
 

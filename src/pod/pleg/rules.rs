@@ -1,6 +1,6 @@
 //! Pod lifecycle events: what changed between two looks at the runtime, and who is there that nobody wants.
 //!
-//! Owns the difference. Must not know workers; an event is a reason to look again, never a fact to act on.
+//! Owns the difference.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -46,7 +46,6 @@ enum PlegState {
 /// What happened to one container or sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlegEventKind {
-    /// Runs now.
     ContainerStarted,
     /// Does not run any more.
     ContainerDied,
@@ -56,12 +55,9 @@ pub enum PlegEventKind {
     ContainerChanged,
 }
 
-/// One change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PlegEvent {
-    /// Whose.
     pub pod: PodUid,
-    /// What.
     pub kind: PlegEventKind,
     /// The container's or sandbox's id.
     pub id: String,

@@ -26,7 +26,6 @@ pub(super) struct Counts {
 const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
 
 impl Counts {
-    /// One more.
     pub(super) fn add(all: &mut Vec<Self>, ended: &Ended) {
         let (kind, container) = (ended.place.kind, &ended.place.container);
         let is_it = |one: &Self| one.place.kind == kind && one.place.container == *container;

@@ -1,6 +1,6 @@
 //! One container instance and where each of its probes stands.
 //!
-//! Owns phases and due times. Must not know other instances.
+//! Owns phases and due times.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -52,7 +52,6 @@ pub(super) enum Phase {
     Due(Instant),
     /// For a place.
     Waiting(Instant),
-    /// Under way.
     Running(Instant),
 }
 

@@ -1,6 +1,6 @@
 //! Words that the parts of the prober share: where a probe is, what is seen of a pod, what is due.
 //!
-//! Owns nothing. Must not know what is done with them.
+//! Owns nothing.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! What probes say of container instances, and what that means for readiness, start gating and restarts.
 //!
-//! Owns the words of probing and the rules that read them. Must not know how a probe is carried out.
+//! Owns the words of probing and the rules that read them.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -57,7 +57,6 @@ impl ProbeKind {
 /// A published result: the threshold has been reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
-    /// It holds.
     Success,
     /// It does not.
     Failure,

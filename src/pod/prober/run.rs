@@ -1,6 +1,6 @@
 //! One run of a probe: the question, up to three tries, and the kubelet's words for the answer.
 //!
-//! Owns the time limits. Must not know when it runs, nor what its answer leads to.
+//! Owns the time limits.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -64,7 +64,6 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// What counts.
     pub fn result(&self) -> Option<ProbeResult> {
         match self {
             Self::Success | Self::Warning(_) => Some(ProbeResult::Success),

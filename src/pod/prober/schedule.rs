@@ -1,6 +1,6 @@
 //! Which probe of which instance runs when.
 //!
-//! Owns the queue of due times and the places for runs under way. Must not know how a probe is carried out.
+//! Owns the queue of due times and the places for runs under way.
 //!
 //! Invariants: a probe is in the queue exactly while its phase is `Due`; at most one run of a probe is under way; what a
 //! run of an instance that is gone comes to is dropped.
@@ -47,7 +47,6 @@ pub(super) struct Complaint {
     pub text: String,
 }
 
-/// All probes.
 #[derive(Default)]
 pub(super) struct Schedule {
     pods: BTreeMap<PodUid, PodProbes>,

@@ -1,6 +1,6 @@
 //! Observed + spec -> `PodStatus`: phase, container states, conditions, addresses.
 //!
-//! Owns what a pod's status says. Must not know who reads or stores it.
+//! Owns what a pod's status says.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -37,7 +37,6 @@ pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// What a status needs besides the pod and what is seen of it.
 #[derive(Clone, Copy, Debug)]
 pub struct StatusContext<'a> {
-    /// Now.
     pub now: Timestamp,
     /// For how long the machine has been up.
     pub up: Duration,

@@ -1,8 +1,8 @@
 //! The atomic writer: files that change all at once, whoever reads or watches them and wherever the writer is stopped.
 //!
-//! Owns the layout, which is the kubelet's: the files are in a directory `..<time>.<number>`; the symlink `..data` names it,
-//! and is renamed over when there is a new one; a symlink per first path component leads through `..data` to the files.
-//! Must not know what the files are for, and never says what is in them.
+//! Owns the layout, which is the kubelet's: the files are in a directory `..<time>.<number>`; the symlink `..data`
+//! names it, and is renamed over when there is a new one; a symlink per first path component leads through `..data` to
+//! the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,6 @@
 //! `persistentVolumeClaim`: the volume behind a claim, a directory of this node or an export of another.
 //!
-//! Owns `volumes/kubernetes.io~local-volume` of a pod. Must not know how claims are bound.
+//! Owns `volumes/kubernetes.io~local-volume` of a pod.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! What is in a volume made of objects: from a volume source, its pod and the objects to files with their modes.
 //!
-//! Owns the rules (items, optional, modes, paths) and upstream's words for what is missing. Must not know directories.
+//! Owns the rules (items, optional, modes, paths) and upstream's words for what is missing.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -28,7 +28,6 @@ const MAX_NAME: usize = 255;
 pub struct ProjectedFile {
     /// All of it.
     pub data: Vec<u8>,
-    /// Permission bits.
     pub mode: u32,
 }
 

@@ -1,6 +1,6 @@
 //! Mounts that travel between the node and containers (`mountPropagation`): they need the agent's directory on a shared mount.
 //!
-//! Owns what is said when there is none. Must not know containers.
+//! Owns what is said when there is none.
 
 use std::fs;
 use std::path::Path;

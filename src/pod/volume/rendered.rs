@@ -1,7 +1,7 @@
 //! Volumes made of objects and of the pod itself: `configMap`, `secret`, `downwardAPI`, `projected`.
 //!
-//! Owns `volumes/kubernetes.io~{configmap,secret,downward-api,projected}` of a pod: all but ConfigMaps are kept in memory.
-//! Must not know where objects come from, and never says what is in them.
+//! Owns `volumes/kubernetes.io~{configmap,secret,downward-api,projected}` of a pod: all but ConfigMaps are kept in
+//! memory.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! What a pod's volumes are to be, before anything is made: kind and size of an emptyDir, groups that come with volumes,
 //! which mounts below a pod's directory are ours.
 //!
-//! Owns the choices. Must not know how a mount is made.
+//! Owns the choices.
 //!
 //! Pure: what it returns depends on its arguments alone.
 
@@ -28,12 +28,10 @@ const MOUNTING_PLUGINS: [&str; 7] = [
 pub enum EmptyDirMedium {
     /// A directory on the node's disk.
     Disk,
-    /// A tmpfs.
     Memory {
         /// Its size; `None` when nothing says and the node's memory is unknown.
         size_bytes: Option<i64>,
     },
-    /// A hugetlbfs.
     HugePages {
         /// Bytes of one page.
         page_bytes: i64,

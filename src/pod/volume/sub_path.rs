@@ -37,7 +37,6 @@ pub enum SubPathError {
         volume: String,
         /// Name of the container.
         container: String,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -48,7 +47,6 @@ pub enum SubPathError {
         volume: String,
         /// Name of the container.
         container: String,
-        /// Why.
         #[source]
         source: io::Error,
     },

@@ -110,7 +110,6 @@ impl Counts {
         }
     }
 
-    /// Crash-loop entries.
     pub(super) fn back_off(&self) -> BTreeMap<ContainerName, BackOff> {
         self.states().filter_map(|(name, state)| Some((name.clone(), state.back_off?))).into_map()
     }

@@ -27,11 +27,9 @@ pub struct Held {
 /// Failures of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldStarts {
-    /// By container.
     pub containers: BTreeMap<ContainerName, Held>,
     /// Of the pod as a whole: sandbox, volumes.
     pub pod: Option<Held>,
-    /// Of resizes.
     pub resize: Option<Held>,
 }
 

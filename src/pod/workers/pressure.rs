@@ -1,6 +1,6 @@
 //! What a node that is short of something asks of its pods' workers.
 //!
-//! Owns nothing. Must not know what the node is short of, beyond admission's words for it.
+//! Owns nothing.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;

@@ -46,7 +46,6 @@ const REPEATED_PLAN_PAUSE: Duration = Duration::from_secs(1);
 
 /// When to take the next step.
 enum Next {
-    /// At once.
     Now,
     /// After this long, or earlier when a letter arrives.
     After(Duration),

@@ -1,6 +1,6 @@
 //! Who a sandbox or container may be and what it may do, as CRI messages.
 //!
-//! Owns the mapping of security contexts. Must not know why a value was chosen.
+//! Owns the mapping of security contexts.
 
 use crate::model::types::ContainerId;
 use crate::platform::proto::runtime as cri;

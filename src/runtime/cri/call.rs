@@ -1,6 +1,6 @@
 //! One gRPC call: its time limit and what its failure means.
 //!
-//! Owns the mapping of gRPC's errors. Must not know which calls there are.
+//! Owns the mapping of gRPC's errors.
 
 use std::error::Error;
 use std::future::Future;

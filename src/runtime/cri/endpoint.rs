@@ -1,6 +1,6 @@
 //! Endpoints of the configuration into channels over Unix sockets.
 //!
-//! Owns the accepted forms and the connection's settings. Must not know what is said over it.
+//! Owns the accepted forms and the connection's settings.
 
 use std::future::Future;
 use std::io;
@@ -28,7 +28,6 @@ const QUEUE_LENGTH: usize = 64;
 /// Why an endpoint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Nothing there.
     #[error("{field} is empty; set the runtime's socket, such as unix:///run/containerd/containerd.sock")]
     Empty {
         /// The configuration's field.
@@ -42,17 +41,14 @@ pub enum EndpointError {
     Scheme {
         /// The configuration's field.
         field: &'static str,
-        /// As configured.
         endpoint: String,
         /// What stands before the colon.
         scheme: String,
     },
-    /// Not absolute.
     #[error("{field} {endpoint:?} is not an absolute path; use unix:///path/to/the.sock")]
     NotAbsolute {
         /// The configuration's field.
         field: &'static str,
-        /// As configured.
         endpoint: String,
     },
     /// Longer than a socket address.
@@ -60,7 +56,6 @@ pub enum EndpointError {
     TooLong {
         /// The configuration's field.
         field: &'static str,
-        /// As configured.
         endpoint: String,
     },
 }

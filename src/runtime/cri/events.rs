@@ -1,6 +1,6 @@
 //! Hints that something changed, from whichever stream of events the runtime has.
 //!
-//! Owns the stream and its back-off. Must not know what happened: events only say when to look.
+//! Owns the stream and its back-off.
 //!
 //! Expected flow: CRI's `GetContainerEvents` if the runtime has it (containerd since 1.7, CRI-O when enabled), else
 //! containerd's own events, else none until the runtime may have been upgraded.

@@ -1,6 +1,6 @@
 //! How many calls are under way at once: a runtime that is asked everything at the same time answers nothing in time.
 //!
-//! Owns the bounds. Must not know which calls there are.
+//! Owns the bounds.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

@@ -1,6 +1,6 @@
 //! Streams of a CRI runtime: it answers with a URL of its own streaming server.
 //!
-//! Owns the three calls. Must not know who will follow the URL.
+//! Owns the three calls.
 
 use super::{CriRuntime, RuntimeError};
 use crate::model::types::{ContainerId, SandboxId, Streams};

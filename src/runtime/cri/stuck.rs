@@ -1,8 +1,8 @@
 //! The way out of a fault of containerd (1.6, 1.7): a start whose caller dies in the middle may leave a task behind a container
 //! that CRI shows as ended. Stopping it is refused as done, removing it as too early, until containerd is restarted.
 //!
-//! Owns the cure: containerd's own task service on the same socket. Must not know pods. Other runtimes have neither the fault
-//! nor the service, and their refusals stay what they are.
+//! Owns the cure: containerd's own task service on the same socket. Other runtimes have neither the fault nor the
+//! service, and their refusals stay what they are.
 
 use std::time::Duration;
 

@@ -27,7 +27,6 @@ pub enum AppArmorError {
     /// It does not run.
     #[error("run {path:?}")]
     Run {
-        /// The parser.
         path: PathBuf,
         /// What the kernel said.
         #[source]
@@ -36,9 +35,7 @@ pub enum AppArmorError {
     /// It did not take the profile.
     #[error("{path:?} rejected profile {DEFAULT_PROFILE:?}: {said}")]
     Refused {
-        /// The parser.
         path: PathBuf,
-        /// Its words.
         said: String,
     },
 }
@@ -51,7 +48,6 @@ pub struct AppArmor {
 }
 
 impl AppArmor {
-    /// This machine's.
     #[must_use]
     pub fn of_node() -> Self {
         Self { securityfs: SECURITYFS.into(), parsers: PARSERS.map(PathBuf::from).to_vec() }

@@ -1,7 +1,7 @@
 //! The agent's end of the monitor's socket.
 //!
-//! Every call is a connection of its own with a deadline: a monitor that hangs costs a caller its patience and nothing else.
-//! Owns connections. Must not know what containers are for.
+//! Every call is a connection of its own with a deadline: a monitor that hangs costs a caller its patience and nothing
+//! else. Owns connections.
 
 mod session;
 mod spawn;
@@ -40,7 +40,6 @@ pub enum MonitorError {
     /// No such socket, or nobody behind it: the monitor has ended.
     #[error("the pod's monitor at {path:?} has exited")]
     Gone {
-        /// Its socket.
         path: PathBuf,
     },
     /// It does not answer.
@@ -60,7 +59,6 @@ pub enum MonitorError {
     /// It said something that nobody understands: it is of another version.
     #[error("the pod's monitor at {path:?} uses an unsupported protocol version")]
     Protocol {
-        /// Its socket.
         path: PathBuf,
         /// What of it.
         #[source]
@@ -71,7 +69,6 @@ pub enum MonitorError {
     Io {
         /// What was being done.
         action: &'static str,
-        /// To what.
         path: PathBuf,
         /// What the kernel said.
         #[source]
@@ -101,7 +98,6 @@ pub struct Monitor {
     directory: SandboxDir,
 }
 
-/// One connection.
 struct Connection {
     socket: Polled,
     path: PathBuf,

@@ -1,8 +1,7 @@
 //! The image store: documents, unpacked layers, names. Files only, shared between processes under a lock, never "valid" but
 //! broken: what has a name here was synced before it got it.
 //!
-//! Owns `<data>/images`. Must not know registries, containers or Kubernetes. Everything here blocks: for the pool of
-//! `rt::blocking` or a process of its own.
+//! Owns `<data>/images`. Everything here blocks: for the pool of `rt::blocking` or a process of its own.
 //!
 //! | path | what |
 //! |---|---|
@@ -104,7 +103,6 @@ pub struct ImageDefaults {
 pub struct Usage {
     /// Bytes on disk.
     pub bytes: u64,
-    /// Inodes.
     pub inodes: u64,
 }
 
@@ -116,7 +114,6 @@ pub enum ImageError {
     Io {
         /// What was tried.
         what: &'static str,
-        /// With what.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -131,7 +128,6 @@ pub enum ImageError {
     /// Not a name of an image.
     #[error("invalid image reference {reference:?}: {problem}")]
     Reference {
-        /// As given.
         reference: String,
         /// What is wrong with it.
         problem: &'static str,
@@ -139,9 +135,7 @@ pub enum ImageError {
     /// A manifest, configuration or index that cannot be understood.
     #[error("cannot read {what}: {problem}")]
     Document {
-        /// Which.
         what: String,
-        /// Why.
         problem: String,
     },
     /// A layer that cannot be unpacked.
@@ -149,7 +143,6 @@ pub enum ImageError {
     Layer {
         /// Its diff id.
         layer: String,
-        /// Why.
         #[source]
         source: LayerError,
     },
@@ -159,9 +152,7 @@ pub enum ImageError {
     /// The archive of images cannot be read.
     #[error("read image archive {path:?}")]
     Archive {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: TarError,
     },
@@ -170,7 +161,6 @@ pub enum ImageError {
     Import {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
         #[source]
         source: Box<ImageError>,
     },
@@ -237,7 +227,6 @@ impl ImageStore {
         Ok(store)
     }
 
-    /// The directory.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root

@@ -9,8 +9,6 @@
 //! | `process`, `capabilities`, `lookup` | what is taken away before the program runs, and which program that is |
 //! | `external` | containers of another OCI runtime |
 //! | `report`, `error` | what the monitor hears of it |
-//!
-//! Must not know the monitor, nor how bundles come about.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,7 +42,6 @@ pub use report::Report;
 pub struct PodHandles {
     /// Process id of the pod's init process, when it has a shared PID namespace.
     pub init: Option<i32>,
-    /// That namespace.
     pub pids: Option<OwnedFd>,
     /// A mount namespace in which there is that namespace's procfs, and nothing else.
     pub procfs: Option<OwnedFd>,

@@ -1,6 +1,6 @@
 //! Where the embedded runtime keeps things: what must survive a power cut on disk, everything about processes in memory.
 //!
-//! Owns names of directories and files. Must not know what is in them.
+//! Owns names of directories and files.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,6 @@ impl Layout {
         [self.state.join("state.lock"), self.data.join("data.lock")]
     }
 
-    /// Image store.
     #[must_use]
     pub fn images(&self) -> PathBuf {
         self.data.join("images")
@@ -66,7 +65,6 @@ impl Layout {
         self.state.join("seccomp")
     }
 
-    /// One sandbox.
     #[must_use]
     pub fn sandbox(&self, sandbox: &SandboxId) -> SandboxDir {
         SandboxDir(self.sandboxes().join(sandbox.as_str()))
@@ -132,7 +130,6 @@ impl SandboxDir {
         self.0.join("containers")
     }
 
-    /// One container.
     #[must_use]
     pub fn container(&self, container: &str) -> ContainerDir {
         ContainerDir(self.containers().join(container))

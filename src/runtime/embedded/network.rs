@@ -60,7 +60,6 @@ pub struct NetworkConfig {
 /// A pod to connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its sandbox.
     pub sandbox: SandboxId,
     /// Who it is.
     pub pod: PodRef,
@@ -80,7 +79,6 @@ pub enum NetworkError {
     /// The kernel refused.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A record.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// A plugin, or the configuration of plugins.
@@ -95,35 +93,27 @@ pub enum NetworkError {
     /// The pod's namespace.
     #[error("enter network namespace {path:?}")]
     Namespace {
-        /// Which.
         path: PathBuf,
-        /// Why not.
         #[source]
         source: io::Error,
     },
     /// A setting of the kernel.
     #[error("write {value:?} to {path:?}; set it on the host if the agent is not allowed to")]
     Sysctl {
-        /// Which.
         path: PathBuf,
-        /// To what.
         value: String,
-        /// Why not.
         #[source]
         source: io::Error,
     },
     /// The range is in use on the node.
     #[error("pod network {subnet} overlaps with {other}; set podCIDR to an unused range")]
     Overlap {
-        /// The pods'.
         subnet: Subnet,
-        /// The node's.
         other: String,
     },
     /// Another interface has the bridge's name.
     #[error("{name} is not a bridge but {}; remove or rename it", if .kind.is_empty() { "a device" } else { .kind })]
     NotABridge {
-        /// Name.
         name: String,
         /// What it is.
         kind: String,
@@ -143,7 +133,6 @@ pub enum NetworkError {
     /// Removed under our hands.
     #[error("link {name} disappeared after it was created")]
     Vanished {
-        /// Name.
         name: String,
     },
     /// No range of a family the node has.
@@ -154,9 +143,7 @@ pub enum NetworkError {
     Port {
         /// On the node.
         port: i32,
-        /// Transport protocol.
         protocol: String,
-        /// Why not.
         problem: String,
     },
     /// Links names that collide.

@@ -61,13 +61,9 @@ pub struct NodeFacts {
 /// Everything a bundle is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// The pod.
     pub sandbox: &'a SandboxConfig,
-    /// Its sandbox.
     pub sandbox_id: &'a SandboxId,
-    /// The container.
     pub container: &'a ContainerConfig,
-    /// Its id.
     pub id: &'a ContainerId,
     /// What it inherits from its image.
     pub image: &'a ImageDefaults,
@@ -85,9 +81,7 @@ pub struct Input<'a> {
     pub pod_init: Option<i32>,
     /// A process of the container whose PID namespace this one joins.
     pub target_pid: Option<i32>,
-    /// Who runs.
     pub user: &'a ResolvedUser,
-    /// The machine.
     pub node: &'a NodeFacts,
     /// Path of the cgroup that its own is in.
     pub cgroup_parent: &'a str,
@@ -135,7 +129,6 @@ pub enum OciError {
         "selinux_options.{field}: {value:?} is no part of an SELinux label: letters, digits and the characters {allowed}"
     )]
     Selinux {
-        /// CRI's name.
         field: &'static str,
         /// As asked for.
         value: String,

@@ -23,15 +23,12 @@ pub enum Request {
     Watch,
     /// Starts the container whose bundle lies in its directory: [`Reply::Running`] or [`Reply::Failed`].
     Start {
-        /// Which.
         container: String,
     },
     /// Sends a signal to the container's first process, or kills all of the container: [`Reply::Done`], fine when it has
     /// ended or was never there.
     Signal {
-        /// Which.
         container: String,
-        /// Number.
         signal: i32,
         /// Everything in its cgroup, not just the first process; only with SIGKILL.
         all: bool,
@@ -40,7 +37,6 @@ pub enum Request {
     /// [`super::spec::ExecSpec`] in JSON), then, as flagged, stdin, stdout, stderr. [`Reply::Running`] with, for a terminal, its
     /// master as a descriptor; then [`Reply::Exited`]. The program is killed when the connection is closed before.
     Exec {
-        /// Where.
         container: String,
         /// A descriptor for stdin comes along; otherwise `/dev/null`. With a terminal none comes.
         stdin: bool,
@@ -55,7 +51,6 @@ pub enum Request {
     /// container ends ([`Reply::Exited`]): stdin (if flagged) is read by the monitor, stdout and stderr are written to. What a slow reader
     /// does not take is dropped for it, never for the log.
     Attach {
-        /// Which.
         container: String,
         /// See [`Request::Exec`].
         stdin: bool,
@@ -66,21 +61,16 @@ pub enum Request {
     },
     /// Sets the size of the container's terminal: [`Reply::Done`].
     Resize {
-        /// Which.
         container: String,
-        /// Columns.
         width: u16,
-        /// Rows.
         height: u16,
     },
     /// Opens the container's log file anew, after a rotation: [`Reply::Done`].
     ReopenLog {
-        /// Which.
         container: String,
     },
     /// Forgets an ended container: [`Reply::Done`].
     Forget {
-        /// Which.
         container: String,
     },
     /// Kills every container and ends: [`Reply::Done`] when all are gone.
@@ -99,19 +89,16 @@ pub enum Reply {
     Running {
         /// Of the container; empty for an exec.
         container: String,
-        /// How.
         started: Started,
     },
     /// It has ended.
     Exited {
         /// Of the container; empty for an exec.
         container: String,
-        /// How.
         exited: Exited,
     },
     /// It cannot, and why; nothing was left behind.
     Failed {
-        /// For people.
         message: String,
     },
 }
@@ -121,7 +108,6 @@ pub enum Reply {
 pub struct Started {
     /// First process, as the node sees it.
     pub pid: i32,
-    /// When.
     pub at: Timestamp,
 }
 
@@ -132,7 +118,6 @@ pub struct Exited {
     pub code: i32,
     /// The signal that ended it, 0 for none.
     pub signal: i32,
-    /// When.
     pub at: Timestamp,
 }
 
@@ -217,7 +202,6 @@ fn streams(stdin: bool, stdout: bool, stderr: bool) -> u8 {
 }
 
 impl Request {
-    /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let (kind, flags, first, second, text) = match self {
@@ -276,7 +260,6 @@ impl Request {
 }
 
 impl Reply {
-    /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match self {

@@ -1,7 +1,7 @@
 //! Pulls from registries (OCI distribution and Docker's registry v2), in a short-lived child: its memory goes back when it is
 //! done, and what a hostile registry or image does, it does to a small process.
 //!
-//! Owns requests to registries and the words between the agent and the child. Must not know pods, nor how layers are kept.
+//! Owns requests to registries and the words between the agent and the child.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -57,7 +57,6 @@ const PROGRESS_DEADLINE: Duration = Duration::from_secs(60);
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Auth {
-    /// User.
     pub username: String,
     /// Password or token.
     pub password: String,
@@ -165,7 +164,6 @@ pub enum LayerState {
 pub enum Progress {
     /// The reference means this.
     Resolved {
-        /// Normalised.
         reference: String,
         /// Of the manifest or index that it names.
         digest: String,
@@ -192,7 +190,6 @@ pub enum Progress {
     },
     /// It is not.
     Failed {
-        /// Sort.
         kind: PullErrorKind,
         /// For people, without secrets.
         message: String,

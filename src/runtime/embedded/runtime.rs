@@ -106,7 +106,6 @@ pub enum OpenError {
     /// A directory it needs.
     #[error("create directory {path:?} of the embedded runtime")]
     Directory {
-        /// Which.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -115,7 +114,6 @@ pub enum OpenError {
     /// The image store.
     #[error("open the image store {path:?}")]
     Images {
-        /// Where.
         path: PathBuf,
         /// What is wrong.
         #[source]
@@ -133,7 +131,6 @@ pub enum OpenError {
     /// What an earlier agent left.
     #[error("read the records of sandboxes in {path:?}")]
     Records {
-        /// Where.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
@@ -270,7 +267,6 @@ impl EmbeddedRuntime {
         &self.shared.config
     }
 
-    /// The images.
     #[must_use]
     pub fn images(&self) -> &ImageStore {
         &self.shared.images

@@ -22,9 +22,7 @@ const EPERM: u16 = 1;
 pub enum Arch {
     /// With x86 and x32.
     X86_64,
-    /// With arm.
     Aarch64,
-    /// Alone.
     Arm,
 }
 
@@ -70,7 +68,6 @@ pub enum Action {
     KillProcess,
     /// The thread dies.
     KillThread,
-    /// SIGSYS.
     Trap,
     /// The call fails with this number.
     Errno(u16),
@@ -78,7 +75,6 @@ pub enum Action {
     Trace(u16),
     /// Goes through, and is logged.
     Log,
-    /// Goes through.
     Allow,
 }
 
@@ -106,20 +102,16 @@ pub enum Operator {
 pub struct Condition {
     /// 0..6
     pub index: u8,
-    /// Unsigned.
     pub value: u64,
     /// For `MaskedEqual`.
     pub value_two: u64,
-    /// How.
     pub operator: Operator,
 }
 
 /// What happens to some calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Of calls.
     pub names: Vec<String>,
-    /// What.
     pub action: Action,
     /// All must hold, each for an argument of its own; when an argument has several, one must, as runc has it.
     pub args: Vec<Condition>,
@@ -141,7 +133,6 @@ pub struct Profile {
 /// Why a profile is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeccompError {
-    /// A field.
     #[error("seccomp profile {file}: {field}: {why}")]
     Field {
         /// Of the profile.

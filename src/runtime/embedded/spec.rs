@@ -89,19 +89,15 @@ pub struct ExecSpec {
 pub struct OciSpec {
     /// `1.1.0`, the first with mappings of mounts: runc 1.1 and crun 1.8 take it, and that crun no later one.
     pub oci_version: String,
-    /// What runs.
     pub process: Process,
     /// Root file system.
     pub root: Root,
     /// Set by the pod, empty here.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hostname: String,
-    /// In order.
     pub mounts: Vec<OciMount>,
-    /// Free.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Everything Linux.
     pub linux: Linux,
 }
 
@@ -114,20 +110,17 @@ pub struct Process {
     /// Size of the terminal at the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub console_size: Option<ConsoleSize>,
-    /// Who.
     pub user: User,
     /// Program and arguments; the program is looked up in `PATH` of `env`.
     pub args: Vec<String>,
     /// `NAME=value`.
     pub env: Vec<String>,
-    /// Absolute.
     pub cwd: String,
     /// Sets of `CAP_…`.
     pub capabilities: Capabilities,
     /// `RLIMIT_…`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rlimits: Vec<Rlimit>,
-    /// For good.
     pub no_new_privileges: bool,
     /// Profile by name; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -143,9 +136,7 @@ pub struct Process {
 /// `consoleSize`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsoleSize {
-    /// Rows.
     pub height: u16,
-    /// Columns.
     pub width: u16,
 }
 
@@ -155,9 +146,7 @@ pub struct ConsoleSize {
 pub struct User {
     /// User id, as the container sees it.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
-    /// Supplementary groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
 }
@@ -168,7 +157,6 @@ pub struct User {
 pub struct Capabilities {
     /// Can ever be had.
     pub bounding: Vec<String>,
-    /// In force.
     pub effective: Vec<String>,
     /// Kept over execve.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -188,7 +176,6 @@ pub struct Rlimit {
     pub kind: String,
     /// Ceiling of `soft`.
     pub hard: u64,
-    /// In force.
     pub soft: u64,
 }
 
@@ -196,9 +183,7 @@ pub struct Rlimit {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Root {
-    /// Absolute.
     pub path: PathBuf,
-    /// Mounted read-only.
     pub readonly: bool,
 }
 
@@ -213,7 +198,6 @@ pub struct OciMount {
     pub kind: String,
     /// Path on the node for binds, else a name.
     pub source: String,
-    /// See above.
     pub options: Vec<String>,
 }
 
@@ -243,10 +227,8 @@ pub struct Linux {
     /// Propagation of the root: `private`, `rprivate`, `rslave`, `rshared`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub rootfs_propagation: String,
-    /// Hidden.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub masked_paths: Vec<String>,
-    /// Made read-only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub readonly_paths: Vec<String>,
     /// Context of mounts; empty for none.
@@ -276,7 +258,6 @@ pub struct IdMapping {
     /// First id on the node.
     #[serde(rename = "hostID")]
     pub host_id: u32,
-    /// How many.
     pub size: u32,
 }
 
@@ -289,11 +270,8 @@ pub struct Device {
     pub kind: String,
     /// In the container.
     pub path: String,
-    /// Device number.
     pub major: u32,
-    /// Device number.
     pub minor: u32,
-    /// Permission bits.
     pub file_mode: u32,
     /// Owner in the container.
     pub uid: u32,
@@ -319,7 +297,6 @@ pub struct Resources {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceRule {
-    /// Or deny.
     pub allow: bool,
     /// `a`, `c`, `b`; empty is `a`.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]

@@ -1,6 +1,6 @@
 //! What can go wrong in the simulator, and the seeded dice that decide when.
 //!
-//! Owns the random numbers. Must not know what a call does.
+//! Owns the random numbers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

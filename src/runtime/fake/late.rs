@@ -1,6 +1,6 @@
 //! Effects of calls whose caller is gone: a real runtime goes on with what it was asked for, whoever waits for the answer.
 //!
-//! Owns what is still to come. Must not know which call it was.
+//! Owns what is still to come.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

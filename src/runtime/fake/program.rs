@@ -1,6 +1,6 @@
 //! What simulated containers do: scripts for processes and images.
 //!
-//! Owns shapes. Must not know the world.
+//! Owns shapes.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use crate::runtime::{ExecOutput, ImageAuth, RuntimeError};
 /// What a container's process does once started. The default runs for ever and ends at once with 143 when asked to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
-    /// Left alone.
     pub run: Run,
     /// When asked to stop.
     pub on_stop: OnStop,
@@ -19,14 +18,12 @@ pub struct Program {
 /// How a process goes when nobody stops it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Run {
-    /// Never ends.
     #[default]
     Forever,
     /// Ends by itself.
     Exits {
         /// Since the start.
         after: Duration,
-        /// Exit code.
         code: i32,
     },
     /// Is killed for its memory: code 137, reason `OOMKilled`.
@@ -53,7 +50,6 @@ pub enum OnStop {
     Exits {
         /// Since the signal.
         after: Duration,
-        /// Exit code.
         code: i32,
     },
     /// Has to be killed.
@@ -81,9 +77,7 @@ pub struct Exec {
 /// A command that was begun in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// When.
     pub at: Timestamp,
-    /// Where.
     pub container: ContainerId,
     /// All its words.
     pub words: Vec<String>,
@@ -130,7 +124,6 @@ pub struct FakeImage {
     pub uid: Option<i64>,
     /// User name, if the image has one.
     pub username: String,
-    /// Bytes.
     pub size_bytes: u64,
 }
 
@@ -145,7 +138,6 @@ impl FakeImage {
 /// An image in the simulated registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteImage {
-    /// What arrives.
     pub image: FakeImage,
     /// How long it takes.
     pub pull_time: Duration,

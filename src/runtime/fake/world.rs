@@ -1,8 +1,8 @@
 //! The simulated node: sandboxes, containers and images with the rules real runtimes enforce, as one synchronous state
 //! machine that is told the time.
 //!
-//! Owns the state; what containers do is `container`'s, what must never happen `invariants`'. Must not know tokio, callers,
-//! or faults. A violated invariant is a bug in the agent and panics: the simulator has no other purpose.
+//! Owns the state; what containers do is `container`'s, what must never happen `invariants`'. A violated invariant is a
+//! bug in the agent and panics: the simulator has no other purpose.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,9 +40,7 @@ pub struct FakeSandbox {
 /// The state of a simulated node.
 #[derive(Debug)]
 pub struct World {
-    /// All sandboxes.
     pub sandboxes: BTreeMap<SandboxId, FakeSandbox>,
-    /// All containers.
     pub containers: BTreeMap<ContainerId, FakeContainer>,
     /// Images on the node by reference.
     pub images: BTreeMap<String, FakeImage>,

@@ -1,6 +1,6 @@
 //! What the runtime shows, as CRI messages.
 //!
-//! Owns the mapping of views. Must not know calls.
+//! Owns the mapping of views.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! CRI's RuntimeService: sandboxes, containers, streams, events.
 //!
-//! Owns the meaning of the calls: which object is meant, what counts as done. Must not know the wire.
+//! Owns the meaning of the calls: which object is meant, what counts as done.
 
 #![expect(clippy::unused_async, reason = "the table of calls wants all of them alike")]
 

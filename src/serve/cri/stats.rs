@@ -1,6 +1,6 @@
 //! Use of resources, as CRI's statistics.
 //!
-//! Owns the mapping. Must not know where the numbers come from.
+//! Owns the mapping.
 
 use crate::platform::proto::runtime as cri;
 use crate::runtime::embedded::runtime::api::{ContainerStats, ContainerView, SandboxView};

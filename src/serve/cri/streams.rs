@@ -145,9 +145,7 @@ pub fn dialer(runtime: EmbeddedRuntime, sandbox: SandboxId) -> Dialer {
 
 /// What a program said and how it ended.
 pub struct Said {
-    /// On stdout.
     pub stdout: Vec<u8>,
-    /// On stderr.
     pub stderr: Vec<u8>,
     /// Its exit code.
     pub code: i32,

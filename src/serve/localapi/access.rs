@@ -1,6 +1,6 @@
 //! Who may do what with objects: Kubernetes' attributes of a request, and the node's policy about them.
 //!
-//! Owns the decision and the words of a refusal. Pure. Must not know how anybody was recognised.
+//! Owns the decision and the words of a refusal. Pure.
 
 use serde_json::{Value, json};
 
@@ -18,15 +18,11 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 pub struct Attributes {
     /// `get`, `list`, ...
     pub verb: String,
-    /// API group.
     pub group: String,
-    /// Plural.
     pub resource: String,
-    /// Or empty.
     pub subresource: String,
     /// Empty for all of them and for kinds without.
     pub namespace: String,
-    /// Or empty.
     pub name: String,
 }
 

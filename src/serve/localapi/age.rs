@@ -1,6 +1,6 @@
 //! Durations for people, in kubectl's words.
 //!
-//! Owns rounding. Must not know what is old.
+//! Owns rounding.
 
 use crate::model::types::Timestamp;
 

@@ -1,6 +1,6 @@
 //! What this API asks of the node, beside what the server asks.
 //!
-//! Owns the questions. Must not know who answers: the kubelet does, and tests.
+//! Owns the questions.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

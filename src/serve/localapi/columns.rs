@@ -1,6 +1,6 @@
 //! The tables that kubectl prints: columns and rows of each kind, as an API server computes them.
 //!
-//! Owns the columns. Matches the table printers of Kubernetes 1.36. Pure. Must not know how a table is wrapped.
+//! Owns the columns. Matches the table printers of Kubernetes 1.36. Pure.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! What this API serves, told to clients: both of discovery's forms, and the release.
 //!
-//! Owns the shapes. Pure: everything is read from the table of resources. Must not know who asks.
+//! Owns the shapes. Pure: everything is read from the table of resources.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! OpenAPI 2 in the binary form that kubectl reads: gnostic's `openapi.v2.Document`.
 //!
-//! Owns the numbers of its fields (upstream: gnostic-models' `OpenAPIv2.proto`), as far as [the documents](super::openapi) use them.
-//! Pure. Must not know what is in a document.
+//! Owns the numbers of its fields (upstream: gnostic-models' `OpenAPIv2.proto`), as far as [the
+//! documents](super::openapi) use them. Pure.
 
 use serde_json::Value;
 

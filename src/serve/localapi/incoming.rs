@@ -1,6 +1,6 @@
 //! What requests bring along.
 //!
-//! Owns the bounds of a body, in bytes and in time. Must not know what is in it.
+//! Owns the bounds of a body, in bytes and in time.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! `metrics.k8s.io`: what nodes and pods use, measured when somebody asks.
 //!
-//! Owns the shapes. Must not know how it is measured.
+//! Owns the shapes.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! The `Node` object: what is known of this machine, as Kubernetes shows it.
 //!
-//! Owns the object's shape and its conditions. Pure: facts in, JSON out. Must not know how a fact was found.
+//! Owns the object's shape and its conditions. Pure: facts in, JSON out.
 
 use serde_json::{Value, json};
 
@@ -23,11 +23,8 @@ pub struct Condition {
     pub kind: &'static str,
     /// Whether it is so.
     pub holds: bool,
-    /// One word.
     pub reason: String,
-    /// For people.
     pub message: String,
-    /// Since when.
     pub since: Timestamp,
 }
 
@@ -36,16 +33,13 @@ pub struct Condition {
 pub struct Image {
     /// Tags and digests.
     pub names: Vec<String>,
-    /// Bytes.
     pub size: u64,
 }
 
 /// Facts about the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeState {
-    /// Its name.
     pub name: String,
-    /// Its labels.
     pub labels: StringMap,
     /// Those of the configuration, or those that clients have set.
     pub taints: Vec<Taint>,
@@ -77,7 +71,6 @@ pub struct NodeState {
     pub features: Option<RuntimeStatus>,
     /// `nodeLeaseDurationSeconds`.
     pub lease_seconds: i32,
-    /// Now.
     pub now: Timestamp,
 }
 
@@ -102,7 +95,6 @@ pub fn node_uid(name: &str) -> String {
     uid(&format!("Node\0{name}"))
 }
 
-/// The object.
 #[must_use]
 pub fn object(state: &NodeState) -> Value {
     let heartbeat = Timestamp::from_secs(state.now.as_nanos() / 1_000_000_000 / HEARTBEAT * HEARTBEAT);

@@ -1,6 +1,6 @@
 //! The objects this API shows, made of what the agent knows.
 //!
-//! Owns the translation into Kubernetes' shapes. Must not know who asks, nor for which of them.
+//! Owns the translation into Kubernetes' shapes.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,7 +1,7 @@
 //! OpenAPI of what this API serves, versions 2 and 3: what `kubectl explain` shows, and what clients check objects and patches by.
 //!
-//! Owns the documents' shapes. Made of the table of resources and the table of types when somebody asks, piece by piece while it is
-//! sent; nothing is kept. Must not know who asks.
+//! Owns the documents' shapes. Made of the table of resources and the table of types when somebody asks, piece by piece
+//! while it is sent; nothing is kept.
 
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,6 @@ pub enum Form {
 pub enum Answer {
     /// The list of version 3's documents.
     Index(Value),
-    /// A document.
     Document(Box<Document>),
 }
 

@@ -1,8 +1,7 @@
 //! What a patch makes of an object: JSON Patch, JSON Merge Patch, strategic merge patch, server-side apply, and who owns
 //! which field afterwards.
 //!
-//! Owns the algorithms and their bounds, over plain JSON; no input makes them panic or grow without bound. Must not know
-//! requests, nor what a valid object is.
+//! Owns the algorithms and their bounds, over plain JSON; no input makes them panic or grow without bound.
 
 pub mod apply;
 pub mod fields;

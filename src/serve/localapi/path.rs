@@ -33,7 +33,6 @@ pub enum Asked {
 /// An object or many of them, and what is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
-    /// Which kind.
     pub resource: &'static Resource,
     /// What is to be done.
     pub verb: Verb,
@@ -45,7 +44,6 @@ pub struct Wanted {
     pub subresource: Option<&'static Subresource>,
     /// What follows a subresource that passes on, with its slash.
     pub rest: String,
-    /// Parameters.
     pub options: Options,
 }
 

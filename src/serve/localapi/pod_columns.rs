@@ -1,6 +1,6 @@
 //! READY, STATUS and RESTARTS of a pod, computed as kubectl's printer does.
 //!
-//! Owns the columns of pods. Must not know where the pod came from. Matches the table printer of Kubernetes 1.36.
+//! Owns the columns of pods. Matches the table printer of Kubernetes 1.36.
 
 use super::age;
 use crate::model::api::pod::{ContainerState, ContainerStatus, Pod};
@@ -12,13 +12,11 @@ use crate::pod::scheduling::gated_reason;
 pub struct PodColumns {
     /// Ready containers of all.
     pub ready: String,
-    /// One word.
     pub status: String,
     /// And when the last one was.
     pub restarts: String,
     /// Since it was made.
     pub age: String,
-    /// Its address.
     pub ip: String,
     /// Where it runs.
     pub node: String,

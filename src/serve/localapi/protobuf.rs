@@ -1,8 +1,8 @@
 //! Kubernetes' binary form of the few kinds that kubectl sends in it whatever a server offers: `kubectl create configmap`, `secret` and
 //! `namespace`, the pods of `kubectl debug`, evictions, options of deletions, and reviews; and of RuntimeClass, for other clients.
 //!
-//! Owns the fields of these messages (upstream: `generated.proto` of core/v1, policy/v1, meta/v1, authorization/v1). Pure, and
-//! bounded by the body. Must not know what is asked.
+//! Owns the fields of these messages (upstream: `generated.proto` of core/v1, policy/v1, meta/v1, authorization/v1).
+//! Pure, and bounded by the body.
 
 use std::collections::BTreeMap;
 

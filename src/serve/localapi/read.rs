@@ -1,6 +1,6 @@
 //! `get` and `list`.
 //!
-//! Owns pages and the meaning of `resourceVersion` in both. Must not know where objects come from.
+//! Owns pages and the meaning of `resourceVersion` in both.
 
 use std::rc::Rc;
 

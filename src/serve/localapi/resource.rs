@@ -1,15 +1,13 @@
 //! The kinds this API serves.
 //!
-//! Owns one table; discovery, paths, access and tables of columns all read it. Pure. Must not know how an answer comes about.
+//! Owns one table; discovery, paths, access and tables of columns all read it. Pure.
 
 use crate::model::objects::ObjectKind;
 
 /// What may be done. The words are Kubernetes'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
-    /// One object.
     Get,
-    /// Many.
     List,
     /// Many, and what becomes of them.
     Watch,
@@ -19,14 +17,11 @@ pub enum Verb {
     Update,
     /// `PATCH`.
     Patch,
-    /// One object.
     Delete,
-    /// Many.
     DeleteCollection,
 }
 
 impl Verb {
-    /// The word.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,12 +81,10 @@ pub struct Subresource {
     pub verbs: &'static [Verb],
 }
 
-/// A kind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Resource {
     /// API group, empty for the core.
     pub group: &'static str,
-    /// API version.
     pub version: &'static str,
     /// As in paths.
     pub plural: &'static str,
@@ -99,7 +92,6 @@ pub struct Resource {
     pub singular: &'static str,
     /// As in `kind`.
     pub kind: &'static str,
-    /// Abbreviations.
     pub short_names: &'static [&'static str],
     /// `kubectl get all`.
     pub categories: &'static [&'static str],
@@ -107,7 +99,6 @@ pub struct Resource {
     pub namespaced: bool,
     /// What may be done.
     pub verbs: &'static [Verb],
-    /// Its parts.
     pub subresources: &'static [Subresource],
     /// Where its objects come from.
     pub store: Store,

@@ -1,6 +1,6 @@
 //! Questions about oneself: who am I, may I.
 //!
-//! Owns the reviews' shapes. Must not know the rules.
+//! Owns the reviews' shapes.
 
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Label and field selectors.
 //!
-//! Owns their grammar and what they match. Pure: text and objects in. Must not know what is done with the matches.
+//! Owns their grammar and what they match. Pure: text and objects in.
 
 use serde_json::Value;
 

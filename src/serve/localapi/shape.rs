@@ -1,6 +1,6 @@
 //! In which form a client wants objects: whole, as rows of a table, or their metadata alone.
 //!
-//! Owns the negotiation and the forms. Pure. Must not know which objects there are.
+//! Owns the negotiation and the forms. Pure.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,6 @@ use super::resource::{Resource, Store};
 use super::status::{self, Failure};
 use crate::model::types::Timestamp;
 
-/// A form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// As they are.
@@ -141,7 +140,6 @@ pub struct View {
     pub form: Form,
     /// What rows carry.
     pub rows: Rows,
-    /// For ages.
     pub now: Timestamp,
 }
 

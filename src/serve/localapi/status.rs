@@ -1,6 +1,6 @@
 //! Failures of the Kubernetes API, in an apiserver's words and codes.
 //!
-//! Owns the shape of `Status`. Must not know what failed.
+//! Owns the shape of `Status`.
 
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
@@ -12,11 +12,9 @@ use crate::serve::server::body::{Body, object};
 /// Why a request was not served: `v1.Status` with `status: Failure`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// HTTP's code.
     pub code: u16,
     /// `reason`, one word.
     pub reason: &'static str,
-    /// For people.
     pub message: String,
     /// `details`.
     pub details: Value,
@@ -27,7 +25,6 @@ pub struct Failure {
 pub struct Cause {
     /// `FieldValueInvalid`, `FieldManagerConflict`, ...
     pub reason: String,
-    /// For people.
     pub message: String,
     /// `spec.containers[0].image`.
     pub field: String,
@@ -51,7 +48,6 @@ impl Failure {
         self
     }
 
-    /// With causes.
     #[must_use]
     pub fn because(mut self, causes: &[Cause]) -> Self {
         let shape = |cause: &Cause| {
@@ -171,7 +167,6 @@ pub fn forbidden(group: &str, plural: &str, name: &str, message: String) -> Fail
     Failure::new(403, "Forbidden", message).about(group, plural, name)
 }
 
-/// Later perhaps.
 #[must_use]
 pub fn too_many_requests(message: impl Into<String>) -> Failure {
     let mut failure = Failure::new(429, "TooManyRequests", message);

@@ -1,7 +1,7 @@
 //! `resourceVersion`s of objects that nobody keeps.
 //!
-//! Owns a number per object: which version it got when it was last seen to differ. Nothing is computed unless somebody lists,
-//! gets or watches. Pure but for its own memory. Must not know where objects come from, nor who watches.
+//! Owns a number per object: which version it got when it was last seen to differ. Nothing is computed unless somebody
+//! lists, gets or watches. Pure but for its own memory.
 //!
 //! Versions begin with the time of the start in milliseconds, so that they grow over restarts. What happened between two looks
 //! is one step; an object that came and went between them was never there.
@@ -87,7 +87,6 @@ struct Gone {
     added: u64,
     version: u64,
     name: Name,
-    /// A shadow.
     state: Box<[u8]>,
 }
 
@@ -122,7 +121,6 @@ impl Versions {
         self.base
     }
 
-    /// The newest.
     #[must_use]
     pub fn current(&self) -> u64 {
         self.current

@@ -1,7 +1,7 @@
 //! Watches.
 //!
-//! Owns who watches, and what each of them is sent. While nobody watches there is no task and nothing is looked at; a change of
-//! the node wakes one task per store, which looks once for all who watch. Must not know where objects come from.
+//! Owns who watches, and what each of them is sent. While nobody watches there is no task and nothing is looked at; a
+//! change of the node wakes one task per store, which looks once for all who watch.
 //!
 //! # Guarantees
 //! What a client has yet to take costs references to texts that all watches share. A slow client is the only one that keeps a
@@ -162,12 +162,10 @@ impl Line {
 }
 
 impl Watchers {
-    /// Without watches.
     pub(super) fn new(retained: Retained) -> Self {
         Self { state: RefCell::default(), retained, turns: Turns::default() }
     }
 
-    /// Somebody watches.
     pub(super) fn has(&self, store: Store) -> bool {
         self.state.borrow().stores.contains_key(&store)
     }

@@ -1,7 +1,7 @@
 //! Creating, changing and deleting.
 //!
-//! Owns the verbs that write: each is one decision over what is wanted now, made in the loop that owns it, and is on disk before
-//! the answer. Must not know how objects are read, nor how pods run.
+//! Owns the verbs that write: each is one decision over what is wanted now, made in the loop that owns it, and is on
+//! disk before the answer.
 
 mod body;
 mod change;

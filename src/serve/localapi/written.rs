@@ -1,6 +1,6 @@
 //! JSON that watches send, shared by all of them, and how much of it is kept for slow clients alone.
 //!
-//! Owns the count. Must not know what the JSON says.
+//! Owns the count.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -50,13 +50,11 @@ impl Written {
         }
     }
 
-    /// The text.
     #[must_use]
     pub fn json(&self) -> &[u8] {
         &self.json
     }
 
-    /// The object.
     #[must_use]
     pub fn parse(&self) -> Value {
         serde_json::from_slice(&self.json).unwrap_or_default()

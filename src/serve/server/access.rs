@@ -1,14 +1,12 @@
 //! Who may do what.
 //!
-//! Owns the translation of a request into Kubernetes' words about it, and the node's own policy. Pure. Must not know how anybody
-//! was recognised.
+//! Owns the translation of a request into Kubernetes' words about it, and the node's own policy. Pure.
 
 /// Somebody who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Kubernetes' user name.
     pub name: String,
-    /// Kubernetes' groups.
     pub groups: Vec<String>,
 }
 
@@ -67,7 +65,6 @@ pub fn attributes(method: &str, path: &str) -> Attributes {
     Attributes { verb, subresources }
 }
 
-/// Who may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Everybody who is recognised.
@@ -78,7 +75,6 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Decides.
     #[must_use]
     pub fn allows(self, user: &User, method: &str, path: &str) -> bool {
         let is_in = |group: &str| user.groups.iter().any(|found| found == group);

@@ -1,6 +1,6 @@
 //! The kubelet's API: what each resource answers.
 //!
-//! Owns the answers and their codes, upstream's where it has them. Must not know how the request came in nor who may ask.
+//! Owns the answers and their codes, upstream's where it has them.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -41,7 +41,6 @@ pub struct Served {
 /// How much of `/logs` is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SystemLogs {
-    /// Nothing.
     Off,
     /// `enableSystemLogHandler`: files.
     Files,

@@ -1,6 +1,6 @@
 //! Answers: whole ones, and those that come in pieces while they are read.
 //!
-//! Owns the body's type and the ways to make a response. Must not know what is answered.
+//! Owns the body's type and the ways to make a response.
 
 use std::io;
 use std::pin::Pin;

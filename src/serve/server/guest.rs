@@ -18,7 +18,6 @@ use crate::serve::streaming::Pending;
 pub struct Visit {
     /// As it came, its body unread.
     pub request: Request<Received>,
-    /// Who asks.
     pub user: User,
     /// What the node's policy is.
     pub policy: Policy,

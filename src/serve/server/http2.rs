@@ -1,6 +1,6 @@
 //! HTTP/2: many requests of a client over one connection.
 //!
-//! Owns what such a connection and its streams may cost, and who is let go. Must not know what is asked.
+//! Owns what such a connection and its streams may cost, and who is let go.
 //!
 //! A stream is a task of its connection, and ends with it. Whoever does not take what was asked for holds what its window lets
 //! through and one piece more, for as long as our patience lasts, and keeps nobody else waiting: neither other connections nor

@@ -1,6 +1,6 @@
 //! The kubelet's servers on TCP: the API over TLS, and the plain ones for health and, where the user wants it, for reading.
 //!
-//! Owns listening, connections and their bounds. Must not know what a resource answers.
+//! Owns listening, connections and their bounds.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,7 +40,6 @@ const BOUNDS: Bounds =
     Bounds { header_timeout: Duration::from_secs(30), buffer_bytes: 32 * 1024, max_headers: 64, once: false };
 const BACKLOG: u32 = 128;
 
-/// Cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("listen on {address} ({setting}): is another kubelet running?")]
 pub struct ListenError {
@@ -67,11 +66,9 @@ pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener,
 
 /// The API over TLS.
 pub struct Api {
-    /// The node.
     pub node: SharedNode,
     /// Who answers beside it.
     pub guest: Option<SharedGuest>,
-    /// Certificates.
     pub tls: Rc<Tls>,
     /// Who is known.
     pub believed: Identities,
@@ -81,7 +78,6 @@ pub struct Api {
     pub debugging: bool,
     /// `enableSystemLogHandler`, `enableSystemLogQuery`.
     pub system_logs: SystemLogs,
-    /// The time.
     pub clock: Clock,
 }
 

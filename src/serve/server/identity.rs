@@ -1,6 +1,6 @@
 //! Who asks: by client certificate or by token.
 //!
-//! Owns whom the node trusts to name people. Must not know what they may do.
+//! Owns whom the node trusts to name people.
 
 use std::cell::RefCell;
 use std::fs;

@@ -1,6 +1,6 @@
 //! `/containerLogs`: what a container wrote, from the file that the runtime writes in CRI's format.
 //!
-//! Owns the choice of the instance, the way through the file and what is left out of it. Must not know which runtime writes.
+//! Owns the choice of the instance, the way through the file and what is left out of it.
 //!
 //! Following looks at the end of the file ten times a second while somebody reads: an inotify instance a reader would run into
 //! the kernel's limit of 128 a user, and nobody follows when nobody looks.

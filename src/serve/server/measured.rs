@@ -1,6 +1,6 @@
 //! Statistics and metrics: what is asked for each page, and the page.
 //!
-//! Owns which page needs which figures, and what is counted only when somebody looks. Must not know where figures come from.
+//! Owns which page needs which figures, and what is counted only when somebody looks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

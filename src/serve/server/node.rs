@@ -1,6 +1,6 @@
 //! What the server asks of the node.
 //!
-//! Owns the questions. Must not know who answers: the kubelet does, and tests.
+//! Owns the questions.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,7 +29,6 @@ pub enum Wanted {
 
 /// Who serves a stream.
 pub enum Stream {
-    /// This process.
     Ours(Action),
     /// The runtime, under this URL.
     Runtimes(String),
@@ -49,7 +48,6 @@ pub type LoopHealth = Result<(), String>;
 
 /// The node, as its server sees it. Errors are for people.
 pub trait Node {
-    /// Its name.
     fn name(&self) -> &str;
     /// Everything the agent says about itself.
     fn report(&self, detail: ObjectDetail) -> AgentReport;

@@ -1,6 +1,6 @@
 //! A connection that gives up on a client that takes nothing.
 //!
-//! Owns the time a write may stand still. Must not know what is written.
+//! Owns the time a write may stand still.
 
 use std::io;
 use std::pin::Pin;

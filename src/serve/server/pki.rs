@@ -1,7 +1,6 @@
 //! The node's own certificates: its authority, what it serves with, and what it gives to people.
 //!
-//! Owns the files `agent-ca.*` and, unless somebody else wrote them, `kubelet.*` in the certificate directory. Must not know
-//! connections.
+//! Owns the files `agent-ca.*` and, unless somebody else wrote them, `kubelet.*` in the certificate directory.
 //!
 //! A box without a battery boots in 1970 and learns the time later, if ever. So nothing of ours begins to be valid "now": all
 //! of it is valid since [`FLOOR`], and whoever asks whether it still is takes the later of the clock and that.
@@ -51,7 +50,6 @@ pub enum PkiError {
     /// It holds something else.
     #[error("{}: {message}", path.display())]
     Content {
-        /// The file.
         path: PathBuf,
         /// What is wrong and what helps.
         message: String,

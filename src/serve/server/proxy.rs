@@ -1,6 +1,6 @@
 //! Streams that the runtime's own streaming server serves: the client's request goes on to it, and both talk through us.
 //!
-//! Owns the passing on. Must not know what is said: the protocol is between the client and the runtime.
+//! Owns the passing on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

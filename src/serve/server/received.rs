@@ -1,6 +1,6 @@
 //! The body of a request, which comes back when nobody has read all of it.
 //!
-//! Owns the way back, and how much of a refused body is taken in. Must not know what is asked.
+//! Owns the way back, and how much of a refused body is taken in.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -17,7 +17,6 @@ const MAX_UNWANTED: usize = 64 * 1024;
 /// And for how long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A body.
 pub struct Received {
     body: Option<Incoming>,
     back: Option<Rest>,

@@ -1,7 +1,6 @@
 //! What the agent says about itself over the local socket, and `agent status` prints.
 //!
-//! Owns the shape: every field is always written, so that a program need not know defaults. Must not know how a report is
-//! gathered or shown.
+//! Owns the shape: every field is always written, so that a program need not know defaults.
 
 use crate::model::api::pod::Pod;
 use crate::model::objects::wire::{self, Values};
@@ -116,16 +115,12 @@ pub struct ApiReport {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectCounts {
-    /// ConfigMaps.
     pub config_maps: u32,
-    /// Secrets.
     pub secrets: u32,
-    /// PersistentVolumeClaims.
     pub persistent_volume_claims: u32,
 }
 
 impl ObjectCounts {
-    /// Counts them.
     #[must_use]
     pub fn of<'a>(kinds: impl Iterator<Item = &'a ObjectKey>) -> Self {
         let mut counts = Self::default();
@@ -148,9 +143,7 @@ impl ObjectCounts {
 pub struct PressureReport {
     /// `MemoryPressure`, `DiskPressure`, `PIDPressure`.
     pub condition: String,
-    /// For people.
     pub message: String,
-    /// Since when.
     pub since: Option<Timestamp>,
 }
 
@@ -213,15 +206,10 @@ pub struct EventReport {
     /// `Normal` or `Warning`.
     #[serde(rename = "type")]
     pub type_: String,
-    /// One word.
     pub reason: String,
-    /// For people.
     pub message: String,
-    /// How often.
     pub count: u32,
-    /// First time.
     pub first_timestamp: Option<Timestamp>,
-    /// Last time.
     pub last_timestamp: Option<Timestamp>,
 }
 

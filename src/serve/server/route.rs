@@ -16,7 +16,6 @@ pub type Parameters = Vec<(String, String)>;
 /// A pod, as a path names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodName {
-    /// Its namespace.
     pub namespace: String,
     /// Its full name.
     pub name: String,
@@ -27,9 +26,7 @@ pub struct PodName {
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// The pod.
     pub pod: PodName,
-    /// Which one.
     pub container: ContainerName,
 }
 
@@ -76,7 +73,6 @@ pub enum Route {
     SystemLogs {
         /// Below it, decoded.
         path: String,
-        /// The parameters.
         query: Parameters,
     },
     /// `/metrics` and what is below.

@@ -1,6 +1,6 @@
 //! Who a certificate says somebody is.
 //!
-//! Owns the reading of a distinguished name, and of the end. Must not know whether the certificate is good: that is verified before.
+//! Owns the reading of a distinguished name, and of the end.
 
 use crate::model::types::Timestamp;
 

@@ -1,7 +1,6 @@
 //! `/logs`: the machine's own log files, and with `query=` the journal's.
 //!
-//! Owns the way to a file, which no link and no `..` leads out of `/var/log`, and upstream's rules for queries. Must not know who
-//! asks.
+//! Owns the way to a file, which no link and no `..` leads out of `/var/log`, and upstream's rules for queries.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
 //! The TLS side of the node's API: which certificate, which versions, and when it is read or made again.
 //!
-//! Owns the server configuration that new connections get. Must not know requests.
+//! Owns the server configuration that new connections get.
 
 use std::cell::RefCell;
 use std::fs;
@@ -39,12 +39,10 @@ pub enum TlsError {
     File {
         /// Which setting names it.
         field: &'static str,
-        /// The file.
         path: PathBuf,
         /// What is wrong.
         message: String,
     },
-    /// A setting.
     #[error("{0}")]
     Setting(String),
     /// rustls' word: the two files do not belong together, say.
@@ -64,14 +62,12 @@ pub enum Source {
     Files {
         /// The certificate, then its intermediates.
         certificate: PathBuf,
-        /// Its key.
         key: PathBuf,
     },
     /// Made by the node's own authority, in this directory.
     Own {
         /// `--cert-dir`.
         directory: PathBuf,
-        /// The node.
         node_name: String,
         /// What clients may call it now, names and addresses: a box has its address some time after its start.
         names: Rc<dyn Fn() -> Vec<String>>,

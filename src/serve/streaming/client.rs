@@ -1,7 +1,7 @@
 //! The other side: exec, attach and port-forward as a client asks for them, over SPDY/3.1.
 //!
-//! SPDY, not WebSocket: every runtime's server speaks it, and it can say that stdin is at its end. Owns the coupling of a
-//! server's streams with this side's. Must not know where a connection comes from, nor what a terminal is.
+//! SPDY, not WebSocket: every runtime's server speaks it, and it can say that stdin is at its end. Owns the coupling of
+//! a server's streams with this side's.
 
 use std::io;
 
@@ -32,7 +32,6 @@ const MAX_WORDS: usize = 64 * 1024;
 pub enum Output {
     /// stdout; with a terminal, all of it.
     Stdout,
-    /// stderr.
     Stderr,
 }
 

@@ -1,6 +1,6 @@
 //! Exec and attach: a client's streams coupled with those of a program.
 //!
-//! Owns the coupling and the words about how it ended. Must not know where the program runs.
+//! Owns the coupling and the words about how it ended.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

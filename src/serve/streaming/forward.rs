@@ -1,6 +1,6 @@
 //! Port-forward: streams of a client coupled with connections into a pod.
 //!
-//! Owns pairs of streams and the coupling. Must not know how a pod is reached.
+//! Owns pairs of streams and the coupling.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

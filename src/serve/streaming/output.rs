@@ -1,6 +1,6 @@
 //! Bytes that go to a client over WebSocket and come from nowhere else: a log.
 //!
-//! Owns the form upstream's API server gives them. Must not know what they say.
+//! Owns the form upstream's API server gives them.
 
 use std::io;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! The two directions of one stream of a client, whatever protocol carries it, and the clock of its connection.
 //!
-//! Owns queues and their bounds. Must not know what a stream is for.
+//! Owns queues and their bounds.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -32,7 +32,6 @@ pub struct Gone;
 pub struct Activity(Cell<Instant>);
 
 impl Activity {
-    /// Now.
     #[must_use]
     pub fn new() -> Rc<Self> {
         Rc::new(Self(Cell::new(Instant::now())))
@@ -186,14 +185,12 @@ impl Inlet {
 pub enum Framing {
     /// Data frames of a stream.
     Spdy {
-        /// Which.
         stream: u32,
         /// How much may be sent.
         window: Rc<Window>,
     },
     /// Messages that begin with a channel.
     WebSocket {
-        /// Which.
         channel: u8,
         /// Text instead of bytes.
         base64: bool,

@@ -1,6 +1,6 @@
 //! The server behind the URLs that CRI's Exec, Attach and PortForward answer.
 //!
-//! Owns a listening socket, its connections and announced requests. Must not know what an action does.
+//! Owns a listening socket, its connections and announced requests.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -26,13 +26,11 @@ use super::{Action, IDLE_TIMEOUT, respond, text};
 const MAX_CONNECTIONS: usize = 128;
 /// A client that does not say what it wants makes room for others.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// hyper's least.
 const BUFFER_BYTES: usize = 8192;
 /// Proxies and browsers add some.
 const MAX_HEADERS: usize = 64;
 const BACKLOG: u32 = 64;
 
-/// Cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[error("listen for streams on {address}")]
 pub struct ListenError {

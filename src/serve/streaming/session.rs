@@ -36,9 +36,7 @@ pub type Dialer = Rc<dyn Fn(u16) -> Pending<Result<Box<dyn Duplex>, String>>>;
 /// Of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TerminalSize {
-    /// Columns.
     pub width: u16,
-    /// Rows.
     pub height: u16,
 }
 

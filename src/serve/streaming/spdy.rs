@@ -1,6 +1,6 @@
 //! SPDY/3.1 as Kubernetes' clients speak it, the server's side.
 //!
-//! Owns frames, header blocks and a connection's streams. Must not know what the streams carry.
+//! Owns frames, header blocks and a connection's streams.
 
 pub mod connection;
 pub mod dictionary;
@@ -10,7 +10,6 @@ pub mod headers;
 /// A client that does not speak SPDY/3.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpdyError {
-    /// Another version.
     #[error("unsupported SPDY version {0}, expected 3")]
     Version(u16),
     /// A control frame that is too long to be honest.

@@ -1,6 +1,6 @@
 //! Requests that were announced and are to be taken up soon, each under a secret that works once.
 //!
-//! Owns the waiting room and its bounds. Must not know what is in it.
+//! Owns the waiting room and its bounds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

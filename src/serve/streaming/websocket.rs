@@ -1,7 +1,7 @@
 //! WebSocket as Kubernetes' clients speak it, the server's side: channels within messages, or a tunnel for SPDY.
 //!
-//! Owns the handshake and a connection. Must not know what channels carry. A codec of our own: a few hundred lines, where a crate
-//! would bring its own SHA-1, base64, random numbers and a client.
+//! Owns the handshake and a connection. A codec of our own: a few hundred lines, where a crate would bring its own
+//! SHA-1, base64, random numbers and a client.
 
 pub mod connection;
 pub mod frame;
@@ -15,7 +15,6 @@ pub const CLOSE_CHANNEL: u8 = 255;
 /// A client that does not speak WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WebSocketError {
-    /// Reserved bits.
     #[error("frame has reserved bits set")]
     Reserved,
     /// Clients mask what they send.

@@ -5,8 +5,6 @@
 //! disk in a state from which [`step`] goes on after a power cut: the program is the old one or the new one, whole, and once the
 //! new one is in its place there is a record that says so and somebody whom the machine starts to watch it.
 //!
-//! Must not know files, processes or who starts services.
-//!
 //! Pure: what it returns depends on its arguments alone.
 
 use std::collections::BTreeSet;
@@ -23,7 +21,6 @@ pub const MOST_WATCHES: u32 = 3;
 /// How long containers may seem lost: a report that is young may be of the store.
 pub const LOSS_COUNTS_AFTER: Duration = Duration::from_secs(5);
 
-/// One program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Build {
     /// As it says itself, `0.1.0`.
@@ -60,7 +57,6 @@ const PHASES: [(Phase, &str); 6] = [
 ];
 
 impl Phase {
-    /// Its name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         PHASES.iter().find(|(phase, _)| *phase == self).map_or("", |(_, name)| name)
@@ -113,7 +109,6 @@ pub struct Record {
     pub boot: String,
     /// The runtime was ready.
     pub was_ready: bool,
-    /// What ran.
     pub containers: Vec<Ran>,
 }
 
@@ -193,9 +188,7 @@ pub enum InPlace {
     Old,
     /// What is to be there.
     New,
-    /// Something else.
     Other,
-    /// Nothing.
     Missing,
 }
 
@@ -205,7 +198,6 @@ pub type Life = (u32, i64);
 /// An agent that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answering {
-    /// Which.
     pub life: Life,
     /// It runs the program that is in place.
     pub runs_program: bool,
@@ -215,7 +207,6 @@ pub struct Answering {
     pub lost: Vec<String>,
 }
 
-/// One look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// On the disk.
@@ -394,7 +385,6 @@ fn name(pod: &Pod, container: &ContainerStatus) -> String {
     [&pod.metadata.namespace, "/", &pod.metadata.name, "/", &container.name].concat()
 }
 
-/// What runs.
 #[must_use]
 pub fn running(pods: &[Pod]) -> Vec<Ran> {
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
 //! Rules about `KubeletConfiguration`: serving, node, images, pods. Resources and eviction are in `resources`.
 //!
-//! Owns those rules and the helpers all rules share. Must not know flags.
+//! Owns those rules and the helpers all rules share.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Rules about the kubelet's flags that are no fields of the file: node name, labels, addresses, lock file, credential
 //! providers.
 //!
-//! Owns the label allow lists and what a node may be called. Must not know the file.
+//! Owns the label allow lists and what a node may be called.
 
 use std::net::IpAddr;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Rules about cgroups, reservations, resource managers, swap and eviction.
 //!
-//! Owns those rules. Must not know the host: what only a host can refuse is found when it is used.
+//! Owns those rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! Rules about TLS names, as Go knows them.
 //!
-//! Owns the names. Must not know which of them our own TLS can serve.
+//! Owns the names.
 
 use super::check::Check;
 

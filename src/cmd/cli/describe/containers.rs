@@ -1,6 +1,6 @@
 //! The containers of a described pod.
 //!
-//! Owns their part of the page. Must not know the rest.
+//! Owns their part of the page.
 
 use super::super::tabs::Tabbed;
 use super::{field, printable, time};

@@ -1,6 +1,6 @@
 //! `agent describe node`: the machine, its conditions, its pods and what they ask for, as kubectl prints it.
 //!
-//! Owns the page. Must not know how the facts were found.
+//! Owns the page.
 
 use serde_json::Value;
 

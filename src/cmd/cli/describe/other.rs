@@ -1,6 +1,6 @@
 //! `agent describe` of kinds without a page of their own: namespaces, events, volumes.
 //!
-//! Owns the outline. Must not know what the fields mean.
+//! Owns the outline.
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! How a pull gets on, for people: a bar per layer on a terminal, a line per step elsewhere.
 //!
-//! Owns the words and the arithmetic (bytes, rates). Must not know where they are shown, nor the time: it is an argument.
+//! Owns the words and the arithmetic (bytes, rates).
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -18,7 +18,6 @@ const BAR: usize = 20;
 /// A bar and the figures beside it need so many columns; narrower terminals get the figures alone.
 const BAR_COLUMNS: usize = 72;
 
-/// One layer.
 struct Layer {
     digest: String,
     done: u64,

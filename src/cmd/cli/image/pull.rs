@@ -1,7 +1,7 @@
 //! `agent image pull`: the agent's own pull, by hand. Layers, locks and leftovers are those of the agent, whether it runs or
 //! not.
 //!
-//! Owns the options and what is said. Must not know how a pull is made.
+//! Owns the options and what is said.
 
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::os::fd::AsFd;

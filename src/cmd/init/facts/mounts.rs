@@ -1,15 +1,12 @@
 //! The mount table: what is mounted where, whether it may be written to, and which disk is below.
 //!
-//! Owns the reading of mountinfo's text. Must not know why anybody asks.
+//! Owns the reading of mountinfo's text.
 
 use std::path::{Path, PathBuf};
 
-/// One mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
     pub point: PathBuf,
-    /// File system.
     pub kind: String,
     /// What is mounted, `/dev/mmcblk0p2` for example.
     pub source: String,

@@ -1,6 +1,6 @@
 //! One manifest file: what it said last, what was last good, and what is wrong with it now.
 //!
-//! Owns the rule that a broken file keeps its last good pods and objects. Must not know directories or events.
+//! Owns the rule that a broken file keeps its last good pods and objects.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;

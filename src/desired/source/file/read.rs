@@ -1,6 +1,6 @@
 //! Reading one manifest file without trusting it: it may be huge, a pipe, a device, or in the middle of a write.
 //!
-//! Owns the bounded read and what counts as "the same file as before". Must not know manifests.
+//! Owns the bounded read and what counts as "the same file as before".
 
 use std::fs;
 use std::io::{self, Read};
@@ -55,9 +55,7 @@ pub enum ReadError {
     /// A call failed.
     #[error("{call}: {source}; check its permissions and the file system")]
     Io {
-        /// Which.
         call: &'static str,
-        /// How.
         source: io::Error,
     },
 }
@@ -65,11 +63,9 @@ pub enum ReadError {
 /// What stands at a path, symlinks followed.
 #[derive(Debug)]
 pub enum Found {
-    /// Nothing.
     Missing,
     /// A regular file.
     File(Identity),
-    /// A directory.
     Directory(Identity),
     /// Something that is never read.
     Unusable(ReadError),

@@ -1,6 +1,6 @@
 //! Words for fields that the types do not have, and for values that they cannot hold.
 //!
-//! Owns the words. Must not know the types.
+//! Owns the words.
 
 use crate::model::api::schema::check::Unknown;
 

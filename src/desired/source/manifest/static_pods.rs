@@ -1,6 +1,6 @@
 //! The whole road for local sources: manifest bytes to pods that are ready to run and objects that may be used.
 //!
-//! Owns the wording of what went wrong on the way. Must not know what was good before.
+//! Owns the wording of what went wrong on the way.
 
 use std::collections::BTreeMap;
 

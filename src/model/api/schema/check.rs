@@ -1,8 +1,8 @@
 //! Whether an object has the form of its type, at every depth.
 //!
-//! Owns the walk and the words for what does not fit: Go's for answers of the API, the decoder's for manifests. The rules are those of
-//! Kubernetes' JSON decoder: null counts as absent, names are compared with their case, a required field may be missing. Must not know
-//! which values make sense.
+//! Owns the walk and the words for what does not fit: Go's for answers of the API, the decoder's for manifests. The
+//! rules are those of Kubernetes' JSON decoder: null counts as absent, names are compared with their case, a required
+//! field may be missing.
 
 use std::fmt::{self, Write as _};
 

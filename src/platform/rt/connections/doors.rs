@@ -1,6 +1,6 @@
 //! Takes in connections of clients that have yet to show who they are.
 //!
-//! Owns who has a place and which connection ends for another one. Must not know how a client shows who it is.
+//! Owns who has a place and which connection ends for another one.
 //!
 //! A connection is a stranger's until [`Place::admit`]. Strangers have a small pool of their own, and in it each peer a part; when
 //! either is full the oldest stranger in it is disconnected for the newest. So a crowd that opens connections and says nothing

@@ -23,7 +23,6 @@ pub struct Connection {
     pub destination: IpAddr,
     /// At which port.
     pub port: u16,
-    /// Who answers.
     pub replier: IpAddr,
 }
 

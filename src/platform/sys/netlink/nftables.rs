@@ -1,6 +1,6 @@
 //! nf_tables: a table that is replaced as a whole.
 //!
-//! Owns how tables, chains, maps and expressions are encoded. Must not know what they are for.
+//! Owns how tables, chains, maps and expressions are encoded.
 
 use super::{CREATE, Message, NetlinkError, Protocol, Socket};
 
@@ -78,16 +78,13 @@ pub enum Hook {
 pub enum ChainKind {
     /// Let through or drop.
     Filter,
-    /// Rewrite addresses.
     Nat,
 }
 
 /// A table: its maps first, then its chains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Whose packets.
     pub family: Family,
-    /// Name.
     pub name: String,
     /// Maps that rules look up.
     pub maps: Vec<Map>,
@@ -98,7 +95,6 @@ pub struct Table {
 /// A map from a key, put together of several values, to data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
-    /// Name.
     pub name: &'static str,
     /// What keys are made of.
     pub key: Vec<DataType>,
@@ -117,7 +113,6 @@ pub enum DataType {
     Ipv6Address,
     /// A protocol's number.
     Protocol,
-    /// A port.
     Port,
 }
 
@@ -143,14 +138,11 @@ impl DataType {
     }
 }
 
-/// A chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Name.
     pub name: &'static str,
     /// What it may do.
     pub kind: ChainKind,
-    /// Where.
     pub hook: Hook,
     /// When, among all chains there: smaller is earlier.
     pub priority: i32,

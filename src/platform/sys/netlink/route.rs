@@ -47,7 +47,6 @@ const AF_BRIDGE: u8 = 7;
 const AF_INET6: u8 = 10;
 const IFF_UP: u32 = 1;
 
-/// Six octets.
 pub type Mac = [u8; 6];
 
 /// A network interface.
@@ -55,15 +54,12 @@ pub type Mac = [u8; 6];
 pub struct Link {
     /// Number in its namespace.
     pub index: u32,
-    /// Name.
     pub name: String,
     /// `bridge`, `veth`…; empty for hardware.
     pub kind: String,
-    /// Largest packet.
     pub mtu: u32,
     /// The bridge it is a port of.
     pub master: Option<u32>,
-    /// Switched on.
     pub up: bool,
 }
 
@@ -72,7 +68,6 @@ pub struct Link {
 pub struct Address {
     /// Of which interface.
     pub link: u32,
-    /// The address.
     pub ip: IpAddr,
     /// Length of the prefix.
     pub prefix: u8,
@@ -106,7 +101,6 @@ pub struct Veth<'a> {
     pub peer_namespace: &'a File,
     /// Of the other side.
     pub peer_mac: Mac,
-    /// Of both.
     pub mtu: u32,
 }
 

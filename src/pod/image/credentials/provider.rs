@@ -1,7 +1,7 @@
 //! Credential provider programs, by the kubelet's exec protocol (`credentialprovider.kubelet.k8s.io/v1`).
 //!
-//! Owns their configuration, their processes and what they answered, for as long as they said. Must not know what the
-//! credentials are for. A program that fails is said and counts as one without an answer.
+//! Owns their configuration, their processes and what they answered, for as long as they said. A program that fails is
+//! said and counts as one without an answer.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +20,6 @@ use crate::platform::rt;
 use crate::platform::rt::child::TalkingChild;
 use crate::pod::image::keyring::{Keyring, Login, matches, repository_of};
 
-/// As upstream.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 /// A few passwords.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;

@@ -1,6 +1,6 @@
 //! From single runs of a probe to what is published of it.
 //!
-//! Owns the thresholds. Must not know when a probe runs or what it asks.
+//! Owns the thresholds.
 
 use super::{ProbeKind, ProbeResult};
 use crate::model::api::pod::Probe;

@@ -1,6 +1,6 @@
 //! What a probe asks, and whom.
 //!
-//! Owns the look-up of what the question needs. Must not know how a question is put. Errors are upstream's words.
+//! Owns the look-up of what the question needs. Errors are upstream's words.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +14,16 @@ use crate::pod::target::{HttpTarget, PortError, checked_port, host_or, http_targ
 pub enum ProbeTarget {
     /// A command in the container.
     Exec(Vec<String>),
-    /// A GET.
     HttpGet(HttpTarget),
-    /// A connection.
     TcpSocket {
         /// Name or address; empty for this machine.
         host: String,
-        /// Port.
         port: u16,
     },
     /// A gRPC health check.
     Grpc {
         /// The pod's address; empty for this machine.
         host: String,
-        /// Port.
         port: u16,
         /// Which service; empty for the server as a whole.
         service: String,

@@ -1,6 +1,4 @@
 //! The worker's dealings with the end the node has decided on.
-//!
-//! Must not know why the node cannot keep the pod.
 
 use super::Worker;
 use crate::model::api::pod::PodCondition;

@@ -1,6 +1,4 @@
 //! The worker while a plan of it is carried out: what it hears and shows meanwhile, and what it remembers of failures.
-//!
-//! Must not know how a plan comes about.
 
 use std::pin::pin;
 use std::rc::Rc;

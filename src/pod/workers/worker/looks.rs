@@ -1,6 +1,4 @@
 //! When a worker with nothing to do looks again.
-//!
-//! Must not know what it finds then.
 
 use std::time::Duration;
 

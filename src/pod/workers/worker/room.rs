@@ -1,6 +1,4 @@
 //! The worker's dealings with admission: a place on the node, and room to grow.
-//!
-//! Must not know how room is counted.
 
 use std::rc::Rc;
 use std::time::Duration;

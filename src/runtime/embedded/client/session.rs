@@ -10,9 +10,7 @@ use super::{Connection, MonitorError, refusal};
 pub struct Streams {
     /// Read by the program, or by the monitor for a container.
     pub stdin: Option<OwnedFd>,
-    /// Written to.
     pub stdout: Option<OwnedFd>,
-    /// Written to.
     pub stderr: Option<OwnedFd>,
 }
 

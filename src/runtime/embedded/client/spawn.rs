@@ -27,7 +27,6 @@ const MAX_SAID: usize = 4096;
 /// when it ends.
 #[derive(Debug)]
 pub struct Spawned {
-    /// Its process.
     pub pid: i32,
     child: Child,
 }

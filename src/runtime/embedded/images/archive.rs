@@ -1,6 +1,6 @@
 //! Files of an archive, or of a directory, by name: what an import reads from.
 //!
-//! Owns how a place in a compressed archive is reached. Must not know what the files mean.
+//! Owns how a place in a compressed archive is reached.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Changes of the store: images and names come and go.
 //!
-//! Owns the order of steps, so that a power cut at any of them leaves all or nothing. Must not know archives.
+//! Owns the order of steps, so that a power cut at any of them leaves all or nothing.
 
 use std::collections::BTreeSet;
 

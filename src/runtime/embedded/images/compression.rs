@@ -1,6 +1,6 @@
 //! Decompression by what the bytes are, not by what somebody calls them.
 //!
-//! Owns the choice of a decoder and its bounds. Must not know what is inside.
+//! Owns the choice of a decoder and its bounds.
 
 use std::io::{self, BufReader, Read};
 
@@ -19,9 +19,7 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 pub enum Decompress<R: Read> {
     /// As it is.
     Plain(io::Chain<io::Cursor<Vec<u8>>, R>),
-    /// gzip.
     Gzip(Box<MultiGzDecoder<Source<R>>>),
-    /// zstd.
     Zstd(Box<zstd::stream::read::Decoder<'static, Source<R>>>),
 }
 

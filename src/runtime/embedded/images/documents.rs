@@ -1,6 +1,6 @@
 //! The JSON documents of images, as far as we read them, from OCI and Docker alike.
 //!
-//! Owns wire shapes. Must not know where they are kept.
+//! Owns wire shapes.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,6 @@ pub struct ManifestDocument {
     pub manifests: Vec<Descriptor>,
     /// A manifest has one.
     pub config: Descriptor,
-    /// Bottom first.
     pub layers: Vec<Descriptor>,
 }
 
@@ -32,11 +31,9 @@ pub struct Descriptor {
     pub media_type: String,
     /// `sha256:…`.
     pub digest: String,
-    /// Bytes.
     pub size: u64,
     /// For whom, in an index.
     pub platform: Option<Platform>,
-    /// Free.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -44,12 +41,10 @@ pub struct Descriptor {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigDocument {
-    /// For whom.
     #[serde(flatten)]
     pub platform: Platform,
     /// What containers inherit.
     pub config: ContainerConfig,
-    /// The layers.
     pub rootfs: RootFs,
 }
 

@@ -1,6 +1,6 @@
 //! Images from archives: `docker save`, OCI image layouts as archive or directory, compressed or not.
 //!
-//! Owns the two layouts. Must not know registries.
+//! Owns the two layouts.
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! `index.json`: which images there are and what they are called.
 //!
-//! Owns the file, its replacement in one step, and what is done when it is damaged. Must not know layers' content.
+//! Owns the file, its replacement in one step, and what is done when it is damaged.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,7 +19,6 @@ const NEW: &str = "index.new.json";
 /// Thousands of images fit.
 const MAX_INDEX: usize = 16 * 1024 * 1024;
 
-/// The file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Index {
@@ -30,7 +29,6 @@ pub(super) struct Index {
     pub archives: Vec<Archive>,
 }
 
-/// One image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Record {

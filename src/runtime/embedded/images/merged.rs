@@ -1,6 +1,6 @@
 //! One file of an image, as a container would see it, without mounting anything.
 //!
-//! Owns how layers hide each other: whiteouts, opaque directories, links across layers. Must not know what the file is for.
+//! Owns how layers hide each other: whiteouts, opaque directories, links across layers.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

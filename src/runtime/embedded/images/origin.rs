@@ -1,6 +1,6 @@
 //! From where a layer's content came: who is given it again without bringing it, and who has to show that they have it.
 //!
-//! Owns the lines behind the account of a layer (`layers/<24 hex>.usage`). Must not know registries beyond their names.
+//! Owns the lines behind the account of a layer (`layers/<24 hex>.usage`).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,7 +15,6 @@ use crate::platform::sys::durable::write_durably;
 pub enum Origin<'a> {
     /// An archive of this device: it is for every image.
     Archive,
-    /// A registry.
     Registry {
         /// `docker.io`, `localhost:5000`.
         name: &'a str,

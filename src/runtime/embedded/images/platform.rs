@@ -1,6 +1,6 @@
 //! Which of an image's variants runs on this machine.
 //!
-//! Owns the order of preference among variants. Must not know registries or archives.
+//! Owns the order of preference among variants.
 
 use serde::Deserialize;
 
@@ -17,7 +17,6 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// This machine's.
     #[must_use]
     pub fn current() -> Self {
         Self::of(std::env::consts::ARCH, &std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())

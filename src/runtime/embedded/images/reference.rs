@@ -1,6 +1,6 @@
 //! Names of images in full: `busybox` is `docker.io/library/busybox:latest`, as containerd has it.
 //!
-//! Owns the defaults of a short name. Must not know what there is by that name; the grammar is in `model::image_name`.
+//! Owns the defaults of a short name.
 
 use std::fmt;
 

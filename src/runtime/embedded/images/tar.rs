@@ -1,7 +1,7 @@
 //! Reads tar archives as they come from registries and strangers: POSIX (pax), GNU and old ones, with nothing held in memory
 //! beyond one entry's names.
 //!
-//! Owns the format. Must not know layers or file systems. Reading only; sparse files are refused by name.
+//! Owns the format. Reading only; sparse files are refused by name.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -23,17 +23,13 @@ pub enum TarError {
     /// It is not a tar archive, or damaged.
     #[error("damaged tar archive at byte {at}: {problem}")]
     Damaged {
-        /// Where.
         at: u64,
-        /// What.
         problem: &'static str,
     },
     /// A form that is not supported.
     #[error("{path:?}: {what} are not supported in an image: create the archive without them")]
     Unsupported {
-        /// The entry.
         path: OsString,
-        /// What.
         what: &'static str,
     },
 }
@@ -51,7 +47,6 @@ pub enum EntryKind {
     Character,
     /// A block device.
     Block,
-    /// A directory.
     Directory,
     /// A named pipe.
     Fifo,
@@ -64,30 +59,24 @@ pub struct Entry {
     pub path: OsString,
     /// Target of a link.
     pub link: OsString,
-    /// What.
     pub kind: EntryKind,
     /// Bytes of content.
     pub size: u64,
     /// Where the content begins in the archive.
     pub content_at: u64,
-    /// Permission bits.
     pub mode: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
     /// Seconds and nanoseconds since 1970.
     pub mtime: (i64, u32),
     /// Major and minor number of a device.
     pub device: (u32, u32),
-    /// Extended attributes.
     pub extended: Vec<(String, Vec<u8>)>,
 }
 
 /// An archive that is read from its beginning to its end.
 pub struct TarReader<R> {
     source: R,
-    /// Bytes read.
     at: u64,
     /// Of the current entry's content, and its padding.
     content: u64,

@@ -1,6 +1,6 @@
 //! From a layer's archive to a directory that overlayfs takes as a layer. The archive is a stranger's.
 //!
-//! Owns what a layer may contain and how much. Must not know images or names.
+//! Owns what a layer may contain and how much.
 //!
 //! Guarantees: nothing outside the directory is created, changed or linked to, whatever the archive says; memory is bounded
 //! by the names of one entry; the content is what `diff_id` says or nothing at all.
@@ -94,15 +94,12 @@ pub enum LayerError {
     /// It would reach outside, or is nonsense.
     #[error("{path:?}: {problem}")]
     Refused {
-        /// The entry.
         path: OsString,
-        /// Why.
         problem: &'static str,
     },
     /// An entry cannot be written.
     #[error("write {path:?} of the layer")]
     Write {
-        /// The entry.
         path: OsString,
         /// The kernel's answer.
         #[source]
@@ -111,9 +108,7 @@ pub enum LayerError {
     /// An extended attribute cannot be set.
     #[error("set the extended attribute {name:?} of {path:?}")]
     Extended {
-        /// The entry.
         path: OsString,
-        /// The attribute.
         name: String,
         /// The kernel's answer.
         #[source]
@@ -122,7 +117,6 @@ pub enum LayerError {
     /// Too much of something.
     #[error("the layer has more than {limit} {what}")]
     Limit {
-        /// Of what.
         what: &'static str,
         /// How much is allowed.
         limit: u64,
@@ -144,7 +138,6 @@ pub enum LayerError {
     Digest {
         /// As the image's configuration says.
         expected: String,
-        /// What came.
         found: String,
     },
     /// The stream broke.

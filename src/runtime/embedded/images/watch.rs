@@ -1,7 +1,7 @@
 //! The directory of image archives: what lies there at the start is imported, and what lands there later.
 //!
-//! Owns when a file is looked at. Must not know what is in it. A file that goes takes no image along. One that is broken waits
-//! for a whole one in its place; one that the machine has failed (no room, an error of a disk) is tried again by itself.
+//! Owns when a file is looked at. A file that goes takes no image along. One that is broken waits for a whole one in
+//! its place; one that the machine has failed (no room, an error of a disk) is tried again by itself.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -58,13 +58,11 @@ pub enum WatchError {
     /// It cannot be made.
     #[error("create the images directory {path:?}")]
     Directory {
-        /// Which.
         path: PathBuf,
         /// The kernel's answer.
         #[source]
         source: io::Error,
     },
-    /// No inotify.
     #[error("watch the images directory")]
     Watch(#[source] InotifyError),
 }

@@ -1,6 +1,6 @@
 //! A container's cgroups: entering them, and showing them inside.
 //!
-//! Owns nothing. Must not know who makes cgroups or sets their limits.
+//! Owns nothing.
 
 use std::fs::File;
 use std::io::{Read, Write};

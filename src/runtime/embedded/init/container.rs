@@ -1,7 +1,7 @@
 //! A container's first process, in two steps: the first joins what has to be joined before there is a child, and leaves; the
 //! second, a child of the monitor, becomes the program.
 //!
-//! Owns the order. Must not know the monitor's side.
+//! Owns the order.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -125,7 +125,6 @@ fn join_listed(namespaces: &[Namespace]) -> Result<(), InitError> {
 enum Pids {
     /// Its own: its process is the first of a new namespace.
     Own,
-    /// The node's.
     Node,
     /// Those of processes that run already, with their procfs; `None` where only a process among them can make that.
     Joined(Option<Mount>),

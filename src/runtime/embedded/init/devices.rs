@@ -1,6 +1,6 @@
 //! `/dev` of a container: nodes, links and the console.
 //!
-//! Owns what it makes there. Must not know which devices a container may use: that is its cgroup's part.
+//! Owns what it makes there.
 
 use std::os::fd::AsFd;
 use std::path::Path;

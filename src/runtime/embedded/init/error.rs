@@ -1,6 +1,6 @@
 //! Why a pod or container could not be made.
 //!
-//! Owns the words. Must not know who reads them.
+//! Owns the words.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 use crate::model::api::decode::DecodeError;
 
-/// Why not.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     /// The kernel refused something.
@@ -19,7 +18,6 @@ pub enum InitError {
         doing: &'static str,
         /// What it was done to.
         subject: String,
-        /// Its answer.
         source: io::Error,
     },
     /// The specification asks for what cannot be.
@@ -33,23 +31,18 @@ pub enum InitError {
     /// A specification that is no JSON.
     #[error("read {path}")]
     Syntax {
-        /// Which.
         path: PathBuf,
-        /// Where.
         source: serde_json::Error,
     },
     /// A specification whose fields have the wrong types.
     #[error("read {path}")]
     Fields {
-        /// Which.
         path: PathBuf,
-        /// Where.
         source: DecodeError,
     },
     /// The program cannot be started, in the words that runtimes have for it.
     #[error("exec: {program:?}: {problem}")]
     Program {
-        /// As given.
         program: String,
         /// For example `permission denied`.
         problem: String,
@@ -57,7 +50,6 @@ pub enum InitError {
     /// An external runtime failed.
     #[error("{program} {verb}: {output}")]
     External {
-        /// Its name.
         program: String,
         /// What it was asked for.
         verb: &'static str,

@@ -1,6 +1,6 @@
 //! Another program in a container that runs.
 //!
-//! Owns the order. Must not know the monitor's side.
+//! Owns the order.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -6,7 +6,7 @@
 //!
 //! Caveats: such a container is not killed by the kernel when its monitor is; whoever notices kills its cgroup.
 //!
-//! Owns the command lines and files in the container's directory. Must not know which runtime it is.
+//! Owns the command lines and files in the container's directory.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

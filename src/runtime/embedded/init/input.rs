@@ -1,6 +1,6 @@
 //! What a child of the monitor is given: specifications, and who the users of its pod are.
 //!
-//! Owns reading. Must not know what is done with it.
+//! Owns reading.
 
 use std::fs::File;
 use std::io::{Read, Seek};

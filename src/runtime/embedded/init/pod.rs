@@ -1,6 +1,6 @@
 //! A pod's namespaces, made by its monitor for itself, and the process that holds a shared PID namespace together.
 //!
-//! Owns the order. Must not know containers.
+//! Owns the order.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 //! Guarantees: what the specification does not grant is gone before the first instruction of the program; no descriptor but
 //! 0, 1 and 2 reaches it; whatever fails, it does not run.
 //!
-//! Owns the order. Must not know how the root file system came to be.
+//! Owns the order.
 
 use std::ffi::CString;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! What a child tells the monitor between fork and exec. The end of the connection without [`Report::Failed`] means that the
 //! program runs.
 //!
-//! Owns the packets. Must not know what is done about them.
+//! Owns the packets.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

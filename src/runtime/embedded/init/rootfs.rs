@@ -7,7 +7,7 @@
 //! Guarantees: nothing outside of the root is made, changed or mounted over, whatever links an image or a volume has and
 //! whoever changes them meanwhile. No path is resolved twice.
 //!
-//! Owns mounts of the container. Must not know what runs in it.
+//! Owns mounts of the container.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -50,7 +50,6 @@ const CONTEXT: &str = "context";
 /// The pod's users, as far as mounts care.
 #[derive(Clone, Copy, Debug)]
 pub struct Users<'a> {
-    /// Their namespace.
     pub namespace: BorrowedFd<'a>,
     /// What root in it is on the node.
     pub root_uid: u32,

@@ -10,7 +10,6 @@ use crate::platform::sys::packets;
 /// Bytes of standard input on their way; more waits in the client's pipe.
 const PUMP: usize = 4096;
 
-/// One connection.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) socket: OwnedFd,

@@ -24,7 +24,6 @@ const DRAIN_READS: usize = 256;
 /// Names of containers are components of paths.
 const MAX_NAME: usize = 255;
 
-/// One container.
 #[derive(Debug)]
 pub(super) struct Container {
     pub(super) id: String,

@@ -18,7 +18,6 @@ use crate::platform::sys::packets::{self, Descriptors};
 /// With those whose end is still waited for.
 const MAX_EXECS: usize = 128;
 
-/// One program.
 #[derive(Debug)]
 pub(super) struct Exec {
     serial: u32,

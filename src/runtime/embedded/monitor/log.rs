@@ -15,7 +15,6 @@ pub(super) const MAX_LINE: usize = 16 * 1024;
 /// Time, stream, tag, and the spaces and the line break around them.
 const ENVELOPE: usize = 30 + 1 + 6 + 1 + 1 + 1 + 1;
 
-/// Which output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Stdout,

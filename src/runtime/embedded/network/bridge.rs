@@ -1,6 +1,6 @@
 //! The built-in network's effects: the bridge, a pod's link, and what the node's kernel must allow.
 //!
-//! Every function may be called again after it was stopped anywhere. Must not know who gets which address.
+//! Every function may be called again after it was stopped anywhere.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,6 @@ const MIN_MTU: u32 = 1280;
 /// The bridge as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bridge {
-    /// Its number.
     pub index: u32,
     /// Of the bridge, and of links to it.
     pub mtu: u32,
@@ -180,7 +179,6 @@ enum Ipv6 {
     Given,
     /// Its link-local address.
     LinkLocal,
-    /// Nothing.
     Off,
 }
 

@@ -1,7 +1,7 @@
 //! CNI: the configuration that is in force, and its plugins as programs.
 //!
-//! Owns the protocol (specification 0.3.0 to 1.1). Must not know bridges of our own. What plugins need again when a pod goes is
-//! in its record ([`CniRecord`]), so that neither a changed configuration nor a restart matters.
+//! Owns the protocol (specification 0.3.0 to 1.1). What plugins need again when a pod goes is in its record
+//! ([`CniRecord`]), so that neither a changed configuration nor a restart matters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,14 +43,12 @@ pub enum CniError {
     Read {
         /// File or directory.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The configuration makes no sense.
     #[error("cni config load failed: {path:?}: {problem}")]
     Config {
-        /// File.
         path: PathBuf,
         /// What is wrong.
         problem: String,
@@ -58,7 +56,6 @@ pub enum CniError {
     /// The plugin is not installed.
     #[error("failed to find plugin {plugin:?} in path {directories:?}")]
     NotFound {
-        /// Its type.
         plugin: String,
         /// Where it was looked for.
         directories: Vec<PathBuf>,
@@ -66,30 +63,25 @@ pub enum CniError {
     /// The plugin could not be run.
     #[error("run plugin {plugin:?} ({command})")]
     Run {
-        /// Its type.
         plugin: String,
         /// `ADD`, `DEL`…
         command: &'static str,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The plugin says no.
     #[error("plugin type={plugin:?} name={network:?} failed ({command}): {message}")]
     Refused {
-        /// Its type.
         plugin: String,
         /// Name of the network.
         network: String,
         /// `ADD`, `DEL`…
         command: &'static str,
-        /// Its words.
         message: String,
     },
     /// The result makes no sense.
     #[error("plugin type={plugin:?}: {problem}")]
     Result {
-        /// Its type.
         plugin: String,
         /// What is wrong.
         problem: String,
@@ -97,9 +89,7 @@ pub enum CniError {
     /// An annotation of the pod makes no sense.
     #[error("annotation {name}: {value:?} is not a quantity")]
     Annotation {
-        /// Key.
         name: &'static str,
-        /// Value.
         value: String,
     },
 }
@@ -111,9 +101,7 @@ pub struct List(Value);
 /// Who is connected.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Its sandbox.
     pub sandbox: &'a str,
-    /// The pod.
     pub pod: &'a crate::model::types::PodRef,
     /// Path of its namespace; empty when it is gone.
     pub netns: &'a str,

@@ -45,15 +45,11 @@ pub struct CniRecord {
     pub result: Option<Value>,
 }
 
-/// One sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Record {
-    /// Whose.
     pub sandbox: SandboxId,
-    /// The pod.
     pub pod: PodRef,
-    /// Primary first.
     pub addresses: Vec<IpAddr>,
     /// Host ports that the built-in network has opened.
     pub ports: Vec<HostPort>,

@@ -36,7 +36,6 @@ impl Drop for Directory {
     }
 }
 
-/// A machine.
 struct Host {
     namespace: File,
     directory: Directory,

@@ -9,7 +9,6 @@ use crate::model::runtime_config::{ContainerSecurity, SupplementalGroupsPolicy};
 pub struct ResolvedUser {
     /// User id, as the container sees it.
     pub uid: u32,
-    /// Group id.
     pub gid: u32,
     /// All groups, the primary one included, in order.
     pub additional_gids: Vec<u32>,
@@ -35,9 +34,7 @@ pub enum UserError {
     /// Negative or too large.
     #[error("{what} {id} is not between 0 and {}", i32::MAX)]
     Range {
-        /// Which field.
         what: &'static str,
-        /// Its value.
         id: i64,
     },
 }

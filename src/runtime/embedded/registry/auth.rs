@@ -1,6 +1,6 @@
 //! How a registry wants to be convinced: challenges, tokens, basic authentication.
 //!
-//! Owns the words of `WWW-Authenticate` and of token servers. Must not know what is asked for.
+//! Owns the words of `WWW-Authenticate` and of token servers.
 
 use serde::Deserialize;
 

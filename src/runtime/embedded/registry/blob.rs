@@ -1,7 +1,7 @@
 //! A blob as a stream that can be trusted: it goes on where a cut ended it, and its last bytes come out only when all of it
 //! has the promised digest.
 //!
-//! Owns one blob's hash and place. Must not know what is in it.
+//! Owns one blob's hash and place.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -38,7 +38,6 @@ impl Fault {
     }
 }
 
-/// The stream.
 pub(super) struct BlobReader<'a> {
     session: &'a mut Session,
     blob: &'a Descriptor,

@@ -1,6 +1,6 @@
 //! Why a pull failed, in the words users know from other runtimes, and never with a secret in them.
 //!
-//! Owns the words. Must not know how anybody reacts.
+//! Owns the words.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,6 @@ pub enum PullError {
     /// Not a reference.
     #[error("couldn't parse image reference {image:?}: {problem}")]
     Reference {
-        /// As given.
         image: String,
         /// What is wrong with it.
         problem: String,
@@ -43,7 +42,6 @@ pub enum PullError {
     /// A `hosts.toml`.
     #[error("{}: {problem}", path.display())]
     Hosts {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -51,7 +49,6 @@ pub enum PullError {
     /// The file of the policy, or a key that it names.
     #[error("{}: {problem}", path.display())]
     Policy {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
@@ -59,26 +56,20 @@ pub enum PullError {
     /// The policy says no. The first word is the kubelet's reason.
     #[error("SignatureValidationFailed: {reference}: {reason}")]
     Signature {
-        /// Normalised.
         reference: String,
-        /// Why.
         reason: String,
     },
     /// Which image it is could not be found out.
     #[error("failed to resolve reference {reference:?}")]
     Resolve {
-        /// Normalised.
         reference: String,
-        /// Why.
         #[source]
         source: Box<PullError>,
     },
     /// Its parts could not be had.
     #[error("failed to pull and unpack image {reference:?}")]
     Unpack {
-        /// Normalised.
         reference: String,
-        /// Why.
         #[source]
         source: Box<PullError>,
     },
@@ -111,12 +102,10 @@ pub enum PullError {
     Certificate {
         /// What was asked for.
         url: String,
-        /// The server.
         host: String,
         /// As Go says it.
         reason: String,
     },
-    /// No answer.
     #[error("failed to do request")]
     Request(#[source] HttpError),
     /// An answer that is neither yes nor no.
@@ -136,13 +125,11 @@ pub enum PullError {
     Redirect {
         /// Where it came from.
         url: String,
-        /// Why not.
         problem: &'static str,
     },
     /// A document or blob is not what its digest or its kind promises.
     #[error("{what}: {problem}")]
     Invalid {
-        /// Which.
         what: String,
         /// What is wrong.
         problem: String,
@@ -155,7 +142,6 @@ pub enum PullError {
         /// What there is.
         offered: String,
     },
-    /// The store.
     #[error(transparent)]
     Store(ImageError),
     /// Another part of the same pull failed first.
@@ -176,21 +162,17 @@ pub enum PullError {
     /// The child does not get on.
     #[error("no data received for {seconds} s")]
     Stuck {
-        /// The deadline.
         seconds: u64,
     },
     /// The child ended without a word.
     #[error("the pull helper exited without a result ({how}): it may have been OOM killed")]
     Died {
-        /// Exit status.
         how: String,
     },
     /// What the child says.
     #[error("{message}")]
     InChild {
-        /// Sort.
         kind: PullErrorKind,
-        /// Its words.
         message: String,
     },
 }

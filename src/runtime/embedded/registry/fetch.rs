@@ -1,6 +1,6 @@
 //! A whole pull, blocking: what the reference means, then its layers, a few at a time, then its name.
 //!
-//! Owns the order. Must not know who asked.
+//! Owns the order.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! Both ends of the child that pulls: the request goes in through a socket, lines of progress come out of it.
 //!
-//! Owns the child. Must not know what a pull is made of. A dropped future kills the child; so does the agent's own end.
+//! Owns the child. A dropped future kills the child; so does the agent's own end.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! Which servers stand for a registry, in which order, and how to reach each: containerd's `certs.d` layout.
 //!
-//! Owns the meaning of `hosts.toml`. Must not know requests.
+//! Owns the meaning of `hosts.toml`.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,6 @@ use crate::platform::http::url::{Url, is_loopback_host};
 
 /// A file of ten lines has no business being longer.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
-/// As containerd.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Docker Hub's name, and where it is served.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");

@@ -1,6 +1,6 @@
 //! Documents of a registry: what an index, a manifest and a configuration say, and which image of an index is ours.
 //!
-//! Owns shapes and limits. Must not know requests.
+//! Owns shapes and limits.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -49,7 +49,6 @@ struct Raw {
 pub(super) enum Document {
     /// Images for several platforms.
     Index(Vec<Descriptor>),
-    /// One image.
     Manifest { config: Descriptor, layers: Vec<Descriptor> },
 }
 

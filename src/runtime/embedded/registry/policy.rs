@@ -1,6 +1,6 @@
 //! Which images may be pulled, and with whose signature: the policy file.
 //!
-//! Owns the file's form and the choice of a rule. Must not know how signatures are checked.
+//! Owns the file's form and the choice of a rule.
 
 use std::path::{Path, PathBuf};
 

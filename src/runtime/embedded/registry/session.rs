@@ -1,6 +1,6 @@
 //! One conversation with the servers of one repository: credentials, redirects, retries.
 //!
-//! Owns tokens (for as long as it lives) and which header may go to which host. Must not know what is asked for.
+//! Owns tokens (for as long as it lives) and which header may go to which host.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

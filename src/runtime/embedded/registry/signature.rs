@@ -1,7 +1,7 @@
 //! Signatures of images as cosign keeps them beside an image: a payload that names the image's digest, and a signature of
 //! the payload by a key that one knows.
 //!
-//! Owns keys and the check (pure but for reading key files). Must not know registries, nor which image needs a signature.
+//! Owns keys and the check (pure but for reading key files).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,6 @@ pub(super) enum Key {
 /// One signature and the payload it is of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Claim {
-    /// The payload.
     pub payload: Descriptor,
     signature: Vec<u8>,
 }

@@ -1,7 +1,7 @@
 //! As much of TOML as `hosts.toml` files use: tables, strings, booleans, integers, arrays and inline tables.
 //!
-//! Owns the grammar. Must not know what the keys mean. (The `toml` crate would add 90 kB and a second Deserializer for files
-//! of ten lines; what is not understood here is refused by line, never guessed.)
+//! Owns the grammar. (The `toml` crate would add 90 kB and a second Deserializer for files of ten lines; what is not
+//! understood here is refused by line, never guessed.)
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,6 @@ pub struct Assignment {
     pub table: Vec<String>,
     /// The last part of its key.
     pub key: String,
-    /// Its value.
     pub value: Value,
 }
 
@@ -25,7 +24,6 @@ pub struct Assignment {
 pub struct TomlError {
     /// Counted from 1.
     pub line: usize,
-    /// For people.
     pub problem: &'static str,
 }
 

@@ -14,7 +14,6 @@ use crate::runtime::{ContainerConfig, NamespaceOptions, SandboxConfig};
 /// One sandbox in full, as its record has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SandboxView {
-    /// Its id.
     pub id: SandboxId,
     /// What it was made from: metadata, labels, annotations, namespaces, handler.
     pub config: SandboxConfig,
@@ -39,13 +38,11 @@ impl SandboxView {
 /// One container in full, as its record has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerView {
-    /// Its id.
     pub id: ContainerId,
     /// Where it lives.
     pub sandbox: SandboxId,
     /// What it was made from: metadata, labels, annotations, mounts, resources, security.
     pub config: ContainerConfig,
-    /// CRI's state.
     pub state: ContainerStateKind,
     /// When it was made.
     pub created_at: Timestamp,
@@ -57,7 +54,6 @@ pub struct ContainerView {
     pub exit_code: i32,
     /// `Completed`, `Error`, `OOMKilled`, `StartError`; empty while it has not ended.
     pub reason: String,
-    /// For people.
     pub message: String,
     /// Name of the image, for example `docker.io/library/busybox:1.36`.
     pub image: String,
@@ -78,7 +74,6 @@ pub struct ContainerView {
 pub enum EventKind {
     /// It was made.
     Created,
-    /// It runs.
     Started,
     /// It has ended.
     Stopped,
@@ -89,9 +84,7 @@ pub enum EventKind {
 /// One event. A sandbox's have no container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeEvent {
-    /// What.
     pub kind: EventKind,
-    /// When.
     pub at: Timestamp,
     /// Of which sandbox.
     pub sandbox: SandboxId,
@@ -112,9 +105,7 @@ pub struct ContainerStats {
     pub memory_usage_bytes: u64,
     /// Memory that cannot be taken away.
     pub memory_working_set_bytes: u64,
-    /// Anonymous memory.
     pub memory_rss_bytes: u64,
-    /// Page faults.
     pub page_faults: u64,
     /// Those that read from disk.
     pub major_page_faults: u64,
@@ -135,13 +126,9 @@ pub struct ContainerStats {
 pub struct InterfaceStats {
     /// `eth0`…
     pub name: String,
-    /// Received.
     pub rx_bytes: u64,
-    /// Received.
     pub rx_errors: u64,
-    /// Sent.
     pub tx_bytes: u64,
-    /// Sent.
     pub tx_errors: u64,
 }
 

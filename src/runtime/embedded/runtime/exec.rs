@@ -18,7 +18,6 @@ use crate::runtime::{ErrorKind, ExecOutput};
 
 /// Most of either stream that is kept, as in containerd; the rest is read and dropped.
 const MAX_OUTPUT: usize = 16 << 20;
-/// One read.
 const CHUNK: usize = 8 << 10;
 /// How long descendants of a program that has ended may keep its streams open.
 const DRAIN: Duration = Duration::from_secs(1);

@@ -29,7 +29,6 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Measures.
     pub(super) fn measure(cgroup: &CgroupConfig) -> Self {
         let kernel = node::kernel_version();
         let node = NodeFacts {

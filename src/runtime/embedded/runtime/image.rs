@@ -30,7 +30,6 @@ fn user(text: &str) -> (Option<i64>, String) {
     }
 }
 
-/// All images.
 pub(super) async fn list(shared: &Rc<Shared>) -> Result<Vec<RuntimeImage>, Failure> {
     let images = shared.images.clone();
     let all = rt::blocking("list images", move || images.list()).await;

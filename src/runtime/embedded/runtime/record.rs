@@ -36,7 +36,6 @@ pub enum SandboxStage {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SandboxRecord {
-    /// Its id.
     pub id: SandboxId,
     /// Nanoseconds since the epoch.
     pub created_at: i64,
@@ -61,7 +60,6 @@ pub struct SandboxRecord {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerRecord {
-    /// Its id.
     pub id: ContainerId,
     /// Where it lives.
     pub sandbox: SandboxId,
@@ -89,11 +87,9 @@ pub struct ContainerRecord {
     pub config: ContainerConfig,
 }
 
-/// Numeric identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedUser {
-    /// User id.
     pub uid: u32,
     /// Primary group id.
     pub gid: u32,
@@ -117,20 +113,16 @@ impl RecordedUser {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct End {
-    /// Exit code.
     pub code: i32,
     /// Nanoseconds since the epoch.
     pub at: i64,
-    /// CRI's word.
     pub reason: String,
-    /// For people.
     pub message: String,
 }
 
 /// A record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The file.
     #[error("{what} {path:?}")]
     Io {
         /// What was tried.
@@ -153,7 +145,6 @@ pub enum RecordError {
     /// What is in it.
     #[error("{path:?} is not a valid record: {why}")]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// What is wrong.
         why: String,

@@ -1,6 +1,6 @@
 //! What of the records is kept in memory: as much as lists need.
 //!
-//! Owns the maps and the names in use. Must not know files or processes.
+//! Owns the maps and the names in use.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +22,6 @@ pub(super) struct State {
     pub(super) containers: BTreeMap<ContainerId, Container>,
 }
 
-/// One sandbox.
 pub(super) struct Sandbox {
     /// By its metadata.
     pub(super) pod: PodRef,
@@ -41,7 +40,6 @@ pub(super) struct Sandbox {
     pub(super) lock: Arc<Mutex<()>>,
 }
 
-/// One container.
 pub(super) struct Container {
     pub(super) sandbox: SandboxId,
     pub(super) is_pod: bool,
@@ -59,11 +57,9 @@ pub(super) struct Container {
 pub(super) enum Phase {
     /// Being made: no list shows it, its name is taken.
     Making,
-    /// Made.
     Created,
     /// The monitor has been asked to start it, and it may run.
     Starting,
-    /// It runs.
     Running(Started),
     /// It has ended, and its record says how.
     Exited,

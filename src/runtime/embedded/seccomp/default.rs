@@ -4,7 +4,6 @@
 
 use super::{Action, Arch, Condition, Operator, Profile, Rule};
 
-/// For everybody.
 const ALWAYS: &str = "
 accept accept4 access adjtimex alarm bind brk cachestat capget capset chdir chmod chown chown32 clock_adjtime
 clock_adjtime64 clock_getres clock_getres_time64 clock_gettime clock_gettime64 clock_nanosleep clock_nanosleep_time64 close

@@ -11,7 +11,6 @@ pub struct Subject<'a> {
     pub capabilities: &'a [String],
     /// Major and minor version of the kernel.
     pub kernel: (u32, u32),
-    /// The node's.
     pub arch: Arch,
 }
 

@@ -1,6 +1,6 @@
 //! Containers of the simulated node: from their making to their end.
 //!
-//! Owns how a container comes and goes. Must not know why.
+//! Owns how a container comes and goes.
 
 use std::time::Duration;
 

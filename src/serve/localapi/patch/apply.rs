@@ -1,6 +1,6 @@
 //! Server-side apply (upstream: structured-merge-diff's `Updater.Apply`).
 //!
-//! Owns merging by ownership, conflicts and what is removed because it is no longer applied. Must not know requests.
+//! Owns merging by ownership, conflicts and what is removed because it is no longer applied.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,6 @@ impl Conflicts {
 pub struct Applied {
     /// The object; its managedFields are as they were.
     pub object: Value,
-    /// The owners.
     pub entries: Vec<Entry>,
 }
 

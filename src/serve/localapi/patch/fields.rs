@@ -1,6 +1,6 @@
 //! Sets of fields as managedFields hold them (`FieldsV1`), and which fields two versions of an object differ in.
 //!
-//! Owns the sets and their notation. Must not know who owns a field.
+//! Owns the sets and their notation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,7 +114,6 @@ impl FieldSet {
         }
     }
 
-    /// In either.
     #[must_use]
     pub fn union(mut self, other: &Self) -> Self {
         self.here |= other.here;
@@ -125,7 +124,6 @@ impl FieldSet {
         self
     }
 
-    /// In both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let mut set = Self { here: self.here && other.here, ..Self::default() };

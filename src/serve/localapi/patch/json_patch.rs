@@ -1,6 +1,6 @@
 //! JSON Patch (RFC 6902) with JSON pointers (RFC 6901).
 //!
-//! Owns the operations and their bounds. A patch is carried out whole or not at all. Must not know types.
+//! Owns the operations and their bounds. A patch is carried out whole or not at all.
 
 use serde_json::Value;
 

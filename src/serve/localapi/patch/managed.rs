@@ -1,6 +1,6 @@
 //! `metadata.managedFields`: who set which field, and what a write makes of that.
 //!
-//! Owns the entries. Must not know how a write came about.
+//! Owns the entries.
 
 use serde_json::{Value, json};
 
@@ -11,9 +11,7 @@ use crate::model::types::Timestamp;
 /// How a manager writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
-    /// Server-side apply.
     Apply,
-    /// Everything else.
     Update,
 }
 
@@ -52,7 +50,6 @@ pub struct Writer<'a> {
     pub api_version: &'a str,
     /// Empty for the object itself.
     pub subresource: &'a str,
-    /// Now.
     pub now: Timestamp,
 }
 

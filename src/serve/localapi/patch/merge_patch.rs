@@ -1,6 +1,6 @@
 //! JSON Merge Patch (RFC 7386).
 //!
-//! Owns the one function. Must not know types: lists are values.
+//! Owns the one function.
 
 use serde_json::{Map, Value};
 

@@ -1,7 +1,7 @@
 //! Strategic merge patch: a merge patch that knows which lists are maps by a key, with upstream's directives (`$patch`,
 //! `$retainKeys`, `$setElementOrder/…`, `$deleteFromPrimitiveList/…`).
 //!
-//! Owns the directives. Must not know which list has which key: the schema does.
+//! Owns the directives.
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! Bodies of requests that write.
 //!
-//! Owns their bound and the forms that are read. Must not know what is done with them.
+//! Owns their bound and the forms that are read.
 
 use hyper::Request;
 use serde_json::{Value, json};
@@ -13,7 +13,6 @@ use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::{incoming, protobuf};
 use crate::serve::server::received::Received;
 
-/// Upstream's bound.
 const MAX_BYTES: usize = 3 * 1024 * 1024;
 
 const OBJECTS: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
@@ -28,12 +27,10 @@ pub(super) enum PatchKind {
     Apply,
 }
 
-/// What came.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Content {
     /// An object; of a deletion its options, an empty one for none.
     Object(Value),
-    /// A patch.
     Patch(PatchKind, Value),
 }
 

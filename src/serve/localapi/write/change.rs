@@ -1,6 +1,6 @@
 //! `update` and `patch`, of objects and of their parts.
 //!
-//! Owns preconditions and which kind of patch is carried out how. Must not know how an object is kept.
+//! Owns preconditions and which kind of patch is carried out how.
 
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
 //! `delete`, `deletecollection` and evictions.
 //!
-//! Owns graces, preconditions and what goes along. Must not know how a pod is taken down.
+//! Owns graces, preconditions and what goes along.
 
 use std::rc::Rc;
 

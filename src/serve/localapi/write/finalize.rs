@@ -1,6 +1,6 @@
 //! Objects that were deleted and have finalizers: they stay until whoever put those there takes them away.
 //!
-//! Owns what a deletion makes of an object, and what may change of one that goes. Must not know what a request says.
+//! Owns what a deletion makes of an object, and what may change of one that goes.
 
 use std::rc::Rc;
 

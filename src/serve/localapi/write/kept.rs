@@ -1,6 +1,6 @@
 //! What is kept of an object that came through the API, whichever kind it is: a pod, or one of the local objects.
 //!
-//! Owns the way from JSON to what is kept and back. Must not know what is wanted already.
+//! Owns the way from JSON to what is kept and back.
 
 use std::rc::Rc;
 

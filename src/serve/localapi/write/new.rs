@@ -1,6 +1,6 @@
 //! `create`.
 //!
-//! Owns names, and what must be there or not be there before. Must not know how an object is kept.
+//! Owns names, and what must be there or not be there before.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Changes of the node: labels, annotations, taints, and whether it takes more pods.
 //!
-//! Owns the way from the object to what is remembered of it. Must not know which changes are allowed.
+//! Owns the way from the object to what is remembered of it.
 
 use hyper::StatusCode;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! A connection and its streams: a client's, and ours to a server.
 //!
-//! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until it is read; then the
-//! connection is not read on, and the client waits. Must not know what streams are for.
+//! Owns the connection, its two tasks and the table of streams. A stream's data waits in a short queue until it is
+//! read; then the connection is not read on, and the client waits.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,7 +26,6 @@ const READ: usize = 8 * 1024;
 
 /// A stream that the client opened, the other side or we.
 pub struct Stream {
-    /// Its number.
     pub id: u32,
     /// What it is for.
     pub headers: Headers,

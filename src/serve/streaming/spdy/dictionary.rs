@@ -82,7 +82,6 @@ charset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 /// Its Adler-32 checksum, which a zlib stream names its dictionary by.
 pub const CHECKSUM: u32 = 0xe3c6_a7c2;
 
-/// The dictionary.
 #[must_use]
 pub fn dictionary() -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1423);

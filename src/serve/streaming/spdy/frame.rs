@@ -37,7 +37,6 @@ pub const RESET_REFUSED: u32 = 3;
 pub enum Event {
     /// It opens a stream.
     Open {
-        /// Its number.
         stream: u32,
         /// It will send nothing on it.
         fin: bool,
@@ -48,7 +47,6 @@ pub enum Event {
     },
     /// It accepts a stream of ours.
     Reply {
-        /// Its number.
         stream: u32,
         /// It will send nothing on it.
         fin: bool,
@@ -57,31 +55,25 @@ pub enum Event {
     Data {
         /// On which stream.
         stream: u32,
-        /// The piece.
         bytes: Vec<u8>,
         /// Nothing more will come.
         fin: bool,
     },
     /// A stream is over, both ways.
     Reset {
-        /// Which.
         stream: u32,
     },
     /// To be sent back if the number is odd, as a client's are.
     Ping {
-        /// Number.
         id: u32,
     },
     /// More may be sent on a stream.
     WindowUpdate {
-        /// Which.
         stream: u32,
-        /// Bytes.
         delta: u32,
     },
     /// How much may be sent on a new stream.
     InitialWindow {
-        /// Bytes.
         size: u32,
     },
     /// It will open no more streams.

@@ -1,6 +1,6 @@
 //! Header blocks of SPDY/3: one zlib stream per direction for the life of a connection, flushed after every block.
 //!
-//! Owns the decompressor and the bounds. Must not know frames.
+//! Owns the decompressor and the bounds.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,6 @@ const FLUSHED: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 /// Name, in lower case, to value.
 pub type Headers = BTreeMap<String, String>;
 
-/// Reads blocks.
 pub struct HeaderReader {
     stream: Decompress,
 }

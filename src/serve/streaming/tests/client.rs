@@ -196,7 +196,6 @@ pub struct WebSocket {
     pub head: String,
     /// Messages as they came, without pongs.
     pub messages: Vec<Vec<u8>>,
-    /// Pongs.
     pub pongs: Vec<Vec<u8>>,
     /// The server has said good-bye or closed the connection.
     pub closed: bool,

@@ -7,7 +7,6 @@ use crate::codec::base64;
 
 /// Data is handed on in pieces of this size.
 const MAX_PIECE: usize = 8 * 1024;
-/// The standard's.
 const MAX_CONTROL: usize = 125;
 
 const CONTINUATION: u8 = 0;
@@ -25,7 +24,6 @@ pub enum Event {
     Data {
         /// The message's first.
         first: bool,
-        /// The piece.
         bytes: Vec<u8>,
         /// The message's last.
         last: bool,

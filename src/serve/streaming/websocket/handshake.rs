@@ -2,7 +2,6 @@
 
 use crate::codec::base64;
 
-/// The standard's.
 const HANDSHAKE: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// `Sec-WebSocket-Accept` for a client's `Sec-WebSocket-Key`.

@@ -1,6 +1,6 @@
 //! A value of any decoded type with every field set: what serde asks for is what the type has.
 //!
-//! Owns the values. Must not know the types.
+//! Owns the values.
 
 use serde::de::value::{Error, StrDeserializer};
 use serde::de::{
