@@ -79,17 +79,17 @@ pub struct RunOptions {
 
 /// A handle; clones share everything.
 #[derive(Clone)]
-pub struct DeviceManager(Rc<Shared>);
+pub struct DeviceManager(Rc<DeviceManagerInner>);
 
-struct Shared {
-    state: RefCell<State>,
+struct DeviceManagerInner {
+    state: RefCell<DeviceState>,
     changes: watch::Sender<u64>,
     /// Held while the checkpoint is written: one after the other.
     file: Mutex<checkpoint::File>,
 }
 
 #[derive(Default)]
-struct State {
+struct DeviceState {
     resources: Resources,
     plugins: BTreeMap<String, Plugin>,
     allocated: Vec<Allocation>,
@@ -112,8 +112,8 @@ impl DeviceManager {
     pub fn open(directory: &Path) -> Self {
         let mut file = checkpoint::File::new(directory);
         let (allocated, resources) = file.read();
-        let state = State { resources, allocated, ..State::default() };
-        Self(Rc::new(Shared {
+        let state = DeviceState { resources, allocated, ..DeviceState::default() };
+        Self(Rc::new(DeviceManagerInner {
             state: RefCell::new(state),
             changes: watch::channel(0).0,
             file: Mutex::new(file),
@@ -262,7 +262,7 @@ impl DeviceManager {
     }
 
     /// Changes resources, and tells everybody who wants to know.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut DeviceState) -> T) -> T {
         let result = change(&mut self.0.state.borrow_mut());
         self.0.changes.send_modify(|version| *version = version.wrapping_add(1));
         result
@@ -444,7 +444,7 @@ impl DeviceManager {
     }
 }
 
-impl State {
+impl DeviceState {
     /// The plugin, if it can be asked.
     fn living(&self, resource: &str) -> Option<&Plugin> {
         self.plugins.get(resource).filter(|plugin| plugin.lives)

@@ -99,7 +99,7 @@ pub struct NodeParts {
 }
 
 /// See the module.
-pub struct NodeKeeper {
+pub struct NodeManager {
     parts: NodeParts,
     origin: Instant,
     places: Option<DiskPlaces>,
@@ -123,7 +123,7 @@ struct Look {
     disks: Disks,
 }
 
-impl NodeKeeper {
+impl NodeManager {
     /// Nothing is looked at before [`Self::run`].
     #[must_use]
     pub fn new(parts: NodeParts) -> Self {

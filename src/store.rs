@@ -106,10 +106,10 @@ type Job = Box<dyn FnOnce(&mut Db) + Send>;
 /// Client side of the store. Clones share it.
 #[derive(Clone)]
 pub struct StoreHandle {
-    shared: Rc<Shared>,
+    shared: Rc<StoreInner>,
 }
 
-struct Shared {
+struct StoreInner {
     owner: Owner,
     pending: RefCell<Pending>,
     /// Wakes `write_behind`.
@@ -150,7 +150,7 @@ impl StoreHandle {
             Mode::Inline => Owner::Inline(RefCell::new(db)),
             Mode::Threaded => Owner::Thread(spawn_owner(db)?),
         };
-        let shared = Shared {
+        let shared = StoreInner {
             owner,
             pending: RefCell::default(),
             work: Notify::new(),

@@ -32,7 +32,7 @@ use serde_json::Value;
 
 pub use crate::model::duration::{DurationError, GoDuration};
 pub use cri::CriFlags;
-pub use error::{ConfigError, FileError, Finding, Findings, FlagError, RunOnceError};
+pub use error::{ConfigError, ConfigFinding, FileError, Findings, FlagError, RunOnceError};
 pub use gates::FeatureGates;
 pub use help::CLIENT_COMMANDS;
 pub use kubelet_flags::KubeletFlags;

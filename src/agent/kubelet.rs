@@ -33,7 +33,7 @@ use tokio::task::JoinHandle;
 
 pub use serving::{server_url, serving_names};
 
-use crate::agent::kubelet::report::View;
+use crate::agent::kubelet::report::LoopView;
 use crate::desired::merge::{PodChange, PodOp};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::Edit;
@@ -77,7 +77,7 @@ pub struct Kubelet<R> {
     /// What changes in the runtime.
     pub pleg: mpsc::Receiver<PlegUpdate>,
     /// What others see of the loop.
-    pub view: Rc<View>,
+    pub view: Rc<LoopView>,
     /// Tells the time.
     pub clock: Clock,
     /// systemd, and how often it wants to hear of us.
@@ -87,7 +87,7 @@ pub struct Kubelet<R> {
 }
 
 /// What woke the loop.
-enum Event {
+enum LoopEvent {
     Shutdown,
     Source(SourceUpdate),
     Edit(Edit),
@@ -121,43 +121,46 @@ impl<R: Runtime> Kubelet<R> {
             let event = tokio::select! {
                 biased;
                 // Losing it is safe: the flag stays set.
-                () = shutdown.asked() => Event::Shutdown,
+                () = shutdown.asked() => LoopEvent::Shutdown,
                 // Losing these is safe: a message stays in its channel until it is received.
-                Some(update) = self.updates.recv() => Event::Source(update),
-                Some(edit) = self.edits.recv() => Event::Edit(edit),
-                Some(update) = self.pleg.recv() => Event::Pleg(update),
+                Some(update) = self.updates.recv() => LoopEvent::Source(update),
+                Some(edit) = self.edits.recv() => LoopEvent::Edit(edit),
+                Some(update) = self.pleg.recv() => LoopEvent::Pleg(update),
                 // Losing these is safe: the version stays changed until it is looked at, and the moment stays the same.
-                Ok(()) = statuses.changed(), if on_trial => Event::Trial,
-                () = reached(look_at) => Event::Trial,
+                Ok(()) = statuses.changed(), if on_trial => LoopEvent::Trial,
+                () = reached(look_at) => LoopEvent::Trial,
                 // Losing these is safe: the timers keep their deadline.
-                _ = write_timer.tick(), if has_unwritten => Event::RetryWrites,
-                () = tick(watchdog.as_mut()) => Event::Watchdog,
-                () = reached(quiet_at) => Event::Quiet,
+                _ = write_timer.tick(), if has_unwritten => LoopEvent::RetryWrites,
+                () = tick(watchdog.as_mut()) => LoopEvent::Watchdog,
+                () = reached(quiet_at) => LoopEvent::Quiet,
                 // Losing it is safe: the next client tells of both.
-                () = self.view.served() => Event::Served,
+                () = self.view.served() => LoopEvent::Served,
             };
             self.view.set_busy(true);
-            if matches!(event, Event::Source(_) | Event::Edit(_) | Event::Pleg(_) | Event::Served) {
+            if matches!(
+                event,
+                LoopEvent::Source(_) | LoopEvent::Edit(_) | LoopEvent::Pleg(_) | LoopEvent::Served
+            ) {
                 quiet_at = Some(tokio::time::Instant::now() + QUIET);
             }
             match event {
-                Event::Shutdown => break,
-                Event::Source(update) => self.on_source(update).await,
-                Event::Edit(edit) => self.on_edit(edit).await,
-                Event::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
+                LoopEvent::Shutdown => break,
+                LoopEvent::Source(update) => self.on_source(update).await,
+                LoopEvent::Edit(edit) => self.on_edit(edit).await,
+                LoopEvent::Pleg(PlegUpdate::Seen { changed, snapshot, version }) => {
                     self.on_look(changed, version);
                     new_look = Some(snapshot);
                 }
-                Event::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
-                Event::Trial => self.on_trial().await,
-                Event::RetryWrites => {
+                LoopEvent::Pleg(PlegUpdate::Down(error)) => self.on_runtime_down(&error),
+                LoopEvent::Trial => self.on_trial().await,
+                LoopEvent::RetryWrites => {
                     self.pod_config.retry_writes().await;
                     self.view.set_store_trouble(self.pod_config.store_trouble());
                 }
-                Event::Watchdog => self.notifier.alive(),
+                LoopEvent::Watchdog => self.notifier.alive(),
                 // What a client needed is given back when it is quiet again, TLS and all.
-                Event::Served => {}
-                Event::Quiet => {
+                LoopEvent::Served => {}
+                LoopEvent::Quiet => {
                     quiet_at = None;
                     sys::memory::rest();
                 }

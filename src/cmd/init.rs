@@ -32,9 +32,9 @@ mod reset;
 mod self_test;
 mod service;
 
-use args::{Options, UsageError};
-use facts::{Interest, Machine};
-use preflight::{Finding, Wanted};
+use args::{InitOptions, UsageError};
+use facts::{Interest, ProbedMachine};
+use preflight::{PreflightFinding, Purpose};
 
 /// The configuration that `init` writes and the service reads.
 const CONFIG_FILE: &str = "/var/lib/kubelet/config.yaml";
@@ -89,19 +89,20 @@ enum InitError {
 /// Runs one of the three; answers the exit code: 0, 1 when it failed (kubeadm has no other), 2 for a command line that makes no
 /// sense.
 pub fn run(command: &str, arguments: &[String], environment: Environment<'_>) -> u8 {
-    let mut session = Session { environment };
+    let mut session = InitSession { environment };
     let phases = phases_of(command);
-    let result = Options::parse(command, arguments, &phases).map_err(InitError::from).and_then(|options| {
-        if options.help {
-            session.say(&args::help(command, &phases))?;
-            return Ok(());
-        }
-        match command {
-            "preflight" => session.preflight(&options),
-            "reset" => reset::run(&mut session, &options),
-            _ => phases::run(&mut session, &options),
-        }
-    });
+    let result =
+        InitOptions::parse(command, arguments, &phases).map_err(InitError::from).and_then(|options| {
+            if options.help {
+                session.say(&args::help(command, &phases))?;
+                return Ok(());
+            }
+            match command {
+                "preflight" => session.preflight(&options),
+                "reset" => reset::run(&mut session, &options),
+                _ => phases::run(&mut session, &options),
+            }
+        });
     let error = match result {
         Ok(()) => return EXIT_OK,
         Err(InitError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => return EXIT_OK,
@@ -125,11 +126,11 @@ fn phases_of(command: &str) -> args::Phases {
 }
 
 /// One run of a command.
-struct Session<'a> {
+struct InitSession<'a> {
     environment: Environment<'a>,
 }
 
-impl Session<'_> {
+impl InitSession<'_> {
     /// On standard output, at once.
     fn say(&mut self, text: &str) -> Result<(), InitError> {
         let out = &mut self.environment.out;
@@ -142,7 +143,7 @@ impl Session<'_> {
         let _ = self.environment.err.write_all(text.as_bytes());
     }
 
-    fn preflight(&mut self, options: &Options) -> Result<(), InitError> {
+    fn preflight(&mut self, options: &InitOptions) -> Result<(), InitError> {
         let resolved = resolve(options)?;
         if !options.json {
             self.say("[preflight] Running pre-flight checks\n")?;
@@ -162,8 +163,8 @@ impl Session<'_> {
     }
 
     /// All findings, those to be ignored as warnings.
-    fn check(&self, options: &Options, resolved: &Resolved) -> Vec<Finding> {
-        let wanted = Wanted::of(resolved, options.control_plane);
+    fn check(&self, options: &InitOptions, resolved: &Resolved) -> Vec<PreflightFinding> {
+        let wanted = Purpose::of(resolved, options.control_plane);
         let facts = self.machine(Path::new("/")).look(&wanted.interest());
         let mut findings = vec![preflight::privileged(&facts)];
         options.ignored.apply(&mut findings);
@@ -173,7 +174,7 @@ impl Session<'_> {
         findings.extend(preflight::check(&facts, &wanted));
         let has_socket = !findings.iter().any(|finding| finding.name == "CRI");
         if options.no_self_test {
-            findings.push(Finding::skipped("CRI", "skipped: --skip-self-test"));
+            findings.push(PreflightFinding::skipped("CRI", "skipped: --skip-self-test"));
         } else if facts.uid == 0 && has_socket {
             findings.extend(self_test::run(resolved));
         }
@@ -181,12 +182,12 @@ impl Session<'_> {
         findings
     }
 
-    fn machine(&self, root: &Path) -> Machine {
+    fn machine(&self, root: &Path) -> ProbedMachine {
         const PROXIES: [&str; 6] =
             ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
         let proxies =
             PROXIES.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
-        Machine {
+        ProbedMachine {
             root: root.to_owned(),
             uid: node::user_id(),
             now: self.environment.now,
@@ -196,7 +197,7 @@ impl Session<'_> {
     }
 }
 
-fn counted(findings: &[Finding]) -> String {
+fn counted(findings: &[PreflightFinding]) -> String {
     let of = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (well, warnings) = (of(preflight::Severity::Ok), of(preflight::Severity::Warning));
     let plural = if warnings == 1 { "" } else { "s" };
@@ -204,7 +205,7 @@ fn counted(findings: &[Finding]) -> String {
 }
 
 /// What the agent would be told: the file, the service's flags or those given here, and the runtime that is asked for.
-fn resolve(options: &Options) -> Result<Resolved, InitError> {
+fn resolve(options: &InitOptions) -> Result<Resolved, InitError> {
     let mut arguments = Vec::new();
     let installed = options.rooted(CONFIG_FILE);
     match &options.config {
@@ -233,6 +234,6 @@ fn resolve(options: &Options) -> Result<Resolved, InitError> {
 }
 
 /// Nothing but who starts services is asked.
-fn machine_of(options: &Options, session: &Session<'_>) -> facts::InitSystem {
+fn machine_of(options: &InitOptions, session: &InitSession<'_>) -> facts::InitSystem {
     session.machine(&options.rootfs).init_system()
 }

@@ -30,7 +30,8 @@ use crate::platform::sys::lock::{self, FileLock};
 use crate::platform::sys::node;
 use crate::store::upgrade as records;
 use crate::store::upgrade::rules::{
-    Build, Effect, INSTALL, InPlace, Phase, Record, Step, Watch, effects, running, step, summary,
+    Build, Effect, INSTALL, InPlace, Step, UpgradePhase, UpgradeRecord, Watch, effects, running, step,
+    summary,
 };
 
 mod args;
@@ -38,7 +39,7 @@ mod candidate;
 mod machine;
 mod service;
 
-use args::{Options, UsageError};
+use args::{UpgradeOptions, UsageError};
 use candidate::{Candidate, CandidateError};
 use machine::Machine;
 use service::Service;
@@ -95,8 +96,8 @@ enum UpgradeError {
 
 /// Runs it; answers the exit code.
 pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
-    let mut session = Session { environment, json: false };
-    let result = Options::parse(arguments).map_err(UpgradeError::from).and_then(|mut options| {
+    let mut session = UpgradeSession { environment, json: false };
+    let result = UpgradeOptions::parse(arguments).map_err(UpgradeError::from).and_then(|mut options| {
         // The watch has another working directory.
         for path in [&mut options.socket, &mut options.root_dir] {
             *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
@@ -107,7 +108,7 @@ pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
             return Ok(EXIT_OK);
         }
         match options.what.as_str() {
-            "facts" => session.print(&candidate::Facts::own().to_text()).map(|()| EXIT_OK),
+            "facts" => session.print(&candidate::CandidateFacts::own().to_text()).map(|()| EXIT_OK),
             "status" => session.status(&options),
             _ => rt::run(session.act(&options)).map_err(UpgradeError::Runtime)?,
         }
@@ -126,12 +127,12 @@ pub fn run(arguments: &[String], environment: Environment<'_>) -> u8 {
 }
 
 /// One run of the command.
-struct Session<'a> {
+struct UpgradeSession<'a> {
     environment: Environment<'a>,
     json: bool,
 }
 
-impl Session<'_> {
+impl UpgradeSession<'_> {
     /// On standard output, at once.
     fn print(&mut self, text: &str) -> Result<(), UpgradeError> {
         let out = &mut self.environment.out;
@@ -149,7 +150,7 @@ impl Session<'_> {
         let _ = self.environment.err.write_all(text.as_bytes());
     }
 
-    fn status(&mut self, options: &Options) -> Result<u8, UpgradeError> {
+    fn status(&mut self, options: &UpgradeOptions) -> Result<u8, UpgradeError> {
         let record = records::read(&options.root_dir);
         let text = match &record {
             None if options.json => "{}\n".to_owned(),
@@ -160,7 +161,7 @@ impl Session<'_> {
         Ok(EXIT_OK)
     }
 
-    async fn act(&mut self, options: &Options) -> Result<u8, UpgradeError> {
+    async fn act(&mut self, options: &UpgradeOptions) -> Result<u8, UpgradeError> {
         let path = options.root_dir.join(LOCK);
         let held = lock::try_acquire(&path)?;
         match (options.what.as_str(), held) {
@@ -178,7 +179,7 @@ impl Session<'_> {
         }
     }
 
-    async fn upgrade(&mut self, options: &Options, held: FileLock) -> Result<u8, UpgradeError> {
+    async fn upgrade(&mut self, options: &UpgradeOptions, held: FileLock) -> Result<u8, UpgradeError> {
         if let Some(earlier) = records::read(&options.root_dir).filter(|record| !record.phase.is_settled()) {
             // One that was cut off before the new program was in place changed nothing.
             if Machine::new(&options.root_dir, earlier).in_place() != InPlace::Old {
@@ -223,7 +224,7 @@ impl Session<'_> {
         }
         if options.no_restart {
             "not restarted and not watched: --no-restart".clone_into(&mut machine.record.reason);
-            machine.carry_out(Effect::Note(Phase::Upgraded)).await?;
+            machine.carry_out(Effect::Note(UpgradePhase::Upgraded)).await?;
             return self.end(&machine.record, EXIT_ROLLED_BACK);
         }
         self.say(&format!("watching the new program for {} s", machine.record.window.as_secs()));
@@ -243,7 +244,7 @@ impl Session<'_> {
                         return Err(error);
                     }
                 }
-                for effect in effects(Phase::Trial, Phase::Abandoned) {
+                for effect in effects(UpgradePhase::Trial, UpgradePhase::Abandoned) {
                     // What cannot be done now is by the next upgrade, or by the watch if there is one.
                     let _ = machine.carry_out(*effect).await;
                 }
@@ -254,14 +255,14 @@ impl Session<'_> {
     }
 
     /// What is to be remembered of the agent that runs now.
-    async fn prepare(&mut self, options: &Options) -> Result<Record, UpgradeError> {
-        let mut record = Record {
+    async fn prepare(&mut self, options: &UpgradeOptions) -> Result<UpgradeRecord, UpgradeError> {
+        let mut record = UpgradeRecord {
             since: self.environment.now,
             window: options.window,
             patience: options.patience,
             socket: options.socket.display().to_string(),
             boot: node::boot_id(),
-            ..Record::default()
+            ..UpgradeRecord::default()
         };
         let own = fs::read_link("/proc/self/exe").unwrap_or_default();
         let pid =
@@ -306,11 +307,15 @@ impl Session<'_> {
         Ok(record)
     }
 
-    async fn roll_back(&mut self, options: &Options, held: Option<FileLock>) -> Result<u8, UpgradeError> {
+    async fn roll_back(
+        &mut self,
+        options: &UpgradeOptions,
+        held: Option<FileLock>,
+    ) -> Result<u8, UpgradeError> {
         let mut record = records::read(&options.root_dir).ok_or(UpgradeError::NothingBefore)?;
         let asked = options.root_dir.join(ASKED_BACK);
         let record = match (record.phase, held) {
-            (Phase::Trial | Phase::RollingBack, held) => {
+            (UpgradePhase::Trial | UpgradePhase::RollingBack, held) => {
                 fs::write(&asked, "").map_err(|source| UpgradeError::File {
                     action: "write",
                     path: asked.clone(),
@@ -321,7 +326,7 @@ impl Session<'_> {
                     None => self.follow(options, &record).await?,
                 }
             }
-            (Phase::Upgraded, Some(held)) => {
+            (UpgradePhase::Upgraded, Some(held)) => {
                 "requested".clone_into(&mut record.reason);
                 (record.watches, record.since) = (0, self.environment.now);
                 if let Some(command) = &options.restart_command {
@@ -334,7 +339,7 @@ impl Session<'_> {
                 if !machine.has_previous() {
                     return Err(UpgradeError::NotKept(machine.previous().display().to_string()));
                 }
-                for effect in [Effect::Note(Phase::RollingBack), Effect::Guard] {
+                for effect in [Effect::Note(UpgradePhase::RollingBack), Effect::Guard] {
                     machine.carry_out(effect).await?;
                 }
                 self.say(&format!("restoring {}", machine.record.from.version));
@@ -349,10 +354,10 @@ impl Session<'_> {
     /// By the service that was made for it, else by this process.
     async fn have_watched(
         &mut self,
-        options: &Options,
+        options: &UpgradeOptions,
         machine: &Machine,
         held: FileLock,
-    ) -> Result<Record, UpgradeError> {
+    ) -> Result<UpgradeRecord, UpgradeError> {
         if let Some(commands) = machine.service.start_watch() {
             drop(held);
             match service::call(commands) {
@@ -367,7 +372,11 @@ impl Session<'_> {
     }
 
     /// Watches until it is settled. `None` when there is nothing to watch.
-    async fn watch(&mut self, options: &Options, held: FileLock) -> Result<Option<Record>, UpgradeError> {
+    async fn watch(
+        &mut self,
+        options: &UpgradeOptions,
+        held: FileLock,
+    ) -> Result<Option<UpgradeRecord>, UpgradeError> {
         let Some(mut record) = records::read(&options.root_dir) else { return Ok(None) };
         if !record.phase.is_settled() {
             record.watches += 1;
@@ -390,7 +399,7 @@ impl Session<'_> {
                     if !machine.record.phase.is_settled() {
                         machine.record.reason = reason;
                     }
-                    if phase == Phase::RolledBack && machine.record.phase != Phase::RolledBack {
+                    if phase == UpgradePhase::RolledBack && machine.record.phase != UpgradePhase::RolledBack {
                         self.say(&["restoring the old program: ", &machine.record.reason].concat());
                     }
                     for effect in effects(machine.record.phase, phase) {
@@ -405,7 +414,11 @@ impl Session<'_> {
     }
 
     /// Waits for whoever watches.
-    async fn follow(&mut self, options: &Options, record: &Record) -> Result<Record, UpgradeError> {
+    async fn follow(
+        &mut self,
+        options: &UpgradeOptions,
+        record: &UpgradeRecord,
+    ) -> Result<UpgradeRecord, UpgradeError> {
         let longest = record.window * 3 + record.patience * 4;
         let begin = Instant::now();
         loop {
@@ -423,18 +436,18 @@ impl Session<'_> {
         }
     }
 
-    fn end(&mut self, record: &Record, rolled_back: u8) -> Result<u8, UpgradeError> {
+    fn end(&mut self, record: &UpgradeRecord, rolled_back: u8) -> Result<u8, UpgradeError> {
         self.print(&shown(record, self.json))?;
         Ok(match record.phase {
-            Phase::Upgraded => EXIT_OK,
-            Phase::RolledBack => rolled_back,
+            UpgradePhase::Upgraded => EXIT_OK,
+            UpgradePhase::RolledBack => rolled_back,
             _ => EXIT_FAILED,
         })
     }
 }
 
 /// The record, for people or programs.
-fn shown(record: &Record, as_json: bool) -> String {
+fn shown(record: &UpgradeRecord, as_json: bool) -> String {
     if as_json {
         let time = |time: crate::model::types::Timestamp| {
             if time.is_zero() { Value::Null } else { Value::String(time.to_rfc3339()) }

@@ -20,7 +20,7 @@ pub struct SourceState {
     pub seen: bool,
     pub pods: BTreeMap<PodUid, SourcePod>,
     /// What was wrong with its last valid answer.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<SetFinding>,
 }
 
 /// Everything that should run on this node, by source.
@@ -78,7 +78,7 @@ pub struct PodChange {
 
 /// Something about the sets that a user must mend; reason `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
+pub struct SetFinding {
     /// The pod that is affected.
     pub pod: PodRef,
     /// Where it is written.
@@ -97,7 +97,7 @@ pub struct Merged {
     /// The source spoke for the first time since start (worth a message even when nothing changed).
     pub first_seen: bool,
     /// Everything wrong with the new set, the whole list each time.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<SetFinding>,
 }
 
 /// Merges what `source` wants now into the desired set. `None` is no valid answer (`SourceAnswer::Unknown`): nothing
@@ -141,14 +141,14 @@ pub fn merge(
     merged
 }
 
-fn findings(desired: &DesiredSet) -> Vec<Finding> {
+fn findings(desired: &DesiredSet) -> Vec<SetFinding> {
     let ignored = desired.sources.values().flat_map(|state| state.findings.iter().cloned());
     ignored.chain(cross_source_findings(desired)).collect()
 }
 
 /// Drops what cannot run beside its siblings. Which of two is kept depends on their origins alone, not on the order in
 /// which a source happened to read them.
-fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, SourcePod>, Vec<Finding>) {
+fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, SourcePod>, Vec<SetFinding>) {
     wanted.sort_by(|left, right| sort_key(left).cmp(&sort_key(right)));
     let mut names: BTreeMap<PodFullName, String> = BTreeMap::new();
     let mut admitted: BTreeMap<PodUid, SourcePod> = BTreeMap::new();
@@ -172,7 +172,7 @@ fn admit(mut wanted: Vec<SourcePod>, source: PodSource) -> (BTreeMap<PodUid, Sou
             })
         };
         if let Some(message) = message {
-            findings.push(Finding { pod: who, origin: pod.origin, message });
+            findings.push(SetFinding { pod: who, origin: pod.origin, message });
         } else {
             names.insert(name, pod.origin.clone());
             admitted.insert(who.uid, pod);
@@ -187,7 +187,7 @@ fn sort_key(pod: &SourcePod) -> (&str, &str, &str, &PodUid) {
 }
 
 /// Pods of one full name from two sources: the workers let them run one after another, but hardly anybody wants that.
-fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
+fn cross_source_findings(desired: &DesiredSet) -> Vec<SetFinding> {
     let mut first: BTreeMap<PodFullName, (PodSource, &SourcePod)> = BTreeMap::new();
     let mut findings = Vec::new();
     for (source, pod) in desired.pods() {
@@ -197,7 +197,7 @@ fn cross_source_findings(desired: &DesiredSet) -> Vec<Finding> {
             None => {
                 first.insert(name, (source, pod));
             }
-            Some((other, earlier)) => findings.push(Finding {
+            Some((other, earlier)) => findings.push(SetFinding {
                 message: format!(
                     "pod name \"{name}\" is used by both {other} ({}) and {source} ({}); only one can run \
                      at a time, the other waits until the first is removed",

@@ -14,8 +14,8 @@ use std::rc::Rc;
 use tokio::time::Instant;
 
 use crate::desired::local_objects::ObjectSets;
-use crate::desired::merge::{DesiredSet, Finding, PodChange, SourceState, merge};
-use crate::desired::rollback::{Progress, Verdict, answer_digest, progress};
+use crate::desired::merge::{DesiredSet, PodChange, SetFinding, SourceState, merge};
+use crate::desired::rollback::{Progress, TrialVerdict, answer_digest, progress};
 use crate::model::api::pod::PodStatus;
 use crate::model::objects::{LocalObjects, ObjectContent, ObjectKey, ObjectKind, RuntimeClassSpec};
 use crate::model::ordered::Ordered as _;
@@ -207,18 +207,18 @@ impl PodConfig {
         let all_started = runtime_is_up && pods.iter().all(|(_, progress)| *progress == Progress::Started);
         let times = staging.times(all_started);
         match staging.stage.judge(&pods, times) {
-            Verdict::Wait(time) => staging.look_at = time.map(|time| Instant::now() + time),
-            Verdict::PartOver | Verdict::RollBack(_) if !runtime_is_up => {
+            TrialVerdict::Wait(time) => staging.look_at = time.map(|time| Instant::now() + time),
+            TrialVerdict::PartOver | TrialVerdict::RollBack(_) if !runtime_is_up => {
                 staging.part_does_not_count();
             }
-            Verdict::PartOver => {
+            TrialVerdict::PartOver => {
                 staging.part_over();
                 let stage = staging.stage.clone();
                 if let Err(error) = self.store.put_stage(source, &stage).await {
                     log::debug!(source = source.as_str(), err:% = error; "Failed to store pod set on trial");
                 }
             }
-            Verdict::Good => {
+            TrialVerdict::Good => {
                 let (source, origin) = (source.as_str(), staging.config.origin.as_str());
                 if matches!(staging.stage, Stage::Trial { .. }) {
                     log::info!(source = source, origin = origin; "New pod set started, recording it as last \
@@ -235,7 +235,7 @@ impl PodConfig {
                 }
                 self.count(source);
             }
-            Verdict::RollBack(why) => return self.roll_back(why).await,
+            TrialVerdict::RollBack(why) => return self.roll_back(why).await,
         }
         Vec::new()
     }
@@ -379,7 +379,7 @@ impl PodConfig {
 
     /// Gives pods of manifests what their RuntimeClasses say, as a cluster's admission does; the pods that say something else run as
     /// they are written.
-    fn resolve_classes(&self, source: PodSource, pods: &mut [SourcePod]) -> Vec<Finding> {
+    fn resolve_classes(&self, source: PodSource, pods: &mut [SourcePod]) -> Vec<SetFinding> {
         let known = self.desired.sources.get(&source).map(|state| &state.pods);
         let mut findings = Vec::new();
         for SourcePod { pod, origin } in pods {
@@ -387,7 +387,7 @@ impl PodConfig {
             let known = known.and_then(|known| known.get(&pod.metadata.uid)).map(|known| &*known.pod);
             match resolved(pod, known, self.runtime_class(&name)) {
                 Some(Ok(spec)) => Rc::make_mut(pod).spec = spec,
-                Some(Err(why)) => findings.push(Finding {
+                Some(Err(why)) => findings.push(SetFinding {
                     pod: pod.pod_ref(),
                     origin: origin.clone(),
                     message: format!(

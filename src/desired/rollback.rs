@@ -53,7 +53,7 @@ pub struct TrialTimes {
 
 /// What a look at a trial says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TrialVerdict {
     /// The set stays.
     Good,
     /// Look again after this time, or when a status changes; `None`: only then.
@@ -128,7 +128,7 @@ impl Stage {
 
     /// Decides about an open stage. `pods` are those of [`Self::on_trial`], with their names.
     #[must_use]
-    pub fn judge(&self, pods: &[(String, Progress)], times: TrialTimes) -> Verdict {
+    pub fn judge(&self, pods: &[(String, Progress)], times: TrialTimes) -> TrialVerdict {
         let part = times.after / u32::from(PARTS);
         let settle = SETTLE.min(part);
         if let Some(up) = times.all_started
@@ -136,19 +136,19 @@ impl Stage {
         {
             let missing = settle.saturating_sub(up);
             return if missing.is_zero() || pods.is_empty() {
-                Verdict::Good
+                TrialVerdict::Good
             } else {
-                Verdict::Wait(Some(missing))
+                TrialVerdict::Wait(Some(missing))
             };
         }
         match self {
-            Self::Good | Self::RolledBack { .. } | Self::Unproven => Verdict::Wait(None),
-            Self::Trial { parts_left: 0, .. } => Verdict::RollBack(reasons(pods)),
+            Self::Good | Self::RolledBack { .. } | Self::Unproven => TrialVerdict::Wait(None),
+            Self::Trial { parts_left: 0, .. } => TrialVerdict::RollBack(reasons(pods)),
             Self::Trial { .. } if times.in_part < part => {
-                Verdict::Wait(Some(part.saturating_sub(times.in_part)))
+                TrialVerdict::Wait(Some(part.saturating_sub(times.in_part)))
             }
-            Self::Trial { parts_left: 1, .. } => Verdict::RollBack(reasons(pods)),
-            Self::Trial { .. } => Verdict::PartOver,
+            Self::Trial { parts_left: 1, .. } => TrialVerdict::RollBack(reasons(pods)),
+            Self::Trial { .. } => TrialVerdict::PartOver,
         }
     }
 }

@@ -27,9 +27,7 @@ pub enum StaticOrigin {
         path: String,
     },
     /// A manifest URL.
-    Url {
-        url: String,
-    },
+    Url { url: String },
 }
 
 impl StaticOrigin {

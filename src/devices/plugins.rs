@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use crate::devices::DeviceManager;
 use crate::model::api::pod::Pod;
 use crate::platform::bind::{BindError, bind};
-use crate::platform::grpc::{self, Answer, Code, Status, decoded};
+use crate::platform::grpc::{self, Code, GrpcReply, Status, decoded};
 use crate::platform::grpc::{Handler, serve_connection};
 use crate::platform::logging::chain;
 use crate::platform::proto::device_plugin as wire;
@@ -83,7 +83,7 @@ pub async fn start(
 }
 
 /// The answer to one call, on its way.
-type Answering = Pin<Box<dyn Future<Output = Result<Answer, Status>>>>;
+type Answering = Pin<Box<dyn Future<Output = Result<GrpcReply, Status>>>>;
 /// Answers one call: path and message.
 type Calls = Rc<dyn Fn(String, Bytes) -> Answering>;
 
@@ -119,7 +119,7 @@ async fn answer(calls: Calls, request: Request<Incoming>) -> hyper::Response<grp
     grpc::response(answer)
 }
 
-async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> Result<Answer, Status> {
+async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> Result<GrpcReply, Status> {
     let request: wire::RegisterRequest = decoded(message)?;
     let name = Path::new(&request.endpoint);
     let refused = |why: String| {
@@ -132,7 +132,7 @@ async fn register(devices: &DeviceManager, directory: &Path, message: Bytes) -> 
     }
     let (versions, socket) = ([request.version.clone()], directory.join(name));
     devices.register(&request.resource_name, &versions, socket).await.map_err(refused)?;
-    Ok(Answer::One(wire::Empty {}.encode_to_vec()))
+    Ok(GrpcReply::One(wire::Empty {}.encode_to_vec()))
 }
 
 /// Sockets of plugins that an earlier agent knew.

@@ -19,14 +19,14 @@ const READ_WRITE: &str = "rw";
 
 /// What one entry asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DeviceRequest {
     /// A path of the node: a device, or a directory with devices.
     Path(Device),
     /// A name of the Container Device Interface: `vendor.com/class=name`.
     Cdi(String),
 }
 
-impl Wanted {
+impl DeviceRequest {
     fn name(&self) -> &str {
         match self {
             Self::Path(device) => &device.host_path,
@@ -40,15 +40,15 @@ impl Wanted {
 ///
 /// # Errors
 /// Which entry is wrong, and why.
-pub fn parse(text: &str) -> Result<Vec<Wanted>, String> {
+pub fn parse(text: &str) -> Result<Vec<DeviceRequest>, String> {
     let entries = text.split(|letter: char| letter == ',' || letter.is_ascii_whitespace());
     entries.filter(|entry| !entry.is_empty()).map(parse_entry).collect()
 }
 
-fn parse_entry(entry: &str) -> Result<Wanted, String> {
+fn parse_entry(entry: &str) -> Result<DeviceRequest, String> {
     if !entry.starts_with('/') {
         if is_cdi_name(entry) {
-            return Ok(Wanted::Cdi(entry.to_owned()));
+            return Ok(DeviceRequest::Cdi(entry.to_owned()));
         }
         return Err(format!(
             "{entry:?} must be an absolute path (/dev/x, /dev/x:/dev/y, /dev/x:rw) or a CDI name \
@@ -76,7 +76,7 @@ fn parse_entry(entry: &str) -> Result<Wanted, String> {
             "{container:?} is not a valid device path in a container: use a path such as /dev/x"
         ));
     }
-    Ok(Wanted::Path(Device {
+    Ok(DeviceRequest::Path(Device {
         host_path: host,
         container_path: container,
         permissions: letters.to_owned(),
@@ -105,7 +105,7 @@ pub fn is_cdi_name(text: &str) -> bool {
 
 /// What the annotation of this container says. Whoever made the pod has checked it.
 #[must_use]
-pub fn by_annotation(pod: &Pod, container: &str) -> Vec<Wanted> {
+pub fn by_annotation(pod: &Pod, container: &str) -> Vec<DeviceRequest> {
     let annotations = &pod.metadata.annotations;
     let named = |key: &String| key.strip_prefix(DEVICES_ANNOTATION) == Some(container);
     let text = annotations.iter().find(|(key, _)| named(key)).map(|(_, text)| text.as_str());
@@ -169,9 +169,9 @@ pub fn check_allowed(pod: &Pod, allowed: &[String]) -> Result<(), String> {
             continue;
         }
         let mut wanted = by_annotation(pod, &container.name);
-        wanted.extend(by_volume(pod, container).into_iter().map(Wanted::Path));
+        wanted.extend(by_volume(pod, container).into_iter().map(DeviceRequest::Path));
         let is_refused =
-            |wanted: &&Wanted| !allowed.iter().any(|pattern| matches_pattern(pattern, wanted.name()));
+            |wanted: &&DeviceRequest| !allowed.iter().any(|pattern| matches_pattern(pattern, wanted.name()));
         if let Some(refused) = wanted.iter().find(is_refused) {
             return Err(format!(
                 "container {:?} requests device {:?}, which --allowed-devices of this node does not include",

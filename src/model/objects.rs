@@ -256,17 +256,11 @@ pub struct ClaimedVolume {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimedSource {
     /// A directory the agent keeps for a claim of this node: made at first use, never removed by it.
-    Directory {
-        path: String,
-    },
+    Directory { path: String },
     /// `spec.local`: a directory of this node; it must exist.
-    Local {
-        path: String,
-    },
+    Local { path: String },
     /// `spec.hostPath`: a directory of this node; made when it is missing.
-    HostPath {
-        path: String,
-    },
+    HostPath { path: String },
     /// `spec.nfs`.
     Nfs {
         /// Host name or address.

@@ -58,7 +58,7 @@ pub struct EvictionState {
 
 /// What a look comes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct EvictionVerdict {
     /// What the node is short of, or was until lately.
     pub pressure: BTreeSet<Pressure>,
     /// What is to be reclaimed now.
@@ -76,9 +76,9 @@ pub fn judge(
     state: &EvictionState,
     seen: &Observations,
     now: Duration,
-) -> (EvictionState, Verdict) {
+) -> (EvictionState, EvictionVerdict) {
     let mut next = EvictionState { last_seen: state.last_seen.clone(), ..EvictionState::default() };
-    let mut verdict = Verdict::default();
+    let mut verdict = EvictionVerdict::default();
     let mut soonest = |left: Duration| {
         verdict.again_after = Some(verdict.again_after.map_or(left, |after| after.min(left)));
     };

@@ -15,13 +15,13 @@ use crate::runtime::RuntimeImage;
 /// See the module.
 #[derive(Default)]
 pub struct Health {
-    state: RefCell<State>,
+    state: RefCell<HealthState>,
     version: watch::Sender<u64>,
     asked: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct HealthState {
     pressure: BTreeSet<Pressure>,
     /// The last changes, for those that have changed.
     since: BTreeMap<Pressure, Timestamp>,

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::{NodeKeeper, Pending};
+use super::{NodeManager, Pending};
 use crate::model::api::pod::Pod;
 use crate::model::containers::all_with_ephemeral;
 use crate::model::containers::is_terminal;
@@ -100,7 +100,7 @@ pub(super) struct Images {
     told: Option<&'static str>,
 }
 
-impl NodeKeeper {
+impl NodeManager {
     /// Removes what is too old, and what the disk has no room for. Returns after how long that should be looked at again.
     pub(super) async fn keep_images(
         &mut self,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{Look, NodeKeeper, usage};
+use super::{Look, NodeManager, usage};
 use crate::model::api::pod::Pod;
 use crate::model::disruption::IMMEDIATELY;
 use crate::model::disruption::Pressure;
@@ -34,7 +34,7 @@ const LIMITS_PERIOD: Duration = Duration::from_secs(60);
 const SHORTEST_KILL: Duration = Duration::from_secs(10);
 const LONGEST_CLEAN_UP: Duration = Duration::from_secs(30);
 
-impl NodeKeeper {
+impl NodeManager {
     /// Does something about a threshold. `true`: something has been done, and what came of it should be looked at.
     pub(super) async fn reclaim(&mut self, threshold: Threshold, look: &Look) -> bool {
         let signal = threshold.signal;

@@ -44,7 +44,7 @@ pub mod rates;
 pub mod wire;
 
 use disks::{Disks, Places};
-use pods::Subject;
+use pods::MeasuredPod;
 use rates::{Rates, Reading};
 
 /// How long a runtime may take; then its figures are left out.
@@ -322,7 +322,7 @@ impl Stats {
             };
             places.volumes = pods.iter().map(of).into_map();
         }
-        let subjects: Arc<[Subject]> = pods::subjects(&self.config.layout, pods, containers).into();
+        let subjects: Arc<[MeasuredPod]> = pods::subjects(&self.config.layout, pods, containers).into();
         let (mut summary, known) = self.read(ask, &subjects, &runtime).await;
         if ask.rates {
             let mut rates = self.take(&summary);
@@ -348,7 +348,12 @@ impl Stats {
         rt::blocking("read statistics", move || pods::node(&config, Ask::default(), at)).await
     }
 
-    async fn read(&self, ask: Ask, subjects: &Arc<[Subject]>, runtime: &AskRuntime) -> (Summary, RuntimeUse) {
+    async fn read(
+        &self,
+        ask: Ask,
+        subjects: &Arc<[MeasuredPod]>,
+        runtime: &AskRuntime,
+    ) -> (Summary, RuntimeUse) {
         let (config, at, subjects) = (Arc::clone(&self.config), self.clock.now(), Arc::clone(subjects));
         let read = rt::blocking("read statistics", move || Summary {
             node: pods::node(&config, ask, at),

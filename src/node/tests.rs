@@ -37,7 +37,7 @@ impl PodPressure for Notes {
 
 struct Bench {
     fake: FakeRuntime,
-    keeper: NodeKeeper,
+    keeper: NodeManager,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
     gone: Rc<Notes>,
@@ -85,7 +85,7 @@ fn bench(hard: &str) -> Bench {
         looked: Rc::new(|| {}),
         measure: Rc::new(|| Box::pin(async { Ok(Summary::default()) })),
     };
-    Bench { fake, keeper: NodeKeeper::new(parts), events, statuses, gone }
+    Bench { fake, keeper: NodeManager::new(parts), events, statuses, gone }
 }
 
 impl Bench {

@@ -22,14 +22,10 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum BindError {
     /// Somebody answers there.
     #[error("another agent is listening on {}: stop it, or use another socket", path.display())]
-    InUse {
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// A file of another kind is in the way.
     #[error("{} exists and is not a socket: move it, or use another socket", path.display())]
-    NotASocket {
-        path: PathBuf,
-    },
+    NotASocket { path: PathBuf },
     /// The system refused.
     #[error("{action} {}", path.display())]
     File {

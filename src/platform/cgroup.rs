@@ -77,14 +77,10 @@ pub enum CgroupError {
     },
     /// Somebody else was to make it.
     #[error("{path:?} cgroup does not exist")]
-    Missing {
-        path: String,
-    },
+    Missing { path: String },
     /// The path is empty or leads upwards.
     #[error("{path:?} is not a cgroup path")]
-    Path {
-        path: String,
-    },
+    Path { path: String },
 }
 
 /// Something this machine does not let us do, and without which pods run all the same.

@@ -51,15 +51,10 @@ pub enum DbusError {
     },
     /// Whoever listens does not want us.
     #[error("authenticate with {socket:?}: {answer:?}")]
-    Refused {
-        socket: String,
-        answer: String,
-    },
+    Refused { socket: String, answer: String },
     /// The answer is not D-Bus.
     #[error("malformed message from {socket:?}")]
-    Malformed {
-        socket: String,
-    },
+    Malformed { socket: String },
     /// The called method failed.
     #[error("{method}: {message} ({name})")]
     Answer {
@@ -80,7 +75,7 @@ impl DbusError {
 
 /// An open connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct DbusConnection {
     stream: UnixStream,
     socket: String,
     serial: u32,
@@ -92,7 +87,7 @@ pub struct Connection {
     descriptor: Option<OwnedFd>,
 }
 
-impl Connection {
+impl DbusConnection {
     /// Connects to a service's own socket, without a bus in between, as `user_id`.
     ///
     /// # Errors
@@ -160,7 +155,7 @@ impl Connection {
     /// Asks a bus for signals; a direct connection gets them all.
     ///
     /// # Errors
-    /// See [`Connection::call`].
+    /// See [`DbusConnection::call`].
     pub fn listen(&mut self, rule: &str) -> Result<(), DbusError> {
         if self.bus {
             self.call(BUS, "AddMatch", &Body::default().text(rule))?;

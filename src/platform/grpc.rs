@@ -76,7 +76,7 @@ impl Status {
 pub type Sink = mpsc::Sender<Result<Vec<u8>, Status>>;
 
 /// What an answer consists of.
-pub enum Answer {
+pub enum GrpcReply {
     One(Vec<u8>),
     /// Messages as they come.
     Stream(mpsc::Receiver<Result<Vec<u8>, Status>>),
@@ -84,9 +84,9 @@ pub enum Answer {
 
 /// A queue for a streaming answer.
 #[must_use]
-pub fn stream() -> (Sink, Answer) {
+pub fn stream() -> (Sink, GrpcReply) {
     let (sink, messages) = mpsc::channel(STREAM_QUEUE);
-    (sink, Answer::Stream(messages))
+    (sink, GrpcReply::Stream(messages))
 }
 
 /// The body of an answer.
@@ -166,12 +166,12 @@ fn percent_encoded(text: &str) -> String {
 
 /// The HTTP answer to a call.
 #[must_use]
-pub fn response(answer: Result<Answer, Status>) -> Response<AnswerBody> {
+pub fn response(answer: Result<GrpcReply, Status>) -> Response<AnswerBody> {
     let body = match answer {
-        Ok(Answer::One(message)) => {
+        Ok(GrpcReply::One(message)) => {
             AnswerBody { ready: [framed(&message), Frame::trailers(trailers(None))].into(), stream: None }
         }
-        Ok(Answer::Stream(stream)) => AnswerBody { ready: VecDeque::new(), stream: Some(stream) },
+        Ok(GrpcReply::Stream(stream)) => AnswerBody { ready: VecDeque::new(), stream: Some(stream) },
         Err(status) => AnswerBody { ready: [Frame::trailers(trailers(Some(&status)))].into(), stream: None },
     };
     let mut response = Response::new(body);
@@ -216,14 +216,14 @@ fn unframed(body: &Bytes) -> Result<Bytes, Status> {
 }
 
 /// Decodes a request, calls its handler, and encodes the answer.
-pub async fn unary<Q, A, F>(message: Bytes, handler: impl FnOnce(Q) -> F) -> Result<Answer, Status>
+pub async fn unary<Q, A, F>(message: Bytes, handler: impl FnOnce(Q) -> F) -> Result<GrpcReply, Status>
 where
     Q: Message + Default,
     A: Message,
     F: Future<Output = Result<A, Status>>,
 {
     let answer = handler(decoded(message)?).await?;
-    Ok(Answer::One(answer.encode_to_vec()))
+    Ok(GrpcReply::One(answer.encode_to_vec()))
 }
 
 /// Decodes a request.

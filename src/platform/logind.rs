@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::platform::dbus::{Body, Connection, DbusError, Message, Peer, Value};
+use crate::platform::dbus::{Body, DbusConnection, DbusError, Message, Peer, Value};
 use crate::platform::logging::chain;
 use crate::platform::sys::node;
 
@@ -68,7 +68,7 @@ fn bus_socket(address: Option<&str>) -> PathBuf {
 /// # Errors
 /// The bus cannot be reached, or does not answer any more.
 pub fn follow(config: &LogindConfig, tell: impl Fn(News) -> bool) -> Result<(), DbusError> {
-    let mut bus = Connection::bus_with_descriptors(
+    let mut bus = DbusConnection::bus_with_descriptors(
         &bus_socket(config.bus_address.as_deref()),
         node::user_id(),
         PATIENCE,
@@ -116,7 +116,7 @@ fn is_new_logind(signal: &Message) -> bool {
 }
 
 /// The lock that delays the machine's end, after logind was made to wait long enough for it.
-fn lock(bus: &mut Connection, delay: Duration) -> Result<OwnedFd, DbusError> {
+fn lock(bus: &mut DbusConnection, delay: Duration) -> Result<OwnedFd, DbusError> {
     if let Err(error) = ask_for_delay(bus, delay) {
         if error.is_silence() {
             return Err(error);
@@ -136,7 +136,7 @@ fn lock(bus: &mut Connection, delay: Duration) -> Result<OwnedFd, DbusError> {
 
 /// Makes `InhibitDelayMaxSec` long enough, if it is not. One that stays short is said: the pods that have not ended by then
 /// end when systemd ends the agent.
-fn ask_for_delay(bus: &mut Connection, delay: Duration) -> Result<(), DbusError> {
+fn ask_for_delay(bus: &mut DbusConnection, delay: Duration) -> Result<(), DbusError> {
     if longest_delay(bus)? >= delay {
         return Ok(());
     }
@@ -171,7 +171,7 @@ fn write_drop_in(path: &Path, delay: Duration) -> io::Result<()> {
     std::fs::write(path, format!("{DROP_IN_HEADER}[Login]\nInhibitDelayMaxSec={seconds}\n"))
 }
 
-fn longest_delay(bus: &mut Connection) -> Result<Duration, DbusError> {
+fn longest_delay(bus: &mut DbusConnection) -> Result<Duration, DbusError> {
     let peer = Peer { destination: LOGIND, path: LOGIND_PATH, interface: PROPERTIES };
     match property(bus, peer, LOGIND_MANAGER, "InhibitDelayMaxUSec")? {
         Some(Value::Number(micros)) => Ok(Duration::from_micros(micros)),
@@ -180,7 +180,7 @@ fn longest_delay(bus: &mut Connection) -> Result<Duration, DbusError> {
 }
 
 fn property(
-    bus: &mut Connection,
+    bus: &mut DbusConnection,
     peer: Peer<'_>,
     interface: &str,
     name: &str,
@@ -193,8 +193,8 @@ fn property(
 pub fn machine_goes_down(bus_address: Option<&str>) -> bool {
     let user = node::user_id();
     let direct =
-        || Connection::direct(Path::new(SYSTEMD_SOCKET), user).ok().filter(|_| bus_address.is_none());
-    let connection = direct().map_or_else(|| Connection::bus(&bus_socket(bus_address), user), Ok);
+        || DbusConnection::direct(Path::new(SYSTEMD_SOCKET), user).ok().filter(|_| bus_address.is_none());
+    let connection = direct().map_or_else(|| DbusConnection::bus(&bus_socket(bus_address), user), Ok);
     let state = connection.and_then(|mut systemd| {
         let peer = Peer { interface: PROPERTIES, ..SYSTEMD };
         property(&mut systemd, peer, SYSTEMD_MANAGER, "SystemState")

@@ -16,7 +16,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     Counter,
     /// Goes up and down.
     Gauge,
@@ -24,7 +24,7 @@ pub enum Kind {
     Histogram,
 }
 
-impl Kind {
+impl MetricKind {
     fn word(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -40,7 +40,7 @@ pub struct Family {
     pub name: &'static str,
     pub help: &'static str,
     /// Counter, gauge, histogram.
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// Names of labels.
     pub labels: &'static [&'static str],
     /// Upper bounds, ascending, of a histogram's buckets.
@@ -50,18 +50,18 @@ pub struct Family {
 impl Family {
     #[must_use]
     pub const fn counter(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: Kind::Counter, labels, buckets: &[] }
+        Self { name, help, kind: MetricKind::Counter, labels, buckets: &[] }
     }
 
     #[must_use]
     pub const fn gauge(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: Kind::Gauge, labels, buckets: &[] }
+        Self { name, help, kind: MetricKind::Gauge, labels, buckets: &[] }
     }
 
     /// A histogram of seconds, with the default buckets of Prometheus' clients.
     #[must_use]
     pub const fn seconds(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, kind: Kind::Histogram, labels, buckets: &SECONDS }
+        Self { name, help, kind: MetricKind::Histogram, labels, buckets: &SECONDS }
     }
 
     /// With other buckets.
@@ -239,7 +239,7 @@ pub struct Text {
 
 impl Text {
     /// Begins a family; its samples follow. One without samples is not shown. All samples of a family must come together.
-    pub fn family(&mut self, kind: Kind, name: &'static str, help: &str) {
+    pub fn family(&mut self, kind: MetricKind, name: &'static str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         self.name = name;
         self.head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.word());
@@ -336,8 +336,8 @@ mod tests {
     #[test]
     fn a_family_without_samples_is_not_shown_and_seconds_keep_every_digit() {
         let mut text = Text::default();
-        text.family(Kind::Gauge, "nothing", "Nothing.");
-        text.family(Kind::Counter, "cpu_seconds_total", "CPU.");
+        text.family(MetricKind::Gauge, "nothing", "Nothing.");
+        text.family(MetricKind::Counter, "cpu_seconds_total", "CPU.");
         text.sample_at(&[], &Seconds(18_446_744_073_000_000_001), Timestamp::from_secs(2));
         text.sample(&[("a", "b")], &Seconds(1_500_000_000));
         text.sample(&[("a", "c")], &Seconds(0));

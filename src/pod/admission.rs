@@ -29,18 +29,18 @@ static REJECTIONS: Family = Family::counter(
 /// The pods that share the node. Clones share them.
 #[derive(Clone)]
 pub struct Admission {
-    shared: Rc<Shared>,
+    shared: Rc<AdmissionInner>,
 }
 
-struct Shared {
+struct AdmissionInner {
     events: EventRecorder,
     /// What the configuration says.
     base: NodeBase,
-    state: RefCell<State>,
+    state: RefCell<AdmissionState>,
 }
 
 #[derive(Default)]
-struct State {
+struct AdmissionState {
     node: NodeFacts,
     admitted: BTreeMap<PodUid, Rc<Pod>>,
     waiting: BTreeMap<PodUid, Waiting>,
@@ -59,8 +59,8 @@ impl Admission {
     #[must_use]
     pub fn new(node: NodeFacts, events: EventRecorder) -> Self {
         let base = NodeBase { labels: node.labels.clone(), taints: node.taints.clone() };
-        let state = State { node, ..State::default() };
-        Self { shared: Rc::new(Shared { events, base, state: RefCell::new(state) }) }
+        let state = AdmissionState { node, ..AdmissionState::default() };
+        Self { shared: Rc::new(AdmissionInner { events, base, state: RefCell::new(state) }) }
     }
 
     /// Lets the pod in if it fits, or finds out why not: then it is tried again when room appears. Fine on one that is in.
@@ -200,7 +200,7 @@ impl Admission {
         self.shared.state.borrow().admitted.contains_key(uid)
     }
 
-    fn change_node(&self, state: &mut State, node: NodeFacts) -> BTreeSet<PodUid> {
+    fn change_node(&self, state: &mut AdmissionState, node: NodeFacts) -> BTreeSet<PodUid> {
         if state.node == node {
             return BTreeSet::new();
         }
@@ -209,7 +209,7 @@ impl Admission {
     }
 
     /// Room may have appeared: lets in who fits, in order of precedence. Returns those for whom something is new.
-    fn try_again(&self, state: &mut State) -> BTreeSet<PodUid> {
+    fn try_again(&self, state: &mut AdmissionState) -> BTreeSet<PodUid> {
         let mut pods: Vec<Rc<Pod>> = state.waiting.values().map(|waiting| Rc::clone(&waiting.pod)).collect();
         pods.sort_by_cached_key(|pod| waiting_order(pod));
         let mut news = BTreeSet::new();
@@ -229,7 +229,7 @@ impl Admission {
     }
 
     /// Remembers the pod, and tells of it unless the same has been told.
-    fn turn_away(&self, state: &mut State, pod: &Rc<Pod>, rejection: &Rejection) {
+    fn turn_away(&self, state: &mut AdmissionState, pod: &Rc<Pod>, rejection: &Rejection) {
         let runs = state.waiting.get(&pod.metadata.uid).is_some_and(|waiting| waiting.runs);
         let waiting = Waiting { pod: Rc::clone(pod), rejection: rejection.clone(), runs };
         let before = state.waiting.insert(pod.metadata.uid.clone(), waiting);
@@ -247,7 +247,7 @@ impl Admission {
     }
 }
 
-impl State {
+impl AdmissionState {
     /// A pod that has no place yet.
     fn judge_newcomer(&self, pod: &Pod) -> Result<(), Rejection> {
         schedule(pod, &self.node)?;

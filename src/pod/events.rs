@@ -41,20 +41,20 @@ const REFILL: Duration = Duration::from_secs(300);
 /// Records events. Clones share limits and list.
 #[derive(Clone)]
 pub struct EventRecorder {
-    shared: Rc<Shared>,
+    shared: Rc<RecorderInner>,
     logs: bool,
 }
 
-struct Shared {
+struct RecorderInner {
     node_name: String,
     clock: Clock,
     store: StoreHandle,
-    state: RefCell<State>,
+    state: RefCell<RecorderState>,
     version: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-struct State {
+struct RecorderState {
     recent: VecDeque<StoredEvent>,
     watched: BTreeMap<(Object, String), Watched>,
 }
@@ -110,9 +110,10 @@ impl EventRecorder {
     #[must_use]
     pub fn new(node_name: String, clock: Clock, store: StoreHandle, earlier: Vec<StoredEvent>) -> Self {
         let skip = earlier.len().saturating_sub(MAX_RECENT);
-        let state = State { recent: earlier.into_iter().skip(skip).collect(), watched: BTreeMap::new() };
+        let state =
+            RecorderState { recent: earlier.into_iter().skip(skip).collect(), watched: BTreeMap::new() };
         let (state, version) = (RefCell::new(state), watch::Sender::new(0));
-        Self { shared: Rc::new(Shared { node_name, clock, store, state, version }), logs: true }
+        Self { shared: Rc::new(RecorderInner { node_name, clock, store, state, version }), logs: true }
     }
 
     /// For whoever logs what happened in words of their own: the same list, no line in the log.
@@ -202,7 +203,7 @@ pub fn container_path(list: &str, container: &str) -> String {
 }
 
 /// What may be done with an event.
-struct Verdict {
+struct EventVerdict {
     ring: bool,
     /// How many lines were withheld before this one.
     log: Option<u32>,
@@ -210,8 +211,8 @@ struct Verdict {
     combined: Option<String>,
 }
 
-impl State {
-    fn admit(&mut self, key: &EventKey, now: Timestamp) -> Verdict {
+impl RecorderState {
+    fn admit(&mut self, key: &EventKey, now: Timestamp) -> EventVerdict {
         let object = (key.kind.clone(), key.namespace.clone(), key.name.clone(), key.uid.clone());
         let watch = (object, key.reason.clone());
         if self.watched.len() >= MAX_WATCHED && !self.watched.contains_key(&watch) {
@@ -229,7 +230,7 @@ impl State {
             watched.suppressed = watched.suppressed.saturating_add(1);
             None
         };
-        Verdict { ring: watched.ring.take(RING_BURST, now), log, combined }
+        EventVerdict { ring: watched.ring.take(RING_BURST, now), log, combined }
     }
 
     fn remember(&mut self, event: &StoredEvent) {
@@ -348,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_noisy_reason_of_a_pod_is_slowed_down_and_silences_nothing_else() {
-        let mut state = State::default();
+        let mut state = RecorderState::default();
         let at = |seconds: i64| Timestamp::from_secs(1_000_000 + seconds);
         let (mut logged, mut kept) = (0, 0);
         for number in 0..100 {
@@ -367,7 +368,7 @@ mod tests {
 
     #[test]
     fn many_similar_events_become_one_and_are_told_apart_again_after_a_silence() {
-        let mut state = State::default();
+        let mut state = RecorderState::default();
         let at = |seconds: i64| Timestamp::from_secs(1_000_000 + seconds);
         let mut kept = |message: &str, seconds: i64| {
             let key = key(message, "Unhealthy");
@@ -385,7 +386,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_whatever_is_recorded() {
-        let mut state = State::default();
+        let mut state = RecorderState::default();
         for number in 0..3 * MAX_WATCHED {
             let now = Timestamp::from_secs(i64::try_from(number).unwrap());
             let key = key("m", &format!("Reason{number}"));

@@ -32,7 +32,7 @@ impl HttpGet {
     /// `http://10.0.0.1:80/healthz`, as messages show it.
     #[must_use]
     pub fn url(&self) -> String {
-        http::Target::of(self).url()
+        http::RequestTarget::of(self).url()
     }
 
     /// Why there was no answer, in the kubelet's words: `Get "http://10.0.0.1:80/": EOF`.

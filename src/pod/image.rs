@@ -25,7 +25,7 @@ use crate::pod::events::{EventRecorder, EventType};
 use crate::pod::image::pull_records::{Access, Opened, PullSecret, Verification, access};
 use crate::pod::start::Pull;
 use crate::runtime::{ErrorKind, ImageStatus, Runtime, SandboxConfig};
-use credentials::{Credentials, Found};
+use credentials::{Credentials, ImageCredentials};
 use records::PullRecords;
 
 pub use credentials::{CredentialsConfig, PodSecret, node_logins};
@@ -345,7 +345,7 @@ impl<R: Runtime> ImagePuller<R> {
         let mut pulled = if logins.is_empty() { pull(None).await } else { Err(String::new()) };
         let mut opened = Opened::ByNode;
         let mut refusals = Vec::new();
-        for Found { auth, opens } in &logins {
+        for ImageCredentials { auth, opens } in &logins {
             pulled = pull(Some(auth)).await;
             match &pulled {
                 Ok(_) => {

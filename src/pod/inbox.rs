@@ -12,8 +12,8 @@ use crate::pod::lifecycle::PodWorkerEvent;
 
 /// News for one worker.
 #[derive(Default)]
-pub struct Mailbox {
-    letters: RefCell<Letters>,
+pub struct Inbox {
+    letters: RefCell<Updates>,
     /// Grows with every request to look.
     looks: Cell<u64>,
     arrived: Notify,
@@ -21,7 +21,7 @@ pub struct Mailbox {
 
 /// Everything that arrived since the worker looked last.
 #[derive(Default)]
-pub struct Letters {
+pub struct Updates {
     /// The newest version of the pod.
     pub pod: Option<Rc<Pod>>,
     /// In order of arrival; repetitions of the last one are dropped, so the list stays short.
@@ -49,14 +49,14 @@ pub struct Eviction {
     pub done: oneshot::Sender<()>,
 }
 
-impl Letters {
+impl Updates {
     fn has_word(&self) -> bool {
         let Self { pod, eviction, events, restart, .. } = self;
         pod.is_some() || eviction.is_some() || !events.is_empty() || !restart.is_empty()
     }
 }
 
-impl Mailbox {
+impl Inbox {
     /// A new version of the pod, or the first.
     pub fn desire(&self, pod: Rc<Pod>) {
         self.letters.borrow_mut().pod = Some(pod);
@@ -106,17 +106,17 @@ impl Mailbox {
     }
 
     /// Takes what has arrived.
-    pub fn take(&self) -> Letters {
+    pub fn take(&self) -> Updates {
         std::mem::take(&mut *self.letters.borrow_mut())
     }
 
     /// Takes what was said about the pod itself; a request to look stays.
-    pub fn take_words(&self) -> Letters {
+    pub fn take_words(&self) -> Updates {
         let mut letters = self.letters.borrow_mut();
         let (look, device) = (letters.look, letters.device);
         let words = std::mem::take(&mut *letters);
         (letters.look, letters.device) = (look, device);
-        Letters { look: false, device: false, ..words }
+        Updates { look: false, device: false, ..words }
     }
 
     /// Somebody has said something about the pod itself that nobody took.
@@ -182,7 +182,7 @@ mod tests {
 
     #[tokio::test]
     async fn everyone_who_waits_hears_of_what_he_waits_for() {
-        let mailbox = Mailbox::default();
+        let mailbox = Inbox::default();
         let seen = mailbox.looks();
         let waiting = async { tokio::join!(mailbox.arrived(), mailbox.removal(), mailbox.look_after(seen)) };
         let telling = async {
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_request_to_look_outlives_the_words() {
-        let mailbox = Mailbox::default();
+        let mailbox = Inbox::default();
         mailbox.look();
         mailbox.tell(removed());
         mailbox.tell(removed());

@@ -102,9 +102,7 @@ pub enum PodWorkerEffect {
     /// Look and plan now.
     Sync,
     /// Abandon what is under way and plan with this grace; repeated whenever the grace shrinks.
-    Terminate {
-        grace_seconds: i64,
-    },
+    Terminate { grace_seconds: i64 },
     /// Unmount volumes, remove the cgroup; with `records`, also remove runtime records, directories and stored state.
     CleanUp {
         /// Leave no trace.

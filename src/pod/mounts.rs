@@ -41,10 +41,7 @@ pub enum MountError {
         "failed to resolve recursive read-only mode: volume {volume:?} requested recursive read-only mode, \
          but it is not compatible with propagation {propagation:?}"
     )]
-    Propagates {
-        volume: String,
-        propagation: String,
-    },
+    Propagates { volume: String, propagation: String },
     /// `recursiveReadOnly: Enabled` on a runtime without it.
     #[error(
         "failed to resolve recursive read-only mode: volume {0:?} requested recursive read-only mode, but it is not supported by the runtime"

@@ -79,14 +79,14 @@ fn own_words(file: Option<&Path>, log: Option<&Path>) -> String {
 }
 
 /// The last bytes of a file.
-struct End {
+struct FileTail {
     bytes: Vec<u8>,
     /// There is more before them.
     is_cut: bool,
 }
 
 /// The file may belong to the container and be anything by now, so never block on it and never read more than `max` bytes.
-fn read_end(path: &Path, max: usize) -> Option<End> {
+fn read_end(path: &Path, max: usize) -> Option<FileTail> {
     use std::io::{Read as _, Seek as _, SeekFrom};
     let max = u64::try_from(max).ok()?;
     let mut file = sys::open::open_without_following(path).ok()?;
@@ -98,7 +98,7 @@ fn read_end(path: &Path, max: usize) -> Option<End> {
     file.seek(SeekFrom::Start(start)).ok()?;
     let mut bytes = Vec::new();
     file.take(max).read_to_end(&mut bytes).ok()?;
-    Some(End { bytes, is_cut: start > 0 })
+    Some(FileTail { bytes, is_cut: start > 0 })
 }
 
 #[cfg(test)]

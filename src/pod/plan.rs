@@ -55,13 +55,9 @@ pub enum Action {
         grace_seconds: i64,
     },
     /// Stop a sandbox and what is left in it.
-    StopSandbox {
-        id: SandboxId,
-    },
+    StopSandbox { id: SandboxId },
     /// Remove a stopped sandbox.
-    RemoveSandbox {
-        id: SandboxId,
-    },
+    RemoveSandbox { id: SandboxId },
     /// Remove an ended or never started container record.
     RemoveContainer {
         id: ContainerId,

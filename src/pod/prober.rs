@@ -23,7 +23,7 @@ use crate::platform::clock::Clock;
 use crate::platform::metrics;
 use crate::platform::rt;
 use crate::pod::events::{EventRecorder, EventType, container_path};
-use crate::pod::inbox::Mailbox;
+use crate::pod::inbox::Inbox;
 use crate::pod::network::pod_address;
 use crate::pod::prober::rules::{ProbeResults, probed_containers};
 use crate::runtime::Runtime;
@@ -49,7 +49,7 @@ pub struct ProberConfig {
 
 /// All probes of all pods.
 pub struct Prober<R> {
-    shared: Rc<Shared<R>>,
+    shared: Rc<ProberInner<R>>,
     config: ProberConfig,
     /// Containers that ran before it are those of an earlier process.
     since: Timestamp,
@@ -57,7 +57,7 @@ pub struct Prober<R> {
 }
 
 /// What the task works with.
-struct Shared<R> {
+struct ProberInner<R> {
     runtime: Rc<R>,
     clock: Clock,
     events: EventRecorder,
@@ -71,7 +71,7 @@ impl<R: Runtime> Prober<R> {
     pub fn new(runtime: Rc<R>, clock: Clock, events: EventRecorder, config: ProberConfig) -> Self {
         let since = clock.now();
         let schedule = RefCell::default();
-        let shared = Rc::new(Shared { runtime, clock, events, schedule, changed: Notify::new() });
+        let shared = Rc::new(ProberInner { runtime, clock, events, schedule, changed: Notify::new() });
         let shown = Rc::downgrade(&shared);
         metrics::show("prober_", move |text| {
             if let Some(shared) = shown.upgrade() {
@@ -89,7 +89,7 @@ impl<R: Runtime> Prober<R> {
         pod: &Rc<Pod>,
         observed: &ObservedPod,
         remembered: Option<&PodStatus>,
-        wake: &Rc<Mailbox>,
+        wake: &Rc<Inbox>,
     ) {
         if probed_containers(pod).next().is_none() {
             return self.remove(&pod.metadata.uid);
@@ -150,7 +150,7 @@ impl<R> Drop for Prober<R> {
 }
 
 /// Starts what is due, takes in what has ended, sleeps.
-async fn conduct<R: Runtime>(shared: Rc<Shared<R>>) {
+async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
     let mut runs = JoinSet::new();
     loop {
         let (jobs, next) = shared.schedule.borrow_mut().begin_due(Instant::now());
@@ -174,7 +174,7 @@ async fn reached(moment: Option<Instant>) {
     }
 }
 
-impl<R> Shared<R> {
+impl<R> ProberInner<R> {
     fn take_in(&self, ended: Result<Ended, JoinError>) {
         let ended = match ended {
             Ok(ended) => ended,

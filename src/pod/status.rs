@@ -24,7 +24,7 @@ use crate::pod::start;
 use crate::pod::status::rules::{same_meaning, take_foreign_conditions};
 use crate::store::StoreHandle;
 
-struct Entry {
+struct StatusEntry {
     pod: Rc<Pod>,
     status: PodStatus,
     /// When it was seen for the first time, as long as it has never run.
@@ -38,7 +38,7 @@ static START_DURATION: Family = Family::seconds(
 )
 .with_buckets(&start::BUCKETS);
 
-impl Entry {
+impl StatusEntry {
     fn is_going(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()
     }
@@ -54,7 +54,7 @@ impl Entry {
 /// Latest statuses, shared by workers (who write their own pod's) and readers.
 pub struct StatusManager {
     store: StoreHandle,
-    entries: RefCell<BTreeMap<PodUid, Entry>>,
+    entries: RefCell<BTreeMap<PodUid, StatusEntry>>,
     /// Pods that are wanted, since when, and whose workers have said nothing yet.
     expected: RefCell<BTreeMap<PodUid, (Rc<Pod>, Instant)>>,
     remembered: RefCell<BTreeMap<PodUid, PodStatus>>,
@@ -138,7 +138,7 @@ impl StatusManager {
             metrics::observe(&START_DURATION, &[], seen.elapsed());
         }
         start::observe(&shown, &status);
-        let entry = Entry { pod: shown, status, seen };
+        let entry = StatusEntry { pod: shown, status, seen };
         if news && !is_of_shutdown(&entry.status) {
             self.store.put_status(uid, &entry.status);
         }
@@ -184,7 +184,7 @@ impl StatusManager {
     #[must_use]
     pub fn find(&self, namespace: &str, name: &str, uid: Option<&PodUid>) -> Option<Pod> {
         let entries = self.entries.borrow();
-        if let Some(Entry { pod, status, .. }) =
+        if let Some(StatusEntry { pod, status, .. }) =
             entries.values().find(|entry| is_named(&entry.pod, namespace, name, uid))
         {
             return Some(Pod { status: status.clone(), ..Pod::clone(pod) });

@@ -39,7 +39,7 @@ use crate::store::{StoreHandle, StoredContainerState};
 use counts::{Counts, EarlierLife};
 pub use pressure::PodPressure;
 
-use crate::pod::inbox::Mailbox;
+use crate::pod::inbox::Inbox;
 use crate::pod::prober::Prober;
 
 /// What of the configuration concerns workers.
@@ -77,17 +77,17 @@ const EARLIER_LIFE: Duration = Duration::from_secs(60);
 pub type ContainerStates = BTreeMap<ContainerName, StoredContainerState>;
 
 struct WorkerHandle {
-    mailbox: Rc<Mailbox>,
+    mailbox: Rc<Inbox>,
     task: JoinHandle<()>,
 }
 
 /// All pod workers.
 pub struct PodWorkers<R> {
-    shared: Rc<Shared<R>>,
+    shared: Rc<WorkersInner<R>>,
 }
 
 /// What workers share: each other's mailboxes and the queue of names.
-struct Shared<R> {
+struct WorkersInner<R> {
     deps: PodWorkerDeps<R>,
     workers: RefCell<BTreeMap<PodUid, WorkerHandle>>,
     names: RefCell<NameQueue>,
@@ -104,7 +104,7 @@ impl<R: Runtime> PodWorkers<R> {
     /// No workers yet. `remembered` is what the store knows of restart counts and back-off.
     #[must_use]
     pub fn new(deps: PodWorkerDeps<R>, remembered: BTreeMap<PodUid, ContainerStates>) -> Self {
-        let shared = Shared {
+        let shared = WorkersInner {
             objects_generation: Cell::new(deps.executor.objects_generation()),
             deps,
             workers: RefCell::default(),
@@ -311,12 +311,12 @@ impl<R: Runtime> PodWorkers<R> {
         Rc::clone(self.shared.deps.executor.volumes())
     }
 
-    fn mailbox_of(&self, pod: &Rc<Pod>) -> Rc<Mailbox> {
+    fn mailbox_of(&self, pod: &Rc<Pod>) -> Rc<Inbox> {
         let uid = pod.metadata.uid.clone();
         if let Some(worker) = self.shared.workers.borrow().get(&uid) {
             return Rc::clone(&worker.mailbox);
         }
-        let mailbox = Rc::new(Mailbox::default());
+        let mailbox = Rc::new(Inbox::default());
         let states = self.shared.remembered.borrow_mut().remove(&uid).unwrap_or_default();
         let earlier = self.shared.earlier_life(&uid);
         // Queued in the order of arrival, not in the order in which tasks happen to run first.
@@ -351,7 +351,7 @@ impl<R> Drop for PodWorkers<R> {
     }
 }
 
-impl<R> Shared<R> {
+impl<R> WorkersInner<R> {
     fn holds_name(&self, name: &PodFullName, uid: &PodUid) -> bool {
         self.names.borrow_mut().request(name, uid)
     }

@@ -36,7 +36,7 @@ pub use endpoint::{EndpointError, unix_channel};
 
 use call::{answered, bounded, command_answer, forgive_not_found, unbounded};
 use events::ChangeHints;
-use lanes::{Lane, Lanes};
+use lanes::{CallLimits, Lane};
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -61,7 +61,7 @@ pub struct CriRuntime {
     images: ImageServiceClient<Channel>,
     request_timeout: Duration,
     hints: ChangeHints,
-    lanes: Lanes,
+    lanes: CallLimits,
     /// CRI's container status does not name the sandbox, which never changes. Refreshed by every full list.
     sandboxes: RefCell<BTreeMap<ContainerId, SandboxId>>,
 }
@@ -85,7 +85,7 @@ impl CriRuntime {
                 .max_decoding_message_size(MAX_MESSAGE_BYTES)
                 .max_encoding_message_size(MAX_MESSAGE_BYTES),
             request_timeout: config.request_timeout,
-            lanes: Lanes::new(),
+            lanes: CallLimits::new(),
             sandboxes: RefCell::default(),
         })
     }

@@ -74,11 +74,11 @@ pub struct CrashPoint {
 /// A handle to the simulated runtime; clones share it.
 #[derive(Clone)]
 pub struct FakeRuntime {
-    shared: Rc<Shared>,
+    shared: Rc<FakeInner>,
     incarnation: Rc<Incarnation>,
 }
 
-struct Shared {
+struct FakeInner {
     clock: Clock,
     world: RefCell<World>,
     faults: RefCell<FakeFaults>,
@@ -109,7 +109,7 @@ impl FakeRuntime {
     /// An empty node. `seed` decides the faults.
     #[must_use]
     pub fn new(clock: Clock, seed: u64) -> Self {
-        let shared = Shared {
+        let shared = FakeInner {
             clock,
             world: RefCell::default(),
             faults: RefCell::default(),
@@ -317,7 +317,7 @@ impl Incarnation {
     }
 }
 
-impl Shared {
+impl FakeInner {
     /// Brings the world up to now.
     fn settle(&self) -> Timestamp {
         let now = self.clock.now();

@@ -25,7 +25,7 @@ use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, RuntimeError};
 use crate::serve::streaming::server::Announcer;
 
-use crate::platform::grpc::{Answer, AnswerBody, Code, Status, unary};
+use crate::platform::grpc::{AnswerBody, Code, GrpcReply, Status, unary};
 
 /// Root and its group: who may start containers may do anything.
 const SOCKET_MODE: u32 = 0o660;
@@ -82,7 +82,7 @@ impl CriServer {
     }
 
     /// The table of calls.
-    async fn call(&self, path: &str, message: Bytes) -> Result<Answer, Status> {
+    async fn call(&self, path: &str, message: Bytes) -> Result<GrpcReply, Status> {
         if let Some(name) = path.strip_prefix("/runtime.v1.ImageService/") {
             return self.image_call(name, message).await;
         }
@@ -147,7 +147,7 @@ pub async fn listen(path: &Path) -> Result<UnixListener, BindError> {
     Ok(listener)
 }
 
-fn unknown(path: &str) -> Result<Answer, Status> {
+fn unknown(path: &str) -> Result<GrpcReply, Status> {
     Err(Status::new(Code::Unimplemented, format!("{path} is not implemented by this runtime")))
 }
 

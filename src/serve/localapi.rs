@@ -41,13 +41,13 @@ use crate::desired::pod_config::edit::Editor;
 use crate::platform::clock::Clock;
 use crate::serve::server::answer::{HEALTH_CHECKS, health};
 use crate::serve::server::body::{self, Body};
-use crate::serve::server::guest::{Guest, Visit};
+use crate::serve::server::guest::{GuestRequest, RequestHandler};
 use crate::serve::server::node::SharedNode;
 use crate::serve::streaming::Pending;
 
-use access::Attributes;
+use access::ObjectAttributes;
 use cluster::SharedCluster;
-use path::{Asked, Wanted};
+use path::{ApiCall, RequestInfo};
 use resource::{Store, Verb};
 use shape::{Rows, View};
 use status::Failure;
@@ -127,10 +127,10 @@ impl LocalApi {
         self.versions.borrow_mut().forget_states(store);
     }
 
-    async fn respond(self: Rc<Self>, visit: Visit) -> Result<Response<Body>, Failure> {
+    async fn respond(self: Rc<Self>, visit: GuestRequest) -> Result<Response<Body>, Failure> {
         let uri = visit.request.uri();
         let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
-        if !matches!(asked, Ok(Asked::Object(_))) {
+        if !matches!(asked, Ok(ApiCall::Object(_))) {
             // Whether there is such a path is told to those who may ask.
             let verb = visit.request.method().as_str().to_lowercase();
             let verb = if verb == "head" { "get" } else { &verb };
@@ -140,19 +140,19 @@ impl LocalApi {
         }
         let accept = accept(&visit.request);
         let (core, tells) = match asked? {
-            Asked::Object(wanted) => return self.object(*wanted, visit).await,
-            Asked::Health(check) if check.is_empty() || HEALTH_CHECKS.contains(&check.as_str()) => {
+            ApiCall::Object(wanted) => return self.object(*wanted, visit).await,
+            ApiCall::Health(check) if check.is_empty() || HEALTH_CHECKS.contains(&check.as_str()) => {
                 let what = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
                 return Ok(health(&self.node, what, &check, uri.query().unwrap_or_default()));
             }
-            Asked::Health(_) => return Err(status::no_such_path()),
-            Asked::Root => return Ok(found(&discovery::paths())),
-            Asked::Core => (true, discovery::core()),
-            Asked::Groups => (false, discovery::group_list()),
-            Asked::Group(group, version) => return Ok(found(&discovery::group(group, version))),
-            Asked::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
-            Asked::Version => return Ok(found(&discovery::version())),
-            Asked::OpenApi(path) => {
+            ApiCall::Health(_) => return Err(status::no_such_path()),
+            ApiCall::Root => return Ok(found(&discovery::paths())),
+            ApiCall::Core => (true, discovery::core()),
+            ApiCall::Groups => (false, discovery::group_list()),
+            ApiCall::Group(group, version) => return Ok(found(&discovery::group(group, version))),
+            ApiCall::Resources(group, version) => return Ok(found(&discovery::resources(group, version))),
+            ApiCall::Version => return Ok(found(&discovery::version())),
+            ApiCall::OpenApi(path) => {
                 if path.starts_with("v3") && !openapi::takes_json(&accept) {
                     return Err(status::not_acceptable());
                 }
@@ -169,12 +169,16 @@ impl LocalApi {
         })
     }
 
-    async fn object(self: Rc<Self>, wanted: Wanted, visit: Visit) -> Result<Response<Body>, Failure> {
+    async fn object(
+        self: Rc<Self>,
+        wanted: RequestInfo,
+        visit: GuestRequest,
+    ) -> Result<Response<Body>, Failure> {
         let part = wanted.subresource.map_or("", |part| part.name);
         if part == "proxy" {
             return connect::node_proxy(&self, &wanted, visit).await;
         }
-        let asked = Attributes::of(&wanted);
+        let asked = ObjectAttributes::of(&wanted);
         if !access::may(visit.policy, &visit.user, &asked) {
             log::debug!(user = visit.user.name, verb = asked.verb, resource = asked.resource; "Forbidden");
             return Err(access::refusal(&visit.user, &asked));
@@ -202,12 +206,12 @@ impl LocalApi {
     }
 }
 
-impl Guest for LocalApi {
+impl RequestHandler for LocalApi {
     fn serves(&self, path: &str) -> bool {
         path::is_ours(path)
     }
 
-    fn answer(self: Rc<Self>, visit: Visit) -> Pending<Response<Body>> {
+    fn answer(self: Rc<Self>, visit: GuestRequest) -> Pending<Response<Body>> {
         Box::pin(async move { self.respond(visit).await.unwrap_or_else(|failure| failure.response()) })
     }
 }
@@ -228,10 +232,10 @@ fn found(object: &Value) -> Response<Body> {
     body::object(StatusCode::OK, object)
 }
 
-fn described(answer: openapi::Answer, may_be_kept: bool) -> Response<Body> {
+fn described(answer: openapi::OpenApiDocument, may_be_kept: bool) -> Response<Body> {
     let mut document = match answer {
-        openapi::Answer::Index(index) => return found(&index),
-        openapi::Answer::Document(document) => document,
+        openapi::OpenApiDocument::Index(index) => return found(&index),
+        openapi::OpenApiDocument::Document(document) => document,
     };
     let (pieces, body) = Body::in_pieces();
     let mut response = body::response(StatusCode::OK, document.content_type(), body);

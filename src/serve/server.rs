@@ -36,16 +36,16 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::platform::clock::Clock;
-use crate::platform::rt::connections::{self, Place};
+use crate::platform::rt::connections::{self, ConnectionSlot};
 use crate::serve::streaming::{Pending, Wire};
 
 use access::Policy;
 use answer::{Served, SystemLogs};
 use body::Body;
-use guest::{SharedGuest, Visit};
+use guest::{GuestRequest, SharedGuest};
 use node::SharedNode;
 use patience::{PLAIN, Patience, Patient, STREAM};
-use received::Received;
+use received::IncomingRequest;
 
 pub use crate::platform::bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
@@ -87,14 +87,14 @@ struct Bounds {
 }
 
 /// Answers a request of a connection. Behind pointers, as what carries requests out is there once and not for each listener.
-type Respond = Rc<dyn Fn(Request<Received>) -> Pending<Response<Body>>>;
+type Respond = Rc<dyn Fn(Request<IncomingRequest>) -> Pending<Response<Body>>>;
 
 /// Serves the requests of a connection until it ends, and tells the node then. Streams that began on it go on.
 async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, respond: Respond) {
     let patience = Patience::default();
     let waits = patience.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (response, patience) = (respond(request.map(Received::plain)), waits.clone());
+        let (response, patience) = (respond(request.map(IncomingRequest::plain)), waits.clone());
         async move {
             let mut response = response.await;
             let code = response.status();
@@ -127,7 +127,7 @@ async fn serve_connection(
     node: SharedNode,
     guest: Option<SharedGuest>,
     clock: Clock,
-    place: Place,
+    place: ConnectionSlot,
 ) {
     let (asked, place) = (Rc::clone(&node), Rc::new(place));
     let respond: Respond = Rc::new(move |request| {
@@ -136,17 +136,17 @@ async fn serve_connection(
         Box::pin(async move {
             let Some(guest) = guest else { return respond(request, &node, &clock, place).await };
             let (user, policy) = (guest::root(), Policy::Local);
-            guest.answer(Visit { request, user, policy, served: OWN, place }).await
+            guest.answer(GuestRequest { request, user, policy, served: OWN, place }).await
         })
     });
     serve_requests(Box::new(stream), LOCAL, node, respond).await;
 }
 
 async fn respond(
-    request: Request<Received>,
+    request: Request<IncomingRequest>,
     node: &SharedNode,
     clock: &Clock,
-    place: Rc<Place>,
+    place: Rc<ConnectionSlot>,
 ) -> Response<Body> {
     let query = request.uri().query().unwrap_or_default();
     let wanted = route::route(request.method().as_str(), request.uri().path(), query);

@@ -33,8 +33,8 @@ use websocket::connection::Messages;
 
 pub use crate::model::types::Streams;
 pub use session::{
-    CREATION_TIMEOUT, Dialer, Duplex, IDLE_TIMEOUT, MAX_PORTS, Pending, Reader, Session, TerminalSize, Wire,
-    Writer,
+    CREATION_TIMEOUT, Dialer, Duplex, IDLE_TIMEOUT, MAX_PORTS, OutputReader, Pending, Session, TerminalSize,
+    Wire, Writer,
 };
 
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use super::error::{Doing, StoreError};
 use super::rows::{collect, execute};
-use super::seal::{PLAIN, Place, StoreKey};
+use super::seal::{PLAIN, SealContext, StoreKey};
 use crate::model::types::PodSource;
 
 /// An object as a row. `Debug` is left out: values of Secrets are in here.
@@ -99,7 +99,7 @@ fn put_values(
 ) -> Result<usize, StoreError> {
     let mut written = 0;
     for (name, value) in &object.values {
-        let place = Place { namespace: &object.namespace, name: &object.name, key: name };
+        let place = SealContext { namespace: &object.namespace, name: &object.name, key: name };
         let stored: Option<(String, Vec<u8>)> = transaction
             .query_row(
                 "SELECT key_id, value FROM secret_value
@@ -168,7 +168,7 @@ pub(super) fn read_objects(connection: &Connection, key: &StoreKey) -> Result<Ve
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )?;
         for (name, key_id, stored) in rows {
-            let place = Place { namespace: &object.namespace, name: &object.name, key: &name };
+            let place = SealContext { namespace: &object.namespace, name: &object.name, key: &name };
             let value = key.open(place, &key_id, &stored);
             object.values.insert(name, value);
         }
@@ -185,7 +185,7 @@ pub(super) fn seal_plain(transaction: &Transaction<'_>, key: &StoreKey) -> Resul
         |row| Ok((row.get(0)?, [row.get(1)?, row.get(2)?, row.get(3)?], row.get(4)?)),
     )?;
     for (row, [namespace, name, of], value) in &plain {
-        if let Some(sealed) = key.seal(Place { namespace, name, key: of }, value)? {
+        if let Some(sealed) = key.seal(SealContext { namespace, name, key: of }, value)? {
             execute(
                 transaction,
                 "UPDATE secret_value SET key_id = ?2, value = ?3 WHERE rowid = ?1",

@@ -92,13 +92,13 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
 
 /// What a value belongs to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct SealContext<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub key: &'a str,
 }
 
-impl Place<'_> {
+impl SealContext<'_> {
     /// None of the parts can hold a NUL byte.
     fn aad(&self) -> Aad<Vec<u8>> {
         Aad::from(format!("{}\0{}\0{}", self.namespace, self.name, self.key).into_bytes())
@@ -118,7 +118,7 @@ impl StoreKey {
     }
 
     /// A value as it is to be written; `None` when it may not be.
-    pub(crate) fn seal(&self, place: Place<'_>, value: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+    pub(crate) fn seal(&self, place: SealContext<'_>, value: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let key = match self {
             Self::None => return Ok(Some(value.to_vec())),
             Self::Unusable { .. } => return Ok(None),
@@ -134,7 +134,12 @@ impl StoreKey {
     }
 
     /// The value of a row.
-    pub(crate) fn open(&self, place: Place<'_>, key_id: &str, stored: &[u8]) -> Result<Vec<u8>, Unreadable> {
+    pub(crate) fn open(
+        &self,
+        place: SealContext<'_>,
+        key_id: &str,
+        stored: &[u8],
+    ) -> Result<Vec<u8>, Unreadable> {
         if key_id == PLAIN {
             return Ok(stored.to_vec());
         }
@@ -165,7 +170,7 @@ impl StoreKey {
 mod tests {
     use super::*;
 
-    const PLACE: Place<'_> = Place { namespace: "default", name: "db", key: "password" };
+    const PLACE: SealContext<'_> = SealContext { namespace: "default", name: "db", key: "password" };
 
     fn key(byte: u8) -> StoreKey {
         StoreKey::Sealed(Box::new(SealingKey::parse(&[byte; KEY_BYTES]).unwrap()))
@@ -194,7 +199,7 @@ mod tests {
         assert!(!sealed.windows(7).any(|part| part == b"hunter2"));
         let id = key(1).id().to_owned();
         assert_eq!(key(1).open(PLACE, &id, &sealed).unwrap(), b"hunter2");
-        let moved = Place { name: "other", ..PLACE };
+        let moved = SealContext { name: "other", ..PLACE };
         assert!(key(1).open(moved, &id, &sealed).unwrap_err().ends_with("is damaged"));
         assert!(key(1).open(PLACE, &id, &sealed[..5]).unwrap_err().ends_with("is damaged"));
         let mut bent = sealed.clone();

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::error::{Doing, StoreError};
 use super::rows::{collect, execute};
-use super::seal::{PLAIN, Place, StoreKey};
+use super::seal::{PLAIN, SealContext, StoreKey};
 use crate::model::api::pod::Pod;
 use crate::model::objects::{ObjectKind, wire};
 use crate::model::source::{SourceObject, SourcePod};
@@ -70,7 +70,7 @@ pub(crate) struct RawTrial {
 
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "camelCase", rename_all_fields = "camelCase")]
-enum Record {
+enum TrialRecord {
     Unproven,
     Trial { digest: String, pods: Vec<Item>, objects: Vec<ObjectItem> },
     RolledBack { digest: String, why: String, since_nanos: i64 },
@@ -95,7 +95,7 @@ pub(super) fn encode(source: PodSource, stage: &Stage) -> Result<Option<TrialRow
     let mut left = 0;
     let record = match stage {
         Stage::Good => return Ok(None),
-        Stage::Unproven => Record::Unproven,
+        Stage::Unproven => TrialRecord::Unproven,
         Stage::Trial { fallback, digest, parts_left } => {
             left = *parts_left;
             let pods = fallback.pods.iter().map(|pod| {
@@ -106,15 +106,17 @@ pub(super) fn encode(source: PodSource, stage: &Stage) -> Result<Option<TrialRow
                 kind: object.object.key.kind.as_str().to_owned(),
                 object: wire::to_value(&object.object, wire::Values::Shown),
             });
-            Record::Trial {
+            TrialRecord::Trial {
                 digest: digest.clone(),
                 pods: pods.collect::<Result<_, StoreError>>()?,
                 objects: objects.collect(),
             }
         }
-        Stage::RolledBack { digest, why, since } => {
-            Record::RolledBack { digest: digest.clone(), why: why.clone(), since_nanos: since.as_nanos() }
-        }
+        Stage::RolledBack { digest, why, since } => TrialRecord::RolledBack {
+            digest: digest.clone(),
+            why: why.clone(),
+            since_nanos: since.as_nanos(),
+        },
     };
     Ok(Some(TrialRow { parts_left: left, record: serde_json::to_vec(&record).map_err(failed)? }))
 }
@@ -126,8 +128,8 @@ pub(super) fn decode_row(
 ) -> Result<Stage, String> {
     let record = serde_json::from_slice(&row.record?).map_err(|error| error.to_string())?;
     Ok(match record {
-        Record::Unproven => Stage::Unproven,
-        Record::Trial { digest, pods, objects } => Stage::Trial {
+        TrialRecord::Unproven => Stage::Unproven,
+        TrialRecord::Trial { digest, pods, objects } => Stage::Trial {
             fallback: Fallback {
                 pods: pods.into_iter().map(|item| pod(item, &mut read)).collect::<Result<_, _>>()?,
                 objects: objects.into_iter().map(object).collect::<Result<_, _>>()?,
@@ -135,7 +137,7 @@ pub(super) fn decode_row(
             digest,
             parts_left: u8::try_from(row.parts_left).unwrap_or_default(),
         },
-        Record::RolledBack { digest, why, since_nanos } => {
+        TrialRecord::RolledBack { digest, why, since_nanos } => {
             Stage::RolledBack { digest, why, since: Timestamp::from_nanos(since_nanos) }
         }
     })
@@ -150,9 +152,9 @@ fn object(item: ObjectItem) -> Result<SourceObject, String> {
     Ok(SourceObject { object: Rc::new(wire::from_value(kind, item.object)?), origin: item.origin })
 }
 
-fn place(source: &str) -> Place<'_> {
+fn place(source: &str) -> SealContext<'_> {
     // No Secret is in a namespace without a name.
-    Place { namespace: "", name: source, key: "trial" }
+    SealContext { namespace: "", name: source, key: "trial" }
 }
 
 /// Makes `row` the stage of a source, if it changed; how many rows were written or removed.

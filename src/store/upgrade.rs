@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::platform::sys::durable;
-use crate::store::upgrade::rules::Record;
+use crate::store::upgrade::rules::UpgradeRecord;
 
 /// Beside the store. Mode 0600: it names containers.
 pub const FILE_NAME: &str = "upgrade";
@@ -26,15 +26,15 @@ pub fn file(root_dir: &Path) -> PathBuf {
 
 /// The record, if there is one that can be read.
 #[must_use]
-pub fn read(root_dir: &Path) -> Option<Record> {
-    Record::parse(&fs::read_to_string(file(root_dir)).ok()?)
+pub fn read(root_dir: &Path) -> Option<UpgradeRecord> {
+    UpgradeRecord::parse(&fs::read_to_string(file(root_dir)).ok()?)
 }
 
 /// Writes it, durably, unless it says so already.
 ///
 /// # Errors
 /// The kernel's answer; the old one is there then.
-pub fn write(root_dir: &Path, record: &Record) -> io::Result<()> {
+pub fn write(root_dir: &Path, record: &UpgradeRecord) -> io::Result<()> {
     let (path, text) = (file(root_dir), record.to_text());
     if fs::read(&path).is_ok_and(|there| there == text.as_bytes()) {
         return Ok(());
@@ -74,14 +74,14 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::upgrade::rules::Phase;
+    use crate::store::upgrade::rules::UpgradePhase;
 
     #[test]
     fn what_was_written_is_read_and_a_torn_or_foreign_file_is_none() {
         let directory = std::env::temp_dir().join(format!("agent-upgrade-record-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         assert_eq!(read(&directory), None);
-        let record = Record { phase: Phase::Upgraded, watches: 2, ..Record::default() };
+        let record = UpgradeRecord { phase: UpgradePhase::Upgraded, watches: 2, ..UpgradeRecord::default() };
         write(&directory, &record).unwrap();
         assert_eq!(read(&directory), Some(record));
         fs::write(file(&directory), "watches 3\n").unwrap();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use edge_agent::agent::kubelet::Kubelet;
-use edge_agent::agent::kubelet::report::{Identity, View};
+use edge_agent::agent::kubelet::report::{Identity, LoopView};
 use edge_agent::desired::pod_config::edit::{ApiChange, Editor};
 use edge_agent::desired::pod_config::{PodConfig, RollbackConfig};
 use edge_agent::desired::source::{SourceAnswer, SourceObject, SourcePod, SourceUpdate};
@@ -22,7 +22,7 @@ use edge_agent::model::objects::LocalObjects;
 use edge_agent::model::runtime_config::CgroupDriver;
 use edge_agent::model::types::{PodSource, Timestamp};
 use edge_agent::node::stats::{PodUse, Stats, StatsConfig, Summary, Usage};
-use edge_agent::node::{NodeConfig, NodeKeeper, NodeParts};
+use edge_agent::node::{NodeConfig, NodeManager, NodeParts};
 use edge_agent::platform::cgroup::CgroupConfig;
 use edge_agent::platform::cgroup::usage::ContainerStats;
 use edge_agent::platform::clock::Clock;
@@ -121,7 +121,7 @@ impl Writes {
 /// One life of the agent. Dropping it is a crash: nothing is flushed, no call is answered.
 pub struct Agent {
     /// What its API would show.
-    pub view: Rc<View>,
+    pub view: Rc<LoopView>,
     /// What it says of its pods.
     pub statuses: Rc<StatusManager>,
     /// What it recorded.
@@ -324,7 +324,7 @@ impl Node {
         let origins: BTreeMap<_, _> =
             self.sources.iter().map(|source| (*source, source.as_str().to_owned())).collect();
         let identity = Identity { origins, started_at: clock.now(), ..Identity::default() };
-        let view = Rc::new(View::new(identity, Rc::clone(&runtime_name)));
+        let view = Rc::new(LoopView::new(identity, Rc::clone(&runtime_name)));
         rt::spawn("store write-behind", store.clone().write_behind());
         let images = ImageConfig { records_root: Some(self.path("")), ..ImageConfig::default() };
         let images = ImagePuller::new(Rc::clone(&runtime), clock.clone(), events.clone(), images);
@@ -397,7 +397,7 @@ impl Node {
         keeping: &Keeping,
         runtime: &Rc<FakeRuntime>,
         (kubelet, statuses, events): (&Kubelet<FakeRuntime>, &Rc<StatusManager>, &EventRecorder),
-    ) -> NodeKeeper {
+    ) -> NodeManager {
         let config = self.executor_config(&Rc::new(LocalObjects::new(self.path("volumes"))));
         let stats = StatsConfig {
             node_name: "node1".to_owned(),
@@ -409,7 +409,7 @@ impl Node {
             pod_logs_dir: self.path("logs"),
         };
         let (usage, shown) = (Rc::clone(&keeping.usage), Rc::clone(statuses));
-        NodeKeeper::new(NodeParts {
+        NodeManager::new(NodeParts {
             config: NodeConfig { root_dir: self.disk.0.clone(), ..keeping.config.clone() },
             clock: self.clock.clone(),
             events: events.clone(),
@@ -465,7 +465,7 @@ impl Node {
 }
 
 struct Parts {
-    view: Rc<View>,
+    view: Rc<LoopView>,
     statuses: Rc<StatusManager>,
     events: EventRecorder,
     updates: mpsc::Sender<SourceUpdate>,

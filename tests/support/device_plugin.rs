@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use edge_agent::devices::client::PluginClient;
-use edge_agent::platform::grpc::{self, Answer, Code, Status};
+use edge_agent::platform::grpc::{self, Code, GrpcReply, Status};
 use edge_agent::platform::grpc::{Handler, serve_connection};
 use edge_agent::platform::proto::device_plugin as wire;
 use prost::Message;
@@ -112,7 +112,7 @@ fn call(
     message: &[u8],
     mut lists: watch::Receiver<List>,
     said: &mpsc::Sender<String>,
-) -> Result<Answer, Status> {
+) -> Result<GrpcReply, Status> {
     // Nobody may be listening any more.
     let say = |words: String| drop(said.send(words));
     let answer = match path.trim_start_matches("/v1beta1.DevicePlugin/") {
@@ -174,5 +174,5 @@ fn call(
         }
         other => return Err(Status::new(Code::Unimplemented, other.to_owned())),
     };
-    Ok(Answer::One(answer))
+    Ok(GrpcReply::One(answer))
 }

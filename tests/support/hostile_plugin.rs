@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use edge_agent::devices::client::PluginClient;
-use edge_agent::platform::grpc::{self, Answer, Code, Status};
+use edge_agent::platform::grpc::{self, Code, GrpcReply, Status};
 use edge_agent::platform::grpc::{Handler, serve_connection};
 use edge_agent::platform::proto::device_plugin as wire;
 use prost::Message;
@@ -120,9 +120,9 @@ async fn accept(listener: UnixListener, script: Script) {
     }
 }
 
-async fn answer(say: Say) -> Result<Answer, Status> {
+async fn answer(say: Say) -> Result<GrpcReply, Status> {
     match say {
-        Say::One(message) => Ok(Answer::One(message)),
+        Say::One(message) => Ok(GrpcReply::One(message)),
         Say::Never => {
             std::future::pending::<()>().await;
             Err(Status::new(Code::Unknown, "never"))

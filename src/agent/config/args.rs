@@ -9,9 +9,9 @@ use lexopt::{Arg, Parser};
 use serde_json::Value;
 
 use super::error::{ConfigError, FlagError};
-use super::flags::{Family, Target, find, known_names};
+use super::flags::{Family, FlagTarget, find, known_names};
 use super::suggest::nearest;
-use super::value::Kind;
+use super::value::ValueKind;
 
 /// A flag as it was given.
 #[derive(Clone, Debug)]
@@ -94,29 +94,29 @@ pub(super) fn scan(arguments: &[OsString], explain: bool) -> Result<Args, Config
 }
 
 fn explain_switch(value: &str) -> Result<bool, ConfigError> {
-    let parsed = Kind::Bool.parse(value, None);
+    let parsed = ValueKind::Bool.parse(value, None);
     let flag = "explain".to_owned();
     let on =
         parsed.map_err(|error| ConfigError::Flag(FlagError::Value { flag, value: shorten(value), error }))?;
     Ok(on == Value::Bool(true))
 }
 
-fn take(args: &mut Args, name: String, target: Target, text: &str) -> Result<(), ConfigError> {
+fn take(args: &mut Args, name: String, target: FlagTarget, text: &str) -> Result<(), ConfigError> {
     let (canonical, kind, warning) = match target {
-        Target::Removed(removed) if removed.fatal => {
+        FlagTarget::Removed(removed) if removed.fatal => {
             return Err(ConfigError::Flag(FlagError::Removed { flag: name, advice: removed.advice }));
         }
-        Target::Removed(removed) => {
+        FlagTarget::Removed(removed) => {
             let line =
                 format!("Flag --{name} was removed from the kubelet and is ignored: {}", removed.advice);
             note(&mut args.warnings, line);
             return Ok(());
         }
-        Target::Flag(flag) => {
+        FlagTarget::Flag(flag) => {
             let warning = flag.deprecated.map(|why| format!("Flag --{name} has been deprecated, {why}"));
             (flag.name, flag.kind, warning)
         }
-        Target::Field(field) => {
+        FlagTarget::Field(field) => {
             let deprecated = field.flag_deprecated() && field.flag == name;
             let warning = deprecated.then(|| {
                 format!(
@@ -181,10 +181,10 @@ fn text(value: OsString) -> Result<String, ConfigError> {
 }
 
 /// True for a flag whose effect this version lacks.
-pub(super) fn without_effect(target: Target) -> bool {
+pub(super) fn without_effect(target: FlagTarget) -> bool {
     match target {
-        Target::Field(field) => !field.acted_on(),
-        Target::Flag(flag) => !flag.acted_on && flag.family != Family::Cadvisor,
-        Target::Removed(_) => false,
+        FlagTarget::Field(field) => !field.acted_on(),
+        FlagTarget::Flag(flag) => !flag.acted_on && flag.family != Family::Cadvisor,
+        FlagTarget::Removed(_) => false,
     }
 }

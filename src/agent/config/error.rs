@@ -34,9 +34,7 @@ pub enum ConfigError {
         "failed to load kubelet config file, path: {path}, error: this is a directory; --config takes the \
          KubeletConfiguration file. For pod manifests use --manifest-dir {path}"
     )]
-    ConfigIsDirectory {
-        path: PathBuf,
-    },
+    ConfigIsDirectory { path: PathBuf },
     /// The `--config` file.
     #[error("failed to load kubelet config file, path: {path}, error: {error}")]
     File {
@@ -90,14 +88,10 @@ pub enum FlagError {
     },
     /// No short flag of that letter.
     #[error("unknown shorthand flag: '{flag}' in -{flag}")]
-    UnknownShort {
-        flag: char,
-    },
+    UnknownShort { flag: char },
     /// The value is missing.
     #[error("flag needs an argument: --{flag}")]
-    NoValue {
-        flag: String,
-    },
+    NoValue { flag: String },
     /// The value does not fit.
     #[error("invalid argument {value:?} for \"--{flag}\" flag: {error}")]
     Value {
@@ -133,27 +127,20 @@ pub enum FileError {
     },
     /// It is too large to be a configuration.
     #[error("larger than {limit} bytes")]
-    TooLarge {
-        limit: u64,
-    },
+    TooLarge { limit: u64 },
     /// It holds nothing.
     #[error("the file is empty; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     Empty,
     /// More documents than one.
     #[error("{count} YAML documents; a configuration file must have exactly one")]
-    Documents {
-        count: usize,
-    },
+    Documents { count: usize },
     #[error("{0}")]
     Yaml(YamlError),
     /// Not an object of ours.
     #[error("no apiVersion/kind; expected apiVersion: {API_VERSION}, kind: {KIND}")]
     NoKind,
     #[error("unknown apiVersion/kind {api_version}/{kind}; expected apiVersion: {API_VERSION}, kind: {KIND}")]
-    WrongKind {
-        api_version: String,
-        kind: String,
-    },
+    WrongKind { api_version: String, kind: String },
     /// What the flag was for once: a manifest.
     #[error(
         "this is a manifest (kind {kind}); --config takes the KubeletConfiguration file. For pod manifests use \
@@ -169,9 +156,7 @@ pub enum FileError {
     Decode(DecodeError),
     /// The directory tree is too deep or too large.
     #[error("more than {limit} files or directories")]
-    TooMany {
-        limit: usize,
-    },
+    TooMany { limit: usize },
 }
 
 /// The group and version of the configuration.
@@ -190,22 +175,18 @@ pub enum RunOnceError {
     WithServer,
     /// An unknown word.
     #[error("--runonce-wait={word} is not supported; use running or completed")]
-    Wait {
-        word: String,
-    },
+    Wait { word: String },
     /// No time at all.
     #[error("--runonce-timeout must be more than zero")]
     Timeout,
     /// A relative without the flag.
     #[error("--{flag} needs --runonce")]
-    Alone {
-        flag: &'static str,
-    },
+    Alone { flag: &'static str },
 }
 
 /// One broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct ConfigFinding {
     /// The field, as in the file, or `--flag`.
     pub field: String,
     /// What is wrong and what would be right.
@@ -214,11 +195,11 @@ pub struct Finding {
 
 /// Every broken rule, so that they can be mended together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings(pub Vec<Finding>);
+pub struct Findings(pub Vec<ConfigFinding>);
 
 impl Findings {
     pub(super) fn add(&mut self, field: impl Into<String>, problem: impl Into<String>) {
-        self.0.push(Finding { field: field.into(), problem: problem.into() });
+        self.0.push(ConfigFinding { field: field.into(), problem: problem.into() });
     }
 }
 

@@ -11,7 +11,7 @@ use super::args::Args;
 use super::fields::FIELDS;
 use super::flags::{FLAGS, Family};
 use super::resolve::{Origin, baseline};
-use super::value::Kind;
+use super::value::ValueKind;
 use super::{Resolved, gates, tree};
 
 use crate::model::ordered::Ordered as _;
@@ -45,7 +45,7 @@ pub(super) fn flag_dump(args: &Args) -> Vec<String> {
     for field in FIELDS.iter().filter(|field| !field.flag.is_empty()) {
         let value = args.value(field.flag).or_else(|| tree::get(&defaults, field.path));
         let text = match value {
-            Some(value) if field.kind == Kind::MultiMap => {
+            Some(value) if field.kind == ValueKind::MultiMap => {
                 let mut value = value.clone();
                 mask_headers(&mut value);
                 field.kind.render(&value)

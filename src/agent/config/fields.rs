@@ -3,21 +3,21 @@
 //!
 //! Owns the table.
 
-use super::value::Kind;
-use super::value::Kind::{
+use super::value::ValueKind;
+use super::value::ValueKind::{
     Bool, Duration, Float, Gates, Int32, Int64, IntList, Ip, LessMap, Level, List, Map, MapNoSplit, MultiMap,
     Objects, Quantity, ReservedMemory, Taints, Text, Vmodule,
 };
 
 /// One setting of the configuration file.
 #[derive(Debug)]
-pub(super) struct Field {
+pub(super) struct SettingField {
     /// Dotted path in the file.
     pub(super) path: &'static str,
     /// The kubelet's flag for it; empty when there is none.
     pub(super) flag: &'static str,
     /// How values are written.
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// The file default in flag syntax; `None` means unset.
     pub(super) default: Option<&'static str>,
     marks: u8,
@@ -33,7 +33,7 @@ const K: u8 = 4;
 /// The default text that stands for "unset".
 const UNSET: &str = "-";
 
-impl Field {
+impl SettingField {
     /// True when an explicit zero is kept.
     pub(super) fn keeps_zero(&self) -> bool {
         self.marks & P != 0
@@ -50,13 +50,19 @@ impl Field {
     }
 }
 
-const fn f(path: &'static str, flag: &'static str, kind: Kind, default: &'static str, marks: u8) -> Field {
+const fn f(
+    path: &'static str,
+    flag: &'static str,
+    kind: ValueKind,
+    default: &'static str,
+    marks: u8,
+) -> SettingField {
     let unset = matches!(default.as_bytes(), [b'-']);
-    Field { path, flag, kind, default: if unset { None } else { Some(default) }, marks }
+    SettingField { path, flag, kind, default: if unset { None } else { Some(default) }, marks }
 }
 
 /// The field of a path.
-pub(super) fn by_path(path: &str) -> Option<&'static Field> {
+pub(super) fn by_path(path: &str) -> Option<&'static SettingField> {
     FIELDS.iter().find(|field| field.path == path)
 }
 
@@ -91,7 +97,7 @@ pub(super) const RELATIVE_PATHS: [&str; 7] = [
 
 /// Every field, in the order of the reference.
 #[rustfmt::skip]
-pub(super) static FIELDS: &[Field] = &[
+pub(super) static FIELDS: &[SettingField] = &[
     // Serving, authentication, sources.
     f("enableServer", "enable-server", Bool, "true", A | P),
     f("staticPodPath", "pod-manifest-path", Text, "", A),

@@ -3,9 +3,9 @@
 //!
 //! Owns the tables and the look-up.
 
-use super::fields::{FIELDS, Field};
-use super::value::Kind;
-use super::value::Kind::{Bool, Duration, Int32, List, Map, Text, Version};
+use super::fields::{FIELDS, SettingField};
+use super::value::ValueKind;
+use super::value::ValueKind::{Bool, Duration, Int32, List, Map, Text, Version};
 use crate::runtime::embedded::registry::DEFAULT_HOSTS_DIRS;
 
 /// Who defined a flag.
@@ -23,7 +23,7 @@ pub(super) struct Flag {
     /// Its name, with dashes.
     pub(super) name: &'static str,
     /// How values are written.
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// In flag syntax.
     pub(super) default: &'static str,
     /// Who defined it.
@@ -51,15 +51,15 @@ pub(super) struct Removed {
 
 /// What a spelling on the command line stands for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
+pub(super) enum FlagTarget {
     /// A field of the file.
-    Field(&'static Field),
+    Field(&'static SettingField),
     /// Any other flag.
     Flag(&'static Flag),
     Removed(&'static Removed),
 }
 
-impl Target {
+impl FlagTarget {
     /// May it stand alone?
     pub(super) fn stands_alone(self) -> bool {
         match self {
@@ -74,22 +74,22 @@ impl Target {
 pub(super) const ALIASES: [(&str, &str); 1] = [("manifest-dir", "pod-manifest-path")];
 
 /// Finds a flag by its normalised name.
-pub(super) fn find(name: &str) -> Option<Target> {
+pub(super) fn find(name: &str) -> Option<FlagTarget> {
     let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, flag)| flag);
     if name.is_empty() {
         return None;
     }
     if let Some(field) = FIELDS.iter().find(|field| field.flag == name) {
-        return Some(Target::Field(field));
+        return Some(FlagTarget::Field(field));
     }
     if let Some(flag) = FLAGS.iter().find(|flag| flag.name == name) {
-        return Some(Target::Flag(flag));
+        return Some(FlagTarget::Flag(flag));
     }
     let matches = |removed: &&Removed| match removed.name.strip_suffix('*') {
         Some(prefix) => name.starts_with(prefix),
         None => removed.name == name,
     };
-    REMOVED.iter().find(matches).map(Target::Removed)
+    REMOVED.iter().find(matches).map(FlagTarget::Removed)
 }
 
 /// Every name that works today, for suggestions.
@@ -100,7 +100,7 @@ pub(super) fn known_names() -> impl Iterator<Item = &'static str> {
 
 const fn kubelet(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     default: &'static str,
     acted_on: bool,
     help: &'static str,
@@ -110,7 +110,7 @@ const fn kubelet(
 
 const fn old(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     default: &'static str,
     acted_on: bool,
     why: &'static str,
@@ -118,11 +118,11 @@ const fn old(
     Flag { name, kind, default, family: Family::Kubelet, acted_on, deprecated: Some(why), help: "" }
 }
 
-const fn ours(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+const fn ours(name: &'static str, kind: ValueKind, default: &'static str, help: &'static str) -> Flag {
     Flag { name, kind, default, family: Family::Agent, acted_on: true, deprecated: None, help }
 }
 
-const fn cadvisor(name: &'static str, kind: Kind, default: &'static str) -> Flag {
+const fn cadvisor(name: &'static str, kind: ValueKind, default: &'static str) -> Flag {
     let deprecated = Some("this is a cAdvisor flag and has no effect; it will be removed.");
     Flag { name, kind, default, family: Family::Cadvisor, acted_on: false, deprecated, help: "" }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::fields::FIELDS;
 use super::flags::{ALIASES, FLAGS, Family, Flag};
 use super::resolve::EMBEDDED;
-use super::value::Kind;
+use super::value::ValueKind;
 
 const INTRODUCTION: &str = "\
 agent is a kubelet for the edge. It runs the pods of manifest files and URLs on this machine, with or without a
@@ -108,21 +108,21 @@ fn write_flag(text: &mut String, flag: &Flag) {
         None => flag.help.to_owned(),
     };
     let default =
-        if flag.kind == Kind::Version { String::new() } else { default_text(flag.kind, flag.default) };
+        if flag.kind == ValueKind::Version { String::new() } else { default_text(flag.kind, flag.default) };
     let effect = if flag.acted_on { "" } else { "; not implemented yet" };
     let _ = writeln!(text, "{dash}{}{}\n            {help}{default}{effect}", flag.name, word(flag.kind));
 }
 
-fn word(kind: Kind) -> String {
+fn word(kind: ValueKind) -> String {
     match kind {
-        Kind::Bool => String::new(),
-        Kind::Version => "[=true|raw|vX.Y.Z]".to_owned(),
+        ValueKind::Bool => String::new(),
+        ValueKind::Version => "[=true|raw|vX.Y.Z]".to_owned(),
         other => format!(" {}", other.word()),
     }
 }
 
-fn default_text(kind: Kind, default: &str) -> String {
-    if default.is_empty() || (kind == Kind::Bool && default == "false") {
+fn default_text(kind: ValueKind, default: &str) -> String {
+    if default.is_empty() || (kind == ValueKind::Bool && default == "false") {
         return String::new();
     }
     format!(" (default {default})")

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::Args;
 use super::error::{API_VERSION, ConfigError, KIND};
-use super::fields::{BASELINE, EVICTION_DEFAULTS, FIELDS, Field};
+use super::fields::{BASELINE, EVICTION_DEFAULTS, FIELDS, SettingField};
 use super::load::{Loaded, config_file, drop_ins, merge_patch};
 use super::tree::{self, Mention};
 
@@ -109,7 +109,7 @@ fn from_file(loaded: Loaded) -> Layered {
     Layered { document, provenance, warnings }
 }
 
-fn counts_as_absent(field: &Field, value: &Value) -> bool {
+fn counts_as_absent(field: &SettingField, value: &Value) -> bool {
     !field.keeps_zero() && field.kind.is_zero(value)
 }
 

@@ -366,7 +366,7 @@ fn not_acted_on(args: &Args, layered: &Layered) -> Vec<String> {
         lines.push(format!("featureGates.{name}={on} is accepted but not implemented in this version"));
     }
     for (name, given) in &args.given {
-        let Some(target @ super::flags::Target::Flag(_)) = find(name) else { continue };
+        let Some(target @ super::flags::FlagTarget::Flag(_)) = find(name) else { continue };
         if without_effect(target) {
             let name = &given.spelled;
             lines.push(format!("--{name} is accepted but not implemented in this version"));

@@ -11,7 +11,7 @@ use crate::model::duration::GoDuration;
 
 /// The syntax of one flag or field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// `true`, `false`, `1`, `0`, `t`, `f`; bare means true.
     Bool,
     /// A 32-bit integer.
@@ -71,7 +71,7 @@ fn expected_at(what: &'static str, part: &str) -> ValueError {
     ValueError { expected: what, detail: format!(", found {part:?}") }
 }
 
-impl Kind {
+impl ValueKind {
     /// May the flag stand alone? Such a flag takes no detached value.
     pub(super) fn stands_alone(self) -> bool {
         matches!(self, Self::Bool | Self::Version)

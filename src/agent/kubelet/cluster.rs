@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::embedded;
 use crate::agent::kubelet::node_facts::configured_taints;
-use crate::agent::kubelet::report::View;
+use crate::agent::kubelet::report::LoopView;
 use crate::desired::pod_config::edit::Editor;
 use crate::desired::pod_config::notes::Mirror;
 use crate::devices::DeviceManager;
@@ -40,7 +40,7 @@ use crate::serve::server::report::RuntimeReport;
 use crate::store::StoredEvent;
 
 struct LocalCluster {
-    view: Rc<View>,
+    view: Rc<LoopView>,
     statuses: Rc<StatusManager>,
     events: EventRecorder,
     clock: Clock,
@@ -59,7 +59,13 @@ pub(super) fn local_api(
     resolved: &Resolved,
     executor: Option<&ExecutorConfig>,
     node: &SharedNode,
-    (view, statuses, events, clock, editor): (&Rc<View>, &Rc<StatusManager>, &EventRecorder, &Clock, &Editor),
+    (view, statuses, events, clock, editor): (
+        &Rc<LoopView>,
+        &Rc<StatusManager>,
+        &EventRecorder,
+        &Clock,
+        &Editor,
+    ),
 ) -> SharedGuest {
     let cluster = LocalCluster {
         view: Rc::clone(view),
@@ -125,7 +131,7 @@ fn pod_cidrs(resolved: &Resolved) -> Vec<String> {
 }
 
 /// The runtime answers, or why it does not. Upstream's words where it is well.
-fn ready(view: &View, runtime: &RuntimeReport, started: Timestamp) -> Condition {
+fn ready(view: &LoopView, runtime: &RuntimeReport, started: Timestamp) -> Condition {
     let shutdown = view.health().shutting_down();
     let is_going_down = shutdown.is_some_and(|(is_going_down, _)| is_going_down);
     let holds = !is_going_down && view.runtime_is_up() && view.loop_health().is_ok();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::agent::config::{KubeletConfiguration, Resolved};
-use crate::agent::kubelet::report::View;
+use crate::agent::kubelet::report::LoopView;
 use crate::agent::kubelet::serving;
 use crate::model::duration::GoDuration;
 use crate::model::objects::ObjectLookup;
@@ -15,9 +15,9 @@ use crate::model::ordered::Ordered as _;
 use crate::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};
 use crate::node::image_gc::ImageLimits;
 use crate::node::shutdown::rules::{Period, periods};
-use crate::node::shutdown::{NodeShutdown, Ruler, ShutdownParts};
+use crate::node::shutdown::{NodeShutdown, ShutdownOrder, ShutdownParts};
 use crate::node::stats::{Ask, Measured};
-use crate::node::{NodeConfig, NodeKeeper, NodeParts, oom};
+use crate::node::{NodeConfig, NodeManager, NodeParts, oom};
 use crate::platform::clock::Clock;
 use crate::platform::rt;
 use crate::platform::rt::notify::Notifier;
@@ -29,10 +29,10 @@ use crate::runtime::Runtime;
 use crate::serve::server::node::SharedNode;
 
 /// What the keeper needs of the house.
-pub(super) struct Needs<'a, R> {
+pub(super) struct NodeManagerParts<'a, R> {
     pub(super) runtime: &'a Rc<R>,
     pub(super) node: &'a SharedNode,
-    pub(super) view: &'a View,
+    pub(super) view: &'a LoopView,
     pub(super) statuses: &'a Rc<StatusManager>,
     pub(super) events: &'a EventRecorder,
     pub(super) objects: Rc<dyn ObjectLookup>,
@@ -43,12 +43,12 @@ pub(super) struct Needs<'a, R> {
 pub(super) fn start<R: Runtime>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,
-    needs: Needs<'_, R>,
+    needs: NodeManagerParts<'_, R>,
 ) -> [JoinHandle<()>; 2] {
-    let Needs { runtime, node, view, statuses, events, objects, clock } = needs;
+    let NodeManagerParts { runtime, node, view, statuses, events, objects, clock } = needs;
     let (node, shown) = (Rc::clone(node), Rc::clone(node));
     let ask = Ask { disks: Measured::Everything, ..Ask::default() };
-    let keeper = NodeKeeper::new(NodeParts {
+    let keeper = NodeManager::new(NodeParts {
         config: config(resolved),
         clock: clock.clone(),
         events: events.clone(),
@@ -68,8 +68,8 @@ pub(super) fn start<R: Runtime>(
 pub(super) fn end_with_machine<R>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,
-    needs: &Needs<'_, R>,
-    (notifier, asked, ruler): (Rc<Notifier>, Shutdown, Ruler),
+    needs: &NodeManagerParts<'_, R>,
+    (notifier, asked, ruler): (Rc<Notifier>, Shutdown, ShutdownOrder),
 ) -> ([JoinHandle<()>; 2], Shutdown) {
     let shutdown = Rc::new(NodeShutdown::new(ShutdownParts {
         periods: grace_periods(resolved),

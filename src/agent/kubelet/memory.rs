@@ -13,7 +13,7 @@ use crate::agent::kubelet::earlier;
 use crate::platform::clock::Clock;
 use crate::platform::logging::chain;
 use crate::pod::events::{EventRecorder, EventType};
-use crate::store::upgrade::rules::{Phase, summary};
+use crate::store::upgrade::rules::{UpgradePhase, summary};
 use crate::store::{
     BadKey, Loaded, Mode, OpenOptions, SealingKey, StoreError, StoreHandle, StoreKey, meta, upgrade,
 };
@@ -130,8 +130,10 @@ pub(super) fn tell_upgrade(root_dir: &Path, events: &EventRecorder) {
     let Some(record) = upgrade::read(root_dir).filter(|record| !record.phase.is_settled()) else { return };
     let own = upgrade::digest(Path::new("/proc/self/exe")).unwrap_or_default();
     let (event_type, reason) = match record.phase {
-        Phase::Trial if own == record.to.digest => (EventType::Normal, "AgentUpgraded"),
-        Phase::RollingBack if own == record.from.digest => (EventType::Warning, "AgentUpgradeRolledBack"),
+        UpgradePhase::Trial if own == record.to.digest => (EventType::Normal, "AgentUpgraded"),
+        UpgradePhase::RollingBack if own == record.from.digest => {
+            (EventType::Warning, "AgentUpgradeRolledBack")
+        }
         _ => return,
     };
     events.node_event(event_type, reason, &summary(&record));

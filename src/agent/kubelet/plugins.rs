@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tokio::task::JoinHandle;
 
 use super::embedded;
-use super::report::View;
+use super::report::LoopView;
 use crate::agent::config::Resolved;
 use crate::devices::DeviceManager;
 use crate::devices::cdi;
@@ -33,7 +33,7 @@ pub(super) fn cdi_directories(resolved: &Resolved) -> Vec<PathBuf> {
 pub(super) async fn start<R: Runtime>(
     resolved: &Resolved,
     workers: &PodWorkers<R>,
-    view: &Rc<View>,
+    view: &Rc<LoopView>,
     statuses: &Rc<StatusManager>,
 ) -> Vec<JoinHandle<()>> {
     if resolved.agent.run_once {

@@ -49,7 +49,7 @@ pub struct Identity {
 }
 
 #[derive(Default)]
-struct State {
+struct ReportState {
     runtime: RuntimeReport,
     /// Known only after the first look.
     runtime_up: Option<bool>,
@@ -73,9 +73,9 @@ struct State {
 const STUCK_AFTER: Duration = Duration::from_secs(120);
 
 /// The loop's window.
-pub struct View {
+pub struct LoopView {
     identity: Identity,
-    state: RefCell<State>,
+    state: RefCell<ReportState>,
     /// The scheme of container ids, as statuses show it; shared with workers.
     runtime_name: Rc<RefCell<String>>,
     health: Rc<Health>,
@@ -84,12 +84,12 @@ pub struct View {
     plugin_trouble: RefCell<Option<String>>,
 }
 
-impl View {
+impl LoopView {
     /// A view of a loop that has seen nothing yet.
     #[must_use]
     pub fn new(identity: Identity, runtime_name: Rc<RefCell<String>>) -> Self {
         let runtime = RuntimeReport { endpoint: identity.endpoint.clone(), ..RuntimeReport::default() };
-        let state = State { runtime, ..State::default() };
+        let state = ReportState { runtime, ..ReportState::default() };
         Self {
             identity,
             state: RefCell::new(state),
@@ -385,7 +385,7 @@ mod tests {
     /// A client of an agent that has just been started again must not be told that there are no pods.
     #[test]
     fn nobody_is_answered_before_the_store_was_taken_in() {
-        let view = View::new(Identity::default(), Rc::default());
+        let view = LoopView::new(Identity::default(), Rc::default());
         let mut begun = pin!(view.begun());
         let mut context = Context::from_waker(Waker::noop());
         assert!(begun.as_mut().poll(&mut context).is_pending());
@@ -400,7 +400,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_is_healthy_while_it_goes_round() {
-        let view = View::new(Identity::default(), Rc::default());
+        let view = LoopView::new(Identity::default(), Rc::default());
         assert_eq!(view.loop_health().unwrap_err(), "the sync loop has not started yet");
         view.set_sources(&BTreeMap::new());
         view.set_busy(true);

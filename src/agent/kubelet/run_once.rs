@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::agent::kubelet::report::View;
+use crate::agent::kubelet::report::LoopView;
 use crate::model::api::pod::Pod;
 use crate::pod::admission::Admission;
 
@@ -57,7 +57,7 @@ impl RunOnceOutcome {
 
 /// What one pod's status means here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Verdict {
+enum RunOnceVerdict {
     /// Not there yet; the text says what it waits for.
     Starting(String),
     Running,
@@ -70,7 +70,7 @@ enum Verdict {
 /// Waits until every pod is where it should be or the time is up.
 pub async fn wait(
     config: RunOnceConfig,
-    view: Rc<View>,
+    view: Rc<LoopView>,
     statuses: Rc<StatusManager>,
     admission: Admission,
 ) -> RunOnceOutcome {
@@ -85,26 +85,26 @@ pub async fn wait(
         let mut open = !all_started(&view, &pods);
         for pod in &pods {
             match judge(pod) {
-                Verdict::Starting(_) => {
+                RunOnceVerdict::Starting(_) => {
                     running_since.remove(&pod.metadata.uid);
                     open = true;
                 }
-                Verdict::Running => {
+                RunOnceVerdict::Running => {
                     let since = *running_since.entry(pod.metadata.uid.clone()).or_insert(now);
                     let settled = since + SETTLE;
                     settled_at = settled_at.max((settled > now).then_some(settled));
                     open |= config.wait_for_completion && pod.spec.restart_policy != "Always";
                 }
                 // It was let in a moment ago, or a pod that has ended is about to make room.
-                Verdict::Rejected(_) if admission.holds(&pod.metadata.uid) => open = true,
-                Verdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
+                RunOnceVerdict::Rejected(_) if admission.holds(&pod.metadata.uid) => open = true,
+                RunOnceVerdict::Rejected(_) if pods.iter().any(|other| is_leaving(other, &admission)) => {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
                 // What it leaves on the node is about to go.
-                Verdict::Succeeded | Verdict::Failed(_) if is_leaving(pod, &admission) => {
+                RunOnceVerdict::Succeeded | RunOnceVerdict::Failed(_) if is_leaving(pod, &admission) => {
                     settled_at = settled_at.max(Some(now + SETTLE));
                 }
-                Verdict::Rejected(_) | Verdict::Succeeded | Verdict::Failed(_) => {}
+                RunOnceVerdict::Rejected(_) | RunOnceVerdict::Succeeded | RunOnceVerdict::Failed(_) => {}
             }
         }
         let timed_out = now >= deadline;
@@ -122,7 +122,7 @@ pub async fn wait(
 }
 
 /// Each source has spoken, each pod it wants has a status, and that status is of now: the runtime has answered.
-fn all_started(view: &View, pods: &[Pod]) -> bool {
+fn all_started(view: &LoopView, pods: &[Pod]) -> bool {
     let wanted: usize = view.sources().values().map(|source| source.pods).sum();
     let known = pods.iter().filter(|pod| !is_going(pod)).count();
     view.all_heard() && known >= wanted && (pods.is_empty() || view.runtime_is_up())
@@ -138,7 +138,7 @@ fn is_leaving(pod: &Pod, admission: &Admission) -> bool {
     is_terminal(&pod.status) && admission.holds(&pod.metadata.uid)
 }
 
-fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) -> RunOnceOutcome {
+fn outcome(config: RunOnceConfig, view: &LoopView, pods: Vec<Pod>, timed_out: bool) -> RunOnceOutcome {
     let mut failures = Vec::new();
     for (source, state) in view.sources() {
         if timed_out && !state.seen && state.problems.is_empty() {
@@ -152,16 +152,18 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
     for pod in &pods {
         let name = format!("{}/{}", pod.metadata.namespace, pod.metadata.name);
         match judge(pod) {
-            Verdict::Failed(why) | Verdict::Rejected(why) => failures.push(format!("pod {name}: {why}")),
-            Verdict::Starting(why) => {
+            RunOnceVerdict::Failed(why) | RunOnceVerdict::Rejected(why) => {
+                failures.push(format!("pod {name}: {why}"))
+            }
+            RunOnceVerdict::Starting(why) => {
                 failures.push(format!("pod {name}: not running after {}s: {why}", config.timeout.as_secs()));
             }
-            Verdict::Running
+            RunOnceVerdict::Running
                 if timed_out && config.wait_for_completion && pod.spec.restart_policy != "Always" =>
             {
                 failures.push(format!("pod {name}: still running after {}s", config.timeout.as_secs()));
             }
-            Verdict::Running | Verdict::Succeeded => {}
+            RunOnceVerdict::Running | RunOnceVerdict::Succeeded => {}
         }
     }
     if timed_out && let Some(trouble) = view.runtime_trouble() {
@@ -170,23 +172,25 @@ fn outcome(config: RunOnceConfig, view: &View, pods: Vec<Pod>, timed_out: bool) 
     RunOnceOutcome { pods, failures }
 }
 
-fn judge(pod: &Pod) -> Verdict {
+fn judge(pod: &Pod) -> RunOnceVerdict {
     let status = &pod.status;
     // Its object waits for somebody to take its finalizers away.
     if has_left(pod) {
-        return Verdict::Succeeded;
+        return RunOnceVerdict::Succeeded;
     }
     if is_going(pod) {
-        return Verdict::Starting("the pod is no longer defined and still terminating".to_owned());
+        return RunOnceVerdict::Starting("the pod is no longer defined and still terminating".to_owned());
     }
     match status.phase.as_str() {
-        "Succeeded" => return Verdict::Succeeded,
+        "Succeeded" => return RunOnceVerdict::Succeeded,
         _ if is_rejected(status) => {
-            return Verdict::Rejected(format!("{}: {}", status.reason, status.message));
+            return RunOnceVerdict::Rejected(format!("{}: {}", status.reason, status.message));
         }
-        "Failed" => return Verdict::Failed(why_failed(pod)),
+        "Failed" => return RunOnceVerdict::Failed(why_failed(pod)),
         _ if is_gated(&pod.spec) => {
-            return Verdict::Failed("the pod has schedulingGates; remove them from the manifest".to_owned());
+            return RunOnceVerdict::Failed(
+                "the pod has schedulingGates; remove them from the manifest".to_owned(),
+            );
         }
         _ => {}
     }
@@ -195,7 +199,7 @@ fn judge(pod: &Pod) -> Verdict {
         let state =
             status.container_statuses.iter().find(|status| status.name == name).map(|status| &status.state);
         let Some(state) = state else {
-            return Verdict::Starting("container states are not known yet".to_owned());
+            return RunOnceVerdict::Starting("container states are not known yet".to_owned());
         };
         if state.running.is_some() {
             continue;
@@ -205,7 +209,10 @@ fn judge(pod: &Pod) -> Verdict {
             if pod.spec.restart_policy != "Always" && ended.exit_code == 0 {
                 continue;
             }
-            return Verdict::Starting(format!("container {name} exited with code {}", ended.exit_code));
+            return RunOnceVerdict::Starting(format!(
+                "container {name} exited with code {}",
+                ended.exit_code
+            ));
         }
         let waiting = state.waiting.clone().unwrap_or_default();
         let why = format!("container {name}: {}: {}", waiting.reason, waiting.message);
@@ -215,11 +222,11 @@ fn judge(pod: &Pod) -> Verdict {
         });
         return match waiting.reason.as_str() {
             // Waiting does not mend a name that is wrong or an image that may not be pulled.
-            "InvalidImageName" | "ErrImageNeverPull" => Verdict::Failed(why),
-            _ => Verdict::Starting(init.unwrap_or(why).trim_end_matches(": ").to_owned()),
+            "InvalidImageName" | "ErrImageNeverPull" => RunOnceVerdict::Failed(why),
+            _ => RunOnceVerdict::Starting(init.unwrap_or(why).trim_end_matches(": ").to_owned()),
         };
     }
-    Verdict::Running
+    RunOnceVerdict::Running
 }
 
 fn why_failed(pod: &Pod) -> String {
@@ -261,24 +268,24 @@ mod tests {
     fn a_pod_runs_when_every_container_does() {
         let running = json!({"running": {}});
         let both = json!({"phase": "Running", "containerStatuses": [container("a", &running), container("b", &running)]});
-        assert_eq!(judge(&pod("Always", &both)), Verdict::Running);
+        assert_eq!(judge(&pod("Always", &both)), RunOnceVerdict::Running);
         let crashing = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}});
         let one = json!({"phase": "Running", "containerStatuses": [container("a", &running), container("b", &crashing)]});
         assert_eq!(
             judge(&pod("Always", &one)),
-            Verdict::Starting("container b: CrashLoopBackOff: back-off 10s".to_owned())
+            RunOnceVerdict::Starting("container b: CrashLoopBackOff: back-off 10s".to_owned())
         );
     }
 
     #[test]
     fn a_pod_that_ended_counts_by_how_it_ended() {
-        assert_eq!(judge(&pod("Never", &json!({"phase": "Succeeded"}))), Verdict::Succeeded);
+        assert_eq!(judge(&pod("Never", &json!({"phase": "Succeeded"}))), RunOnceVerdict::Succeeded);
         let failed = json!({"phase": "Failed", "containerStatuses": [
             container("a", &json!({"terminated": {"exitCode": 3, "reason": "Error"}})),
         ]});
         assert_eq!(
             judge(&pod("Never", &failed)),
-            Verdict::Failed("container a exited with code 3 (Error)".to_owned())
+            RunOnceVerdict::Failed("container a exited with code 3 (Error)".to_owned())
         );
     }
 
@@ -286,7 +293,7 @@ mod tests {
     fn a_pod_that_is_being_removed_is_waited_for_whatever_its_status_says() {
         let mut going = pod("Always", &json!({"phase": "Succeeded"}));
         going.metadata.deletion_timestamp = Some(crate::model::types::Timestamp::from_secs(1));
-        assert!(matches!(judge(&going), Verdict::Starting(_)));
+        assert!(matches!(judge(&going), RunOnceVerdict::Starting(_)));
     }
 
     #[test]
@@ -294,7 +301,7 @@ mod tests {
         let status = json!({"phase": "Pending", "reason": "OutOfcpu", "message": "Pod was rejected: no cpu"});
         assert_eq!(
             judge(&pod("Always", &status)),
-            Verdict::Rejected("OutOfcpu: Pod was rejected: no cpu".to_owned())
+            RunOnceVerdict::Rejected("OutOfcpu: Pod was rejected: no cpu".to_owned())
         );
     }
 
@@ -304,7 +311,7 @@ mod tests {
         let status = json!({"phase": "Pending", "containerStatuses": [container("a", &hopeless)]});
         assert_eq!(
             judge(&pod("Always", &status)),
-            Verdict::Failed("container a: InvalidImageName: bad".to_owned())
+            RunOnceVerdict::Failed("container a: InvalidImageName: bad".to_owned())
         );
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::agent::config::{KubeletConfiguration, Resolved};
-use crate::agent::kubelet::report::View;
+use crate::agent::kubelet::report::LoopView;
 use crate::agent::kubelet::resources;
 use crate::model::objects::ObjectLookup;
 use crate::node::stats::{Stats, StatsConfig};
@@ -67,7 +67,7 @@ const RETRY: Duration = Duration::from_secs(10);
 pub(super) fn start(
     resolved: &Resolved,
     (node, guest): (&SharedNode, &SharedGuest),
-    view: &Rc<View>,
+    view: &Rc<LoopView>,
     clock: &Clock,
 ) -> Result<Vec<JoinHandle<()>>, ServingError> {
     let kubelet = &resolved.kubelet;
@@ -125,7 +125,7 @@ pub(super) fn stats(resolved: &Resolved, objects: Rc<dyn ObjectLookup>, clock: &
 async fn persist<T>(
     name: &'static str,
     at: SocketAddr,
-    view: &View,
+    view: &LoopView,
     mut open: impl FnMut() -> Result<T, ServingError>,
 ) -> T {
     loop {

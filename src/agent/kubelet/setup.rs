@@ -14,12 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 use crate::agent::config::{Resolved, RunOnceWait};
 use crate::agent::kubelet::memory::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
 use crate::agent::kubelet::node_facts::{node_facts, node_ips};
-use crate::agent::kubelet::report::{Identity, View};
+use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
 use crate::agent::kubelet::sources::{self, origins, rollback};
-use crate::agent::kubelet::window::{Enter, Window};
+use crate::agent::kubelet::window::{NodeService, SandboxStreams};
 use crate::agent::kubelet::workers::worker_config;
 use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, keeping, logs, plugins, pulling};
 use crate::desired::pod_config::edit::{Edit, Editor};
@@ -31,7 +31,7 @@ use crate::desired::source::url::UrlSource;
 use crate::model::objects::{LocalObjects, VOLUMES_DIR};
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
-use crate::node::shutdown::Ruler;
+use crate::node::shutdown::ShutdownOrder;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
 use crate::platform::http::{HttpClient, HttpError, shown_url};
@@ -168,7 +168,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let key_file = resolved.agent.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
-    let ruler = Ruler {
+    let ruler = ShutdownOrder {
         bus_address: environment.system_bus_address.clone(),
         openrc_state: environment.openrc_state.clone(),
     };
@@ -195,16 +195,16 @@ struct Watched {
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
-    ruler: Ruler,
+    ruler: ShutdownOrder,
 }
 
-async fn run_with<R: Enter>(
+async fn run_with<R: SandboxStreams>(
     resolved: &Resolved,
     runtime: Rc<R>,
     key: StoreKey,
     watched: Watched,
 ) -> Result<Finished, SetupError> {
-    let mut house = House::open(resolved, runtime, key).await?;
+    let mut house = AgentParts::open(resolved, runtime, key).await?;
     let _cgroups = cgroup_root::take(house.executor.as_ref()).await?;
     let (update_sender, updates) = mpsc::channel(SOURCE_QUEUE);
     let sources = house.start_sources(resolved, &update_sender)?;
@@ -214,7 +214,7 @@ async fn run_with<R: Enter>(
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let mut shutdown = watched.shutdown;
     let keeping = node.map(|node| {
-        let needs = keeping::Needs {
+        let needs = keeping::NodeManagerParts {
             runtime: &house.runtime,
             node: &node,
             view: &view,
@@ -246,7 +246,7 @@ async fn run_with<R: Enter>(
 async fn carry_on<R: Runtime>(
     resolved: &Resolved,
     kubelet: Kubelet<R>,
-    view: &Rc<View>,
+    view: &Rc<LoopView>,
     statuses: &Rc<StatusManager>,
     admission: &Admission,
     shutdown: Shutdown,
@@ -327,14 +327,14 @@ fn limit_process(resolved: &Resolved) {
 }
 
 /// The parts that live as long as the process.
-struct House<R> {
+struct AgentParts<R> {
     runtime: Rc<R>,
     store: StoreHandle,
     loaded: Loaded,
     objects: Rc<LocalObjects>,
     events: EventRecorder,
     statuses: Rc<StatusManager>,
-    view: Rc<View>,
+    view: Rc<LoopView>,
     clock: Clock,
     admission: Admission,
     executor: Option<ExecutorConfig>,
@@ -349,7 +349,7 @@ struct House<R> {
     write_behind: tokio::task::JoinHandle<()>,
 }
 
-impl<R: Runtime> House<R> {
+impl<R: Runtime> AgentParts<R> {
     async fn open(resolved: &Resolved, runtime: Rc<R>, key: StoreKey) -> Result<Self, SetupError> {
         let clock = Clock::System;
         let root = &resolved.flags.root_dir;
@@ -391,7 +391,7 @@ impl<R: Runtime> House<R> {
         }
         let (editor, edits) = Editor::channel();
         Ok(Self {
-            view: Rc::new(View::new(identity, Rc::clone(&runtime_name))),
+            view: Rc::new(LoopView::new(identity, Rc::clone(&runtime_name))),
             workers: worker_config(resolved, &executor),
             images: pulling::image_config(resolved),
             admission: Admission::new(node_facts(resolved, &executor), events.clone()),
@@ -458,13 +458,13 @@ impl<R: Runtime> House<R> {
         resolved: &Resolved,
     ) -> Result<(Vec<tokio::task::JoinHandle<()>>, Option<SharedNode>), SetupError>
     where
-        R: Enter,
+        R: SandboxStreams,
     {
         if resolved.agent.run_once {
             return Ok((Vec::new(), None));
         }
         let listener = server::bind(&resolved.agent.agent_socket).await.map_err(SetupError::Listen)?;
-        let node: SharedNode = Rc::new(Window {
+        let node: SharedNode = Rc::new(NodeService {
             name: resolved.node_name.clone(),
             configuration: resolved.to_json(),
             flags: resolved.flag_values(),
@@ -494,7 +494,7 @@ impl<R: Runtime> House<R> {
         updates: mpsc::Receiver<SourceUpdate>,
         notifier: Rc<Notifier>,
         watchdog: Option<Duration>,
-    ) -> (Kubelet<R>, Rc<View>, Rc<StatusManager>) {
+    ) -> (Kubelet<R>, Rc<LoopView>, Rc<StatusManager>) {
         let loaded = std::mem::take(&mut self.loaded);
         let images = ImagePuller::new(
             Rc::clone(&self.runtime),

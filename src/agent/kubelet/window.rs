@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::agent::kubelet::report::View;
+use crate::agent::kubelet::report::LoopView;
 use crate::desired::pod_config::edit::{ApiChange, Editor};
 use crate::desired::source::{Accept, REASON_EMPTY};
 use crate::model::api::pod::Pod;
@@ -23,20 +23,20 @@ use crate::runtime::cri::CriRuntime;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::{ErrorKind, Runtime, RuntimeError};
 use crate::serve::cri::streams;
-use crate::serve::server::node::{LoopHealth, Node, Output, Stream, Wanted};
+use crate::serve::server::node::{LoopHealth, Node, Output, StreamKind, StreamServer};
 use crate::serve::server::{AgentReport, ObjectDetail};
 use crate::serve::streaming::{Action, Pending, Streams};
 
 /// A runtime whose containers can be entered.
-pub trait Enter: Runtime {
+pub trait SandboxStreams: Runtime {
     /// Begins a stream; the sandbox is the pod's that is ready.
-    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>>;
+    fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>>;
     /// What it alone knows of the use of disks, if that is wanted, and of these containers.
     fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer;
 }
 
-/// As [`Wanted`], with the sandbox found.
-pub enum Entry {
+/// As [`StreamKind`], with the sandbox found.
+pub enum StreamTarget {
     /// A new program.
     Exec(ContainerId, Vec<String>, Streams),
     /// The container's own.
@@ -44,22 +44,22 @@ pub enum Entry {
     PortForward(SandboxId, Vec<u16>),
 }
 
-impl Enter for EmbeddedRuntime {
-    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>> {
+impl SandboxStreams for EmbeddedRuntime {
+    fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
         let runtime = EmbeddedRuntime::clone(&self);
         let action = match wanted {
-            Entry::Exec(id, command, wanted) => Action::Command {
+            StreamTarget::Exec(id, command, wanted) => Action::Command {
                 streams: wanted,
                 open: Box::pin(streams::exec(runtime, id, command, wanted)),
             },
-            Entry::Attach(id, wanted) => {
+            StreamTarget::Attach(id, wanted) => {
                 Action::Command { streams: wanted, open: Box::pin(streams::attach(runtime, id, wanted)) }
             }
-            Entry::PortForward(sandbox, ports) => {
+            StreamTarget::PortForward(sandbox, ports) => {
                 Action::Forward { ports, dial: streams::dialer(runtime, sandbox) }
             }
         };
-        Box::pin(async { Ok(Stream::Ours(action)) })
+        Box::pin(async { Ok(StreamServer::Ours(action)) })
     }
 
     fn usage(self: Rc<Self>, disks: bool, of: Vec<ContainerId>) -> RuntimeAnswer {
@@ -67,15 +67,15 @@ impl Enter for EmbeddedRuntime {
     }
 }
 
-impl Enter for CriRuntime {
-    fn enter(self: Rc<Self>, wanted: Entry) -> Pending<Result<Stream, String>> {
+impl SandboxStreams for CriRuntime {
+    fn enter(self: Rc<Self>, wanted: StreamTarget) -> Pending<Result<StreamServer, String>> {
         Box::pin(async move {
             let url = match wanted {
-                Entry::Exec(id, command, streams) => self.exec_url(&id, &command, streams).await,
-                Entry::Attach(id, streams) => self.attach_url(&id, streams).await,
-                Entry::PortForward(sandbox, ports) => self.port_forward_url(&sandbox, &ports).await,
+                StreamTarget::Exec(id, command, streams) => self.exec_url(&id, &command, streams).await,
+                StreamTarget::Attach(id, streams) => self.attach_url(&id, streams).await,
+                StreamTarget::PortForward(sandbox, ports) => self.port_forward_url(&sandbox, &ports).await,
             };
-            url.map(Stream::Runtimes).map_err(|error| chain(&error))
+            url.map(StreamServer::Runtimes).map_err(|error| chain(&error))
         })
     }
 
@@ -85,7 +85,7 @@ impl Enter for CriRuntime {
 }
 
 /// See the module.
-pub struct Window<R> {
+pub struct NodeService<R> {
     /// The node's name.
     pub name: String,
     /// The configuration in force, masked.
@@ -93,7 +93,7 @@ pub struct Window<R> {
     pub flags: Vec<(String, String)>,
     /// `streamingConnectionIdleTimeout`.
     pub stream_idle_timeout: Duration,
-    pub view: Rc<View>,
+    pub view: Rc<LoopView>,
     /// Statuses of all pods.
     pub statuses: Rc<StatusManager>,
     pub events: EventRecorder,
@@ -106,7 +106,7 @@ pub struct Window<R> {
     pub editor: Editor,
 }
 
-impl<R> Window<R> {
+impl<R> NodeService<R> {
     /// Who is to accept what is there, and where that is; or why there is nothing to accept.
     fn asked_source(&self, name: &str) -> Result<(mpsc::Sender<Accept>, String), String> {
         let Some((source, sender)) = self.accepts.iter().find(|(source, _)| source.as_str() == name) else {
@@ -126,7 +126,7 @@ fn said(error: &RuntimeError) -> String {
     chain(error)
 }
 
-impl<R: Enter> Node for Window<R> {
+impl<R: SandboxStreams> Node for NodeService<R> {
     fn name(&self) -> &str {
         &self.name
     }
@@ -225,17 +225,17 @@ impl<R: Enter> Node for Window<R> {
         self.stream_idle_timeout
     }
 
-    fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>> {
+    fn stream(&self, wanted: StreamKind) -> Pending<Result<StreamServer, String>> {
         let runtime = Rc::clone(&self.runtime);
         Box::pin(async move {
             let entry = match wanted {
-                Wanted::Exec(id, command, streams) => Entry::Exec(id, command, streams),
-                Wanted::Attach(id, streams) => Entry::Attach(id, streams),
-                Wanted::PortForward(uid, ports) => {
+                StreamKind::Exec(id, command, streams) => StreamTarget::Exec(id, command, streams),
+                StreamKind::Attach(id, streams) => StreamTarget::Attach(id, streams),
+                StreamKind::PortForward(uid, ports) => {
                     let sandboxes = runtime.list_sandboxes(Some(&uid)).await.map_err(|error| said(&error))?;
                     let ready = sandboxes.into_iter().find(|sandbox| sandbox.ready);
                     let ready = ready.ok_or("the pod has no ready sandbox")?;
-                    Entry::PortForward(ready.id, ports)
+                    StreamTarget::PortForward(ready.id, ports)
                 }
             };
             runtime.enter(entry).await

@@ -38,15 +38,16 @@ const APPLY: &str = "application/apply-patch+yaml";
 /// Whose fields they are, for the API.
 pub(super) const MANAGER: &str = "agent";
 
-struct Wanted {
+struct ApplyArgs {
     common: Common,
     namespace: Option<String>,
     files: Vec<PathBuf>,
     dry_run: bool,
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted { common: Common::default(), namespace: None, files: Vec::new(), dry_run: false };
+fn parse(arguments: &[String]) -> Result<ApplyArgs, UsageError> {
+    let mut wanted =
+        ApplyArgs { common: Common::default(), namespace: None, files: Vec::new(), dry_run: false };
     wanted.common = Common::parse(arguments, Has::Socket, &mut |own, parser| {
         match own {
             Own::Option("-f" | "--filename") => wanted.files.push(value(parser)?.into()),
@@ -81,7 +82,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 }
 
 async fn apply_all(
-    wanted: &Wanted,
+    wanted: &ApplyArgs,
     objects: Vec<Result<Named, CliError>>,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
@@ -118,7 +119,7 @@ fn described(mut object: Value) -> Value {
 
 /// The line that says what became of it, as kubectl's.
 async fn apply(
-    wanted: &Wanted,
+    wanted: &ApplyArgs,
     object: &Named,
     environment: &mut Environment<'_>,
 ) -> Result<String, CliError> {

@@ -87,10 +87,10 @@ impl Common {
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct CliOptions {
     pub socket: PathBuf,
     pub root_dir: PathBuf,
-    pub output: Output,
+    pub output: OutputFormat,
     pub namespace: Option<String>,
     pub all_namespaces: bool,
     pub no_headers: bool,
@@ -102,7 +102,7 @@ pub(super) struct Options {
     pub watch: bool,
     pub selector: Option<String>,
     pub field_selector: Option<String>,
-    /// For [`Output::JsonPath`].
+    /// For [`OutputFormat::JsonPath`].
     pub template: Option<String>,
     /// Of `delete`: do it.
     pub yes: bool,
@@ -113,7 +113,7 @@ pub(super) struct Options {
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Output {
+pub(super) enum OutputFormat {
     #[default]
     Text,
     Wide,
@@ -129,9 +129,7 @@ pub(super) enum Output {
 pub enum UsageError {
     /// No such command.
     #[error("unknown command {name:?}")]
-    UnknownCommand {
-        name: String,
-    },
+    UnknownCommand { name: String },
     /// An option that is unknown or lacks its value.
     #[error("{message}")]
     Option {
@@ -149,14 +147,10 @@ pub enum UsageError {
     #[error(
         "unknown resource type {given:?}: use pods, nodes, configmaps, secrets or persistentvolumeclaims (pvc)"
     )]
-    Resource {
-        given: String,
-    },
+    Resource { given: String },
     /// None of what the API has.
     #[error("the server doesn't have a resource type {given:?}: use one of {}", crate::cmd::cli::resources())]
-    Unknown {
-        given: String,
-    },
+    Unknown { given: String },
     /// `get` alone.
     #[error("missing resource type: agent get {}", crate::cmd::cli::resources())]
     NoResource,
@@ -168,14 +162,10 @@ pub enum UsageError {
     NothingToDelete,
     /// `delete --yes` of something else.
     #[error("--yes deletes the data of claims (pvc) only: omit it to delete {given:?}")]
-    NoData {
-        given: String,
-    },
+    NoData { given: String },
     /// An argument too many.
     #[error("unexpected argument {given:?}")]
-    Unexpected {
-        given: String,
-    },
+    Unexpected { given: String },
     /// A name in all namespaces.
     #[error("a resource cannot be retrieved by name across all namespaces: use --namespace")]
     NameInAllNamespaces,
@@ -192,12 +182,12 @@ pub(super) enum Command {
     Ps,
 }
 
-impl Options {
+impl CliOptions {
     pub(super) fn parse(command: Command, arguments: &[String]) -> Result<Self, UsageError> {
         let mut options = Self {
             socket: PathBuf::from(crate::serve::server::DEFAULT_SOCKET),
             root_dir: PathBuf::from(DEFAULT_ROOT_DIR),
-            output: Output::default(),
+            output: OutputFormat::default(),
             namespace: None,
             all_namespaces: false,
             no_headers: false,
@@ -222,7 +212,7 @@ impl Options {
                     match given.strip_prefix("jsonpath=").filter(|_| command == Command::Get) {
                         Some(template) => {
                             (options.output, options.template) =
-                                (Output::JsonPath, Some(template.to_owned()));
+                                (OutputFormat::JsonPath, Some(template.to_owned()));
                         }
                         None => options.output = output(command, &given)?,
                     }
@@ -284,12 +274,12 @@ pub(super) fn bad_option(error: &lexopt::Error) -> UsageError {
     UsageError::Option { message: error.to_string() }
 }
 
-fn output(command: Command, given: &str) -> Result<Output, UsageError> {
+fn output(command: Command, given: &str) -> Result<OutputFormat, UsageError> {
     match (given, command) {
-        ("json", _) => Ok(Output::Json),
-        ("yaml", _) => Ok(Output::Yaml),
-        ("wide", _) => Ok(Output::Wide),
-        ("name", Command::Get) => Ok(Output::Name),
+        ("json", _) => Ok(OutputFormat::Json),
+        ("yaml", _) => Ok(OutputFormat::Yaml),
+        ("wide", _) => Ok(OutputFormat::Wide),
+        ("name", Command::Get) => Ok(OutputFormat::Name),
         _ => {
             let allowed = if command == Command::Get {
                 "json, yaml, wide, name, jsonpath=TEMPLATE"
@@ -305,9 +295,9 @@ fn output(command: Command, given: &str) -> Result<Output, UsageError> {
 mod tests {
     use super::*;
 
-    fn parse(command: Command, line: &str) -> Result<Options, UsageError> {
+    fn parse(command: Command, line: &str) -> Result<CliOptions, UsageError> {
         let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
-        Options::parse(command, &words)
+        CliOptions::parse(command, &words)
     }
 
     #[test]
@@ -315,7 +305,7 @@ mod tests {
         let options = parse(Command::Get, "pods -nkube-system --output=json web --root-dir /r").unwrap();
         assert_eq!(options.words, ["pods", "web"]);
         assert_eq!(options.namespace.as_deref(), Some("kube-system"));
-        assert_eq!(options.output, Output::Json);
+        assert_eq!(options.output, OutputFormat::Json);
         assert_eq!(options.root_dir, PathBuf::from("/r"));
         assert_eq!(options.socket, PathBuf::from("/run/agent/agent.sock"));
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::args::{Command, Options, UsageError};
+use super::args::{CliOptions, Command, UsageError};
 use super::table::printable;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, offline, print};
 use crate::model::names;
@@ -49,7 +49,7 @@ enum Refusal {
 }
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let options = Options::parse(Command::Delete, arguments).map_err(CliError::Usage)?;
+    let options = CliOptions::parse(Command::Delete, arguments).map_err(CliError::Usage)?;
     let names = claim_names(&options).map_err(CliError::Usage)?;
     let report = offline::report(&options, ObjectDetail::Hidden, environment)?;
     let root_dir = root_dir(&report).unwrap_or_else(|| options.root_dir.clone());
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 }
 
 /// `pvc a b`, `pvc/a`.
-fn claim_names(options: &Options) -> Result<Vec<String>, UsageError> {
+fn claim_names(options: &CliOptions) -> Result<Vec<String>, UsageError> {
     let mut words = options.words.iter();
     let first = words.next().ok_or(UsageError::NothingToDelete)?;
     let (word, name) =

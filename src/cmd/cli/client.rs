@@ -32,13 +32,9 @@ const MAX_WORDS: usize = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("the agent is not running: no process listens on {}", path.display())]
-    NotRunning {
-        path: PathBuf,
-    },
+    NotRunning { path: PathBuf },
     #[error("no permission to use {}: run this as root", path.display())]
-    Permission {
-        path: PathBuf,
-    },
+    Permission { path: PathBuf },
     /// The system refused.
     #[error("connect to {}", path.display())]
     Connect {
@@ -55,9 +51,7 @@ pub enum ClientError {
     },
     /// It took too long.
     #[error("the agent did not answer on {} within {} seconds", path.display(), TIMEOUT.as_secs())]
-    Timeout {
-        path: PathBuf,
-    },
+    Timeout { path: PathBuf },
     /// Not a report.
     #[error("the agent on {} responded with status {code}", path.display())]
     Refused {
@@ -114,7 +108,7 @@ async fn fetch(path: &Path, resource: &str) -> Result<Bytes, ClientError> {
 }
 
 /// An answer that came whole.
-pub(super) struct Answer {
+pub(super) struct ClientResponse {
     pub code: StatusCode,
     /// Texts of `Warning` headers.
     pub warnings: Vec<String>,
@@ -127,7 +121,7 @@ pub(super) async fn send(
     method: Method,
     resource: &str,
     content: Option<(&'static str, Vec<u8>)>,
-) -> Result<Answer, CliError> {
+) -> Result<ClientResponse, CliError> {
     let mut request = request(resource);
     *request.method_mut() = method;
     if let Some((media_type, body)) = content {
@@ -139,7 +133,7 @@ pub(super) async fn send(
     answer.and_then(|answer| answer).map_err(CliError::Client)
 }
 
-async fn exchange(path: &Path, request: Request<Full<Bytes>>) -> Result<Answer, ClientError> {
+async fn exchange(path: &Path, request: Request<Full<Bytes>>) -> Result<ClientResponse, ClientError> {
     let http = |source| ClientError::Http { path: path.to_owned(), source };
     let stream = UnixStream::connect(path).await.map_err(|source| connect_error(path, source))?;
     let (mut sender, connection) =
@@ -150,7 +144,7 @@ async fn exchange(path: &Path, request: Request<Full<Bytes>>) -> Result<Answer, 
         let body = Limited::new(response.into_body(), MAX_BYTES).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes);
         let failed = |message: String| ClientError::Body { path: path.to_owned(), message };
-        Ok(Answer { code, warnings, body: body.map_err(|error| failed(error.to_string()))? })
+        Ok(ClientResponse { code, warnings, body: body.map_err(|error| failed(error.to_string()))? })
     };
     tokio::pin!(exchange, connection);
     tokio::select! {

@@ -113,16 +113,18 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 /// What may stand in place of the last word.
 fn offered(words: &[&str]) -> Vec<String> {
     let (current, before) = words.split_last().map_or(("", &[][..]), |(last, before)| (*last, before));
-    let place = Place::of(before);
+    let place = CompletionPlace::of(before);
     let mut offered = match &place {
-        Place::Command => {
+        CompletionPlace::Command => {
             let mut commands = commands(&help(None));
             if current.starts_with('-') {
                 commands = options(&help(None));
             }
             commands
         }
-        Place::Argument { command, .. } if current.starts_with('-') => options(&help(Some(command))),
+        CompletionPlace::Argument { command, .. } if current.starts_with('-') => {
+            options(&help(Some(command)))
+        }
         place => place.words(current),
     };
     offered.retain(|word| word.starts_with(current));
@@ -133,7 +135,7 @@ fn offered(words: &[&str]) -> Vec<String> {
 
 /// What is to be completed.
 #[derive(Debug, PartialEq, Eq)]
-enum Place<'a> {
+enum CompletionPlace<'a> {
     Command,
     /// The value of an option.
     Value {
@@ -187,7 +189,7 @@ const WITH_VALUE: [&str; 28] = [
     "--port",
 ];
 
-impl<'a> Place<'a> {
+impl<'a> CompletionPlace<'a> {
     fn of(before: &[&'a str]) -> Self {
         let Some((command, rest)) = before.split_first() else { return Self::Command };
         let follows = matches!(*command, "logs" | "exec" | "events");
@@ -335,18 +337,19 @@ mod tests {
     #[test]
     fn place_of_a_word_follows_from_those_before_it() {
         let place = |line: &'static str| {
-            Place::of(&line.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>())
+            CompletionPlace::of(&line.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>())
         };
-        assert_eq!(place(""), Place::Command);
-        assert!(matches!(place("get -n"), Place::Value { option: "-n", .. }));
-        let Place::Argument { command, given } = place("logs -f web -n x --socket=/s --tail 3") else {
+        assert_eq!(place(""), CompletionPlace::Command);
+        assert!(matches!(place("get -n"), CompletionPlace::Value { option: "-n", .. }));
+        let CompletionPlace::Argument { command, given } = place("logs -f web -n x --socket=/s --tail 3")
+        else {
             panic!()
         };
         assert_eq!(
             (command, given.words, given.namespace, given.socket),
             ("logs", vec!["web"], Some("x"), Some("/s"))
         );
-        assert!(matches!(place("apply -f"), Place::Value { option: "-f", .. }));
+        assert!(matches!(place("apply -f"), CompletionPlace::Value { option: "-f", .. }));
         assert_eq!(place("top").words(""), ["pods", "nodes"]);
         assert!(place("get").words("").contains(&"po".to_owned()));
         assert_eq!(place("get po --socket /nowhere").words(""), Vec::<String>::new());

@@ -14,11 +14,11 @@ use tokio::sync::mpsc;
 use super::args::{Common, Has, Own, UsageError, text, value};
 use super::enter;
 use super::table::printable;
-use super::target::{self, Found};
+use super::target::{self, FoundPod};
 use super::{CliError, EXIT_OK, Environment, print};
 use crate::platform::rt;
-use crate::runtime::embedded::images::tar::{Entry, EntryKind, TarReader};
-use crate::serve::streaming::client::{Ended, Output};
+use crate::runtime::embedded::images::tar::{EntryKind, TarEntry, TarReader};
+use crate::serve::streaming::client::{Ended, OutputStream};
 
 const HELP: &str = "\
 Copy files and directories to and from a container. Requires a tar program in the container.
@@ -49,12 +49,12 @@ const MAX_WORDS: usize = 4096;
 
 /// One end of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum End {
+enum CopyEnd {
     Local(PathBuf),
     Inside { namespace: Option<String>, pod: String, path: String },
 }
 
-impl End {
+impl CopyEnd {
     /// `[NAMESPACE/]POD:PATH`; everything else is of this machine.
     fn parse(given: &str) -> Result<Self, UsageError> {
         let Some((pod, path)) = given.split_once(':').filter(|(pod, _)| !pod.starts_with(['.', '/'])) else {
@@ -72,22 +72,22 @@ impl End {
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct CopyArgs {
     common: Common,
     container: Option<String>,
-    ends: Vec<End>,
+    ends: Vec<CopyEnd>,
 }
 
 fn wrong(message: &str) -> UsageError {
     UsageError::Option { message: message.to_owned() }
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted { common: Common::default(), container: None, ends: Vec::new() };
+fn parse(arguments: &[String]) -> Result<CopyArgs, UsageError> {
+    let mut wanted = CopyArgs { common: Common::default(), container: None, ends: Vec::new() };
     wanted.common = Common::parse(arguments, Has::Namespace, &mut |own, parser| {
         match own {
             Own::Option("-c" | "--container") => wanted.container = Some(text(value(parser)?)),
-            Own::Word(word) if wanted.ends.len() < 2 => wanted.ends.push(End::parse(word)?),
+            Own::Word(word) if wanted.ends.len() < 2 => wanted.ends.push(CopyEnd::parse(word)?),
             _ => return Ok(false),
         }
         Ok(true)
@@ -96,7 +96,9 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
         return Ok(wanted);
     }
     match wanted.ends[..] {
-        [End::Local(_), End::Inside { .. }] | [End::Inside { .. }, End::Local(_)] => Ok(wanted),
+        [CopyEnd::Local(_), CopyEnd::Inside { .. }] | [CopyEnd::Inside { .. }, CopyEnd::Local(_)] => {
+            Ok(wanted)
+        }
         [_, _] => Err(wrong("exactly one of source and destination must be in a container, as POD:PATH")),
         _ => Err(wrong("source and destination are required: agent cp POD:PATH LOCAL")),
     }
@@ -111,21 +113,21 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     rt::run(copy(&wanted, environment)).map_err(CliError::Runtime)?
 }
 
-async fn copy(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+async fn copy(wanted: &CopyArgs, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let inside = wanted.ends.iter().find_map(|end| match end {
-        End::Inside { namespace, pod, path } => Some((namespace, pod, path)),
-        End::Local(_) => None,
+        CopyEnd::Inside { namespace, pod, path } => Some((namespace, pod, path)),
+        CopyEnd::Local(_) => None,
     });
     let local = wanted.ends.iter().find_map(|end| match end {
-        End::Local(path) => Some(path),
-        End::Inside { .. } => None,
+        CopyEnd::Local(path) => Some(path),
+        CopyEnd::Inside { .. } => None,
     });
     let (Some((namespace, pod, path)), Some(local)) = (inside, local) else { return Ok(EXIT_OK) };
     let namespace = namespace.as_deref().unwrap_or(wanted.common.one_namespace());
     let found = target::find(&wanted.common.socket, namespace, pod).await?;
     let container = found.container(wanted.container.as_deref(), environment);
     let place = Inside { socket: &wanted.common.socket, found: &found, container: &container };
-    if matches!(wanted.ends[0], End::Local(_)) {
+    if matches!(wanted.ends[0], CopyEnd::Local(_)) {
         place.upload(local, path, environment).await
     } else {
         place.download(path, local, environment).await
@@ -134,7 +136,7 @@ async fn copy(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
 
 struct Inside<'a> {
     socket: &'a Path,
-    found: &'a Found,
+    found: &'a FoundPod,
     container: &'a str,
 }
 
@@ -167,8 +169,8 @@ impl Inside<'_> {
     ) -> Result<(), CliError> {
         let mut words = Vec::new();
         let write = |output, piece: &[u8]| match output {
-            Output::Stdout => take(piece),
-            Output::Stderr => {
+            OutputStream::Stdout => take(piece),
+            OutputStream::Stderr => {
                 words.extend_from_slice(piece);
                 words.truncate(MAX_WORDS);
                 Ok(())
@@ -304,7 +306,7 @@ fn unpack(source: impl Read, top: &str, destination: &Path) -> Result<Vec<String
         is_empty = false;
         let shown = entry.path.to_string_lossy().into_owned();
         let clean =
-            Entry::below_root(&entry.path).ok_or_else(|| format!("{shown:?}: the path contains .."))?;
+            TarEntry::below_root(&entry.path).ok_or_else(|| format!("{shown:?}: the path contains .."))?;
         let below = if top == "." { Some(clean.as_path()) } else { clean.strip_prefix(top).ok() };
         let below = below.ok_or_else(|| format!("{shown:?} was not requested"))?;
         let path =
@@ -455,15 +457,15 @@ mod tests {
 
     #[test]
     fn ends_and_paths_are_read_as_kubectl_reads_them() {
-        let inside = |namespace: Option<&str>, pod: &str, path: &str| End::Inside {
+        let inside = |namespace: Option<&str>, pod: &str, path: &str| CopyEnd::Inside {
             namespace: namespace.map(str::to_owned),
             pod: pod.to_owned(),
             path: path.to_owned(),
         };
-        assert_eq!(End::parse("web:/etc/x").unwrap(), inside(None, "web", "/etc/x"));
-        assert_eq!(End::parse("kube-system/web:x").unwrap(), inside(Some("kube-system"), "web", "x"));
+        assert_eq!(CopyEnd::parse("web:/etc/x").unwrap(), inside(None, "web", "/etc/x"));
+        assert_eq!(CopyEnd::parse("kube-system/web:x").unwrap(), inside(Some("kube-system"), "web", "x"));
         for local in ["x", "./a:b", "/a:b", "-"] {
-            assert_eq!(End::parse(local).unwrap(), End::Local(local.into()));
+            assert_eq!(CopyEnd::parse(local).unwrap(), CopyEnd::Local(local.into()));
         }
         let named = |path: &str| split(path).1;
         assert_eq!(split("/etc/passwd"), ("/etc".to_owned(), Some("passwd".to_owned())));

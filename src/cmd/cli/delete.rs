@@ -52,7 +52,7 @@ Exit status: 0 on success, 1 if something was not deleted, 2 for bad usage.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug)]
-struct Wanted {
+struct DeleteArgs {
     common: Common,
     namespace: Option<String>,
     files: Vec<PathBuf>,
@@ -67,8 +67,8 @@ struct Wanted {
     words: Vec<String>,
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(arguments: &[String]) -> Result<DeleteArgs, UsageError> {
+    let mut wanted = DeleteArgs {
         common: Common::default(),
         namespace: None,
         files: Vec::new(),
@@ -161,7 +161,7 @@ const CLAIMS: &str = "persistentvolumeclaims";
 
 /// The exit code; `None` if these are claims that are not there.
 async fn delete_all(
-    wanted: &Wanted,
+    wanted: &DeleteArgs,
     mut objects: Vec<Result<Named, CliError>>,
     kind: Option<&'static crate::serve::localapi::resource::Resource>,
     environment: &mut Environment<'_>,
@@ -233,7 +233,7 @@ struct Gone {
 
 /// Asks for one deletion and says so. `None`: a claim that is not there.
 async fn delete(
-    wanted: &Wanted,
+    wanted: &DeleteArgs,
     object: Named,
     environment: &mut Environment<'_>,
 ) -> Result<Option<Gone>, CliError> {

@@ -12,7 +12,7 @@ mod volumes;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
 
-use super::args::{Command, Options, UsageError};
+use super::args::{CliOptions, Command, UsageError};
 use super::table::printable;
 use super::tabs::Tabbed;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, get, objects, offline, print};
@@ -50,7 +50,7 @@ const MAX_ANNOTATION: usize = 140;
 const COMPONENT: &str = "kubelet";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let options = Options::parse(Command::Describe, arguments).map_err(CliError::Usage)?;
+    let options = CliOptions::parse(Command::Describe, arguments).map_err(CliError::Usage)?;
     if options.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         other => CliError::Usage(other),
     })?;
     if let get::Resource::Objects(kind) = resource {
-        return objects::run(objects::View::Describe, kind, &names, &options, environment);
+        return objects::run(objects::ObjectCommand::Describe, kind, &names, &options, environment);
     }
     let mut report = offline::report(&options, ObjectDetail::Counted, environment)?;
     let namespace = options.namespace.as_deref().unwrap_or("default");

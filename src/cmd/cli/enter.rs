@@ -10,12 +10,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
-use super::target::{self, Found};
+use super::target::{self, FoundPod};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, client, print};
 use crate::platform::rt;
 use crate::platform::sys::raw_mode::RawMode;
 use crate::platform::sys::streams::terminal_size;
-use crate::serve::streaming::client::{self as streams, Ended, Output};
+use crate::serve::streaming::client::{self as streams, Ended, OutputStream};
 use crate::serve::streaming::{Streams, TerminalSize};
 
 const EXEC_HELP: &str = "\
@@ -63,13 +63,13 @@ const READ: usize = 8 * 1024;
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum ExecOrAttach {
     Exec,
     Attach,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct ExecArgs {
     common: Common,
     pod: Option<String>,
     container: Option<String>,
@@ -79,8 +79,8 @@ struct Wanted {
     command: Vec<String>,
 }
 
-fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(entry: ExecOrAttach, arguments: &[String]) -> Result<ExecArgs, UsageError> {
+    let mut wanted = ExecArgs {
         common: Common::default(),
         pod: None,
         container: None,
@@ -97,7 +97,7 @@ fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
             Own::Option("-q" | "--quiet") => wanted.quiet = true,
             Own::Word(word) if wanted.pod.is_none() => wanted.pod = Some(word.to_owned()),
             // All that follows is the command's, with and without `--` before it.
-            Own::Word(word) if entry == Entry::Exec => {
+            Own::Word(word) if entry == ExecOrAttach::Exec => {
                 wanted.command.push(word.to_owned());
                 let rest = parser.raw_args().map_err(|error| bad_option(&error))?;
                 wanted.command.extend(rest.map(text));
@@ -109,11 +109,13 @@ fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
     let message = |message: &str| Err(UsageError::Option { message: message.to_owned() });
     match (entry, &wanted) {
         (_, wanted) if wanted.common.help => {}
-        (Entry::Exec, Wanted { pod: None, .. }) => {
+        (ExecOrAttach::Exec, ExecArgs { pod: None, .. }) => {
             return message("pod and command are required: agent exec POD -- COMMAND");
         }
-        (Entry::Attach, Wanted { pod: None, .. }) => return message("missing pod name: agent attach POD"),
-        (Entry::Exec, Wanted { command, .. }) if command.is_empty() => {
+        (ExecOrAttach::Attach, ExecArgs { pod: None, .. }) => {
+            return message("missing pod name: agent attach POD");
+        }
+        (ExecOrAttach::Exec, ExecArgs { command, .. }) if command.is_empty() => {
             return message("missing command: agent exec POD -- COMMAND");
         }
         _ => {}
@@ -122,13 +124,13 @@ fn parse(entry: Entry, arguments: &[String]) -> Result<Wanted, UsageError> {
 }
 
 pub(super) fn run(
-    entry: Entry,
+    entry: ExecOrAttach,
     arguments: &[String],
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
     let wanted = parse(entry, arguments).map_err(CliError::Usage)?;
     if wanted.common.help {
-        print(environment, if entry == Entry::Exec { EXEC_HELP } else { ATTACH_HELP })?;
+        print(environment, if entry == ExecOrAttach::Exec { EXEC_HELP } else { ATTACH_HELP })?;
         return Ok(EXIT_OK);
     }
     let ended = rt::run(enter(entry, wanted, environment)).map_err(CliError::Runtime)??;
@@ -145,8 +147,8 @@ pub(super) fn run(
 }
 
 async fn enter(
-    entry: Entry,
-    mut wanted: Wanted,
+    entry: ExecOrAttach,
+    mut wanted: ExecArgs,
     environment: &mut Environment<'_>,
 ) -> Result<Ended, CliError> {
     let name = wanted.pod.take().unwrap_or_default();
@@ -158,7 +160,7 @@ async fn enter(
             let _ = writeln!(environment.err, "{words}");
         }
     };
-    if entry == Entry::Attach {
+    if entry == ExecOrAttach::Attach {
         let (has_terminal, reads) = found.is_interactive(&container);
         if tty && !has_terminal {
             say(&format!("Unable to use a TTY - container {container} did not allocate one"));
@@ -177,7 +179,7 @@ async fn enter(
     let streams = Streams { stdin, stdout: true, stderr: !tty, tty };
     let resource = resource(entry, &found, &container, streams, &wanted.command);
     let io = client::upgrade(&wanted.common.socket, &resource, streams::COMMAND).await?;
-    if entry == Entry::Attach {
+    if entry == ExecOrAttach::Attach {
         say("If you don't see a command prompt, try pressing enter.");
     }
     let mut ends = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
@@ -191,7 +193,7 @@ async fn enter(
     let sizes = if tty { follow_size()? } else { mpsc::channel(1).1 };
     let (out, err) = (&mut *environment.out, &mut *environment.err);
     let write = |output, bytes: &[u8]| {
-        let to = if output == Output::Stdout { &mut *out } else { &mut *err };
+        let to = if output == OutputStream::Stdout { &mut *out } else { &mut *err };
         to.write_all(bytes).and_then(|()| to.flush())
     };
     tokio::select! {
@@ -201,8 +203,14 @@ async fn enter(
 }
 
 /// The path that asks for it.
-fn resource(entry: Entry, found: &Found, container: &str, streams: Streams, command: &[String]) -> String {
-    let kind = if entry == Entry::Exec { "exec" } else { "attach" };
+fn resource(
+    entry: ExecOrAttach,
+    found: &FoundPod,
+    container: &str,
+    streams: Streams,
+    command: &[String],
+) -> String {
+    let kind = if entry == ExecOrAttach::Exec { "exec" } else { "attach" };
     let mut resource = format!("/{kind}/{}/{}?output=1", found.path(), client::escaped(container));
     let parts = [("input", streams.stdin), ("error", streams.stderr), ("tty", streams.tty)];
     for (name, _) in parts.iter().filter(|(_, wanted)| *wanted) {
@@ -218,13 +226,13 @@ fn resource(entry: Entry, found: &Found, container: &str, streams: Streams, comm
 /// `LocalSet`.
 pub(super) async fn exec(
     socket: &Path,
-    (found, container): (&Found, &str),
+    (found, container): (&FoundPod, &str),
     command: &[String],
     input: Option<mpsc::Receiver<Vec<u8>>>,
-    write: impl FnMut(Output, &[u8]) -> io::Result<()>,
+    write: impl FnMut(OutputStream, &[u8]) -> io::Result<()>,
 ) -> Result<Ended, CliError> {
     let streams = Streams { stdin: input.is_some(), stdout: true, stderr: true, tty: false };
-    let resource = resource(Entry::Exec, found, container, streams, command);
+    let resource = resource(ExecOrAttach::Exec, found, container, streams, command);
     let io = client::upgrade(socket, &resource, streams::COMMAND).await?;
     let input = input.unwrap_or_else(|| mpsc::channel(1).1);
     let ended = streams::command(io, streams, input, mpsc::channel(1).1, write).await;
@@ -272,7 +280,7 @@ fn follow_size() -> Result<mpsc::Receiver<TerminalSize>, CliError> {
 mod tests {
     use super::*;
 
-    fn parsed(entry: Entry, line: &str) -> Result<Wanted, String> {
+    fn parsed(entry: ExecOrAttach, line: &str) -> Result<ExecArgs, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         parse(entry, &words).map_err(|error| error.to_string())
     }
@@ -280,16 +288,16 @@ mod tests {
     #[test]
     fn what_follows_the_pod_is_the_commands_own() {
         for line in ["web -it -c app -- ls -l --color", "-it -c app web ls -l --color"] {
-            let wanted = parsed(Entry::Exec, line).unwrap();
+            let wanted = parsed(ExecOrAttach::Exec, line).unwrap();
             assert_eq!(wanted.command, ["ls", "-l", "--color"], "{line}");
             assert_eq!((wanted.pod.as_deref(), wanted.container.as_deref()), (Some("web"), Some("app")));
             assert!(wanted.stdin && wanted.tty && !wanted.quiet);
         }
-        assert!(parsed(Entry::Exec, "web").unwrap_err().contains("missing command"));
-        assert!(parsed(Entry::Exec, "").unwrap_err().contains("agent exec POD -- COMMAND"));
-        assert!(parsed(Entry::Exec, "web --color ls").unwrap_err().contains("--color"));
-        assert!(parsed(Entry::Attach, "web ls").unwrap_err().contains("ls"));
-        assert!(parsed(Entry::Attach, "").unwrap_err().contains("agent attach POD"));
-        assert!(parsed(Entry::Attach, "--help").unwrap().common.help);
+        assert!(parsed(ExecOrAttach::Exec, "web").unwrap_err().contains("missing command"));
+        assert!(parsed(ExecOrAttach::Exec, "").unwrap_err().contains("agent exec POD -- COMMAND"));
+        assert!(parsed(ExecOrAttach::Exec, "web --color ls").unwrap_err().contains("--color"));
+        assert!(parsed(ExecOrAttach::Attach, "web ls").unwrap_err().contains("ls"));
+        assert!(parsed(ExecOrAttach::Attach, "").unwrap_err().contains("agent attach POD"));
+        assert!(parsed(ExecOrAttach::Attach, "--help").unwrap().common.help);
     }
 }

@@ -32,7 +32,7 @@ The agent keeps the newest events only. Exit status: 0 on success, 1 if the agen
 ";
 
 #[derive(Debug)]
-struct Wanted {
+struct EventsArgs {
     common: Common,
     about: Option<(String, String)>,
     types: Vec<String>,
@@ -40,9 +40,14 @@ struct Wanted {
     no_headers: bool,
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted =
-        Wanted { common: Common::default(), about: None, types: Vec::new(), watch: false, no_headers: false };
+fn parse(arguments: &[String]) -> Result<EventsArgs, UsageError> {
+    let mut wanted = EventsArgs {
+        common: Common::default(),
+        about: None,
+        types: Vec::new(),
+        watch: false,
+        no_headers: false,
+    };
     let message = |message: String| UsageError::Option { message };
     wanted.common = Common::parse(arguments, Has::AllNamespaces, &mut |own, parser| {
         match own {
@@ -82,7 +87,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     rt::run(show(&wanted, environment)).map_err(CliError::Runtime)?
 }
 
-async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+async fn show(wanted: &EventsArgs, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let resource = api::resource("events").map_err(CliError::Usage)?;
     let path = api::path(resource, wanted.common.namespace.as_deref(), None);
     let list = api::fetch(&wanted.common.socket, &path, api::OBJECTS).await?;
@@ -139,7 +144,7 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
     }
 }
 
-fn is_wanted(wanted: &Wanted, event: &Value) -> bool {
+fn is_wanted(wanted: &EventsArgs, event: &Value) -> bool {
     let about = &event["involvedObject"];
     let is_about = |(kind, name): &(String, String)| {
         about["kind"] == kind.as_str()
@@ -162,7 +167,7 @@ fn last_seen(event: &Value) -> Timestamp {
     time.and_then(Timestamp::parse_rfc3339).unwrap_or_default()
 }
 
-fn row(wanted: &Wanted, event: &Value, now: Timestamp) -> Vec<String> {
+fn row(wanted: &EventsArgs, event: &Value, now: Timestamp) -> Vec<String> {
     let text = |place: &str| event.pointer(place).and_then(Value::as_str).unwrap_or_default().to_owned();
     let object = format!("{}/{}", text("/involvedObject/kind"), text("/involvedObject/name"));
     let first = event["firstTimestamp"].as_str().and_then(Timestamp::parse_rfc3339);
@@ -183,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    fn parsed(line: &str) -> Result<Wanted, String> {
+    fn parsed(line: &str) -> Result<EventsArgs, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         parse(&words).map_err(|error| error.to_string())
     }

@@ -30,7 +30,7 @@ Options:
 Exit status: 1 if a port cannot be opened or the pod is not found, 2 for bad usage.
 ";
 
-struct Wanted {
+struct ForwardArgs {
     common: Common,
     addresses: Vec<Vec<IpAddr>>,
     pod: Option<String>,
@@ -45,8 +45,8 @@ enum Local {
     Given(u16),
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(arguments: &[String]) -> Result<ForwardArgs, UsageError> {
+    let mut wanted = ForwardArgs {
         common: Common::default(),
         addresses: addresses("localhost")?,
         pod: None,
@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     rt::run(forward(wanted, environment)).map_err(CliError::Runtime)?
 }
 
-async fn forward(wanted: Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+async fn forward(wanted: ForwardArgs, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let found = target::find(
         &wanted.common.socket,
         wanted.common.one_namespace(),

@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use super::args::{Command, Options, Output, UsageError};
+use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::jsonpath::Template;
 use super::{
     CliError, EXIT_FAILED, EXIT_OK, Environment, api, listing, objects, offline, print, table, to_json,
@@ -43,7 +43,7 @@ Exit status: 0 on success, 1 if something is not found or the agent cannot be re
 ";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let options = Options::parse(Command::Get, arguments).map_err(CliError::Usage)?;
+    let options = CliOptions::parse(Command::Get, arguments).map_err(CliError::Usage)?;
     if options.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
@@ -61,11 +61,14 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     }
     let (resource, names) = names(&options, stored).map_err(CliError::Usage)?;
     if let Resource::Objects(kind) = resource {
-        return objects::run(objects::View::Get, kind, &names, &options, environment);
+        return objects::run(objects::ObjectCommand::Get, kind, &names, &options, environment);
     }
     let report = offline::report(&options, ObjectDetail::Counted, environment)?;
     let (pods, missing) = select(report.pods, &options, &names);
-    if pods.is_empty() && names.is_empty() && matches!(options.output, Output::Text | Output::Wide) {
+    if pods.is_empty()
+        && names.is_empty()
+        && matches!(options.output, OutputFormat::Text | OutputFormat::Wide)
+    {
         let place = match (&options.namespace, options.all_namespaces) {
             (_, true) => "No resources found".to_owned(),
             (namespace, false) => {
@@ -113,7 +116,7 @@ fn resource(word: &str) -> Option<Resource> {
 
 /// What is asked for, and by which names: `pods a b`, `pod/a pod/b`, `secret/a`.
 pub(super) fn names<T: PartialEq>(
-    options: &Options,
+    options: &CliOptions,
     resource: impl Fn(&str) -> Result<T, UsageError>,
 ) -> Result<(T, Vec<String>), UsageError> {
     let mut words = options.words.iter();
@@ -142,7 +145,7 @@ pub(super) fn names<T: PartialEq>(
 }
 
 /// The pods to show, in order, and the names that there are none of.
-fn select(mut pods: Vec<Pod>, options: &Options, names: &[String]) -> (Vec<Pod>, Vec<String>) {
+fn select(mut pods: Vec<Pod>, options: &CliOptions, names: &[String]) -> (Vec<Pod>, Vec<String>) {
     let namespace = options.namespace.as_deref().unwrap_or("default");
     pods.retain(|pod| options.all_namespaces || pod.metadata.namespace == namespace);
     pods.sort_by_key(Pod::pod_ref);
@@ -157,7 +160,7 @@ fn select(mut pods: Vec<Pod>, options: &Options, names: &[String]) -> (Vec<Pod>,
 
 fn render(
     pods: &[Pod],
-    options: &Options,
+    options: &CliOptions,
     names: &[String],
     (now, colour): (Timestamp, bool),
 ) -> Result<String, CliError> {
@@ -170,15 +173,15 @@ fn render(
         }
     };
     match options.output {
-        Output::Json | Output::JsonPath => to_json(&objects()),
-        Output::Yaml => to_yaml(&objects()),
-        Output::Name => Ok(pods.iter().fold(String::new(), |mut text, pod| {
+        OutputFormat::Json | OutputFormat::JsonPath => to_json(&objects()),
+        OutputFormat::Yaml => to_yaml(&objects()),
+        OutputFormat::Name => Ok(pods.iter().fold(String::new(), |mut text, pod| {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "pod/{}", pod.metadata.name);
             text
         })),
-        Output::Text | Output::Wide => {
-            let mut rows = pod_rows(pods, options.all_namespaces, options.output == Output::Wide, now);
+        OutputFormat::Text | OutputFormat::Wide => {
+            let mut rows = pod_rows(pods, options.all_namespaces, options.output == OutputFormat::Wide, now);
             if options.no_headers {
                 rows.remove(0);
             }

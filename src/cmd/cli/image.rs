@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use lexopt::Arg;
 use serde_json::{Value, json};
 
-use super::args::{DEFAULT_ROOT_DIR, Output, UsageError, bad_option, text, value};
+use super::args::{DEFAULT_ROOT_DIR, OutputFormat, UsageError, bad_option, text, value};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, print, table, to_json, to_yaml};
 use crate::platform::logging::chain;
 use crate::runtime::embedded::images::{Image, ImageError, ImageStore, normalise_reference};
@@ -100,10 +100,10 @@ pub(super) enum ImageCommandError {
     Start(#[source] std::io::Error),
 }
 
-struct Options {
+struct ImageOptions {
     root_dir: PathBuf,
     state_dir: PathBuf,
-    output: Output,
+    output: OutputFormat,
     quiet: bool,
     whole: bool,
     force: bool,
@@ -112,12 +112,12 @@ struct Options {
     words: Vec<String>,
 }
 
-impl Options {
+impl ImageOptions {
     fn parse(arguments: &[String]) -> Result<Self, UsageError> {
         let mut options = Self {
             root_dir: DEFAULT_ROOT_DIR.into(),
             state_dir: DEFAULT_STATE_DIR.into(),
-            output: Output::Text,
+            output: OutputFormat::Text,
             quiet: false,
             whole: false,
             force: false,
@@ -133,9 +133,9 @@ impl Options {
                 Arg::Short('o') | Arg::Long("output") => {
                     let given = text(value(&mut parser)?);
                     options.output = match given.as_str() {
-                        "json" => Output::Json,
-                        "yaml" => Output::Yaml,
-                        "wide" => Output::Wide,
+                        "json" => OutputFormat::Json,
+                        "yaml" => OutputFormat::Yaml,
+                        "wide" => OutputFormat::Wide,
                         _ => return Err(UsageError::Output { given, allowed: "json, yaml, wide" }),
                     };
                 }
@@ -170,7 +170,7 @@ impl Options {
 }
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let mut options = Options::parse(arguments).map_err(CliError::Usage)?;
+    let mut options = ImageOptions::parse(arguments).map_err(CliError::Usage)?;
     if options.help || options.words.is_empty() {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
@@ -193,7 +193,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     }
 }
 
-fn list(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+fn list(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let mut images = options.open()?.list().map_err(ImageCommandError::Store)?;
     if !options.words.is_empty() {
         let wanted: Vec<_> = options.words.iter().filter_map(|word| normalise_reference(word).ok()).collect();
@@ -215,16 +215,16 @@ fn list(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliE
     }
     let answer = match options.output {
         _ if options.quiet => images.iter().flat_map(|image| [id(image, options), "\n".to_owned()]).collect(),
-        Output::Json => to_json(&json!({"images": images.iter().map(document).collect::<Vec<_>>()}))?,
-        Output::Yaml => to_yaml(&json!({"images": images.iter().map(document).collect::<Vec<_>>()}))?,
+        OutputFormat::Json => to_json(&json!({"images": images.iter().map(document).collect::<Vec<_>>()}))?,
+        OutputFormat::Yaml => to_yaml(&json!({"images": images.iter().map(document).collect::<Vec<_>>()}))?,
         _ => table::render(&rows(&images, options)),
     };
     print(environment, &answer)?;
     Ok(EXIT_OK)
 }
 
-fn rows(images: &[Image], options: &Options) -> Vec<Vec<String>> {
-    let is_wide = options.output == Output::Wide;
+fn rows(images: &[Image], options: &ImageOptions) -> Vec<Vec<String>> {
+    let is_wide = options.output == OutputFormat::Wide;
     let mut head = vec!["IMAGE", "TAG", "IMAGE ID", "SIZE"];
     if is_wide {
         head.extend(["PINNED", "DIGEST", "SOURCE"]);
@@ -261,8 +261,8 @@ fn rows(images: &[Image], options: &Options) -> Vec<Vec<String>> {
 }
 
 /// As `docker images` and `crictl images` shorten it.
-fn id(image: &Image, options: &Options) -> String {
-    let whole = options.whole || (options.quiet && options.output != Output::Text);
+fn id(image: &Image, options: &ImageOptions) -> String {
+    let whole = options.whole || (options.quiet && options.output != OutputFormat::Text);
     if whole { image.id.clone() } else { image.id.get(7..20).unwrap_or(&image.id).to_owned() }
 }
 
@@ -308,7 +308,7 @@ fn document(image: &Image) -> Value {
     })
 }
 
-fn import(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+fn import(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     each(options, environment, |store, _, path| {
         let mut said = String::new();
         for image in store.import(Path::new(path))? {
@@ -325,9 +325,9 @@ fn import(options: &Options, environment: &mut Environment<'_>) -> Result<u8, Cl
 
 /// Does it for each word; one that fails does not keep the others from their turn.
 fn each(
-    options: &Options,
+    options: &ImageOptions,
     environment: &mut Environment<'_>,
-    act: impl Fn(&ImageStore, &Options, &str) -> Result<String, ImageCommandError>,
+    act: impl Fn(&ImageStore, &ImageOptions, &str) -> Result<String, ImageCommandError>,
 ) -> Result<u8, CliError> {
     let store = options.open()?;
     let mut code = EXIT_OK;
@@ -344,7 +344,7 @@ fn each(
     Ok(code)
 }
 
-fn remove(store: &ImageStore, options: &Options, word: &str) -> Result<String, ImageCommandError> {
+fn remove(store: &ImageStore, options: &ImageOptions, word: &str) -> Result<String, ImageCommandError> {
     let image = store.resolve(word)?.ok_or_else(|| ImageError::NotFound(word.to_owned()))?;
     // One of several names: the image stays by the others.
     let name = normalise_reference(word).ok().and_then(|name| name.tagged());
@@ -365,7 +365,7 @@ fn remove(store: &ImageStore, options: &Options, word: &str) -> Result<String, I
     Ok(format!("Removed {}\n", image.id))
 }
 
-fn prune(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+fn prune(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     if let Some(given) = options.words.first() {
         return Err(CliError::Usage(UsageError::Unexpected { given: given.clone() }));
     }
@@ -386,7 +386,7 @@ fn prune(options: &Options, environment: &mut Environment<'_>) -> Result<u8, Cli
     Ok(EXIT_OK)
 }
 
-fn inspect(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+fn inspect(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let store = options.open()?;
     let mut found = Vec::new();
     let mut code = EXIT_OK;
@@ -398,7 +398,7 @@ fn inspect(options: &Options, environment: &mut Environment<'_>) -> Result<u8, C
             code = EXIT_FAILED;
         }
     }
-    let answer = if options.output == Output::Yaml { to_yaml(&found)? } else { to_json(&found)? };
+    let answer = if options.output == OutputFormat::Yaml { to_yaml(&found)? } else { to_json(&found)? };
     print(environment, &answer)?;
     Ok(code)
 }

@@ -26,11 +26,11 @@ enum Part {
 struct Path {
     /// From the object the template is about, not from the one that a range or a filter has come to.
     from_root: bool,
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum PathStep {
     Field(String),
     /// What is called so, however deep.
     Anywhere(String),
@@ -120,7 +120,7 @@ fn shown(value: &Value) -> String {
 impl Path {
     /// It already stands for the members of something.
     fn ends_open(&self) -> bool {
-        !matches!(self.steps.last(), None | Some(Step::Field(_)))
+        !matches!(self.steps.last(), None | Some(PathStep::Field(_)))
     }
 }
 
@@ -132,7 +132,7 @@ fn find<'a>(path: &Path, root: &'a Value, here: &'a Value) -> Vec<&'a Value> {
     found
 }
 
-fn one<'a>(step: &Step, root: &'a Value, value: &'a Value) -> Vec<&'a Value> {
+fn one<'a>(step: &PathStep, root: &'a Value, value: &'a Value) -> Vec<&'a Value> {
     let at = |items: &'a [Value], index: i64| {
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         usize::try_from(if index < 0 { index + length } else { index })
@@ -140,19 +140,19 @@ fn one<'a>(step: &Step, root: &'a Value, value: &'a Value) -> Vec<&'a Value> {
             .and_then(|index| items.get(index))
     };
     match (step, value) {
-        (Step::Field(name), _) => value.get(name).into_iter().collect(),
-        (Step::Names(names), _) => names.iter().filter_map(|name| value.get(name)).collect(),
-        (Step::Anywhere(name), _) => {
+        (PathStep::Field(name), _) => value.get(name).into_iter().collect(),
+        (PathStep::Names(names), _) => names.iter().filter_map(|name| value.get(name)).collect(),
+        (PathStep::Anywhere(name), _) => {
             let mut found = Vec::new();
             anywhere(name, value, &mut found);
             found
         }
-        (Step::All, Value::Array(items)) => items.iter().collect(),
-        (Step::All, Value::Object(fields)) => fields.values().collect(),
-        (Step::Indexes(indexes), Value::Array(items)) => {
+        (PathStep::All, Value::Array(items)) => items.iter().collect(),
+        (PathStep::All, Value::Object(fields)) => fields.values().collect(),
+        (PathStep::Indexes(indexes), Value::Array(items)) => {
             indexes.iter().filter_map(|index| at(items, *index)).collect()
         }
-        (Step::Slice { from, to, by }, Value::Array(items)) => {
+        (PathStep::Slice { from, to, by }, Value::Array(items)) => {
             let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
             let place = |index: Option<i64>, otherwise: i64| {
                 let index = index.map_or(otherwise, |index| if index < 0 { index + length } else { index });
@@ -161,7 +161,7 @@ fn one<'a>(step: &Step, root: &'a Value, value: &'a Value) -> Vec<&'a Value> {
             let (from, to) = (place(*from, 0), place(*to, length));
             items.get(from..to).unwrap_or_default().iter().step_by(*by).collect()
         }
-        (Step::Filter(left, comparison), Value::Array(items)) => {
+        (PathStep::Filter(left, comparison), Value::Array(items)) => {
             items.iter().filter(|item| holds(left, comparison.as_ref(), root, item)).collect()
         }
         _ => Vec::new(),
@@ -334,16 +334,16 @@ impl Reader<'_> {
                     self.chars.next();
                     let deep = self.chars.next_if_eq(&'.').is_some();
                     if self.chars.next_if_eq(&'*').is_some() {
-                        steps.push(Step::All);
+                        steps.push(PathStep::All);
                         continue;
                     }
                     let name = self.name();
                     match (deep, name.is_empty()) {
                         (true, true) => return Err("expected a name after ..".to_owned()),
-                        (true, false) => steps.push(Step::Anywhere(name)),
+                        (true, false) => steps.push(PathStep::Anywhere(name)),
                         // `{.}` is all of it, `.[0]` is `[0]`.
                         (false, true) => {}
-                        (false, false) => steps.push(Step::Field(name)),
+                        (false, false) => steps.push(PathStep::Field(name)),
                     }
                 }
                 Some('[') => {
@@ -355,12 +355,12 @@ impl Reader<'_> {
         }
     }
 
-    fn bracket(&mut self) -> Result<Step, String> {
+    fn bracket(&mut self) -> Result<PathStep, String> {
         self.blanks();
         let step = match self.chars.peek().copied() {
             Some('*') => {
                 self.chars.next();
-                Step::All
+                PathStep::All
             }
             Some('?') => {
                 self.chars.next();
@@ -372,14 +372,14 @@ impl Reader<'_> {
                     None => None,
                 };
                 self.expect(')')?;
-                Step::Filter(left, right)
+                PathStep::Filter(left, right)
             }
             Some('"' | '\'') => {
                 let mut names = vec![self.quoted()?];
                 while self.comma() {
                     names.push(self.quoted()?);
                 }
-                Step::Names(names)
+                PathStep::Names(names)
             }
             _ => self.numbers()?,
         };
@@ -405,19 +405,19 @@ impl Reader<'_> {
         text.parse().map(Some).map_err(|_| format!("invalid array index {text:?}"))
     }
 
-    fn numbers(&mut self) -> Result<Step, String> {
+    fn numbers(&mut self) -> Result<PathStep, String> {
         let first = self.number()?;
         if self.chars.next_if_eq(&':').is_some() {
             let to = self.number()?;
             let by = if self.chars.next_if_eq(&':').is_some() { self.number()? } else { None };
             let by = usize::try_from(by.unwrap_or(1)).ok().filter(|by| *by > 0);
-            return Ok(Step::Slice { from: first, to, by: by.ok_or("step must be > 0")? });
+            return Ok(PathStep::Slice { from: first, to, by: by.ok_or("step must be > 0")? });
         }
         let mut indexes = vec![first.ok_or("expected an index, a quoted name, * or ?() in []")?];
         while self.comma() {
             indexes.push(self.number()?.ok_or("expected an index after the comma")?);
         }
-        Ok(Step::Indexes(indexes))
+        Ok(PathStep::Indexes(indexes))
     }
 
     fn comparison(&mut self) -> Result<Option<Comparison>, String> {

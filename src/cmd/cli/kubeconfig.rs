@@ -39,7 +39,7 @@ The file grants access as that user until the certificate expires. It can only b
 Exit status: 0 on success, 1 if the authority cannot be used, 2 for bad usage.
 ";
 
-struct Wanted {
+struct KubeconfigArgs {
     common: Common,
     user: String,
     group: &'static str,
@@ -49,8 +49,8 @@ struct Wanted {
     root_dir: Option<PathBuf>,
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(arguments: &[String]) -> Result<KubeconfigArgs, UsageError> {
+    let mut wanted = KubeconfigArgs {
         common: Common::default(),
         user: "admin".to_owned(),
         group: MASTERS,
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         print(environment, HELP)?;
         return Ok(EXIT_OK);
     }
-    let place = Place::of(&wanted, || ask(&wanted.common.socket))?;
+    let place = ApiEndpoint::of(&wanted, || ask(&wanted.common.socket))?;
     let file = make(&wanted, &place, environment)?;
     print(environment, &file)?;
     Ok(EXIT_OK)
@@ -95,16 +95,16 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 
 /// Where the API and the authority are.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct ApiEndpoint {
     server: String,
     cert_dir: PathBuf,
 }
 
-impl Place {
+impl ApiEndpoint {
     /// What the command line says, then the running agent, then the defaults. It is not asked when the command line says it all,
     /// and a root directory is that of an agent which does not run.
     fn of(
-        wanted: &Wanted,
+        wanted: &KubeconfigArgs,
         ask: impl FnOnce() -> Result<Option<ApiReport>, CliError>,
     ) -> Result<Self, CliError> {
         let says_all = wanted.root_dir.is_some() || (wanted.server.is_some() && wanted.cert_dir.is_some());
@@ -136,7 +136,11 @@ fn ask(socket: &Path) -> Result<Option<ApiReport>, CliError> {
     }
 }
 
-fn make(wanted: &Wanted, place: &Place, environment: &Environment<'_>) -> Result<String, CliError> {
+fn make(
+    wanted: &KubeconfigArgs,
+    place: &ApiEndpoint,
+    environment: &Environment<'_>,
+) -> Result<String, CliError> {
     let node = node::hostname().unwrap_or_default().to_lowercase();
     let authority = Authority::existing(&place.cert_dir, &node)?;
     let pair = authority.client(&wanted.user, wanted.group, wanted.duration.to_std(), environment.now)?;
@@ -188,7 +192,8 @@ mod tests {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             let api =
                 said.map(|(server, cert_dir)| ApiReport { server: server.into(), cert_dir: cert_dir.into() });
-            let place = Place::of(&parse(&words).unwrap(), || Ok(api)).map_err(|error| error.to_string())?;
+            let place =
+                ApiEndpoint::of(&parse(&words).unwrap(), || Ok(api)).map_err(|error| error.to_string())?;
             Ok((place.server, place.cert_dir.display().to_string()))
         };
         let is = |server: &str, directory: &str| Ok::<_, String>((server.to_owned(), directory.to_owned()));

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use serde_json::{Value, json};
 
-use super::args::{Options, Output};
+use super::args::{CliOptions, OutputFormat};
 use super::jsonpath::Template;
 use super::table::Paint;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print, table, to_json, to_yaml};
@@ -18,7 +18,7 @@ use crate::serve::localapi::resource::Resource;
 pub(super) fn run(
     resource: &'static Resource,
     names: &[String],
-    options: &Options,
+    options: &CliOptions,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
     rt::run(show(resource, names, options, environment)).map_err(CliError::Runtime)?
@@ -27,10 +27,10 @@ pub(super) fn run(
 async fn show(
     resource: &'static Resource,
     names: &[String],
-    options: &Options,
+    options: &CliOptions,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
-    let is_table = matches!(options.output, Output::Text | Output::Wide);
+    let is_table = matches!(options.output, OutputFormat::Text | OutputFormat::Wide);
     let accept = if is_table { api::TABLE } else { api::OBJECTS };
     let namespace = options.namespace.as_deref().unwrap_or("default");
     let namespace = (!options.all_namespaces).then_some(namespace);
@@ -88,7 +88,7 @@ async fn follow(
     namespace: Option<&str>,
     name: Option<&str>,
     seen: &Value,
-    options: &Options,
+    options: &CliOptions,
     printer: &mut Printer<'_>,
     environment: &mut Environment<'_>,
 ) -> Result<(), CliError> {
@@ -140,7 +140,7 @@ fn rows(table: &Value) -> &[Value] {
 /// Shows answers one after the other: the header once, columns where they were.
 struct Printer<'a> {
     resource: &'static Resource,
-    options: &'a Options,
+    options: &'a CliOptions,
     /// Which of a row's cells are shown; a watch names its columns with the first event only.
     shown: Vec<usize>,
     widths: Vec<usize>,
@@ -149,7 +149,7 @@ struct Printer<'a> {
 }
 
 impl<'a> Printer<'a> {
-    fn new(resource: &'static Resource, options: &'a Options) -> Self {
+    fn new(resource: &'static Resource, options: &'a CliOptions) -> Self {
         Self {
             resource,
             options,
@@ -161,17 +161,17 @@ impl<'a> Printer<'a> {
     }
 
     fn is_table(&self) -> bool {
-        matches!(self.options.output, Output::Text | Output::Wide)
+        matches!(self.options.output, OutputFormat::Text | OutputFormat::Wide)
     }
 
     fn show(&mut self, answer: &Value, environment: &mut Environment<'_>) -> Result<(), CliError> {
         let text = match (&self.options.output, &self.options.template) {
-            (Output::Text | Output::Wide, _) => self.table(answer, environment.colour),
-            (Output::Name, _) => self.names(answer),
-            (Output::JsonPath, Some(template)) => Template::parse(template)
+            (OutputFormat::Text | OutputFormat::Wide, _) => self.table(answer, environment.colour),
+            (OutputFormat::Name, _) => self.names(answer),
+            (OutputFormat::JsonPath, Some(template)) => Template::parse(template)
                 .map(|template| template.render(&self.masked(answer)))
                 .map_err(|error| CliError::Answer(format!("error parsing jsonpath {template}, {error}")))?,
-            (Output::Yaml, _) => to_yaml(&self.masked(answer))?,
+            (OutputFormat::Yaml, _) => to_yaml(&self.masked(answer))?,
             _ => to_json(&self.masked(answer))?,
         };
         print(environment, &text)
@@ -206,7 +206,7 @@ impl<'a> Printer<'a> {
     }
 
     fn table(&mut self, answer: &Value, colour: bool) -> String {
-        let wide = self.options.output == Output::Wide;
+        let wide = self.options.output == OutputFormat::Wide;
         let columns = answer["columnDefinitions"].as_array().map(Vec::as_slice).unwrap_or_default();
         if !columns.is_empty() {
             self.shown =

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use tokio::sync::mpsc;
 
 use super::args::{Common, Has, Own, UsageError, duration, text, value};
-use super::target::{self, Found};
+use super::target::{self, FoundPod};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, client, print};
 use crate::platform::rt;
 
@@ -46,7 +46,7 @@ const TAIL_OF_SELECTED: &str = "10";
 /// Pieces that wait to be written, of all containers that are followed.
 const PIECES: usize = 16;
 
-struct Wanted {
+struct LogsArgs {
     common: Common,
     pod: Option<String>,
     container: Option<String>,
@@ -59,8 +59,8 @@ struct Wanted {
     parameters: Vec<(&'static str, String)>,
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(arguments: &[String]) -> Result<LogsArgs, UsageError> {
+    let mut wanted = LogsArgs {
         common: Common::default(),
         pod: None,
         container: None,
@@ -139,7 +139,7 @@ struct Log {
     prefix: String,
 }
 
-async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+async fn show(wanted: &LogsArgs, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let socket = &wanted.common.socket;
     let namespace = wanted.common.one_namespace();
     let mut logs = Vec::new();
@@ -180,7 +180,7 @@ async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, 
     }
 }
 
-fn add(wanted: &Wanted, found: &Found, logs: &mut Vec<Log>, environment: &mut Environment<'_>) {
+fn add(wanted: &LogsArgs, found: &FoundPod, logs: &mut Vec<Log>, environment: &mut Environment<'_>) {
     let containers = if wanted.all_containers {
         let spec = &found.pod().spec;
         let all = spec.init_containers.iter().chain(&spec.containers).map(|container| container.name.clone());
@@ -199,7 +199,11 @@ fn add(wanted: &Wanted, found: &Found, logs: &mut Vec<Log>, environment: &mut En
     }
 }
 
-async fn in_turn(wanted: &Wanted, logs: Vec<Log>, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+async fn in_turn(
+    wanted: &LogsArgs,
+    logs: Vec<Log>,
+    environment: &mut Environment<'_>,
+) -> Result<u8, CliError> {
     let mut code = EXIT_OK;
     for Log { resource, prefix } in logs {
         let mut lines = Lines::new(prefix);

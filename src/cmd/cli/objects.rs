@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-use super::args::{Options, Output};
+use super::args::{CliOptions, OutputFormat};
 use super::table::printable;
 use super::tabs::Tabbed;
 use super::{
@@ -39,7 +39,7 @@ pub(super) fn plural(kind: ObjectKind) -> &'static str {
 
 /// What the command is to do with the objects it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum View {
+pub(super) enum ObjectCommand {
     /// `get`.
     Get,
     /// `describe`: a name may be the beginning of one.
@@ -47,10 +47,10 @@ pub(super) enum View {
 }
 
 pub(super) fn run(
-    view: View,
+    view: ObjectCommand,
     kind: ObjectKind,
     names: &[String],
-    options: &Options,
+    options: &CliOptions,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
     let detail = if options.show_secrets { ObjectDetail::Shown } else { ObjectDetail::Hidden };
@@ -70,14 +70,15 @@ pub(super) fn run(
     });
     let matches = |object: &ObjectReport, name: &str| {
         let own = text(&object.object, "/metadata/name");
-        own == name || (view == View::Describe && own.starts_with(name))
+        own == name || (view == ObjectCommand::Describe && own.starts_with(name))
     };
     let missing: Vec<&String> =
         names.iter().filter(|name| !objects.iter().any(|object| matches(object, name))).collect();
     if !names.is_empty() {
         objects.retain(|object| names.iter().any(|name| matches(object, name)));
     }
-    let is_list = matches!(options.output, Output::Text | Output::Wide) || view == View::Describe;
+    let is_list =
+        matches!(options.output, OutputFormat::Text | OutputFormat::Wide) || view == ObjectCommand::Describe;
     if objects.is_empty() && names.is_empty() && is_list {
         let place =
             if options.all_namespaces { String::new() } else { format!(" in {namespace} namespace.") };
@@ -87,8 +88,8 @@ pub(super) fn run(
     }
     if !objects.is_empty() || missing.is_empty() {
         let text = match view {
-            View::Get => render(kind, &objects, options, names.len() == 1, environment.now)?,
-            View::Describe => {
+            ObjectCommand::Get => render(kind, &objects, options, names.len() == 1, environment.now)?,
+            ObjectCommand::Describe => {
                 let pages: Vec<String> = objects
                     .iter()
                     .map(|object| page(kind, object, &report.pods, options.show_secrets))
@@ -112,7 +113,7 @@ pub(super) fn run(
 fn render(
     kind: ObjectKind,
     objects: &[ObjectReport],
-    options: &Options,
+    options: &CliOptions,
     alone: bool,
     now: Timestamp,
 ) -> Result<String, CliError> {
@@ -124,16 +125,16 @@ fn render(
         }
     };
     match options.output {
-        Output::Json | Output::JsonPath => to_json(&value()),
-        Output::Yaml => to_yaml(&value()),
-        Output::Name => Ok(objects.iter().fold(String::new(), |mut lines, object| {
+        OutputFormat::Json | OutputFormat::JsonPath => to_json(&value()),
+        OutputFormat::Yaml => to_yaml(&value()),
+        OutputFormat::Name => Ok(objects.iter().fold(String::new(), |mut lines, object| {
             let name = text(&object.object, "/metadata/name");
             // Writing to a String cannot fail.
             let _ = writeln!(lines, "{}/{name}", kind.as_str().to_lowercase());
             lines
         })),
-        Output::Text | Output::Wide => {
-            let wide = options.output == Output::Wide;
+        OutputFormat::Text | OutputFormat::Wide => {
+            let wide = options.output == OutputFormat::Wide;
             let mut rows = vec![header(kind, wide)];
             rows.extend(objects.iter().map(|object| row(kind, object, wide, now)));
             if options.all_namespaces {

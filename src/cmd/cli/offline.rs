@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use super::args::Options;
+use super::args::CliOptions;
 use super::client::{self, ClientError};
 use super::{CliError, Environment};
 use crate::desired::local_objects::ObjectSets;
@@ -20,7 +20,7 @@ use crate::store::{self, Loaded, ReadOnlyStore, StoreError, StoredEvent};
 
 /// Asks the agent; when it does not run, reads its store and says so on standard error.
 pub(super) fn report(
-    options: &Options,
+    options: &CliOptions,
     detail: ObjectDetail,
     environment: &mut Environment<'_>,
 ) -> Result<AgentReport, CliError> {

@@ -2,7 +2,7 @@
 //!
 //! Owns the command and its columns.
 
-use super::args::{Command, Options, Output, UsageError};
+use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::{CliError, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
 use crate::model::api::pod::{ContainerStatus, Pod};
 use crate::model::types::Timestamp;
@@ -33,7 +33,7 @@ const ID: usize = 13;
 const IMAGE: usize = 48;
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let options = Options::parse(Command::Ps, arguments).map_err(CliError::Usage)?;
+    let options = CliOptions::parse(Command::Ps, arguments).map_err(CliError::Usage)?;
     if options.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
@@ -52,10 +52,10 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
         .collect();
     let objects = || shown.iter().map(|(pod, status)| object(pod, status)).collect::<Vec<_>>();
     let text = match options.output {
-        Output::Json => to_json(&objects())?,
-        Output::Yaml => to_yaml(&objects())?,
+        OutputFormat::Json => to_json(&objects())?,
+        OutputFormat::Yaml => to_yaml(&objects())?,
         output => {
-            let mut rows = rows(&shown, output == Output::Wide, environment.now);
+            let mut rows = rows(&shown, output == OutputFormat::Wide, environment.now);
             if options.no_headers {
                 rows.remove(0);
             }

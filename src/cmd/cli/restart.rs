@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::args::{Common, Has, Own, UsageError, duration, text, value};
-use super::target::{self, Found};
+use super::target::{self, FoundPod};
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, print, to_yaml, wait};
 use crate::model::api::pod::Pod;
 use crate::platform::rt;
@@ -63,15 +63,15 @@ pub(super) enum Act {
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct RestartArgs {
     common: Common,
     containers: Vec<String>,
     timeout: Duration,
     pods: Vec<String>,
 }
 
-fn parse(act: Act, arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(act: Act, arguments: &[String]) -> Result<RestartArgs, UsageError> {
+    let mut wanted = RestartArgs {
         common: Common::default(),
         containers: Vec::new(),
         timeout: Duration::from_secs(120),
@@ -108,7 +108,7 @@ pub(super) fn run(act: Act, arguments: &[String], environment: &mut Environment<
     rt::run(act_on(act, &wanted, environment)).map_err(CliError::Runtime)?
 }
 
-async fn act_on(act: Act, wanted: &Wanted, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+async fn act_on(act: Act, wanted: &RestartArgs, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let deadline = Instant::now() + wanted.timeout;
     let mut code = EXIT_OK;
     for name in &wanted.pods {
@@ -131,8 +131,8 @@ async fn act_on(act: Act, wanted: &Wanted, environment: &mut Environment<'_>) ->
 }
 
 async fn restart(
-    wanted: &Wanted,
-    found: &Found,
+    wanted: &RestartArgs,
+    found: &FoundPod,
     deadline: Instant,
     environment: &mut Environment<'_>,
 ) -> Result<(), CliError> {
@@ -182,8 +182,8 @@ fn instance(pod: &Pod, name: &str) -> String {
 }
 
 async fn stop(
-    wanted: &Wanted,
-    found: &Found,
+    wanted: &RestartArgs,
+    found: &FoundPod,
     deadline: Instant,
     environment: &mut Environment<'_>,
 ) -> Result<(), CliError> {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::apply::MANAGER;
 use super::args::{Common, Has, Own, UsageError, bad_option, text, value};
-use super::enter::{self, Entry};
+use super::enter::{self, ExecOrAttach};
 use super::table::printable;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, logs, print, to_yaml, wait};
 use crate::platform::rt;
@@ -51,7 +51,7 @@ Exit status: 0 on success, 1 if the pod could not be created or started, 2 for b
 ";
 
 #[derive(Debug)]
-struct Wanted {
+struct StartArgs {
     common: Common,
     name: Option<String>,
     image: Option<String>,
@@ -87,10 +87,10 @@ fn pair(name: &str, given: &str) -> Result<(String, String), UsageError> {
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or_else(message)
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
+fn parse(arguments: &[String]) -> Result<StartArgs, UsageError> {
     let end = arguments.iter().position(|argument| argument == "--").unwrap_or(arguments.len());
     let (own, words) = arguments.split_at(end);
-    let mut wanted = Wanted {
+    let mut wanted = StartArgs {
         common: Common::default(),
         name: None,
         image: None,
@@ -171,7 +171,7 @@ fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
 }
 
 /// What belongs together; `first` is the first word that is no option.
-fn check(wanted: &mut Wanted, first: Option<String>) -> Result<(), UsageError> {
+fn check(wanted: &mut StartArgs, first: Option<String>) -> Result<(), UsageError> {
     let first = first.ok_or_else(|| wrong("missing image: agent run IMAGE"))?;
     match &wanted.image {
         Some(_) => {
@@ -208,7 +208,7 @@ fn name_of(image: &str) -> String {
 }
 
 /// As `kubectl run` makes it.
-fn manifest(wanted: &Wanted, name: &str, image: &str) -> Value {
+fn manifest(wanted: &StartArgs, name: &str, image: &str) -> Value {
     let mut container = json!({"name": name, "image": image});
     if !wanted.words.is_empty() {
         container[if wanted.is_command { "command" } else { "args" }] = json!(wanted.words);
@@ -284,7 +284,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 }
 
 /// With `--rm` the pod goes, whatever became of it.
-fn remove_after(wanted: &Wanted, name: &str, environment: &mut Environment<'_>) -> Result<(), CliError> {
+fn remove_after(wanted: &StartArgs, name: &str, environment: &mut Environment<'_>) -> Result<(), CliError> {
     if !wanted.remove {
         return Ok(());
     }
@@ -309,14 +309,14 @@ fn remove_after(wanted: &Wanted, name: &str, environment: &mut Environment<'_>) 
     .map_err(CliError::Runtime)?
 }
 
-fn pod_path(wanted: &Wanted, name: &str) -> Result<String, CliError> {
+fn pod_path(wanted: &StartArgs, name: &str) -> Result<String, CliError> {
     let resource = api::resource("pods").map_err(CliError::Usage)?;
     Ok(api::path(resource, Some(wanted.common.one_namespace()), Some(name)))
 }
 
 /// Creates the pod; if somebody wants to attach, waits until its container runs (true) or has ended (false).
 async fn create(
-    wanted: &Wanted,
+    wanted: &StartArgs,
     name: &str,
     manifest: &Value,
     attaches: bool,
@@ -358,7 +358,7 @@ fn has_ended(object: Option<&Value>) -> bool {
 
 /// Shows what the container writes, until it ends or the user has seen enough. Without stdin its log has all of it.
 fn show(
-    wanted: &Wanted,
+    wanted: &StartArgs,
     name: &str,
     is_running: bool,
     environment: &mut Environment<'_>,
@@ -371,7 +371,7 @@ fn show(
         let mut attached = words.clone();
         attached.push("-i".to_owned());
         attached.extend(wanted.tty.then(|| "-t".to_owned()));
-        match enter::run(Entry::Attach, &attached, environment) {
+        match enter::run(ExecOrAttach::Attach, &attached, environment) {
             // It has ended meanwhile: its log has what it wrote.
             Err(CliError::Answer(_)) => {}
             result => return result,
@@ -382,7 +382,7 @@ fn show(
 }
 
 /// The container's, once it has ended; 0 for one that runs again.
-async fn exit_code(wanted: &Wanted, name: &str) -> Result<u8, CliError> {
+async fn exit_code(wanted: &StartArgs, name: &str) -> Result<u8, CliError> {
     if wanted.restart != "Never" {
         return Ok(EXIT_OK);
     }
@@ -402,7 +402,7 @@ async fn exit_code(wanted: &Wanted, name: &str) -> Result<u8, CliError> {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Wanted, String> {
+    fn parsed(line: &str) -> Result<StartArgs, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         parse(&words).map_err(|error| error.to_string())
     }

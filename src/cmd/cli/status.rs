@@ -2,14 +2,14 @@
 //!
 //! Owns the command's output.
 
-use super::args::{Command, Options, Output, UsageError};
+use super::args::{CliOptions, Command, OutputFormat, UsageError};
 use super::findings::{Finding, findings};
 use super::get::pod_rows;
 use super::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, offline, print, table, to_json, to_yaml};
 use crate::model::types::Timestamp;
 use crate::serve::server::report::{AgentMode, ObjectCounts, SourceState};
 use crate::serve::server::{AgentReport, ObjectDetail};
-use crate::store::upgrade::rules::{Phase, summary};
+use crate::store::upgrade::rules::{UpgradePhase, summary};
 
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ Exit status: 0 when all is well, 1 when something is wrong (see --exit-zero) or 
 ";
 
 pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Result<u8, CliError> {
-    let options = Options::parse(Command::Status, arguments).map_err(CliError::Usage)?;
+    let options = CliOptions::parse(Command::Status, arguments).map_err(CliError::Usage)?;
     if options.help {
         print(environment, HELP)?;
         return Ok(EXIT_OK);
@@ -42,10 +42,12 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
     report.pods.sort_by_key(crate::model::api::pod::Pod::pod_ref);
     let findings = findings(&report, environment.now);
     let text = match options.output {
-        Output::Json => to_json(&report)?,
-        Output::Yaml => to_yaml(&report)?,
-        Output::Text | Output::Name | Output::JsonPath => render(&report, &findings, false, environment),
-        Output::Wide => render(&report, &findings, true, environment),
+        OutputFormat::Json => to_json(&report)?,
+        OutputFormat::Yaml => to_yaml(&report)?,
+        OutputFormat::Text | OutputFormat::Name | OutputFormat::JsonPath => {
+            render(&report, &findings, false, environment)
+        }
+        OutputFormat::Wide => render(&report, &findings, true, environment),
     };
     print(environment, &text)?;
     Ok(if findings.is_empty() || options.exit_zero { EXIT_OK } else { EXIT_FAILED })
@@ -123,8 +125,9 @@ fn head(report: &AgentReport, now: Timestamp) -> String {
         ["Store:", &report.store.path],
     ];
     let root_dir = std::path::Path::new(&report.store.path).parent();
-    let upgrade =
-        root_dir.and_then(crate::store::upgrade::read).filter(|record| record.phase != Phase::Upgraded);
+    let upgrade = root_dir
+        .and_then(crate::store::upgrade::read)
+        .filter(|record| record.phase != UpgradePhase::Upgraded);
     let upgrade = upgrade.map(|record| summary(&record));
     if let Some(line) = &upgrade {
         rows.push(["Upgrade:", line]);

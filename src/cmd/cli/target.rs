@@ -15,7 +15,7 @@ use crate::serve::server::{AgentReport, ObjectDetail};
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// A pod of the agent's.
-pub(super) struct Found {
+pub(super) struct FoundPod {
     pod: Pod,
     manifest: Option<Manifest>,
 }
@@ -29,13 +29,13 @@ enum Manifest {
 }
 
 /// Asks the agent for a pod. The name may leave out the node's at its end, and may be written `pod/NAME`.
-pub(super) async fn find(socket: &Path, namespace: &str, name: &str) -> Result<Found, CliError> {
+pub(super) async fn find(socket: &Path, namespace: &str, name: &str) -> Result<FoundPod, CliError> {
     let report = client::fetch_report(socket, ObjectDetail::Counted).await.map_err(CliError::Client)?;
     let short = ["pod/", "pods/", "po/"].iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
     let pod = among(&report.pods, namespace, short, &report.node_name).cloned();
     let missing = || CliError::NotFound { name: short.to_owned(), namespace: namespace.to_owned() };
     let pod = pod.ok_or_else(missing)?;
-    Ok(Found { manifest: manifest(&pod, &report), pod })
+    Ok(FoundPod { manifest: manifest(&pod, &report), pod })
 }
 
 fn manifest(pod: &Pod, report: &AgentReport) -> Option<Manifest> {
@@ -69,7 +69,7 @@ fn manifest_file(path: &Path, pod: &Pod, node: &str) -> Option<PathBuf> {
     files.into_iter().filter(|file| file.is_file()).find(names_it)
 }
 
-impl Found {
+impl FoundPod {
     /// As the API names it.
     pub(super) fn name(&self) -> &str {
         &self.pod.metadata.name

@@ -18,9 +18,9 @@ use crate::store::{Mode, OpenOptions, StoreHandle, StoredEvent, meta};
 
 const NOW: Timestamp = Timestamp::from_secs(1_795_040_000);
 
-struct Directory(PathBuf);
+struct CliDirectory(PathBuf);
 
-impl Directory {
+impl CliDirectory {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("agent-cli-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
@@ -64,7 +64,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for CliDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -105,7 +105,7 @@ fn well() -> Value {
 
 #[test]
 fn status_of_a_healthy_agent_is_short_and_exits_zero() {
-    let directory = Directory::new("well");
+    let directory = CliDirectory::new("well");
     directory.serve(well());
     let expected = "\
 Node:      n1
@@ -132,7 +132,7 @@ All is well.
 
 #[test]
 fn status_says_what_is_wrong_and_why_and_exits_one() {
-    let directory = Directory::new("wrong");
+    let directory = CliDirectory::new("wrong");
     let mut report = well();
     report["runtime"] = json!({"endpoint": "unix:///run/crio.sock", "message": "connection refused",
         "since": "2026-11-18T22:12:20Z"});
@@ -178,7 +178,7 @@ What is wrong:
 
 #[test]
 fn get_pods_prints_kubectls_tables() {
-    let directory = Directory::new("get");
+    let directory = CliDirectory::new("get");
     let mut report = well();
     report["pods"].as_array_mut().unwrap().push(crashing_pod());
     directory.serve(report);
@@ -214,7 +214,7 @@ kube-system   dns     1/1     Running            0            60m   10.0.0.7   n
 
 #[test]
 fn bad_usage_exits_two_and_says_what_is_wrong() {
-    let directory = Directory::new("usage");
+    let directory = CliDirectory::new("usage");
     for (line, message) in [
         ("get", "missing resource type"),
         (
@@ -238,7 +238,7 @@ fn bad_usage_exits_two_and_says_what_is_wrong() {
 
 #[test]
 fn without_agent_and_without_store_the_error_names_both() {
-    let directory = Directory::new("nothing");
+    let directory = CliDirectory::new("nothing");
     let (code, out, err) = directory.run("get pods");
     assert_eq!((code, &*out), (EXIT_FAILED, ""));
     assert_eq!(
@@ -250,7 +250,7 @@ fn without_agent_and_without_store_the_error_names_both() {
 }
 
 /// A store with a pod that ran, one that terminates, a problem and an event; its agent is gone.
-fn fill(directory: &Directory) {
+fn fill(directory: &CliDirectory) {
     let source_pod =
         |value: Value| SourcePod { pod: Rc::new(decode(value).unwrap().object), origin: "/m/x.yaml".into() };
     let options = OpenOptions { mode: Mode::Inline, now: NOW, ..OpenOptions::default() };
@@ -278,7 +278,7 @@ fn fill(directory: &Directory) {
 
 #[test]
 fn when_the_agent_does_not_run_the_last_known_state_is_shown_and_said_so() {
-    let directory = Directory::new("offline");
+    let directory = CliDirectory::new("offline");
     fill(&directory);
     let told = "agent is not running; showing the last known state\n";
     let table = "\
@@ -299,7 +299,7 @@ What is wrong:
 }
 
 /// A store with an object of each kind.
-fn fill_with_objects(directory: &Directory) {
+fn fill_with_objects(directory: &CliDirectory) {
     let object = |kind, value: Value| SourceObject {
         object: Rc::new(wire::from_value(kind, value).unwrap()),
         origin: "/m/x.yaml".into(),
@@ -329,7 +329,7 @@ fn fill_with_objects(directory: &Directory) {
 
 #[test]
 fn objects_look_as_kubectl_prints_them_and_secrets_keep_their_values() {
-    let directory = Directory::new("objects");
+    let directory = CliDirectory::new("objects");
     fill_with_objects(&directory);
     let shown = |line: &str| {
         let (code, out, _) = directory.run(line);
@@ -386,7 +386,7 @@ fn a_reader_that_went_away_is_not_an_error() {
 
 #[test]
 fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are() {
-    let directory = Directory::new("describe");
+    let directory = CliDirectory::new("describe");
     let mut report = well();
     report["pods"].as_array_mut().unwrap().push(crashing_pod());
     directory.serve(report);
@@ -412,7 +412,7 @@ fn describe_finds_pods_by_the_beginning_of_their_names_and_says_which_there_are(
 
 #[test]
 fn describe_without_an_agent_reads_the_store() {
-    let directory = Directory::new("describe-offline");
+    let directory = CliDirectory::new("describe-offline");
     fill(&directory);
     let (code, out, err) = directory.run("describe pod old");
     assert_eq!((code, &*err), (EXIT_OK, "agent is not running; showing the last known state\n"));
@@ -421,7 +421,7 @@ fn describe_without_an_agent_reads_the_store() {
 
 #[test]
 fn images_are_imported_listed_and_removed_without_an_agent() {
-    let directory = Directory::new("images");
+    let directory = CliDirectory::new("images");
     let (code, out, err) = directory.run("image ls");
     assert_eq!((code, out.as_str(), err.as_str()), (EXIT_OK, "IMAGE   TAG   IMAGE ID   SIZE\n", ""));
     let broken = directory.0.join("broken.tar");
@@ -469,7 +469,7 @@ fn images_are_imported_listed_and_removed_without_an_agent() {
 /// Data of claims is deleted only when nobody can want it any more, and only when asked twice.
 #[test]
 fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
-    let directory = Directory::new("delete");
+    let directory = CliDirectory::new("delete");
     fill_with_objects(&directory);
     let volumes = directory.0.join("volumes/default");
     for claim in ["data", "old", "other"] {
@@ -525,7 +525,7 @@ fn data_of_a_claim_goes_only_when_its_claim_and_its_pods_have_gone() {
 
 #[test]
 fn a_pod_keeps_the_data_of_its_claim_from_being_deleted() {
-    let directory = Directory::new("delete-used");
+    let directory = CliDirectory::new("delete-used");
     let mut pod = running_pod("default", "web");
     pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
     let store = directory.0.join("agent.db").display().to_string();

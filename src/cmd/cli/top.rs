@@ -36,7 +36,7 @@ enum Sort {
     Memory,
 }
 
-struct Wanted {
+struct TopArgs {
     common: Common,
     nodes: bool,
     containers: bool,
@@ -45,8 +45,8 @@ struct Wanted {
     watch: bool,
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(arguments: &[String]) -> Result<TopArgs, UsageError> {
+    let mut wanted = TopArgs {
         common: Common::default(),
         nodes: false,
         containers: false,
@@ -110,7 +110,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
 /// The table; empty when there is nothing to show, which is said.
-async fn show(wanted: &Wanted, environment: &mut Environment<'_>) -> Result<String, CliError> {
+async fn show(wanted: &TopArgs, environment: &mut Environment<'_>) -> Result<String, CliError> {
     let mut rows;
     if wanted.nodes {
         let nodes = api::fetch(&wanted.common.socket, "/api/v1/nodes", api::OBJECTS).await?;
@@ -185,7 +185,7 @@ fn node_row(metric: &Value, node: Option<&Value>) -> Vec<String> {
     vec![name, cpu, share(milli_cpu, all.milli_cpu), memory, share(bytes, all.bytes)]
 }
 
-fn pod_rows(wanted: &Wanted, metrics: &[Value]) -> Vec<Vec<String>> {
+fn pod_rows(wanted: &TopArgs, metrics: &[Value]) -> Vec<Vec<String>> {
     let place = wanted.common.namespace.is_none().then_some("NAMESPACE");
     let names: &[&str] = if wanted.containers { &["POD", "NAME"] } else { &["NAME"] };
     let header = place

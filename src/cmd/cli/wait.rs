@@ -95,7 +95,7 @@ impl For {
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct WaitArgs {
     common: Common,
     what: Option<For>,
     timeout: Duration,
@@ -104,8 +104,8 @@ struct Wanted {
     words: Vec<String>,
 }
 
-fn parse(arguments: &[String]) -> Result<Wanted, UsageError> {
-    let mut wanted = Wanted {
+fn parse(arguments: &[String]) -> Result<WaitArgs, UsageError> {
+    let mut wanted = WaitArgs {
         common: Common::default(),
         what: None,
         timeout: Duration::from_secs(30),
@@ -173,7 +173,7 @@ pub(super) fn run(arguments: &[String], environment: &mut Environment<'_>) -> Re
 }
 
 async fn wait(
-    wanted: &Wanted,
+    wanted: &WaitArgs,
     what: &For,
     mut objects: Vec<Named>,
     kind: Option<&'static Resource>,

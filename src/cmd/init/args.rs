@@ -26,7 +26,7 @@ pub(super) enum UsageError {
 
 /// What was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct InitOptions {
     /// Of `init phase NAME`, `reset phase NAME`.
     pub(super) phase: Option<String>,
     pub(super) config: Option<PathBuf>,
@@ -129,7 +129,7 @@ pub(super) fn help(command: &str, phases: &Phases) -> String {
     format!("{text}{listed}\nExit status: 0 on success, 1 on failure, 2 for bad usage.\n")
 }
 
-impl Options {
+impl InitOptions {
     /// # Errors
     /// An option that the command does not have, or one without its value.
     pub(super) fn parse(command: &str, arguments: &[String], phases: &Phases) -> Result<Self, UsageError> {
@@ -257,9 +257,10 @@ fn endpoint(given: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parse(command: &str, line: &str) -> Result<Options, String> {
+    fn parse(command: &str, line: &str) -> Result<InitOptions, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Options::parse(command, &words, &super::super::phases_of(command)).map_err(|error| error.to_string())
+        InitOptions::parse(command, &words, &super::super::phases_of(command))
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -24,7 +24,7 @@ const MAX_FILE: u64 = 1 << 20;
 
 /// Where to look, and what files do not say.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct ProbedMachine {
     /// `/`, or a directory that looks like one.
     pub root: PathBuf,
     pub uid: u32,
@@ -38,7 +38,7 @@ pub struct Machine {
 
 /// All of it.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct MachineFacts {
     pub uid: u32,
     /// What the clock says.
     pub now: Option<Timestamp>,
@@ -202,9 +202,9 @@ pub struct Interest {
     pub ports: Vec<u16>,
 }
 
-impl Machine {
+impl ProbedMachine {
     #[must_use]
-    pub fn look(&self, interest: &Interest) -> Facts {
+    pub fn look(&self, interest: &Interest) -> MachineFacts {
         let release = self.line("proc/sys/kernel/osrelease");
         let mounts = mounts::parse(&self.text("proc/self/mountinfo"));
         let processes = self.processes();
@@ -213,7 +213,7 @@ impl Machine {
             Some((path.clone(), node::file_system(&there).ok()?))
         };
         let directories = &interest.directories;
-        Facts {
+        MachineFacts {
             uid: self.uid,
             now: Some(self.now),
             cpus: self.cpus,

@@ -16,11 +16,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::args::Options;
+use super::args::InitOptions;
 use super::facts::InitSystem;
 use super::install::{self, File};
 use super::preflight::{self, has_errors};
-use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, Session, machine_of, resolve, service};
+use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::{server_url, serving_names};
 use crate::cmd::cli::kubeconfig;
@@ -38,51 +38,51 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// kubeadm's name for whoever has the file.
 const ADMIN: &str = "kubernetes-admin";
 
-pub(super) struct Phase {
+pub(super) struct InitPhase {
     /// For `--skip-phases`.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    run: fn(&mut Run<'_, '_>) -> Result<(), InitError>,
+    run: fn(&mut InitRun<'_, '_>) -> Result<(), InitError>,
 }
 
 /// In the order in which they run.
-pub(super) const PHASES: &[Phase] = &[
-    Phase { name: "preflight", help: "Check this machine", run: |run| run.preflight() },
-    Phase {
+pub(super) const PHASES: &[InitPhase] = &[
+    InitPhase { name: "preflight", help: "Check this machine", run: |run| run.preflight() },
+    InitPhase {
         name: "certs",
         help: "Generate the node's certificate authority and serving certificate",
         run: |run| run.certs(),
     },
-    Phase { name: "kubeconfig", help: "Write /etc/kubernetes/admin.conf", run: |run| run.kubeconfig() },
-    Phase {
+    InitPhase { name: "kubeconfig", help: "Write /etc/kubernetes/admin.conf", run: |run| run.kubeconfig() },
+    InitPhase {
         name: "kubelet-config",
         help: "Write /var/lib/kubelet/config.yaml",
         run: |run| run.kubelet_config(),
     },
-    Phase {
+    InitPhase {
         name: "manifests",
         help: "Create /etc/kubernetes/manifests; --example writes a pod",
         run: |run| run.manifests(),
     },
-    Phase {
+    InitPhase {
         name: "program",
         help: "With --rootfs: install the program, unless a package did",
         run: |run| run.program(),
     },
-    Phase {
+    InitPhase {
         name: "systemd",
         help: "Write and enable the systemd or OpenRC service",
         run: |run| run.service(),
     },
-    Phase { name: "start", help: "(Re)start the service", run: |run| run.start() },
-    Phase { name: "wait", help: "Wait until the agent is healthy", run: |run| run.wait() },
-    Phase { name: "show-next-steps", help: "Print the next steps", run: |run| run.next_steps() },
+    InitPhase { name: "start", help: "(Re)start the service", run: |run| run.start() },
+    InitPhase { name: "wait", help: "Wait until the agent is healthy", run: |run| run.wait() },
+    InitPhase { name: "show-next-steps", help: "Print the next steps", run: |run| run.next_steps() },
 ];
 
 /// One run of `init`.
-struct Run<'a, 'b> {
-    session: &'a mut Session<'b>,
-    options: &'a Options,
+struct InitRun<'a, 'b> {
+    session: &'a mut InitSession<'b>,
+    options: &'a InitOptions,
     resolved: Resolved,
     /// The given configuration's text.
     given: Option<String>,
@@ -93,7 +93,7 @@ struct Run<'a, 'b> {
 }
 
 /// Carries out the phases that are asked for.
-pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), InitError> {
+pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Result<(), InitError> {
     let resolved = resolve(options)?;
     let read = |file: &PathBuf| {
         fs::read_to_string(file).map_err(|source| InitError::File {
@@ -111,7 +111,7 @@ pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), In
         other => other,
     };
     let mut run =
-        Run { session, options, resolved, given, init_system, is_started: false, named: BTreeSet::new() };
+        InitRun { session, options, resolved, given, init_system, is_started: false, named: BTreeSet::new() };
     if options.phase.is_none() {
         let version = env!("CARGO_PKG_VERSION");
         run.session.say(&format!("[init] Using agent version: v{version} (Kubernetes v1.36)\n"))?;
@@ -123,7 +123,7 @@ pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), In
     Ok(())
 }
 
-impl Run<'_, '_> {
+impl InitRun<'_, '_> {
     fn say(&mut self, text: &str) -> Result<(), InitError> {
         self.session.say(text)
     }

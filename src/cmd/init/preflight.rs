@@ -1,7 +1,7 @@
 //! Checks of a machine, before anything is changed: what was seen, what is wanted, what helps. Names and behaviour are those of
 //! kubeadm (1.36) where it has the check; what matters on small machines is added.
 //!
-//! Owns the table of checks and how findings are told. A check is a pure function over [`Facts`] and what is [`Wanted`]. Must not
+//! Owns the table of checks and how findings are told. A check is a pure function over [`MachineFacts`] and what is [`Purpose`]. Must not
 //! read anything itself.
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::facts::{Facts, Interest};
+use super::facts::{Interest, MachineFacts};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::embedded;
 use crate::runtime::embedded::network::subnet::Subnet;
@@ -38,7 +38,7 @@ pub enum Severity {
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct PreflightFinding {
     /// For `--ignore-preflight-errors`.
     pub name: String,
     /// How bad it is.
@@ -55,7 +55,7 @@ pub struct Finding {
     pub commands: Vec<String>,
 }
 
-impl Finding {
+impl PreflightFinding {
     fn new(severity: Severity, name: &str, seen: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -159,7 +159,7 @@ pub struct WantedPort {
 
 /// What the agent is to do here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Purpose {
     /// `--hostname-override`, or the machine's name; empty to look at the machine.
     pub node_name: String,
     /// `--root-dir`.
@@ -189,7 +189,7 @@ pub struct Wanted {
 /// Ports of a control plane on this machine.
 const CONTROL_PLANE_PORTS: [u16; 5] = [6443, 10259, 10257, 2379, 2380];
 
-impl Wanted {
+impl Purpose {
     /// As the configuration has it.
     #[must_use]
     pub fn of(resolved: &Resolved, control_plane: bool) -> Self {
@@ -258,7 +258,7 @@ impl Wanted {
 }
 
 /// One check; it may have several things to say.
-type Check = fn(&Facts, &Wanted) -> Vec<Finding>;
+type Check = fn(&MachineFacts, &Purpose) -> Vec<PreflightFinding>;
 
 /// In the order in which they are told: kubeadm's, then those of small machines.
 const CHECKS: &[Check] = &[
@@ -291,18 +291,20 @@ const CHECKS: &[Check] = &[
 
 /// The first batch: without it nothing else can be told.
 #[must_use]
-pub fn privileged(facts: &Facts) -> Finding {
+pub fn privileged(facts: &MachineFacts) -> PreflightFinding {
     const NAME: &str = "IsPrivilegedUser";
     let seen = format!("user id {}", facts.uid);
     if facts.uid == 0 {
-        return Finding::ok(NAME, seen);
+        return PreflightFinding::ok(NAME, seen);
     }
-    Finding::error(NAME, seen, "user is not running as root").wanted("user id 0").fix("run it with sudo")
+    PreflightFinding::error(NAME, seen, "user is not running as root")
+        .wanted("user id 0")
+        .fix("run it with sudo")
 }
 
 /// All checks but the first.
 #[must_use]
-pub fn check(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub fn check(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     CHECKS.iter().flat_map(|check| check(facts, wanted)).collect()
 }
 
@@ -327,7 +329,7 @@ impl Ignored {
     }
 
     /// Errors that are ignored become warnings.
-    pub fn apply(&self, findings: &mut [Finding]) {
+    pub fn apply(&self, findings: &mut [PreflightFinding]) {
         let is_ignored = |name: &str| {
             let name = name.to_ascii_lowercase();
             self.0.iter().any(|ignored| *ignored == name || ignored == "all")
@@ -342,7 +344,7 @@ impl Ignored {
 
 /// What is said on standard error of warnings and errors. `all` says what is well, too.
 #[must_use]
-pub fn report(findings: &[Finding], all: bool) -> String {
+pub fn report(findings: &[PreflightFinding], all: bool) -> String {
     let of = |severity| findings.iter().filter(move |finding| finding.severity == severity);
     let mut text = String::new();
     if all {
@@ -362,20 +364,20 @@ pub fn report(findings: &[Finding], all: bool) -> String {
 }
 
 #[must_use]
-pub fn to_json(findings: &[Finding]) -> Value {
+pub fn to_json(findings: &[PreflightFinding]) -> Value {
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     json!({
         "kind": "PreflightReport",
         "passed": !has_errors(findings),
         "errors": count(Severity::Error),
         "warnings": count(Severity::Warning),
-        "checks": findings.iter().map(Finding::json).collect::<Vec<_>>(),
+        "checks": findings.iter().map(PreflightFinding::json).collect::<Vec<_>>(),
     })
 }
 
 /// Whether something is fatal.
 #[must_use]
-pub fn has_errors(findings: &[Finding]) -> bool {
+pub fn has_errors(findings: &[PreflightFinding]) -> bool {
     findings.iter().any(|finding| finding.severity == Severity::Error)
 }
 

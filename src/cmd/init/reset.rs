@@ -9,11 +9,11 @@ use std::fs;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
-use super::args::Options;
+use super::args::InitOptions;
 use super::facts::InitSystem;
 use super::install;
 use super::preflight;
-use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, Session, machine_of, resolve, service};
+use super::{CONFIG_FILE, DEFAULTS_FILE, InitError, InitSession, machine_of, resolve, service};
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::earlier;
 use crate::model::objects::VOLUMES_DIR;
@@ -23,19 +23,23 @@ use crate::platform::sys::{dir, lock, mount};
 use crate::pod::volume::{MOUNT_MARK, unshare_mounts_below};
 use crate::store;
 
-pub(super) struct Phase {
+pub(super) struct ResetPhase {
     /// For `--skip-phases`.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    run: fn(&mut Run<'_, '_>) -> Result<(), InitError>,
+    run: fn(&mut ResetRun<'_, '_>) -> Result<(), InitError>,
 }
 
 /// In the order in which they run.
-pub(super) const PHASES: &[Phase] = &[
-    Phase { name: "preflight", help: "Ask for confirmation, and check for root", run: |run| run.preflight() },
-    Phase { name: "stop", help: "Stop the service and disable it", run: |run| run.stop() },
-    Phase { name: "pods", help: "Stop and remove all pods", run: |run| run.pods() },
-    Phase {
+pub(super) const PHASES: &[ResetPhase] = &[
+    ResetPhase {
+        name: "preflight",
+        help: "Ask for confirmation, and check for root",
+        run: |run| run.preflight(),
+    },
+    ResetPhase { name: "stop", help: "Stop the service and disable it", run: |run| run.stop() },
+    ResetPhase { name: "pods", help: "Stop and remove all pods", run: |run| run.pods() },
+    ResetPhase {
         name: "cleanup-node",
         help: "Remove state, certificates and the files that init wrote",
         run: |run| run.cleanup(),
@@ -60,9 +64,9 @@ const STATE: [&str; 11] = [
 /// Whether a file is as `init` wrote it.
 type IsOurs<'a> = &'a dyn Fn(&str) -> bool;
 
-struct Run<'a, 'b> {
-    session: &'a mut Session<'b>,
-    options: &'a Options,
+struct ResetRun<'a, 'b> {
+    session: &'a mut InitSession<'b>,
+    options: &'a InitOptions,
     resolved: Resolved,
     init_system: InitSystem,
     /// What could not be removed, each with the reason.
@@ -70,19 +74,19 @@ struct Run<'a, 'b> {
 }
 
 /// Carries out the phases that are asked for.
-pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), InitError> {
+pub(super) fn run(session: &mut InitSession<'_>, options: &InitOptions) -> Result<(), InitError> {
     let resolved = match resolve(options) {
         Ok(resolved) => resolved,
         // A configuration that cannot be read must not keep a machine from being given up.
         Err(error) if options.agent_flags.is_empty() => {
             let why = crate::platform::logging::chain(&error);
             session.complain(&format!("\t[WARNING reset]: the configuration is ignored: {why}\n"));
-            resolve(&Options { rootfs: PathBuf::from("/nonexistent"), ..Options::default() })?
+            resolve(&InitOptions { rootfs: PathBuf::from("/nonexistent"), ..InitOptions::default() })?
         }
         Err(error) => return Err(error),
     };
     let init_system = machine_of(options, session);
-    let mut run = Run { session, options, resolved, init_system, failed: Vec::new() };
+    let mut run = ResetRun { session, options, resolved, init_system, failed: Vec::new() };
     for phase in PHASES.iter().filter(|phase| options.has_phase(phase.name)) {
         (phase.run)(&mut run)
             .map_err(|error| InitError::Phase { phase: phase.name, source: Box::new(error) })?;
@@ -90,7 +94,7 @@ pub(super) fn run(session: &mut Session<'_>, options: &Options) -> Result<(), In
     if run.failed.is_empty() { Ok(()) } else { Err(InitError::Left(run.failed.join(", "))) }
 }
 
-impl Run<'_, '_> {
+impl ResetRun<'_, '_> {
     fn say(&mut self, text: &str) -> Result<(), InitError> {
         self.session.say(text)
     }

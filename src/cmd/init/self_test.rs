@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::preflight::Finding;
+use super::preflight::PreflightFinding;
 use crate::agent::config::Resolved;
 use crate::agent::kubelet::embedded;
 use crate::model::labels;
@@ -56,15 +56,15 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 /// Tests the runtime that the configuration names.
 #[must_use]
-pub fn run(resolved: &Resolved) -> Vec<Finding> {
+pub fn run(resolved: &Resolved) -> Vec<PreflightFinding> {
     if resolved.kubelet.container_runtime_endpoint != "embedded" {
         return vec![external(resolved)];
     }
     let Some(program) = program::bytes() else {
-        return vec![Finding::skipped(NAME, "no test program for this architecture")];
+        return vec![PreflightFinding::skipped(NAME, "no test program for this architecture")];
     };
     let began = Clock::System.now();
-    let place = Place::new(&resolved.flags.root_dir);
+    let place = Workspace::new(&resolved.flags.root_dir);
     let tested = place.make().and_then(|()| {
         let main = async { timeout(PATIENCE, Box::pin(test(resolved, &place, &program))).await };
         let outcome = rt::run(main).map_err(|error| format!("start the async runtime: {error}"))?;
@@ -77,7 +77,7 @@ pub fn run(resolved: &Resolved) -> Vec<Finding> {
     let took = Clock::System.now().as_nanos().saturating_sub(began.as_nanos()) / 1_000_000;
     match tested {
         Err(why) => vec![
-            Finding::error(
+            PreflightFinding::error(
                 NAME,
                 "the test container failed",
                 format!("container runtime is not running: {why}"),
@@ -87,13 +87,13 @@ pub fn run(resolved: &Resolved) -> Vec<Finding> {
             .command("dmesg | tail"),
         ],
         Ok(network) => {
-            let ran = Finding::ok(
+            let ran = PreflightFinding::ok(
                 NAME,
                 format!("the embedded runtime ran and removed a test container in {took} ms"),
             );
             let network = match network {
-                Ok(()) => Finding::ok("PodNetwork", "the kernel supports the pod network"),
-                Err(why) => Finding::warning("PodNetwork", "not ready", why)
+                Ok(()) => PreflightFinding::ok("PodNetwork", "the kernel supports the pod network"),
+                Err(why) => PreflightFinding::warning("PodNetwork", "not ready", why)
                     .wanted("kernel support for bridges and nf_tables with NAT, or a CNI configuration")
                     .fix(
                         "install the kernel modules or another kernel; pods with hostNetwork: true do not \
@@ -106,7 +106,7 @@ pub fn run(resolved: &Resolved) -> Vec<Finding> {
 }
 
 /// As kubeadm does it: the socket answers, and the runtime says that it is ready.
-fn external(resolved: &Resolved) -> Finding {
+fn external(resolved: &Resolved) -> PreflightFinding {
     let endpoint = resolved.kubelet.container_runtime_endpoint.clone();
     let ask = async {
         let config =
@@ -123,10 +123,10 @@ fn external(resolved: &Resolved) -> Finding {
         Err(error) => Err(error.to_string()),
     };
     match said {
-        Ok(version) => Finding::ok(NAME, format!("{version} at {endpoint}")),
+        Ok(version) => PreflightFinding::ok(NAME, format!("{version} at {endpoint}")),
         Err(why) => {
             let message = format!("could not connect to the container runtime: {why}");
-            Finding::error(NAME, endpoint, message)
+            PreflightFinding::error(NAME, endpoint, message)
                 .wanted("a ready CRI v1 runtime")
                 .fix(
                     "start it, and check that its CRI plugin is enabled (Docker's containerd has \
@@ -138,7 +138,7 @@ fn external(resolved: &Resolved) -> Finding {
 }
 
 /// Where the test works.
-struct Place {
+struct Workspace {
     /// Beside the root directory.
     data: PathBuf,
     /// On a tmpfs.
@@ -147,7 +147,7 @@ struct Place {
     cgroup: String,
 }
 
-impl Place {
+impl Workspace {
     fn new(root_dir: &Path) -> Self {
         let name = format!("agent-preflight-{}", process_id());
         let beside = root_dir.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/"));
@@ -222,7 +222,7 @@ impl Place {
 }
 
 /// Whether pods can have a network, when a container could be made, run and removed.
-async fn test(resolved: &Resolved, place: &Place, program: &[u8]) -> Result<Result<(), String>, String> {
+async fn test(resolved: &Resolved, place: &Workspace, program: &[u8]) -> Result<Result<(), String>, String> {
     let config = place.config(resolved)?;
     let cgroup = config.cgroup.clone();
     let path = place.cgroup_path(&cgroup);
@@ -243,7 +243,7 @@ async fn test(resolved: &Resolved, place: &Place, program: &[u8]) -> Result<Resu
 
 async fn in_runtime(
     runtime: &EmbeddedRuntime,
-    place: &Place,
+    place: &Workspace,
     cgroup: &CgroupConfig,
     program: &[u8],
 ) -> Result<(), String> {
@@ -263,7 +263,7 @@ async fn in_runtime(
 
 async fn in_sandbox(
     runtime: &EmbeddedRuntime,
-    place: &Place,
+    place: &Workspace,
     sandbox: &crate::model::types::SandboxId,
     pod: &SandboxConfig,
 ) -> Result<(), String> {
@@ -298,7 +298,7 @@ fn namespaces() -> NamespaceOptions {
     NamespaceOptions { network: NamespaceMode::Node, pid: NamespaceMode::Container, ipc: NamespaceMode::Pod }
 }
 
-fn sandbox_config(place: &Place, cgroup: &CgroupConfig) -> SandboxConfig {
+fn sandbox_config(place: &Workspace, cgroup: &CgroupConfig) -> SandboxConfig {
     SandboxConfig {
         pod: PodRef { namespace: "default".to_owned(), name: "preflight".to_owned(), uid: UID.into() },
         log_directory: place.data.join("log").display().to_string(),
@@ -367,7 +367,7 @@ mod tests {
     fn the_test_works_beside_the_root_directory_and_leaves_nothing_there() {
         let root = std::env::temp_dir().join(format!("edge-agent-self-test-{}", process_id()));
         fs::create_dir_all(&root).unwrap();
-        let place = Place::new(&root.join("var/lib/kubelet"));
+        let place = Workspace::new(&root.join("var/lib/kubelet"));
         assert!(place.data.starts_with(&root), "on the file system of the root directory");
         place.make().unwrap();
         write_image(&place.data.join("image"), &program::bytes().unwrap()).unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::InitError;
-use super::args::Options;
+use super::args::InitOptions;
 use super::facts::InitSystem;
 use super::install::{self, File};
 use crate::platform::sys::command;
@@ -27,7 +27,7 @@ pub(super) struct Service {
 }
 
 /// The service's files, with the program as it is called in that system.
-pub(super) fn plan(options: &Options, system: InitSystem, program: &Path) -> Option<Service> {
+pub(super) fn plan(options: &InitOptions, system: InitSystem, program: &Path) -> Option<Service> {
     let packaged = install::PACKAGED_UNITS.into_iter().find(|path| options.rooted(path).exists());
     match (system, packaged) {
         (InitSystem::Systemd, Some(packaged)) => {
@@ -52,7 +52,7 @@ const COPIED: &str = "/usr/local/bin/agent";
 
 /// Where the program is in the system that is set up: here where this one is; in another where its package has it, else where
 /// `init` puts it.
-pub(super) fn program(options: &Options) -> PathBuf {
+pub(super) fn program(options: &InitOptions) -> PathBuf {
     if options.is_live() {
         return std::fs::read_link(OWN).unwrap_or_else(|_| PACKAGED.into());
     }
@@ -60,7 +60,7 @@ pub(super) fn program(options: &Options) -> PathBuf {
 }
 
 /// A package has brought the program.
-pub(super) fn is_packaged(options: &Options) -> bool {
+pub(super) fn is_packaged(options: &InitOptions) -> bool {
     options.rooted(PACKAGED).exists()
 }
 
@@ -71,7 +71,7 @@ const PROGRAMS: [&str; 5] =
     ["/usr/lib/systemd/systemd", "/lib/systemd/systemd", "/usr/bin/env", "/bin/busybox", "/sbin/init"];
 
 /// Whether a program of this content would run in the system in `--rootfs`, as far as its own programs show.
-pub(super) fn fits(options: &Options, program: &[u8]) -> bool {
+pub(super) fn fits(options: &InitOptions, program: &[u8]) -> bool {
     let theirs = PROGRAMS.iter().map(|path| options.rooted(path)).find_map(|path| {
         // A link may lead out of the system.
         let is_file = path.symlink_metadata().is_ok_and(|about| about.is_file());
@@ -145,7 +145,7 @@ mod tests {
         let elf = |machine: u8| [&b"\x7fELF\x02\x01\x01"[..], &[0; 11], &[machine, 0, 9, 9]].concat();
         let root = std::env::temp_dir().join(format!("edge-agent-service-{}", std::process::id()));
         std::fs::create_dir_all(root.join("usr/bin")).unwrap();
-        let options = Options { rootfs: root.clone(), ..Options::default() };
+        let options = InitOptions { rootfs: root.clone(), ..InitOptions::default() };
         assert!(fits(&options, &elf(62)), "nothing to compare with");
         std::fs::write(root.join("usr/bin/env"), elf(183)).unwrap();
         assert!(fits(&options, &elf(183)) && !fits(&options, &elf(62)) && !fits(&options, b"#!/bin/sh"));

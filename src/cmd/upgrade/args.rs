@@ -55,7 +55,7 @@ pub(super) struct UsageError(pub(super) String);
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Options {
+pub(super) struct UpgradeOptions {
     /// A file, or one of the sub-commands.
     pub(super) what: String,
     pub(super) key: Option<PathBuf>,
@@ -73,7 +73,7 @@ pub(super) struct Options {
     pub(super) help: bool,
 }
 
-impl Options {
+impl UpgradeOptions {
     /// # Errors
     /// An option that there is not, or one without its value.
     pub(super) fn parse(arguments: &[String]) -> Result<Self, UsageError> {
@@ -152,9 +152,9 @@ fn duration(name: &str, given: &str) -> Result<Duration, UsageError> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, String> {
+    fn parse(line: &str) -> Result<UpgradeOptions, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Options::parse(&words).map_err(|error| error.to_string())
+        UpgradeOptions::parse(&words).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::args::{KEY_FILE, Options};
+use super::args::{KEY_FILE, UpgradeOptions};
 use crate::codec::signature::{SignatureError, VerifyKey};
 use crate::platform::sys::command;
 use crate::runtime::embedded::protocol;
@@ -81,7 +81,7 @@ pub(super) enum CandidateError {
 
 /// What a program says of itself to the one that it is to replace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct CandidateFacts {
     pub(super) version: String,
     /// Schema of its store, and the oldest that reads what it writes.
     store: i64,
@@ -91,7 +91,7 @@ pub(super) struct Facts {
     monitor_oldest: i64,
 }
 
-impl Facts {
+impl CandidateFacts {
     pub(super) fn own() -> Self {
         let (store, store_readable_by) = store::schema_versions();
         Self {
@@ -156,7 +156,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     /// Reads it once: what was verified is what is installed.
-    pub(super) fn read(path: &Path, options: &Options) -> Result<Self, CandidateError> {
+    pub(super) fn read(path: &Path, options: &UpgradeOptions) -> Result<Self, CandidateError> {
         let key_file = options.key.clone().unwrap_or_else(|| KEY_FILE.into());
         let is_signed = options.key.is_some() || options.signature.is_some() || key_file.exists();
         if !is_signed && !options.allow_unsigned {
@@ -189,7 +189,11 @@ impl Candidate {
     }
 
     /// Has the copy at `program` say what it is, and judges it.
-    pub(super) fn prove(&self, program: &Path, allow_downgrade: bool) -> Result<Facts, CandidateError> {
+    pub(super) fn prove(
+        &self,
+        program: &Path,
+        allow_downgrade: bool,
+    ) -> Result<CandidateFacts, CandidateError> {
         let failed = |why: String| CandidateError::DoesNotRun { path: self.path.clone(), why };
         let mut command = Command::new(program);
         let answer = command::run(command.args(["upgrade", "facts"]), &[], LONGEST_ANSWER, PATIENCE)
@@ -198,9 +202,9 @@ impl Candidate {
             let said = String::from_utf8_lossy(&answer.errors).trim().to_owned();
             return Err(failed(if said.is_empty() { answer.status.to_string() } else { said }));
         }
-        let facts = Facts::parse(&String::from_utf8_lossy(&answer.output))
+        let facts = CandidateFacts::parse(&String::from_utf8_lossy(&answer.output))
             .ok_or_else(|| CandidateError::NoAgent(self.path.clone()))?;
-        facts.check(&Facts::own(), allow_downgrade)?;
+        facts.check(&CandidateFacts::own(), allow_downgrade)?;
         Ok(facts)
     }
 
@@ -246,8 +250,8 @@ fn is_same_machine(own: &[u8], other: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn facts(version: &str, store: (i64, i64), monitor: (i64, i64)) -> Facts {
-        Facts {
+    fn facts(version: &str, store: (i64, i64), monitor: (i64, i64)) -> CandidateFacts {
+        CandidateFacts {
             version: version.to_owned(),
             store: store.0,
             store_readable_by: store.1,
@@ -258,17 +262,18 @@ mod tests {
 
     #[test]
     fn what_a_program_says_is_read_by_the_other_and_lines_of_later_releases_are_no_obstacle() {
-        let own = Facts::own();
-        assert_eq!(Facts::parse(&(own.to_text() + "moon 3\n")), Some(own));
+        let own = CandidateFacts::own();
+        assert_eq!(CandidateFacts::parse(&(own.to_text() + "moon 3\n")), Some(own));
         for broken in ["", "version 1\n", "agent v0.1.0 (Kubernetes v1.36)\n", "version \nstore 3\n"] {
-            assert_eq!(Facts::parse(broken), None, "{broken:?}");
+            assert_eq!(CandidateFacts::parse(broken), None, "{broken:?}");
         }
     }
 
     #[test]
     fn a_program_may_follow_when_there_is_a_way_back_and_the_pods_can_stay() {
         let own = facts("1.2.0", (4, 3), (2, 1));
-        let said = |new: Facts, downgrade| new.check(&own, downgrade).map_err(|error| error.to_string());
+        let said =
+            |new: CandidateFacts, downgrade| new.check(&own, downgrade).map_err(|error| error.to_string());
         assert_eq!(said(own.clone(), false), Ok(()));
         assert_eq!(said(facts("1.3.0", (7, 4), (5, 2)), false), Ok(()), "it is read by what is here");
         assert!(
@@ -297,7 +302,7 @@ mod tests {
             let mut words =
                 vec![file.display().to_string(), "--verify-key-file".to_owned(), key.display().to_string()];
             words.extend(more.iter().map(|word| (*word).to_owned()));
-            Options::parse(&words).unwrap()
+            UpgradeOptions::parse(&words).unwrap()
         };
         let said = |more: &[&str]| match Candidate::read(&file, &arguments(more)) {
             Err(error) => crate::platform::logging::chain(&error),

@@ -17,7 +17,7 @@ use crate::platform::logging::chain;
 use crate::platform::sys::{durable, node};
 use crate::serve::server::ObjectDetail;
 use crate::store::upgrade as records;
-use crate::store::upgrade::rules::{Answering, Effect, InPlace, Record, Seen, lost};
+use crate::store::upgrade::rules::{Answering, Effect, InPlace, Seen, UpgradeRecord, lost};
 
 /// Of a program.
 const MODE: u32 = 0o755;
@@ -28,14 +28,14 @@ type Identity = (u64, u64, u64, i64);
 /// The machine, as far as one upgrade goes.
 pub(super) struct Machine {
     root_dir: PathBuf,
-    pub(super) record: Record,
+    pub(super) record: UpgradeRecord,
     pub(super) service: Service,
     /// What is in place, and the file of which that was found out.
     found: Option<(Identity, InPlace)>,
 }
 
 impl Machine {
-    pub(super) fn new(root_dir: &Path, record: Record) -> Self {
+    pub(super) fn new(root_dir: &Path, record: UpgradeRecord) -> Self {
         let service = Service::parse(&record.service);
         Self { root_dir: root_dir.to_owned(), record, service, found: None }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::PodConfig;
 use crate::desired::local_objects::ObjectFinding;
-use crate::desired::merge::Finding;
+use crate::desired::merge::SetFinding;
 use crate::model::ordered::Ordered as _;
 use crate::model::source::SourceProblem;
 use crate::model::types::{PodSource, Timestamp};
@@ -21,7 +21,7 @@ impl PodConfig {
     pub(super) fn note_findings(
         &self,
         source: PodSource,
-        findings: Vec<Finding>,
+        findings: Vec<SetFinding>,
         now: Timestamp,
     ) -> Vec<SourceProblem> {
         let known = self.known_problems(source);

@@ -65,25 +65,25 @@ fn an_answer_goes_on_trial_only_when_there_is_something_good_to_go_back_to() {
 #[test]
 fn a_trial_ends_well_when_all_have_been_up_for_a_while_and_badly_when_its_time_is_over() {
     let judge = |parts, pods: &[(String, Progress)], times| trial(parts).judge(pods, times);
-    let seconds = |seconds| Verdict::Wait(Some(Duration::from_secs(seconds)));
+    let seconds = |seconds| TrialVerdict::Wait(Some(Duration::from_secs(seconds)));
     assert_eq!(judge(4, &[started()], times(1, Some(0))), seconds(10));
     assert_eq!(judge(4, &[started()], times(1, Some(9))), seconds(1));
-    assert_eq!(judge(4, &[started()], times(1, Some(10))), Verdict::Good);
-    assert_eq!(judge(4, &[], times(0, Some(0))), Verdict::Good, "nothing but removals");
+    assert_eq!(judge(4, &[started()], times(1, Some(10))), TrialVerdict::Good);
+    assert_eq!(judge(4, &[], times(0, Some(0))), TrialVerdict::Good, "nothing but removals");
     assert_eq!(judge(4, &[started(), waits("x")], times(99, None)), seconds(1));
-    assert_eq!(judge(4, &[started(), waits("x")], times(100, None)), Verdict::PartOver);
+    assert_eq!(judge(4, &[started(), waits("x")], times(100, None)), TrialVerdict::PartOver);
     assert_eq!(judge(1, &[waits("x")], times(99, None)), seconds(1));
     let why = "pod default/web: x".to_owned();
-    assert_eq!(judge(1, &[started(), waits("x")], times(100, None)), Verdict::RollBack(why.clone()));
-    assert_eq!(judge(0, &[waits("x")], times(0, None)), Verdict::RollBack(why), "used up by starts");
+    assert_eq!(judge(1, &[started(), waits("x")], times(100, None)), TrialVerdict::RollBack(why.clone()));
+    assert_eq!(judge(0, &[waits("x")], times(0, None)), TrialVerdict::RollBack(why), "used up by starts");
     assert_eq!(judge(0, &[started()], times(0, Some(3))), seconds(7), "what is up gets its ten seconds");
-    assert_eq!(Stage::Unproven.judge(&[waits("x")], times(1000, None)), Verdict::Wait(None));
-    assert_eq!(Stage::Unproven.judge(&[started()], times(1000, Some(10))), Verdict::Good);
+    assert_eq!(Stage::Unproven.judge(&[waits("x")], times(1000, None)), TrialVerdict::Wait(None));
+    assert_eq!(Stage::Unproven.judge(&[started()], times(1000, Some(10))), TrialVerdict::Good);
     let many: Vec<_> = (0..5).map(|_| waits("x")).collect();
-    let Verdict::RollBack(why) = judge(0, &many, times(0, None)) else { panic!("its time is over") };
+    let TrialVerdict::RollBack(why) = judge(0, &many, times(0, None)) else { panic!("its time is over") };
     assert!(why.ends_with("x; and 2 more"), "{why}");
     let short = TrialTimes { after: Duration::from_secs(4), ..times(0, Some(1)) };
-    assert_eq!(trial(4).judge(&[started()], short), Verdict::Good, "a short trial has less to wait for");
+    assert_eq!(trial(4).judge(&[started()], short), TrialVerdict::Good, "a short trial has less to wait for");
 }
 
 #[test]
@@ -181,15 +181,15 @@ proptest! {
             let keeps = matches!(&stage, Stage::Trial { fallback, .. } if fallback.pods == [pod("web", "1")]);
             prop_assert!(keeps, "lost what was good");
             match stage.judge(&[waits("x")], times(in_part, None)) {
-                Verdict::PartOver => {
+                TrialVerdict::PartOver => {
                     let Stage::Trial { parts_left, .. } = &mut stage else { unreachable!("seen above") };
                     *parts_left -= 1;
                     (in_part, parts) = (0, parts + 1);
                 }
-                Verdict::Wait(Some(rest)) => {
+                TrialVerdict::Wait(Some(rest)) => {
                     prop_assert!(!rest.is_zero() && rest <= AFTER / u32::from(PARTS));
                 }
-                Verdict::RollBack(_) => {
+                TrialVerdict::RollBack(_) => {
                     prop_assert!(parts + 1 >= PARTS, "not before its time");
                     return Ok(());
                 }

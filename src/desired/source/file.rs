@@ -22,8 +22,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use self::entry::{Entry, Look, Looked};
-use self::read::{Found, look};
+use self::entry::{FileEntry, Look, Looked};
+use self::read::{PathContent, look};
 use self::watch::{Hints, PathWatch};
 use super::{
     Accept, Accepts, LastGood, ManifestParser, REASON_EMPTY, REASON_UNAVAILABLE, Remembered, SHORTEST_PERIOD,
@@ -67,7 +67,7 @@ pub struct FileSource<P> {
     parser: P,
     clock: Clock,
     /// By name in the directory; a single file has an empty name.
-    entries: BTreeMap<OsString, Entry>,
+    entries: BTreeMap<OsString, FileEntry>,
     /// Why there is no answer at all.
     unavailable: Option<SourceProblem>,
     /// What is wrong with the manifests of a directory that is not believed.
@@ -121,7 +121,7 @@ impl<P: ManifestParser> FileSource<P> {
                 by_name.entry(name).or_default().objects.push(object);
             }
         }
-        let restored = |(name, good): (_, LastGood)| (name, Entry::restored(good.pods, good.objects));
+        let restored = |(name, good): (_, LastGood)| (name, FileEntry::restored(good.pods, good.objects));
         let entries = by_name.into_iter().map(restored).into_map();
         Self {
             config,
@@ -264,7 +264,7 @@ impl<P: ManifestParser> FileSource<P> {
             return;
         }
         let is_empty = scan.directory.is_some()
-            && !scan.names.iter().filter_map(|name| self.entries.get(name)).any(Entry::has_fresh);
+            && !scan.names.iter().filter_map(|name| self.entries.get(name)).any(FileEntry::has_fresh);
         let same_directory = scan.directory == self.spoke || scan.is_accepted;
         if !is_believed(is_empty, self.holds_something, same_directory) {
             let found = if scan.names.is_empty() { "is empty" } else { "contains no valid manifest" };
@@ -275,7 +275,7 @@ impl<P: ManifestParser> FileSource<P> {
                 self.config.path.display()
             );
             let found = scan.names.iter().filter_map(|name| self.entries.get(name));
-            let beside: Vec<_> = found.flat_map(Entry::problems).cloned().collect();
+            let beside: Vec<_> = found.flat_map(FileEntry::problems).cloned().collect();
             self.dirty |= self.beside != beside;
             self.beside = beside;
             self.set_unavailable(REASON_EMPTY, message);
@@ -316,7 +316,7 @@ impl<P: ManifestParser> FileSource<P> {
         let path = self.path_of(name);
         let now = self.clock.now();
         if !self.entries.contains_key(name) {
-            self.entries.insert(name.to_owned(), Entry::default());
+            self.entries.insert(name.to_owned(), FileEntry::default());
         }
         let Some(entry) = self.entries.get_mut(name) else { return };
         match entry.refresh(&path, how, &self.parser, now) {
@@ -345,16 +345,16 @@ impl<P: ManifestParser> FileSource<P> {
         let shown = self.config.path.clone();
         let path = shown.display();
         match look(&self.config.path) {
-            Found::Missing => Listing::Unavailable(format!(
+            PathContent::Missing => Listing::Unavailable(format!(
                 "{path}: does not exist; create it, or correct staticPodPath. Its pods keep running"
             )),
-            Found::Unusable(error) => Listing::Unavailable(format!("{path}: {error}")),
-            Found::File(_) => {
+            PathContent::Unusable(error) => Listing::Unavailable(format!("{path}: {error}")),
+            PathContent::File(_) => {
                 let names = BTreeSet::from([OsString::new()]);
                 Listing::Names(Scan { names, directory: None, is_accepted: false })
             }
             // The identity first: what is mounted over it while it is listed is noticed then.
-            Found::Directory(_) => match directory_identity(&shown)
+            PathContent::Directory(_) => match directory_identity(&shown)
                 .and_then(|directory| Ok((directory, self.list_directory()?)))
             {
                 Ok((_, names)) if names.len() > MAX_FILES => Listing::Unavailable(format!(
@@ -406,7 +406,7 @@ impl<P: ManifestParser> FileSource<P> {
         let (answer, objects, problems) = if let Some(problem) = &self.unavailable {
             let problems = std::iter::once(problem).chain(&self.beside).cloned().collect();
             (SourceAnswer::Unknown, Vec::new(), problems)
-        } else if self.entries.get(OsStr::new("")).is_some_and(Entry::is_silent) {
+        } else if self.entries.get(OsStr::new("")).is_some_and(FileEntry::is_silent) {
             // One broken file that never was good has nothing valid to say; upstream sends nothing either.
             (SourceAnswer::Unknown, Vec::new(), self.problems())
         } else {
@@ -422,7 +422,7 @@ impl<P: ManifestParser> FileSource<P> {
     fn pods(&self) -> Vec<SourcePod> {
         let any_stale = self.entries.values().any(|entry| !entry.stale_pods().is_empty());
         let fresh: BTreeSet<_> = if any_stale {
-            self.entries.values().flat_map(Entry::fresh_pods).map(full_name).into_set()
+            self.entries.values().flat_map(FileEntry::fresh_pods).map(full_name).into_set()
         } else {
             BTreeSet::new()
         };
@@ -436,8 +436,12 @@ impl<P: ManifestParser> FileSource<P> {
 
     /// The same for objects.
     fn objects(&self) -> Vec<SourceObject> {
-        let fresh: BTreeSet<_> =
-            self.entries.values().flat_map(Entry::fresh_objects).map(|object| &object.object.key).into_set();
+        let fresh: BTreeSet<_> = self
+            .entries
+            .values()
+            .flat_map(FileEntry::fresh_objects)
+            .map(|object| &object.object.key)
+            .into_set();
         let mut objects = Vec::new();
         for entry in self.entries.values() {
             objects.extend_from_slice(entry.fresh_objects());
@@ -448,7 +452,7 @@ impl<P: ManifestParser> FileSource<P> {
     }
 
     fn problems(&self) -> Vec<SourceProblem> {
-        self.entries.values().flat_map(Entry::problems).cloned().collect()
+        self.entries.values().flat_map(FileEntry::problems).cloned().collect()
     }
 
     fn start_watch(&self) -> Option<PathWatch> {

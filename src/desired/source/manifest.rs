@@ -224,7 +224,7 @@ impl Manifest {
             Err(message) => return self.problem(raw.place, object_name(&raw.value), message),
         };
         match kind {
-            Kind::List => self.take_list(types, raw),
+            DocumentKind::List => self.take_list(types, raw),
             _ => self.take_object(types, raw, kind),
         }
     }
@@ -245,7 +245,7 @@ impl Manifest {
                 imply_pod(&mut value);
             }
             match object_kind(&value) {
-                Ok(Kind::List) => {
+                Ok(DocumentKind::List) => {
                     self.problem(
                         place,
                         None,
@@ -258,21 +258,21 @@ impl Manifest {
         }
     }
 
-    fn take_object(&mut self, types: &Types<'_>, raw: Raw, kind: Kind) {
+    fn take_object(&mut self, types: &Types<'_>, raw: Raw, kind: DocumentKind) {
         let name = object_name(&raw.value);
         if self.pods.len() + self.objects.len() >= MAX_OBJECTS {
             let message = format!("more than {MAX_OBJECTS} objects in one manifest; split it into several");
             return self.problem(raw.place, name, message);
         }
         let Raw { place, mut value } = raw;
-        let is_secret = matches!(kind, Kind::Local(ObjectKind::Secret));
+        let is_secret = matches!(kind, DocumentKind::Local(ObjectKind::Secret));
         let wrong = |words: String| {
             let message = hint::wrong_type(&words);
             if is_secret { hint::without_values(&message) } else { message }
         };
         let (version, name_of_kind) = match kind {
-            Kind::Local(kind) => (kind.api_version(), kind.as_str()),
-            Kind::Pod | Kind::List => ("v1".to_owned(), "Pod"),
+            DocumentKind::Local(kind) => (kind.api_version(), kind.as_str()),
+            DocumentKind::Pod | DocumentKind::List => ("v1".to_owned(), "Pod"),
         };
         let schema = types.schema.get_or_init(Schema::load);
         let mut unknown = Vec::new();
@@ -286,11 +286,11 @@ impl Manifest {
             unknown = findings.unknown;
         }
         let decoded = match kind {
-            Kind::Local(kind) => decode_object(kind, value).map(|(object, unknown)| {
+            DocumentKind::Local(kind) => decode_object(kind, value).map(|(object, unknown)| {
                 self.objects.push(ManifestObject { kind, object, place: place.clone() });
                 unknown
             }),
-            Kind::Pod | Kind::List => decode::<Pod>(value).map(|decoded| {
+            DocumentKind::Pod | DocumentKind::List => decode::<Pod>(value).map(|decoded| {
                 self.pods.push(ManifestPod { pod: decoded.object, place: place.clone() });
                 decoded.unknown_fields
             }),
@@ -309,7 +309,7 @@ impl Manifest {
 
 /// What a document is to us.
 #[derive(Clone, Copy)]
-enum Kind {
+enum DocumentKind {
     Pod,
     List,
     Local(ObjectKind),
@@ -327,7 +327,7 @@ fn object_name(value: &Value) -> Option<String> {
     value.get("metadata")?.get("name")?.as_str().map(str::to_owned)
 }
 
-fn object_kind(value: &Value) -> Result<Kind, String> {
+fn object_kind(value: &Value) -> Result<DocumentKind, String> {
     const KINDS: &str = "only Pod, PodList, List, ConfigMap, Secret and PersistentVolumeClaim of apiVersion v1 and RuntimeClass of node.k8s.io/v1 are supported";
     let Value::Object(members) = value else {
         return Err(format!(
@@ -346,9 +346,9 @@ fn object_kind(value: &Value) -> Result<Kind, String> {
     }
     let local = ObjectKind::from_name(kind).filter(|kind| ObjectKind::IN_MANIFESTS.contains(kind));
     let (known, wanted) = match (kind, local) {
-        ("Pod", _) => (Kind::Pod, "v1".to_owned()),
-        ("PodList" | "List", _) => (Kind::List, "v1".to_owned()),
-        (_, Some(kind)) => (Kind::Local(kind), kind.api_version()),
+        ("Pod", _) => (DocumentKind::Pod, "v1".to_owned()),
+        ("PodList" | "List", _) => (DocumentKind::List, "v1".to_owned()),
+        (_, Some(kind)) => (DocumentKind::Local(kind), kind.api_version()),
         _ => return Err(format!("kind {kind:?} of apiVersion {version:?} is not supported: {KINDS}")),
     };
     match version {

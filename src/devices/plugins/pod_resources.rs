@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::devices::DeviceManager;
 use crate::devices::allocation::{Allocation, by_node};
 use crate::model::api::pod::Pod;
-use crate::platform::grpc::{Answer, Code, Status, decoded};
+use crate::platform::grpc::{Code, GrpcReply, Status, decoded};
 use crate::platform::proto::pod_resources as wire;
 
 /// Upstream's: so many calls at once, and so many a second from then on.
@@ -37,7 +37,7 @@ impl PodResources {
         Self { devices, pods, left: Cell::new((u64::from(BURST) * 1000, Instant::now())) }
     }
 
-    pub(super) fn answer(&self, path: &str, message: Bytes) -> Result<Answer, Status> {
+    pub(super) fn answer(&self, path: &str, message: Bytes) -> Result<GrpcReply, Status> {
         if !path.starts_with("/v1.PodResourcesLister/") && path != LIST_ALPHA {
             return unknown(path);
         }
@@ -73,7 +73,7 @@ impl PodResources {
             }
             _ => return unknown(path),
         };
-        Ok(Answer::One(answer))
+        Ok(GrpcReply::One(answer))
     }
 
     /// A bucket that fills by itself.
@@ -152,6 +152,6 @@ fn listed(resource: &str, devices: &BTreeMap<i64, Vec<String>>) -> Vec<wire::Con
     all
 }
 
-fn unknown(path: &str) -> Result<Answer, Status> {
+fn unknown(path: &str) -> Result<GrpcReply, Status> {
     Err(Status::new(Code::Unimplemented, format!("unknown method {path}")))
 }

@@ -100,7 +100,7 @@ pub(super) async fn watch(directory: PathBuf, devices: DeviceManager) {
         }
         // A socket that was made anew is another plugin.
         for event in &events {
-            if let crate::platform::sys::inotify::Event::Entry { name, .. } = event {
+            if let crate::platform::sys::inotify::InotifyEvent::Entry { name, .. } = event {
                 known.retain(|path, _| path.file_name() != Some(name));
             }
         }

@@ -4,8 +4,8 @@ use super::*;
 use crate::model::api::decode::decode;
 use serde_json::{Value, json};
 
-fn device(host: &str, container: &str, letters: &str) -> Wanted {
-    Wanted::Path(Device {
+fn device(host: &str, container: &str, letters: &str) -> DeviceRequest {
+    DeviceRequest::Path(Device {
         host_path: host.to_owned(),
         container_path: container.to_owned(),
         permissions: letters.to_owned(),
@@ -47,7 +47,7 @@ fn an_entry_is_a_path_a_place_and_letters_and_colons_in_paths_do_no_harm() {
             vec![device("/dev/dri/by-path/pci-0000:00:02.0-card", "/dev/gpu", "wr")],
         ),
         (" /dev/a\n/dev/b ", vec![device("/dev/a", "/dev/a", "rw"), device("/dev/b", "/dev/b", "rw")]),
-        ("vendor.com/class=name:1", vec![Wanted::Cdi("vendor.com/class=name:1".to_owned())]),
+        ("vendor.com/class=name:1", vec![DeviceRequest::Cdi("vendor.com/class=name:1".to_owned())]),
         ("", vec![]),
     ];
     for (text, expected) in cases {
@@ -73,7 +73,7 @@ fn an_entry_is_a_path_a_place_and_letters_and_colons_in_paths_do_no_harm() {
 fn a_volume_that_is_a_device_may_be_opened_and_any_other_is_only_mounted() {
     let pod = pod(&json!({}), false);
     let found = by_volume(&pod, &pod.spec.containers[0]);
-    let found: Vec<Wanted> = found.into_iter().map(Wanted::Path).collect();
+    let found: Vec<DeviceRequest> = found.into_iter().map(DeviceRequest::Path).collect();
     assert_eq!(found, [device("/dev/ttyS0", "/dev/modem", "rw"), device("/dev/sda", "/dev/disk", "r")]);
     assert_eq!(volume_paths(&pod), ["/dev/ttyS0", "/dev/sda"]);
 }

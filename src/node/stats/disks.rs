@@ -100,7 +100,7 @@ pub(super) fn measurable(pods_dir: &Path, pod: &Pod, objects: &dyn ObjectLookup)
 /// Bytes and inodes.
 type Taken = (u64, u64);
 
-struct Answer {
+struct DiskAnswer {
     /// `None`: it could not be walked.
     taken: Option<Taken>,
     at: Instant,
@@ -108,7 +108,7 @@ struct Answer {
     asked: Instant,
 }
 
-impl Answer {
+impl DiskAnswer {
     fn is_fresh(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.at) < FRESH.max(self.took.saturating_mul(SHARE))
     }
@@ -117,7 +117,7 @@ impl Answer {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Disks {
-    answers: RefCell<BTreeMap<PathBuf, Answer>>,
+    answers: RefCell<BTreeMap<PathBuf, DiskAnswer>>,
     walking: Cell<bool>,
     ended: Notify,
     remote: RemoteJobs,
@@ -186,7 +186,7 @@ impl Disks {
         rt::spawn("measure disk usage", async move {
             while let Some((path, taken, took)) = walked.recv().await {
                 let now = Instant::now();
-                disks.answers.borrow_mut().insert(path, Answer { taken, at: now, took, asked: now });
+                disks.answers.borrow_mut().insert(path, DiskAnswer { taken, at: now, took, asked: now });
                 disks.ended.notify_waiters();
             }
             disks.walking.set(false);

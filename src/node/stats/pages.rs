@@ -4,8 +4,8 @@
 
 use super::{ContainerUse, Disk, Interface, PodUse, Summary, Usage};
 use crate::platform::cgroup::usage::{Detail, Io};
-use crate::platform::metrics::Kind::{Counter, Gauge};
-use crate::platform::metrics::{Kind, Seconds, Text};
+use crate::platform::metrics::MetricKind::{Counter, Gauge};
+use crate::platform::metrics::{MetricKind, Seconds, Text};
 
 /// What a family takes from what is used, in its own unit; CPU time in nanoseconds.
 type Figure = fn(&Usage) -> Option<u64>;
@@ -35,7 +35,7 @@ pub fn resource(summary: Option<&Summary>) -> String {
     text.finish()
 }
 
-fn timed(text: &mut Text, labels: &[(&str, &str)], usage: &Usage, figure: Figure, kind: Kind) {
+fn timed(text: &mut Text, labels: &[(&str, &str)], usage: &Usage, figure: Figure, kind: MetricKind) {
     match (figure(usage), kind) {
         (Some(nanos), Counter) => text.sample_at(labels, &Seconds(nanos), usage.at),
         (Some(number), _) => text.sample_at(labels, &number, usage.at),
@@ -334,7 +334,7 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
             |detail| detail.pressure[2].stalled_ns,
         ),
     ];
-    let numbers: [(&'static str, Kind, &str, Of); 13] = [
+    let numbers: [(&'static str, MetricKind, &str, Of); 13] = [
         ("container_cpu_cfs_periods_total", Counter, "Number of elapsed enforcement periods", |detail| {
             detail.periods
         }),
@@ -388,7 +388,7 @@ fn detailed(text: &mut Text, groups: &[Group<'_>]) {
 /// Limits, and how often they were hit.
 fn limits(text: &mut Text, groups: &[Group<'_>]) {
     type Of = fn(&Detail) -> Option<u64>;
-    let numbers: [(&'static str, Kind, &str, Of); 2] = [
+    let numbers: [(&'static str, MetricKind, &str, Of); 2] = [
         ("container_memory_failcnt", Counter, "Number of memory limit hits", |detail| detail.memory_failures),
         (
             "container_spec_memory_reservation_limit_bytes",
@@ -473,7 +473,7 @@ fn disks(text: &mut Text, groups: &[Group<'_>]) {
 
 /// Of the node alone, as upstream: the kernel counts these for whole disks.
 fn node_disks(text: &mut Text, node: &Group<'_>, disks: &[Disk]) {
-    let counts: [(&'static str, Kind, &str, usize); 5] = [
+    let counts: [(&'static str, MetricKind, &str, usize); 5] = [
         ("container_fs_sector_reads_total", Counter, "Sectors read from the disk", 2),
         ("container_fs_reads_merged_total", Counter, "Reads that were merged with others", 1),
         ("container_fs_sector_writes_total", Counter, "Sectors written to the disk", 6),

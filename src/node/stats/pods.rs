@@ -23,7 +23,7 @@ use crate::runtime::RuntimeUse;
 
 /// A pod that is to be measured.
 #[derive(Debug, Default)]
-pub(super) struct Subject {
+pub(super) struct MeasuredPod {
     pub(super) pod: PodRef,
     pub(super) started_at: Timestamp,
     /// Where its cgroup may be, the likeliest first.
@@ -38,9 +38,9 @@ pub(super) fn subjects(
     layout: &CgroupLayout,
     pods: Vec<Pod>,
     containers: Vec<ObservedContainer>,
-) -> Vec<Subject> {
+) -> Vec<MeasuredPod> {
     let wanted: BTreeMap<_, Pod> = pods.into_iter().map(|pod| (pod.metadata.uid.clone(), pod)).into_map();
-    let mut found: BTreeMap<PodRef, Subject> = BTreeMap::new();
+    let mut found: BTreeMap<PodRef, MeasuredPod> = BTreeMap::new();
     for container in containers.into_iter().filter(|found| found.state == ContainerStateKind::Running) {
         let pod = wanted.get(&container.pod.uid);
         let subject = found.entry(container.pod.clone()).or_insert_with(|| subject(layout, &container, pod));
@@ -53,7 +53,7 @@ pub(super) fn subjects(
             ..ContainerUse::default()
         });
     }
-    let mut subjects: Vec<Subject> = found.into_values().collect();
+    let mut subjects: Vec<MeasuredPod> = found.into_values().collect();
     for subject in &mut subjects {
         subject.containers.sort_by(|a, b| a.name.cmp(&b.name));
         if subject.started_at.is_zero() {
@@ -64,7 +64,7 @@ pub(super) fn subjects(
     subjects
 }
 
-fn subject(layout: &CgroupLayout, container: &ObservedContainer, pod: Option<&Pod>) -> Subject {
+fn subject(layout: &CgroupLayout, container: &ObservedContainer, pod: Option<&Pod>) -> MeasuredPod {
     let other = match layout.driver {
         CgroupDriver::Systemd => CgroupDriver::Cgroupfs,
         CgroupDriver::Cgroupfs => CgroupDriver::Systemd,
@@ -78,11 +78,11 @@ fn subject(layout: &CgroupLayout, container: &ObservedContainer, pod: Option<&Po
         let layout = CgroupLayout { driver, ..layout.clone() };
         places.extend(classes.iter().map(|class| pod_cgroup_path(&container.pod.uid, *class, &layout)));
     }
-    Subject {
+    MeasuredPod {
         pod: container.pod.clone(),
         started_at: pod.and_then(|pod| pod.status.start_time).unwrap_or_default(),
         places,
-        ..Subject::default()
+        ..MeasuredPod::default()
     }
 }
 
@@ -159,7 +159,7 @@ fn first_there<'a>(config: &CgroupConfig, places: &'a [String]) -> Option<(&'a s
     with_dirs.into_iter().find(|(_, dirs)| !dirs.is_empty())
 }
 
-pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &Subject) -> PodUse {
+pub(super) fn pod(config: &StatsConfig, ask: Ask, at: Timestamp, subject: &MeasuredPod) -> PodUse {
     let of = |counted| Usage { at, counted, ..Usage::default() };
     let psi =
         |dirs: &[PathBuf], files| if ask.pressure { usage::psi(dirs, files) } else { Default::default() };

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::tree::{self, Relative};
 use super::{CgroupConfig, CgroupError, Skipped, v2};
 use crate::model::runtime_config::CgroupValues;
-use crate::platform::dbus::{Body, Connection, DbusError, Peer, Value};
+use crate::platform::dbus::{Body, DbusConnection, DbusError, Peer, Value};
 use crate::platform::sys::node;
 
 /// systemd's own socket, for root alone; the bus may not be there on a small box.
@@ -95,18 +95,23 @@ fn own_service(cgroups: &str) -> Option<String> {
     parts.rfind(|part| part.ends_with(".service")).map(str::to_owned)
 }
 
-fn connect() -> Result<Connection, DbusError> {
+fn connect() -> Result<DbusConnection, DbusError> {
     let user = node::user_id();
-    if let Ok(connection) = Connection::direct(Path::new(PRIVATE_SOCKET), user) {
+    if let Ok(connection) = DbusConnection::direct(Path::new(PRIVATE_SOCKET), user) {
         return Ok(connection);
     }
-    let mut connection = Connection::bus(Path::new(BUS_SOCKET), user)?;
+    let mut connection = DbusConnection::bus(Path::new(BUS_SOCKET), user)?;
     connection.listen("type='signal',interface='org.freedesktop.systemd1.Manager',member='JobRemoved'")?;
     connection.call(MANAGER, "Subscribe", &Body::default())?;
     Ok(connection)
 }
 
-fn start(systemd: &mut Connection, unit: &str, v2: bool, limits: &[(&str, Value)]) -> Result<(), DbusError> {
+fn start(
+    systemd: &mut DbusConnection,
+    unit: &str,
+    v2: bool,
+    limits: &[(&str, Value)],
+) -> Result<(), DbusError> {
     let mut all = description(unit, v2);
     all.extend(limits.iter().cloned());
     let body = Body::default().text(unit).text("replace").properties(&all).no_units();
@@ -120,13 +125,17 @@ fn start(systemd: &mut Connection, unit: &str, v2: bool, limits: &[(&str, Value)
     }
 }
 
-fn set_properties(systemd: &mut Connection, unit: &str, limits: &[(&str, Value)]) -> Result<(), DbusError> {
+fn set_properties(
+    systemd: &mut DbusConnection,
+    unit: &str,
+    limits: &[(&str, Value)],
+) -> Result<(), DbusError> {
     let body = Body::default().text(unit).flag(true).properties(limits);
     systemd.call(MANAGER, "SetUnitProperties", &body).map(|_| ())
 }
 
 /// Calls a method that answers with a job, and waits for the job's end.
-fn run_job(systemd: &mut Connection, method: &str, body: &Body) -> Result<(), DbusError> {
+fn run_job(systemd: &mut DbusConnection, method: &str, body: &Body) -> Result<(), DbusError> {
     let answer = systemd.call(MANAGER, method, body)?;
     let job = answer.texts().into_iter().next().unwrap_or_default();
     let removed = systemd.wait_for_signal("JobRemoved", |signal| signal.texts().first() == Some(&job))?;

@@ -148,7 +148,7 @@ fn calls_signals_and_errors_of_one_conversation() {
         answer(3, 2, &[(4, "s", "org.freedesktop.systemd1.NoSuchUnit")], &["Unit a.slice not loaded."]);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| serve(&listener, &[first, second]));
-        let mut connection = Connection::direct(&path, 1000).unwrap();
+        let mut connection = DbusConnection::direct(&path, 1000).unwrap();
         let started = connection.call(MANAGER, "StartTransientUnit", &start_body()).unwrap();
         assert_eq!(started.texts(), ["/job/2"]);
         let removed =
@@ -165,7 +165,7 @@ fn calls_signals_and_errors_of_one_conversation() {
         assert!(gone.is_silence(), "{gone}");
     });
     std::fs::remove_file(&path).unwrap();
-    assert!(Connection::direct(&path, 0).unwrap_err().is_silence());
+    assert!(DbusConnection::direct(&path, 0).unwrap_err().is_silence());
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_descriptor_comes_with_its_answer_and_signals_are_kept_meanwhile() {
             (reader, stream)
         });
         let patience = Duration::from_secs(20);
-        let mut connection = Connection::bus_with_descriptors(&path, 0, patience).unwrap();
+        let mut connection = DbusConnection::bus_with_descriptors(&path, 0, patience).unwrap();
         assert!(connection.take_descriptor().is_none());
         connection.call(MANAGER, "Inhibit", &Body::default().number(1)).unwrap();
         let lock = connection.take_descriptor().unwrap();

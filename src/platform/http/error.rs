@@ -24,9 +24,7 @@ pub enum HttpError {
     Stopped,
     /// Neither http nor https.
     #[error("{url}: the scheme must be http or https")]
-    Scheme {
-        url: String,
-    },
+    Scheme { url: String },
     /// Not a URL, or a header that cannot be sent.
     #[error("{url}: not a valid request: {reason}; check the URL and the configured headers")]
     Invalid {
@@ -43,15 +41,10 @@ pub enum HttpError {
     },
     /// A file of certificates is not PEM.
     #[error("parse trusted certificates in {}: {source:?}", path.display())]
-    ParseAuthorities {
-        path: PathBuf,
-        source: pem::Error,
-    },
+    ParseAuthorities { path: PathBuf, source: pem::Error },
     /// A file of certificates has none.
     #[error("{} contains no PEM certificate", path.display())]
-    EmptyAuthorities {
-        path: PathBuf,
-    },
+    EmptyAuthorities { path: PathBuf },
     /// The certificate or key that shows who we are cannot be read.
     #[error("read the client certificate or key {}", path.display())]
     ReadKey {
@@ -61,22 +54,16 @@ pub enum HttpError {
     },
     /// A file without a usable private key.
     #[error("{} contains no PEM private key", path.display())]
-    Key {
-        path: PathBuf,
-    },
+    Key { path: PathBuf },
     /// No bundle of authorities on this system.
     #[error("no trusted certificates on this system: install ca-certificates or set SSL_CERT_FILE")]
     NoAuthorities,
     /// DNS does not know the host.
     #[error("{url}: cannot resolve the host name; check the name and the DNS servers in /etc/resolv.conf")]
-    Resolve {
-        url: String,
-    },
+    Resolve { url: String },
     /// Nobody listens there.
     #[error("{url}: connection refused; is the server running on that port?")]
-    Refused {
-        url: String,
-    },
+    Refused { url: String },
     /// Connecting, sending or receiving failed.
     #[error("{url}: connection failed")]
     Connection {
@@ -86,10 +73,7 @@ pub enum HttpError {
     },
     /// The whole request took too long.
     #[error("{url}: no complete response within {seconds} s")]
-    Timeout {
-        url: String,
-        seconds: u64,
-    },
+    Timeout { url: String, seconds: u64 },
     /// Bytes come, and so few that there would be no end.
     #[error(
         "{url}: only {bytes} bytes received in {seconds} s, less than the minimum of {least} bytes per second"
@@ -103,9 +87,7 @@ pub enum HttpError {
     },
     /// A redirect loop, or nearly one.
     #[error("{url}: more than 10 redirects; check the server for a redirect loop")]
-    TooManyRedirects {
-        url: String,
-    },
+    TooManyRedirects { url: String },
     /// From https to http: the next hop could be read and changed on the way.
     #[error("{url}: redirect from https to unencrypted {target} not followed; serve it over https")]
     Downgrade {
@@ -115,27 +97,16 @@ pub enum HttpError {
     },
     /// The body passes the limit.
     #[error("{url}: the body is longer than the limit of {limit} bytes")]
-    TooLong {
-        url: String,
-        limit: usize,
-    },
+    TooLong { url: String, limit: usize },
     /// The connection ended before the body did.
     #[error("{url}: the connection was closed before the answer was complete")]
-    Truncated {
-        url: String,
-    },
+    Truncated { url: String },
     /// Compressed although we did not ask for it.
     #[error("{url}: the server sent content encoding {encoding:?}, which was not requested")]
-    Encoded {
-        url: String,
-        encoding: String,
-    },
+    Encoded { url: String, encoding: String },
     /// TLS was refused by either side.
     #[error("{url}: TLS: {reason}")]
-    Tls {
-        url: String,
-        reason: TlsError,
-    },
+    Tls { url: String, reason: TlsError },
     /// The proxy of the environment cannot be used.
     #[error(
         "{url}: the proxy did not connect: {reason}; check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY"

@@ -82,7 +82,7 @@ pub enum Method<'a> {
 }
 
 /// An answer whose body has not been read yet.
-pub struct Answer {
+pub struct StreamingResponse {
     /// 200, 307, 404.
     pub status: u16,
     headers: HeaderMap,
@@ -91,7 +91,7 @@ pub struct Answer {
     pace: Option<Pace>,
 }
 
-impl Answer {
+impl StreamingResponse {
     /// A header's first value.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<String> {
@@ -131,7 +131,7 @@ impl Answer {
     /// The whole body.
     ///
     /// # Errors
-    /// As [`Answer::read`], and when it is longer than `limit`.
+    /// As [`StreamingResponse::read`], and when it is longer than `limit`.
     pub fn read_all(&mut self, limit: usize) -> Result<Vec<u8>, HttpError> {
         let mut body = Vec::new();
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -178,7 +178,7 @@ impl StreamClient {
         method: Method<'_>,
         url: &Url,
         headers: &[(String, String)],
-    ) -> Result<Answer, HttpError> {
+    ) -> Result<StreamingResponse, HttpError> {
         let request = Request { timeout_total: self.options.stall_timeout, ..Request::get(url.shown()) };
         let agent = self.agent_for(url)?;
         let target = url.text();
@@ -197,7 +197,7 @@ impl StreamClient {
         let (head, body) = answer.map_err(|error| error::explain(error, &request))?.into_parts();
         let body = body.into_with_config().limit(u64::MAX).reader();
         let pace = self.options.least_rate.map(Pace::of);
-        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body, request, pace })
+        Ok(StreamingResponse { status: head.status.as_u16(), headers: head.headers, body, request, pace })
     }
 
     fn agent_for(&mut self, url: &Url) -> Result<Agent, HttpError> {

@@ -17,12 +17,12 @@ const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 pub mod doors;
 
 /// The right to be one of the connections that are open. Whoever keeps it counts as one.
-pub struct Place {
+pub struct ConnectionSlot {
     _permit: Option<OwnedSemaphorePermit>,
     seat: Option<doors::Seat>,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// The client has shown who it is. `false`: no more of those have a place now.
     #[must_use]
     pub fn admit(&self) -> bool {
@@ -38,7 +38,7 @@ pub async fn serve<S, F>(
     name: &'static str,
     most: usize,
     mut accept: impl AsyncFnMut() -> io::Result<S>,
-    mut serve_one: impl FnMut(S, Place) -> F,
+    mut serve_one: impl FnMut(S, ConnectionSlot) -> F,
 ) where
     F: Future<Output = ()> + 'static,
 {
@@ -48,7 +48,7 @@ pub async fn serve<S, F>(
         // Never closed, so this only waits.
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let stream = accepted(name, &mut connections, &mut accept).await;
-        connections.spawn_local(serve_one(stream, Place { _permit: Some(place), seat: None }));
+        connections.spawn_local(serve_one(stream, ConnectionSlot { _permit: Some(place), seat: None }));
     }
 }
 

@@ -24,7 +24,7 @@ pub enum Side {
 
 /// What is special about a child.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kind {
+pub struct CloneKind {
     /// Its parent is the caller's parent.
     pub sibling: bool,
     /// It is the first process of a new PID namespace.
@@ -57,7 +57,7 @@ pub(super) fn check_single_thread() -> io::Result<()> {
 ///
 /// # Errors
 /// The kernel's answer; `EINVAL` when this process has more than one thread.
-pub fn fork(kind: Kind) -> io::Result<Side> {
+pub fn fork(kind: CloneKind) -> io::Result<Side> {
     check_single_thread()?;
     let mut flags = libc::SIGCHLD;
     if kind.sibling {
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn only_the_streams_and_what_is_kept_stay_open() {
         let files: Vec<File> = (0..5).map(|_| File::open("/dev/null").unwrap()).collect();
-        let code = match fork(Kind::default()).unwrap() {
+        let code = match fork(CloneKind::default()).unwrap() {
             Side::Parent(pid) => wait(pid).unwrap(),
             Side::Child => go_on_with([files[2].try_clone().ok().map(Into::into), None], 4, count_open),
         };
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn what_panics_after_descriptors_were_closed_does_not_come_back() {
-        let code = match fork(Kind::default()).unwrap() {
+        let code = match fork(CloneKind::default()).unwrap() {
             Side::Parent(pid) => wait(pid).unwrap(),
             Side::Child => go_on_with([None], 0, |[_], number| 1 / number),
         };

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 /// What a program said and how it ended.
 #[derive(Debug)]
-pub struct Answer {
+pub struct CommandOutput {
     pub status: ExitStatus,
     /// Standard output, no longer than asked for.
     pub output: Vec<u8>,
@@ -28,7 +28,12 @@ pub struct Answer {
 ///
 /// # Errors
 /// When it cannot be started; `TimedOut` when it did not end in time: it, and what it started, is killed.
-pub fn run(command: &mut Command, input: &[u8], longest: u64, timeout: Duration) -> io::Result<Answer> {
+pub fn run(
+    command: &mut Command,
+    input: &[u8],
+    longest: u64,
+    timeout: Duration,
+) -> io::Result<CommandOutput> {
     let (mut stdin, mut stdout, mut stderr) = (memory()?, memory()?, memory()?);
     stdin.write_all(input)?;
     stdin.rewind()?;
@@ -50,7 +55,7 @@ pub fn run(command: &mut Command, input: &[u8], longest: u64, timeout: Duration)
             return Err(io::ErrorKind::TimedOut.into());
         }
     };
-    Ok(Answer { status, output: read(&mut stdout, longest)?, errors: read(&mut stderr, longest)? })
+    Ok(CommandOutput { status, output: read(&mut stdout, longest)?, errors: read(&mut stderr, longest)? })
 }
 
 fn memory() -> io::Result<File> {
@@ -97,7 +102,7 @@ fn open_process(pid: u32) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    fn sh(script: &str, timeout: Duration) -> io::Result<Answer> {
+    fn sh(script: &str, timeout: Duration) -> io::Result<CommandOutput> {
         run(Command::new("sh").arg("-c").arg(script), b"question", 16, timeout)
     }
 

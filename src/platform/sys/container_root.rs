@@ -34,7 +34,7 @@ impl AsFd for ContainerRoot {
 
 /// What a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct DescriptorFacts {
     pub is_directory: bool,
     /// A symbolic link.
     pub is_link: bool,
@@ -80,12 +80,12 @@ pub fn file_system(fd: BorrowedFd<'_>) -> io::Result<FileSystem> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn facts(fd: BorrowedFd<'_>) -> io::Result<Facts> {
+pub fn facts(fd: BorrowedFd<'_>) -> io::Result<DescriptorFacts> {
     let stat = fstat(fd)?;
     let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
     let number = |part: u64| u32::try_from(part).unwrap_or(u32::MAX);
     let device = (number(nix::sys::stat::major(stat.st_rdev)), number(nix::sys::stat::minor(stat.st_rdev)));
-    Ok(Facts {
+    Ok(DescriptorFacts {
         is_directory: kind == SFlag::S_IFDIR,
         is_link: kind == SFlag::S_IFLNK,
         is_file: kind == SFlag::S_IFREG,
@@ -248,7 +248,7 @@ impl ContainerRoot {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_node(&self, path: &Path, node: Node) -> io::Result<()> {
+    pub fn make_node(&self, path: &Path, node: DeviceNode) -> io::Result<()> {
         let (parent, name) = self.parent_of(path)?;
         let kind = match node.kind {
             NodeKind::Character => SFlag::S_IFCHR,
@@ -323,7 +323,7 @@ impl ContainerRoot {
 
 /// What to make.
 #[derive(Clone, Copy, Debug)]
-pub struct Node {
+pub struct DeviceNode {
     pub kind: NodeKind,
     pub major: u32,
     pub minor: u32,
@@ -476,7 +476,7 @@ mod tests {
         std::fs::write(&target, "").unwrap();
         std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o600)).unwrap();
         symlink(&target, base.join("node")).unwrap();
-        let node = Node { kind: NodeKind::Pipe, major: 0, minor: 0, mode: 0o666, uid: 7, gid: 8 };
+        let node = DeviceNode { kind: NodeKind::Pipe, major: 0, minor: 0, mode: 0o666, uid: 7, gid: 8 };
         let umask = nix::sys::stat::umask(Mode::from_bits_truncate(0o077));
         let made = ContainerRoot::open(&base).unwrap().make_node(Path::new("/node"), node);
         assert_eq!(nix::sys::stat::umask(umask).bits(), 0o077, "it is as it was");

@@ -257,7 +257,7 @@ pub fn execute(program: &Path, arguments: &[CString], environment: &[CString]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::platform::sys::clone::{self, Kind, Side};
+    use crate::platform::sys::clone::{self, CloneKind, Side};
 
     fn session_keyring() -> i64 {
         const KEYCTL_GET_KEYRING_ID: libc::c_int = 0;
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_session_keyring_is_another_one_afterwards() {
-        let code = match clone::fork(Kind::default()).unwrap() {
+        let code = match clone::fork(CloneKind::default()).unwrap() {
             Side::Parent(pid) => clone::wait(pid).unwrap(),
             Side::Child => {
                 let before = session_keyring();

@@ -8,7 +8,7 @@ use nix::libc;
 
 /// What a descriptor is waited for. Hang-ups are told in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Readiness {
     /// Something to read, or the end of it.
     Read,
     /// Room to write.
@@ -50,11 +50,11 @@ impl Epoll {
         }
     }
 
-    fn control(&self, operation: i32, fd: BorrowedFd<'_>, wanted: Wanted, token: u64) -> io::Result<()> {
+    fn control(&self, operation: i32, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         let flags = match wanted {
-            Wanted::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
-            Wanted::Write => libc::EPOLLOUT,
-            Wanted::HangUp => 0,
+            Readiness::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
+            Readiness::Write => libc::EPOLLOUT,
+            Readiness::HangUp => 0,
         };
         let mut event = libc::epoll_event { events: flags.cast_unsigned(), u64: token };
         // SAFETY: both descriptors are open; the kernel copies the event.
@@ -68,7 +68,7 @@ impl Epoll {
     ///
     /// # Errors
     /// `EPERM` for a regular file, which is always ready.
-    pub fn add(&self, fd: BorrowedFd<'_>, wanted: Wanted, token: u64) -> io::Result<()> {
+    pub fn add(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, wanted, token)
     }
 
@@ -76,13 +76,13 @@ impl Epoll {
     ///
     /// # Errors
     /// It was not added.
-    pub fn change(&self, fd: BorrowedFd<'_>, wanted: Wanted, token: u64) -> io::Result<()> {
+    pub fn change(&self, fd: BorrowedFd<'_>, wanted: Readiness, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, wanted, token)
     }
 
     /// No longer waits for it. One that was not waited for is no error.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
-        let _ = self.control(libc::EPOLL_CTL_DEL, fd, Wanted::HangUp, 0);
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, Readiness::HangUp, 0);
     }
 
     /// Waits until something happens or the time has passed (`None`: as long as it takes); says how many came.
@@ -126,12 +126,12 @@ mod tests {
         let epoll = Epoll::new().unwrap();
         let (reader, mut writer) = std::io::pipe().unwrap();
         let mut batch = Batch::default();
-        epoll.add(reader.as_fd(), Wanted::Read, 7).unwrap();
+        epoll.add(reader.as_fd(), Readiness::Read, 7).unwrap();
         assert_eq!(epoll.wait(&mut batch, Some(Duration::ZERO)).unwrap(), 0);
         writer.write_all(b"x").unwrap();
         assert_eq!(epoll.wait(&mut batch, None).unwrap(), 1);
         assert_eq!(batch[0], Ready { token: 7, readable: true, writable: false });
-        epoll.change(reader.as_fd(), Wanted::HangUp, 8).unwrap();
+        epoll.change(reader.as_fd(), Readiness::HangUp, 8).unwrap();
         assert_eq!(epoll.wait(&mut batch, Some(Duration::from_nanos(1))).unwrap(), 0);
         drop(writer);
         assert_eq!(epoll.wait(&mut batch, None).unwrap(), 1);
@@ -140,7 +140,7 @@ mod tests {
         epoll.remove(reader.as_fd());
         assert_eq!(epoll.wait(&mut batch, Some(Duration::ZERO)).unwrap(), 0);
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let refused = epoll.add(file.as_fd(), Wanted::Read, 1).unwrap_err();
+        let refused = epoll.add(file.as_fd(), Readiness::Read, 1).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 }

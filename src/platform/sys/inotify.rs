@@ -65,7 +65,7 @@ pub enum Change {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum InotifyEvent {
     /// Something happened to a name in a directory.
     Entry {
         watch: WatchId,
@@ -145,7 +145,7 @@ impl Watcher {
     }
 
     /// Appends what has happened; waits until there is something.
-    pub async fn read(&self, events: &mut Vec<Event>) -> Result<(), InotifyError> {
+    pub async fn read(&self, events: &mut Vec<InotifyEvent>) -> Result<(), InotifyError> {
         loop {
             let mut ready = self.fd.readable().await.map_err(InotifyError::Read)?;
             if self.drain(events)? {
@@ -156,7 +156,7 @@ impl Watcher {
     }
 
     /// Appends what has happened so far; false when that was nothing.
-    pub fn drain(&self, events: &mut Vec<Event>) -> Result<bool, InotifyError> {
+    pub fn drain(&self, events: &mut Vec<InotifyEvent>) -> Result<bool, InotifyError> {
         match self.fd.get_ref().0.read_events() {
             Ok(raw) => {
                 events
@@ -169,14 +169,18 @@ impl Watcher {
     }
 }
 
-fn translate(descriptor: WatchDescriptor, mask: AddWatchFlags, name: Option<OsString>) -> Option<Event> {
+fn translate(
+    descriptor: WatchDescriptor,
+    mask: AddWatchFlags,
+    name: Option<OsString>,
+) -> Option<InotifyEvent> {
     if mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-        return Some(Event::Overflow);
+        return Some(InotifyEvent::Overflow);
     }
     let watch = WatchId(descriptor);
     let Some(name) = name else {
         let ended = mask.contains(AddWatchFlags::IN_IGNORED);
-        return Some(Event::Directory { watch, ended });
+        return Some(InotifyEvent::Directory { watch, ended });
     };
     let change = if mask.contains(AddWatchFlags::IN_CLOSE_WRITE) {
         Change::Written
@@ -193,7 +197,7 @@ fn translate(descriptor: WatchDescriptor, mask: AddWatchFlags, name: Option<OsSt
     } else {
         return None;
     };
-    Some(Event::Entry { watch, name, change })
+    Some(InotifyEvent::Entry { watch, name, change })
 }
 
 #[cfg(test)]
@@ -217,14 +221,14 @@ mod tests {
         std::fs::rename(path.join("a"), path.join("b")).unwrap();
         std::fs::remove_dir_all(&path).unwrap();
         let mut events = Vec::new();
-        while !events.contains(&Event::Directory { watch, ended: true }) {
+        while !events.contains(&InotifyEvent::Directory { watch, ended: true }) {
             watcher.read(&mut events).await.unwrap();
         }
         assert!(!watcher.drain(&mut events).unwrap());
         let seen: Vec<_> = events
             .iter()
             .filter_map(|event| match event {
-                Event::Entry { name, change, .. } => Some((name.to_str().unwrap(), *change)),
+                InotifyEvent::Entry { name, change, .. } => Some((name.to_str().unwrap(), *change)),
                 _ => None,
             })
             .collect();
@@ -258,7 +262,7 @@ mod tests {
         std::fs::write(path.join("a"), "x").unwrap();
         let mut events = Vec::new();
         watcher.drain(&mut events).unwrap();
-        assert_eq!(events, [Event::Directory { watch, ended: true }]);
+        assert_eq!(events, [InotifyEvent::Directory { watch, ended: true }]);
         std::fs::remove_dir_all(&path).unwrap();
     }
 
@@ -281,7 +285,7 @@ mod tests {
         }
         let mut events = Vec::new();
         while watcher.drain(&mut events).unwrap() {}
-        assert_eq!(events.last(), Some(&Event::Overflow));
+        assert_eq!(events.last(), Some(&InotifyEvent::Overflow));
         std::fs::remove_dir_all(&path).unwrap();
     }
 }

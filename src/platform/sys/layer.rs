@@ -29,21 +29,15 @@ pub struct LayerDir(OwnedFd);
 
 /// A node without content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Node {
-    Character {
-        major: u32,
-        minor: u32,
-    },
-    Block {
-        major: u32,
-        minor: u32,
-    },
+pub enum SpecialNode {
+    Character { major: u32, minor: u32 },
+    Block { major: u32, minor: u32 },
     Fifo,
 }
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LayerNodeKind {
     Absent,
     Directory,
     /// Overlayfs' mark for a name that is gone: character device 0:0.
@@ -53,7 +47,7 @@ pub enum Kind {
 
 /// Owner, mode and time of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
+pub struct NodeAttributes {
     pub uid: u32,
     pub gid: u32,
     /// Permission bits with setuid, setgid and sticky; `None` for a link, which has none.
@@ -125,18 +119,18 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn kind(&self, name: &OsStr) -> io::Result<Kind> {
+    pub fn kind(&self, name: &OsStr) -> io::Result<LayerNodeKind> {
         let found = match openat(&self.0, name, POINT, Mode::empty()) {
-            Err(Errno::ENOENT) => return Ok(Kind::Absent),
+            Err(Errno::ENOENT) => return Ok(LayerNodeKind::Absent),
             other => File::from(other?),
         };
         let metadata = found.metadata()?;
         let is_device = nix::libc::mode_t::try_from(metadata.mode())
             .is_ok_and(|mode| SFlag::from_bits_truncate(mode) & SFlag::S_IFMT == SFlag::S_IFCHR);
         Ok(match (metadata.is_dir(), is_device && metadata.rdev() == 0) {
-            (true, _) => Kind::Directory,
-            (_, true) => Kind::Whiteout,
-            _ => Kind::Other,
+            (true, _) => LayerNodeKind::Directory,
+            (_, true) => LayerNodeKind::Whiteout,
+            _ => LayerNodeKind::Other,
         })
     }
 
@@ -169,11 +163,11 @@ impl LayerDir {
     ///
     /// # Errors
     /// The kernel's answer.
-    pub fn make_node(&self, name: &OsStr, node: Node) -> io::Result<()> {
+    pub fn make_node(&self, name: &OsStr, node: SpecialNode) -> io::Result<()> {
         let (kind, device) = match node {
-            Node::Character { major, minor } => (SFlag::S_IFCHR, makedev(major.into(), minor.into())),
-            Node::Block { major, minor } => (SFlag::S_IFBLK, makedev(major.into(), minor.into())),
-            Node::Fifo => (SFlag::S_IFIFO, 0),
+            SpecialNode::Character { major, minor } => (SFlag::S_IFCHR, makedev(major.into(), minor.into())),
+            SpecialNode::Block { major, minor } => (SFlag::S_IFBLK, makedev(major.into(), minor.into())),
+            SpecialNode::Fifo => (SFlag::S_IFIFO, 0),
         };
         Ok(mknodat(&self.0, name, kind, Mode::S_IRUSR | Mode::S_IWUSR, device)?)
     }
@@ -209,7 +203,7 @@ impl LayerDir {
     pub fn set_attributes(
         &self,
         name: &OsStr,
-        attributes: &Attributes,
+        attributes: &NodeAttributes,
         extended: &[(String, Vec<u8>)],
     ) -> Result<(), (io::Error, Option<String>)> {
         let plain = |errno: Errno| (io::Error::from(errno), None);

@@ -24,7 +24,7 @@ const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 
 /// Attributes of a mount, as mount_setattr(2) has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
+pub struct MountAttributes {
     /// Bits to set.
     pub set: u64,
     /// Bits to clear.
@@ -248,8 +248,8 @@ impl Mount {
     ///
     /// # Errors
     /// The kernel's answer; `ENOSYS` for what it cannot do.
-    pub fn set_attributes(&self, attributes: Attributes, recursive: bool) -> io::Result<()> {
-        if attributes == Attributes::default() {
+    pub fn set_attributes(&self, attributes: MountAttributes, recursive: bool) -> io::Result<()> {
+        if attributes == MountAttributes::default() {
             return Ok(());
         }
         let clear = attributes.clear | if attributes.set & ATIME == 0 { 0 } else { ATIME };
@@ -279,7 +279,7 @@ impl Mount {
     }
 
     /// The old way, which sets all attributes at once: those that are there are kept.
-    fn remount(&self, attributes: Attributes) -> io::Result<()> {
+    fn remount(&self, attributes: MountAttributes) -> io::Result<()> {
         let now = nix::sys::statvfs::fstatvfs(&self.0)?.flags().bits();
         let mut flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
         for (old, new, bit) in [

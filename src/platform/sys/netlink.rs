@@ -56,10 +56,7 @@ pub enum NetlinkError {
         source: std::io::Error,
     },
     #[error("netlink socket, {call}")]
-    Socket {
-        call: &'static str,
-        source: std::io::Error,
-    },
+    Socket { call: &'static str, source: std::io::Error },
     /// The answer makes no sense, or the request would not fit.
     #[error("{what}: {problem}")]
     Malformed {
@@ -174,9 +171,9 @@ impl Message {
 
 /// Attributes one after another; stops at the first that does not fit.
 #[derive(Debug)]
-pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
+pub(crate) struct NetlinkAttributes<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Iterator for Attributes<'a> {
+impl<'a> Iterator for NetlinkAttributes<'a> {
     type Item = (u16, &'a [u8]);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -188,7 +185,7 @@ impl<'a> Iterator for Attributes<'a> {
     }
 }
 
-impl<'a> Attributes<'a> {
+impl<'a> NetlinkAttributes<'a> {
     /// The value of the first attribute of `kind`.
     pub(crate) fn find(&self, kind: u16) -> Option<&'a [u8]> {
         Self(self.0).find_map(|(found, value)| (found == kind).then_some(value))
@@ -235,7 +232,7 @@ fn verdict(reply: Reply<'_>) -> Option<(i32, String)> {
             HEADER
         };
         let attributes = reply.body.get(4 + repeated.next_multiple_of(4)..).unwrap_or_default();
-        detail = Attributes(attributes).find(1).map(text).unwrap_or_default();
+        detail = NetlinkAttributes(attributes).find(1).map(text).unwrap_or_default();
     }
     Some((code, detail))
 }
@@ -405,9 +402,9 @@ mod tests {
         let message = Message::new(16, 0, &[7; 4])
             .text(1, "agent0")
             .nested(2, |inside| inside.number(3, 9).bytes(4, &[1, 2, 3, 4, 5]));
-        let attributes = Attributes(&message.bytes[HEADER + 4..]);
+        let attributes = NetlinkAttributes(&message.bytes[HEADER + 4..]);
         assert_eq!(attributes.find(1).map(text).as_deref(), Some("agent0"));
-        let inside = Attributes(attributes.find(2).unwrap());
+        let inside = NetlinkAttributes(attributes.find(2).unwrap());
         assert_eq!(inside.find(3).and_then(number), Some(9));
         assert_eq!(inside.find(4), Some(&[1, 2, 3, 4, 5][..]));
         assert_eq!(inside.find(5), None);
@@ -439,7 +436,7 @@ mod tests {
                 let _ = verdict(reply);
                 rest = next;
             }
-            prop_assert!(Attributes(&bytes).count() <= bytes.len() / 4);
+            prop_assert!(NetlinkAttributes(&bytes).count() <= bytes.len() / 4);
             let _ = (text(&bytes), number(&bytes));
         }
 

@@ -224,8 +224,8 @@ pub mod testing {
 mod tests {
     #[test]
     fn who_may_only_wait_can_call_nothing_else() {
-        use crate::platform::sys::clone::{Kind, Side, exit, fork, wait};
-        let code = match fork(Kind::default()).unwrap() {
+        use crate::platform::sys::clone::{CloneKind, Side, exit, fork, wait};
+        let code = match fork(CloneKind::default()).unwrap() {
             Side::Parent(pid) => wait(pid).unwrap(),
             Side::Child => {
                 let loaded =

@@ -11,15 +11,15 @@ use tokio::sync::Notify;
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::inotify::{InotifyError, Interest, Watcher};
-use crate::pod::inbox::Mailbox;
+use crate::pod::inbox::Inbox;
 
 /// Who waits for what.
 #[derive(Clone, Default)]
-pub(super) struct DeviceWaits(Rc<Shared>);
+pub(super) struct DeviceWaits(Rc<DeviceWaitsInner>);
 
 #[derive(Default)]
-struct Shared {
-    waiting: RefCell<Vec<(PathBuf, Rc<Mailbox>)>>,
+struct DeviceWaitsInner {
+    waiting: RefCell<Vec<(PathBuf, Rc<Inbox>)>>,
     /// The task is there.
     runs: RefCell<bool>,
     more: Notify,
@@ -30,10 +30,10 @@ impl DeviceWaits {
     ///
     /// # Errors
     /// When the kernel has no inotify left for us: nobody will be told.
-    pub(super) fn wait(&self, path: &Path, mailbox: &Rc<Mailbox>) -> Result<(), InotifyError> {
+    pub(super) fn wait(&self, path: &Path, mailbox: &Rc<Inbox>) -> Result<(), InotifyError> {
         let entry = (path.to_owned(), Rc::clone(mailbox));
         let mut waiting = self.0.waiting.borrow_mut();
-        let is_it = |other: &(PathBuf, Rc<Mailbox>)| other.0 == entry.0 && Rc::ptr_eq(&other.1, mailbox);
+        let is_it = |other: &(PathBuf, Rc<Inbox>)| other.0 == entry.0 && Rc::ptr_eq(&other.1, mailbox);
         if !waiting.iter().any(is_it) {
             waiting.push(entry);
         }
@@ -48,7 +48,7 @@ impl DeviceWaits {
     }
 }
 
-impl Shared {
+impl DeviceWaitsInner {
     async fn watch(self: Rc<Self>, watcher: Watcher) {
         let mut events = Vec::new();
         loop {
@@ -114,7 +114,7 @@ mod tests {
                 let _ = std::fs::remove_dir_all(&root);
                 std::fs::create_dir_all(&root).unwrap();
                 let (waits, mailbox, other) =
-                    (DeviceWaits::default(), Rc::new(Mailbox::default()), Rc::new(Mailbox::default()));
+                    (DeviceWaits::default(), Rc::new(Inbox::default()), Rc::new(Inbox::default()));
                 let path = root.join("serial/by-id/modem");
                 waits.wait(&path, &mailbox).unwrap();
                 waits.wait(&root.join("never"), &other).unwrap();

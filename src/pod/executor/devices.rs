@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::devices::allocation::is_extended;
 use crate::devices::cdi;
-use crate::devices::rules::{NOT_FOUND, Wanted, by_annotation, by_volume, volume_paths};
+use crate::devices::rules::{DeviceRequest, NOT_FOUND, by_annotation, by_volume, volume_paths};
 use crate::model::api::pod::{Container, Pod};
 use crate::platform::logging::chain;
 use crate::platform::rt;
@@ -33,8 +33,8 @@ impl<R: Runtime> Executor<R> {
         config.devices.extend(by_volume(run.pod, container));
         for wanted in by_annotation(run.pod, &container.name) {
             match wanted {
-                Wanted::Path(device) => config.devices.push(device),
-                Wanted::Cdi(name) => config.cdi_devices.push(name),
+                DeviceRequest::Path(device) => config.devices.push(device),
+                DeviceRequest::Cdi(name) => config.cdi_devices.push(name),
             }
         }
         let directories = self.config.cdi_directories.clone();

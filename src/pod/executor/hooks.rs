@@ -16,7 +16,7 @@ use crate::pod::executor::{Executor, Patience, Run};
 use crate::pod::handler::{self, HandlerError, HttpGet};
 use crate::pod::hooks::{self, Hook, HookCall, HookError};
 use crate::pod::image::StartFailure as Failure;
-use crate::pod::inbox::Mailbox;
+use crate::pod::inbox::Inbox;
 use crate::pod::network::pod_address;
 use crate::pod::plan::StopContainer;
 use crate::pod::target::HttpTarget;
@@ -89,7 +89,7 @@ impl<R: Runtime> HookRunner<R> {
     }
 
     /// Returns when the container's process is seen not to run any more. Looks whenever something has changed in the pod.
-    async fn ended(&self, id: &ContainerId, mailbox: &Mailbox) {
+    async fn ended(&self, id: &ContainerId, mailbox: &Inbox) {
         loop {
             let seen = mailbox.looks();
             match self.runtime.container_status(id).await {

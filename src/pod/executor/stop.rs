@@ -18,7 +18,7 @@ use crate::pod::executor::hooks::{HookRunner, HookSite};
 use crate::pod::executor::{Executor, Run, field_path, retry_after};
 use crate::pod::hooks::{self, Hook, stop_grace};
 use crate::pod::image::StartFailure as Failure;
-use crate::pod::inbox::Mailbox;
+use crate::pod::inbox::Inbox;
 use crate::pod::plan::StopContainer;
 use crate::runtime::{Runtime, RuntimeError};
 
@@ -26,7 +26,7 @@ use crate::runtime::{Runtime, RuntimeError};
 #[derive(Clone)]
 pub enum Patience {
     /// The pod is to run. Its removal gives up pulls, hooks and stops: it is taken down by a plan of its own.
-    UntilRemoval(Rc<Mailbox>),
+    UntilRemoval(Rc<Inbox>),
     /// The pod is being taken down, and this is when its grace is over. It may come earlier while the plan is under way.
     Until(watch::Receiver<Instant>),
 }

@@ -220,9 +220,9 @@ mod tests {
         }
     }
 
-    struct Scratch(PathBuf);
+    struct UsersScratch(PathBuf);
 
-    impl Scratch {
+    impl UsersScratch {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("edge-agent-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&path).unwrap();
@@ -230,19 +230,19 @@ mod tests {
         }
     }
 
-    impl Drop for Scratch {
+    impl Drop for UsersScratch {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
 
-    fn two_ranges(scratch: &Scratch) -> UserNamespaces {
+    fn two_ranges(scratch: &UsersScratch) -> UserNamespaces {
         UserNamespaces::new(scratch.0.clone(), NodeIds::new(UNIT, 2 * UNIT, UNIT, 2).unwrap())
     }
 
     #[tokio::test]
     async fn a_range_is_kept_over_restarts_and_given_back_at_the_end() {
-        let scratch = Scratch::new("userns-life");
+        let scratch = UsersScratch::new("userns-life");
         let users = two_ranges(&scratch);
         assert_eq!(users.range_of(&pod("n", None)).await.unwrap(), None);
         assert_eq!(users.range_of(&pod("n", Some(true))).await.unwrap(), None);
@@ -265,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_gets_users_while_it_is_unknown_whose_they_are() {
-        let scratch = Scratch::new("userns-broken");
+        let scratch = UsersScratch::new("userns-broken");
         std::fs::create_dir_all(scratch.0.join("a")).unwrap();
         std::fs::write(scratch.0.join("a/userns"), "{").unwrap();
         let users = two_ranges(&scratch);
@@ -280,7 +280,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_range_that_did_not_get_to_the_disk_is_nobodys() {
-        let scratch = Scratch::new("userns-disk");
+        let scratch = UsersScratch::new("userns-disk");
         std::fs::write(scratch.0.join("a"), "in the way").unwrap();
         let users = two_ranges(&scratch);
         assert!(users.range_of(&pod("a", Some(false))).await.is_err());
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn the_tool_must_say_the_same_of_users_and_groups() {
-        let scratch = Scratch::new("getsubids");
+        let scratch = UsersScratch::new("getsubids");
         let tool = scratch.0.join("getsubids");
         let script = |text: &str| {
             std::fs::write(&tool, format!("#!/bin/sh\n{text}\n")).unwrap();

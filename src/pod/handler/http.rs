@@ -31,7 +31,7 @@ const MAX_REQUESTS: usize = 10;
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct RequestTarget {
     https: bool,
     host: String,
     port: u16,
@@ -39,7 +39,7 @@ pub(super) struct Target {
     path: String,
 }
 
-impl Target {
+impl RequestTarget {
     pub(super) fn of(request: &HttpGet) -> Self {
         let HttpTarget { https, host, port, path, .. } = &request.target;
         let path = path.split('#').next().unwrap_or_default();
@@ -82,7 +82,7 @@ impl Target {
     }
 }
 
-fn absolute(scheme: &str, rest: &str) -> Option<Target> {
+fn absolute(scheme: &str, rest: &str) -> Option<RequestTarget> {
     let https = match scheme {
         "http" => false,
         "https" => true,
@@ -100,7 +100,7 @@ fn absolute(scheme: &str, rest: &str) -> Option<Target> {
         port => port.parse().ok(),
     };
     let path = if path.starts_with('/') { without_dots(path) } else { format!("/{path}") };
-    Some(Target { https, host: host.to_owned(), port: port?, path: escape(&path) })
+    Some(RequestTarget { https, host: host.to_owned(), port: port?, path: escape(&path) })
 }
 
 /// `/a/../b/./c` is `/b/c`; the query is left alone.
@@ -129,7 +129,7 @@ fn escape(path: &str) -> String {
 }
 
 pub(super) async fn get(request: &HttpGet, deadline: Instant) -> Result<HttpAnswer, HandlerError> {
-    let mut target = Target::of(request);
+    let mut target = RequestTarget::of(request);
     let mut host_header = request.target.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
     for _ in 0..MAX_REQUESTS {
         let begun =
@@ -182,13 +182,13 @@ fn redirect(response: &Response<Incoming>) -> Option<String> {
 
 /// Up to the head of the answer.
 async fn begin(
-    target: &Target,
+    target: &RequestTarget,
     request: &HttpGet,
     host_header: Option<&str>,
 ) -> Result<(Link, Response<Incoming>), HandlerError> {
     let message = compose(target, request, host_header)?;
     let stream = dial::connect(&target.host, target.port).await?;
-    let stream: Box<dyn Stream> =
+    let stream: Box<dyn HttpStream> =
         if target.https { Box::new(tls::connect(&target.host, stream).await?) } else { Box::new(stream) };
     let (mut sender, connection) = http1::Builder::new()
         .title_case_headers(true)
@@ -204,7 +204,7 @@ async fn begin(
 }
 
 fn compose(
-    target: &Target,
+    target: &RequestTarget,
     request: &HttpGet,
     host_header: Option<&str>,
 ) -> Result<Request<Empty<Bytes>>, HandlerError> {
@@ -264,10 +264,10 @@ async fn read_body(mut incoming: Incoming) -> Result<String, HandlerError> {
 }
 
 /// Plain or encrypted: one type, so that the protocol is compiled once.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
-type HttpConnection = Connection<TokioIo<Box<dyn Stream>>, Empty<Bytes>>;
+type HttpConnection = Connection<TokioIo<Box<dyn HttpStream>>, Empty<Bytes>>;
 
 /// A connection that moves along with whatever is waited for over it: no task of its own. It closes when dropped.
 struct Link {

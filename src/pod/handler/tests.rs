@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::http::Target;
+use super::http::RequestTarget;
 use super::*;
 use crate::platform::http::testing::{Server, answer, pause};
 
@@ -101,7 +101,7 @@ fn paths_become_request_targets() {
 
 #[test]
 fn locations_are_resolved_as_browsers_do() {
-    let base = Target::of(&request(8080, "/a/b?c"));
+    let base = RequestTarget::of(&request(8080, "/a/b?c"));
     for (location, url) in [
         ("/x", "http://127.0.0.1:8080/x"),
         ("x?y", "http://127.0.0.1:8080/a/x?y"),

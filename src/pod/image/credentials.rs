@@ -68,7 +68,7 @@ impl PodSecret {
 }
 
 /// Credentials, and what it means when they open an image.
-pub(super) struct Found {
+pub(super) struct ImageCredentials {
     pub auth: ImageAuth,
     pub opens: Opened,
 }
@@ -87,7 +87,7 @@ impl Credentials {
     }
 
     /// Everything that may open the image, in the order to try; without the last resort of no credentials.
-    pub(super) async fn lookup(&self, image: &str, secrets: &[PodSecret]) -> Vec<Found> {
+    pub(super) async fn lookup(&self, image: &str, secrets: &[PodSecret]) -> Vec<ImageCredentials> {
         let mut all = logins_of(image, secrets);
         let mut found = Vec::new();
         if let Some(root) = self.config.root_dir.clone() {
@@ -99,7 +99,7 @@ impl Credentials {
         for login in found {
             let auth = auth_of(login);
             if all.iter().all(|known| known.auth != auth) {
-                all.push(Found { auth, opens: Opened::ByNode });
+                all.push(ImageCredentials { auth, opens: Opened::ByNode });
             }
         }
         all
@@ -107,9 +107,9 @@ impl Credentials {
 }
 
 /// What the pod's own Secrets have for an image, in the order to try.
-pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<Found> {
+pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<ImageCredentials> {
     let keyrings: Vec<Keyring> = secrets.iter().map(|secret| keyring_of([secret])).collect();
-    let mut all: Vec<Found> = Vec::new();
+    let mut all: Vec<ImageCredentials> = Vec::new();
     // All of them together say the order; each alone, whose a login is.
     for login in keyring_of(secrets).lookup(image) {
         let mut owners = keyrings.iter().zip(secrets);
@@ -118,7 +118,7 @@ pub(super) fn logins_of(image: &str, secrets: &[PodSecret]) -> Vec<Found> {
         let opens = Opened::BySecret(secret.with_login(&login));
         let auth = auth_of(login);
         if all.iter().all(|known| known.auth != auth) {
-            all.push(Found { auth, opens });
+            all.push(ImageCredentials { auth, opens });
         }
     }
     all

@@ -40,14 +40,14 @@ pub struct Keyring {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ConfigJson {
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, KeyringEntry>,
     cred_helpers: BTreeMap<String, String>,
     creds_store: String,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct KeyringEntry {
     username: String,
     password: String,
     auth: String,
@@ -57,7 +57,7 @@ struct Entry {
 #[serde(default)]
 struct OldConfig {
     #[serde(flatten)]
-    auths: BTreeMap<String, Entry>,
+    auths: BTreeMap<String, KeyringEntry>,
 }
 
 impl Keyring {
@@ -104,7 +104,7 @@ impl Keyring {
         self.logins.entry(key).or_default().push(login);
     }
 
-    fn add_entries(&mut self, entries: BTreeMap<String, Entry>) -> Result<(), String> {
+    fn add_entries(&mut self, entries: BTreeMap<String, KeyringEntry>) -> Result<(), String> {
         for (key, entry) in entries {
             let login = login_of(entry)
                 .ok_or_else(|| format!("auths[{key:?}].auth is not base64 of user:password"))?;
@@ -139,7 +139,7 @@ fn from_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> 
 }
 
 /// `auth` wins over user and password, as upstream.
-fn login_of(entry: Entry) -> Option<Login> {
+fn login_of(entry: KeyringEntry) -> Option<Login> {
     if entry.auth.is_empty() {
         return Some(Login { username: entry.username, password: entry.password });
     }

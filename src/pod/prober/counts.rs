@@ -5,16 +5,16 @@
 
 use std::rc::Rc;
 
-use super::place::Place;
+use super::place::ProbeAddress;
 use super::run::Ended;
 use crate::model::api::pod::Pod;
-use crate::platform::metrics::Kind::{Counter, Histogram};
+use crate::platform::metrics::MetricKind::{Counter, Histogram};
 use crate::platform::metrics::{SECONDS, Text};
 use crate::pod::prober::rules::{ProbeKind, ProbeResult};
 
 /// Of one probe of a container, over all its instances.
 pub(super) struct Counts {
-    place: Rc<Place>,
+    place: Rc<ProbeAddress>,
     /// Successful, failed, unknown.
     results: [u32; 3],
     /// How long they took, by the bounds of [`SECONDS`].

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::place::{Place, Queue, Sight, Speed};
-use super::run::Answer;
+use super::place::{ProbeAddress, Queue, Sight, Speed};
+use super::run::ProbeOutcome;
 use crate::model::api::pod::{Container, Pod, Probe};
 use crate::model::containers::ContainerKind;
 use crate::model::containers::find_container;
@@ -26,26 +26,26 @@ pub(super) struct Instance {
     /// Of the pod's spec, as events name it.
     pub list: &'static str,
     /// One of each kind at most.
-    pub probes: Vec<Entry>,
+    pub probes: Vec<ScheduledProbe>,
     /// It has ended: nothing is asked of it any more.
     is_over: bool,
 }
 
 /// One of its probes.
-pub(super) struct Entry {
-    pub place: Rc<Place>,
+pub(super) struct ScheduledProbe {
+    pub place: Rc<ProbeAddress>,
     pub counter: ProbeCounter,
-    pub phase: Phase,
+    pub phase: ProbePhase,
     pub speed: Speed,
     /// No run before it.
     base: Instant,
-    said: Said,
+    said: LastComplaint,
 }
 
 /// Each with the moment for which the run is or was planned: the next one follows a period after that, however late this
 /// one is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ProbePhase {
     /// Not before something else happens: startup succeeds, or there is a new instance.
     Parked,
     /// In the queue.
@@ -57,7 +57,7 @@ pub(super) enum Phase {
 
 /// The last complaint, by hash, and how often in a row it came.
 #[derive(Default)]
-struct Said {
+struct LastComplaint {
     words: u64,
     times: u32,
 }
@@ -78,14 +78,14 @@ impl Instance {
                 ProbeKind::Liveness => initial.liveness,
             };
             let uid = sight.pod.metadata.uid.clone();
-            let place = Place { uid, container: record.name.clone(), kind };
-            Some(Entry {
+            let place = ProbeAddress { uid, container: record.name.clone(), kind };
+            Some(ScheduledProbe {
                 place: Rc::new(place),
                 counter: ProbeCounter::new(kind, published),
-                phase: Phase::Parked,
+                phase: ProbePhase::Parked,
                 speed: Speed::default(),
                 base: first_run(probe, kind, record, sight),
-                said: Said::default(),
+                said: LastComplaint::default(),
             })
         };
         Self {
@@ -139,7 +139,7 @@ impl Instance {
 
     /// The instance has started: readiness is asked at once, liveness when its turn comes.
     pub fn release(&mut self, container: &Container, queue: &mut Queue, now: Instant) {
-        for entry in self.probes.iter_mut().filter(|entry| entry.phase == Phase::Parked) {
+        for entry in self.probes.iter_mut().filter(|entry| entry.phase == ProbePhase::Parked) {
             let Some(probe) = entry.place.kind.of(container) else { continue };
             let next = match entry.place.kind {
                 _ if entry.counter.on_hold => continue,
@@ -180,33 +180,33 @@ impl Instance {
     }
 }
 
-impl Entry {
+impl ScheduledProbe {
     /// Puts the next run into the queue.
     pub fn plan(&mut self, queue: &mut Queue, due: Instant) {
         self.park(queue);
-        self.phase = Phase::Due(due);
+        self.phase = ProbePhase::Due(due);
         queue.insert((due, Rc::clone(&self.place)));
     }
 
     /// Plans no run.
     pub fn park(&mut self, queue: &mut Queue) {
-        if let Phase::Due(due) = self.phase {
+        if let ProbePhase::Due(due) = self.phase {
             queue.remove(&(due, Rc::clone(&self.place)));
         }
-        self.phase = Phase::Parked;
+        self.phase = ProbePhase::Parked;
     }
 
     /// Reason and words for an event, unless these words have been said often enough.
-    pub fn complain(&mut self, answer: &Answer, threshold: i32) -> Option<(&'static str, String)> {
+    pub fn complain(&mut self, answer: &ProbeOutcome, threshold: i32) -> Option<(&'static str, String)> {
         let Some((reason, words)) = answer.complaint() else {
-            self.said = Said::default();
+            self.said = LastComplaint::default();
             return None;
         };
         let mut hasher = DefaultHasher::new();
         words.hash(&mut hasher);
         let hash = hasher.finish();
         let times = if self.said.words == hash { self.said.times.saturating_add(1) } else { 1 };
-        self.said = Said { words: hash, times };
+        self.said = LastComplaint { words: hash, times };
         is_told(times, threshold).then_some((reason, words))
     }
 }

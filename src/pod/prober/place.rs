@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::observed::ObservedPod;
 use crate::model::types::{ContainerName, PodUid, Timestamp};
-use crate::pod::inbox::Mailbox;
+use crate::pod::inbox::Inbox;
 use crate::pod::prober::rules::ProbeKind;
 
 /// A probe's address.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ProbeAddress {
     pub uid: PodUid,
     pub container: ContainerName,
     pub kind: ProbeKind,
@@ -26,7 +26,7 @@ pub(super) struct Sight<'a> {
     pub pod: &'a Rc<Pod>,
     pub observed: &'a ObservedPod,
     pub remembered: Option<&'a PodStatus>,
-    pub wake: &'a Rc<Mailbox>,
+    pub wake: &'a Rc<Inbox>,
     pub pod_ip: &'a str,
     pub now: Instant,
     pub wall: Timestamp,
@@ -43,4 +43,4 @@ pub(super) enum Speed {
 }
 
 /// Due times of probes, earliest first.
-pub(super) type Queue = BTreeSet<(Instant, Rc<Place>)>;
+pub(super) type Queue = BTreeSet<(Instant, Rc<ProbeAddress>)>;

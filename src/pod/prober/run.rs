@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::place::{Place, Speed};
+use super::place::{ProbeAddress, Speed};
 use crate::model::api::pod::Pod;
 use crate::model::containers::find_container;
 use crate::model::types::{ContainerId, go_duration};
@@ -28,7 +28,7 @@ const EXEC_GRACE: Duration = Duration::from_secs(2);
 
 /// What a run needs.
 pub(super) struct Job {
-    pub place: Rc<Place>,
+    pub place: Rc<ProbeAddress>,
     pub id: ContainerId,
     pub pod: Rc<Pod>,
     /// Empty while unknown.
@@ -38,17 +38,17 @@ pub(super) struct Job {
 
 /// How it went.
 pub(super) struct Ended {
-    pub place: Rc<Place>,
+    pub place: Rc<ProbeAddress>,
     pub id: ContainerId,
     /// Of the place it took.
     pub speed: Speed,
     pub took: Duration,
-    pub answer: Answer,
+    pub answer: ProbeOutcome,
 }
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ProbeOutcome {
     Success,
     /// It holds, but somebody should look.
     Warning(String),
@@ -63,7 +63,7 @@ pub(super) enum Answer {
     },
 }
 
-impl Answer {
+impl ProbeOutcome {
     pub fn result(&self) -> Option<ProbeResult> {
         match self {
             Self::Success | Self::Warning(_) => Some(ProbeResult::Success),
@@ -90,7 +90,7 @@ pub(super) async fn run<R: Runtime>(runtime: Rc<R>, job: Job) -> Ended {
     let began = Instant::now();
     let mut answer = ask(&*runtime, &job).await;
     for _ in 1..MAX_TRIES {
-        if !matches!(answer, Answer::Error { is_passing: true, .. }) {
+        if !matches!(answer, ProbeOutcome::Error { is_passing: true, .. }) {
             break;
         }
         answer = ask(&*runtime, &job).await;
@@ -98,7 +98,7 @@ pub(super) async fn run<R: Runtime>(runtime: Rc<R>, job: Job) -> Ended {
     Ended { place: job.place, id: job.id, speed: job.speed, took: began.elapsed(), answer }
 }
 
-async fn ask<R: Runtime>(runtime: &R, job: &Job) -> Answer {
+async fn ask<R: Runtime>(runtime: &R, job: &Job) -> ProbeOutcome {
     let found = find_container(&job.pod, &job.place.container);
     let probe = found.and_then(|(container, _)| Some((container, job.place.kind.of(container)?)));
     let Some((container, probe)) = probe else { return error("the container has no probe of this type") };
@@ -116,61 +116,69 @@ async fn ask<R: Runtime>(runtime: &R, job: &Job) -> Answer {
 }
 
 /// Another try would go the same way.
-fn error(words: &str) -> Answer {
-    Answer::Error { state: "unknown", words: words.to_owned(), is_passing: false }
+fn error(words: &str) -> ProbeOutcome {
+    ProbeOutcome::Error { state: "unknown", words: words.to_owned(), is_passing: false }
 }
 
-async fn exec<R: Runtime>(runtime: &R, id: &ContainerId, command: &[String], limit: Duration) -> Answer {
+async fn exec<R: Runtime>(
+    runtime: &R,
+    id: &ContainerId,
+    command: &[String],
+    limit: Duration,
+) -> ProbeOutcome {
     let began = Instant::now();
     let call = runtime.exec_sync(id, command, Some(limit));
     match timeout(limit + EXEC_GRACE, call).await {
-        Ok(Ok(ended)) if ended.exit_code == 0 => Answer::Success,
+        Ok(Ok(ended)) if ended.exit_code == 0 => ProbeOutcome::Success,
         Ok(Ok(ended)) => {
             let shown = &ended.output[..ended.output.len().min(MAX_OUTPUT_BYTES)];
-            Answer::Failure(String::from_utf8_lossy(shown).into_owned())
+            ProbeOutcome::Failure(String::from_utf8_lossy(shown).into_owned())
         }
         // A connection that broke has no answer either, but sooner.
         Ok(Err(failed)) if failed.kind == ErrorKind::Timeout && began.elapsed() >= limit => {
             let limit = go_duration(limit);
-            Answer::Failure(format!("command timed out: {:?} timed out after {limit}", command.join(" ")))
+            ProbeOutcome::Failure(format!(
+                "command timed out: {:?} timed out after {limit}",
+                command.join(" ")
+            ))
         }
-        Ok(Err(failed)) => Answer::Error { state: "unknown", words: failed.message, is_passing: true },
+        Ok(Err(failed)) => ProbeOutcome::Error { state: "unknown", words: failed.message, is_passing: true },
         Err(_) => error("the container runtime does not respond"),
     }
 }
 
-async fn get(target: HttpTarget, limit: Duration) -> Answer {
+async fn get(target: HttpTarget, limit: Duration) -> ProbeOutcome {
     let request = HttpGet { target, user_agent: PROBE_USER_AGENT };
     match http_get(&request, limit).await {
         Ok(answer) => match answer.status {
-            200..300 => Answer::Success,
+            200..300 => ProbeOutcome::Success,
             300..400 => {
-                Answer::Warning(format!("Probe terminated redirects, Response body: {}", answer.body))
+                ProbeOutcome::Warning(format!("Probe terminated redirects, Response body: {}", answer.body))
             }
-            status => Answer::Failure(format!("HTTP probe failed with statuscode: {status}")),
+            status => ProbeOutcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
         },
-        Err(HandlerError::Body(words)) => Answer::Error { state: "failure", words, is_passing: true },
-        Err(error) => Answer::Failure(request.explain(&error)),
+        Err(HandlerError::Body(words)) => ProbeOutcome::Error { state: "failure", words, is_passing: true },
+        Err(error) => ProbeOutcome::Failure(request.explain(&error)),
     }
 }
 
-async fn connect(host: &str, port: u16, limit: Duration) -> Answer {
+async fn connect(host: &str, port: u16, limit: Duration) -> ProbeOutcome {
     match tcp_connect(host, port, limit).await {
-        Ok(()) => Answer::Success,
+        Ok(()) => ProbeOutcome::Success,
         Err(HandlerError::Timeout) => {
-            Answer::Failure(format!("dial tcp {}: i/o timeout", authority(host, port)))
+            ProbeOutcome::Failure(format!("dial tcp {}: i/o timeout", authority(host, port)))
         }
-        Err(error) => Answer::Failure(error.to_string()),
+        Err(error) => ProbeOutcome::Failure(error.to_string()),
     }
 }
 
-async fn check_health(host: &str, port: u16, service: &str, limit: Duration) -> Answer {
+async fn check_health(host: &str, port: u16, service: &str, limit: Duration) -> ProbeOutcome {
     match grpc_check(host, port, service, limit).await {
-        Ok(SERVING) => Answer::Success,
+        Ok(SERVING) => ProbeOutcome::Success,
         Ok(status) => {
             let name = serving_status_name(status);
-            Answer::Failure(format!("service unhealthy (responded with {name:?})"))
+            ProbeOutcome::Failure(format!("service unhealthy (responded with {name:?})"))
         }
-        Err(error) => Answer::Failure(error.to_string()),
+        Err(error) => ProbeOutcome::Failure(error.to_string()),
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::counts::{self, Counts};
-use super::instance::{Entry, Instance, Phase, next_run, period};
-use super::place::{Place, Queue, Sight, Speed};
+use super::instance::{Instance, ProbePhase, ScheduledProbe, next_run, period};
+use super::place::{ProbeAddress, Queue, Sight, Speed};
 use super::run::{Ended, Job};
 use crate::model::api::pod::Pod;
 use crate::model::containers::find_container;
@@ -21,7 +21,7 @@ use crate::model::observed::{ContainerStateKind, ObservedContainer, ObservedPod}
 use crate::model::ordered::Ordered as _;
 use crate::model::types::PodUid;
 use crate::platform::metrics::Text;
-use crate::pod::inbox::Mailbox;
+use crate::pod::inbox::Inbox;
 use crate::pod::prober::rules::{ProbeKind, ProbeResults, probed_containers};
 
 /// Runs under way of each speed. A run costs a socket and some ten kilobytes.
@@ -36,7 +36,7 @@ pub(super) struct News {
     /// For an event.
     pub complaint: Option<Complaint>,
     /// A published result has changed.
-    pub wake: Option<Rc<Mailbox>>,
+    pub wake: Option<Rc<Inbox>>,
 }
 
 /// The words of an event.
@@ -58,7 +58,7 @@ pub(super) struct Schedule {
 /// Where runs of one speed happen, and who waits for that.
 #[derive(Default)]
 struct Places {
-    waiting: VecDeque<Rc<Place>>,
+    waiting: VecDeque<Rc<ProbeAddress>>,
     taken: usize,
 }
 
@@ -66,7 +66,7 @@ struct Places {
 struct PodProbes {
     pod: Rc<Pod>,
     pod_ip: Rc<str>,
-    wake: Rc<Mailbox>,
+    wake: Rc<Inbox>,
     only_readiness: bool,
     instances: Vec<Instance>,
     /// What the probes of its containers came to, over all instances.
@@ -145,7 +145,7 @@ impl Schedule {
             && let Some((due, place)) = self.queue.pop_first()
         {
             let Some(entry) = entry_of(&mut self.pods, &place) else { continue };
-            entry.phase = Phase::Waiting(due);
+            entry.phase = ProbePhase::Waiting(due);
             let places = if entry.speed == Speed::Slow { &mut self.slow } else { &mut self.quick };
             places.waiting.push_back(place);
         }
@@ -177,7 +177,7 @@ impl Schedule {
         let (container, _) = find_container(&of_pod.pod, &ended.place.container)?;
         let probe = kind.of(container)?;
         let entry = instance.probes.iter_mut().find(|entry| entry.place.kind == kind)?;
-        let Phase::Running(planned) = entry.phase else { return None };
+        let ProbePhase::Running(planned) = entry.phase else { return None };
         Counts::add(&mut of_pod.counts, ended);
         entry.speed = if ended.took > SLOW { Speed::Slow } else { Speed::Quick };
         let complaint = entry.complain(&ended.answer, probe.failure_threshold);
@@ -234,17 +234,20 @@ fn is_running(record: &ObservedContainer) -> bool {
     record.state == ContainerStateKind::Running
 }
 
-fn entry_of<'a>(pods: &'a mut BTreeMap<PodUid, PodProbes>, place: &Place) -> Option<&'a mut Entry> {
+fn entry_of<'a>(
+    pods: &'a mut BTreeMap<PodUid, PodProbes>,
+    place: &ProbeAddress,
+) -> Option<&'a mut ScheduledProbe> {
     let instances = &mut pods.get_mut(&place.uid)?.instances;
     let instance = instances.iter_mut().find(|instance| instance.name == place.container)?;
     instance.probes.iter_mut().find(|entry| entry.place.kind == place.kind)
 }
 
 /// `None` when the probe does not wait any more.
-fn begin(pods: &mut BTreeMap<PodUid, PodProbes>, place: Rc<Place>, speed: Speed) -> Option<Job> {
+fn begin(pods: &mut BTreeMap<PodUid, PodProbes>, place: Rc<ProbeAddress>, speed: Speed) -> Option<Job> {
     let entry = entry_of(pods, &place)?;
-    let Phase::Waiting(planned) = entry.phase else { return None };
-    entry.phase = Phase::Running(planned);
+    let ProbePhase::Waiting(planned) = entry.phase else { return None };
+    entry.phase = ProbePhase::Running(planned);
     let of_pod = pods.get(&place.uid)?;
     let instance = of_pod.instances.iter().find(|instance| instance.name == place.container)?;
     Some(Job {

@@ -30,7 +30,7 @@ struct Bench {
     prober: Prober<FakeRuntime>,
     pod: Rc<Pod>,
     sandbox: SandboxId,
-    mailbox: Rc<Mailbox>,
+    mailbox: Rc<Inbox>,
 }
 
 /// Runs on paused time with local tasks.

@@ -176,13 +176,13 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    struct Place {
+    struct SubPathLocation {
         scratch: Scratch,
         pod_dir: PathBuf,
         volume: PathBuf,
     }
 
-    impl Place {
+    impl SubPathLocation {
         fn new(name: &str) -> Self {
             let scratch = Scratch::new(name);
             let (pod_dir, volume) = (scratch.0.join("pods/uid"), scratch.0.join("volume"));
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for SubPathLocation {
         fn drop(&mut self) {
             tear_down_dir(&self.pod_dir).unwrap();
         }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_missing_directory_is_made_with_the_mode_of_the_volume_and_bound() {
-        let place = Place::new("subpath-made");
+        let place = SubPathLocation::new("subpath-made");
         std::fs::set_permissions(&place.volume, std::fs::Permissions::from_mode(0o3777)).unwrap();
         let target = place.ensure("a//b/./c/").unwrap();
         assert_eq!(target, place.pod_dir.join("volume-subpaths/data/web/0"));
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn one_that_comes_after_its_pod_has_gone_leaves_nothing_behind() {
-        let place = Place::new("subpath-late");
+        let place = SubPathLocation::new("subpath-late");
         std::fs::create_dir_all(place.volume.join("dir")).unwrap();
         tear_down_dir(&place.pod_dir).unwrap();
         let late = place.ensure("dir");
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn files_are_bound_too_and_an_outdated_bind_is_replaced() {
-        let place = Place::new("subpath-file");
+        let place = SubPathLocation::new("subpath-file");
         std::fs::write(place.volume.join("conf"), "old").unwrap();
         let target = place.ensure("conf").unwrap();
         assert_eq!(std::fs::read_to_string(&target).unwrap(), "old");
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn links_inside_the_volume_are_fine_and_those_that_lead_out_are_refused() {
-        let place = Place::new("subpath-links");
+        let place = SubPathLocation::new("subpath-links");
         let outside = place.scratch.0.join("outside");
         std::fs::create_dir_all(&outside).unwrap();
         std::fs::create_dir_all(place.volume.join("real")).unwrap();
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn swapping_a_directory_for_a_link_meanwhile_never_gets_the_outside_bound_or_written() {
-        let place = Place::new("subpath-race");
+        let place = SubPathLocation::new("subpath-race");
         let outside = place.scratch.0.join("outside");
         std::fs::create_dir_all(&outside).unwrap();
         for both in [outside.join("both"), place.volume.join("dir/both")] {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::{PodWorkers, Shared};
+use super::{PodWorkers, WorkersInner};
 use crate::model::disruption::Pressure;
 use crate::model::types::PodUid;
 use crate::pod::inbox::Eviction;
@@ -28,11 +28,11 @@ impl<R: Runtime> PodWorkers<R> {
     /// See [`PodPressure`].
     #[must_use]
     pub fn pressure(&self) -> Rc<dyn PodPressure> {
-        Rc::<Shared<R>>::clone(&self.shared)
+        Rc::<WorkersInner<R>>::clone(&self.shared)
     }
 }
 
-impl<R: Runtime> PodPressure for Shared<R> {
+impl<R: Runtime> PodPressure for WorkersInner<R> {
     fn evict(&self, uid: &PodUid, eviction: Eviction) {
         if let Some(worker) = self.workers.borrow().get(uid) {
             worker.mailbox.evict(eviction);
@@ -59,7 +59,7 @@ impl<R: Runtime> PodPressure for Shared<R> {
     }
 }
 
-impl<R> Shared<R> {
+impl<R> WorkersInner<R> {
     fn resume_all(&self) {
         for worker in self.workers.borrow().values() {
             worker.mailbox.tell(PodWorkerEvent::Resumed);

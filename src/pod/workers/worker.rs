@@ -21,7 +21,7 @@ use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerName, PodFullName, PodUid};
 use crate::pod::admission::rules::{has_failed_unrun, has_only_waited};
 use crate::pod::executor::Patience;
-use crate::pod::inbox::{Letters, Mailbox};
+use crate::pod::inbox::{Inbox, Updates};
 use crate::pod::lifecycle::{EndCause, PodWorkerEffect, PodWorkerEvent, PodWorkerState, transition};
 use crate::pod::observe::observe_pod;
 use crate::pod::plan::termination::compute_teardown;
@@ -29,7 +29,7 @@ use crate::pod::plan::{Action, PlanContext, PodPlan, Terminating, compute_pod_pl
 use crate::pod::status::rules::{
     DEADLINE_EXCEEDED, StatusContext, compute_pod_status, deleted_status, final_status, newly_backing_off,
 };
-use crate::pod::workers::Shared;
+use crate::pod::workers::WorkersInner;
 use crate::pod::workers::counts::Counts;
 use crate::pod::workers::held::HeldStarts;
 use crate::pod::workers::resizing::Resizing;
@@ -56,8 +56,8 @@ enum Next {
 }
 
 pub(super) struct Worker<R> {
-    shared: Rc<Shared<R>>,
-    mailbox: Rc<Mailbox>,
+    shared: Rc<WorkersInner<R>>,
+    mailbox: Rc<Inbox>,
     pod: Rc<Pod>,
     uid: PodUid,
     name: PodFullName,
@@ -84,7 +84,7 @@ pub(super) struct Worker<R> {
 }
 
 impl<R: Runtime> Worker<R> {
-    pub(super) fn new(shared: Rc<Shared<R>>, mailbox: Rc<Mailbox>, pod: Rc<Pod>, counts: Counts) -> Self {
+    pub(super) fn new(shared: Rc<WorkersInner<R>>, mailbox: Rc<Inbox>, pod: Rc<Pod>, counts: Counts) -> Self {
         Self {
             uid: pod.metadata.uid.clone(),
             name: pod.pod_ref().full_name(),
@@ -143,7 +143,7 @@ impl<R: Runtime> Worker<R> {
         }
     }
 
-    async fn read(&mut self, letters: Letters) {
+    async fn read(&mut self, letters: Updates) {
         if let Some(pod) = letters.pod {
             if *pod != *self.pod {
                 self.held.clear();

@@ -60,12 +60,12 @@ const CONTAINERD_FILTERS: [&str; 6] = [
 /// The receiving end; the stream starts with the first wait.
 pub(super) struct ChangeHints {
     channel: Channel,
-    shared: Arc<Shared>,
+    shared: Arc<EventStreamInner>,
     task: RefCell<Option<JoinHandle<()>>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct EventStreamInner {
     /// Holds one hint for later; more than one is as good as one.
     hint: Notify,
     unimplemented: AtomicBool,
@@ -107,7 +107,7 @@ impl Drop for ChangeHints {
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum StreamEnd {
     /// The runtime does not have it.
     NotOffered,
     /// The connection or the runtime is gone, or it hung up.
@@ -115,15 +115,15 @@ enum End {
 }
 
 /// Never returns: follows the best stream there is.
-async fn follow(channel: Channel, shared: Arc<Shared>) {
+async fn follow(channel: Channel, shared: Arc<EventStreamInner>) {
     let mut retry = Retry::new(FIRST_RETRY, LONGEST_RETRY);
     loop {
         let started = Instant::now();
         let mut end = follow_cri(&channel, &shared).await;
-        if end == End::NotOffered {
+        if end == StreamEnd::NotOffered {
             end = follow_containerd(&channel, &shared).await;
         }
-        if end == End::NotOffered {
+        if end == StreamEnd::NotOffered {
             if !shared.unimplemented.swap(true, Ordering::Relaxed) {
                 log::info!("Container runtime does not support events; polling instead");
             }
@@ -144,7 +144,7 @@ async fn follow(channel: Channel, shared: Arc<Shared>) {
     }
 }
 
-async fn follow_cri(channel: &Channel, shared: &Shared) -> End {
+async fn follow_cri(channel: &Channel, shared: &EventStreamInner) -> StreamEnd {
     let mut client = RuntimeServiceClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let opened = open(shared, client.get_container_events(GetEventsRequest {})).await;
     let mut stream: Streaming<ContainerEventResponse> = match opened {
@@ -156,13 +156,13 @@ async fn follow_cri(channel: &Channel, shared: &Shared) -> End {
     loop {
         match looks.or(shared, stream.message()).await {
             Ok(Some(_)) => shared.hint.notify_one(),
-            Ok(None) => return End::Lost,
+            Ok(None) => return StreamEnd::Lost,
             Err(status) => return end_of(&status),
         }
     }
 }
 
-async fn follow_containerd(channel: &Channel, shared: &Shared) -> End {
+async fn follow_containerd(channel: &Channel, shared: &EventStreamInner) -> StreamEnd {
     let mut client = EventsClient::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let request = SubscribeRequest { filters: CONTAINERD_FILTERS.map(str::to_owned).to_vec() };
     let mut stream: Streaming<Envelope> = match open(shared, client.subscribe(request)).await {
@@ -175,7 +175,7 @@ async fn follow_containerd(channel: &Channel, shared: &Shared) -> End {
         match looks.or(shared, stream.message()).await {
             Ok(Some(envelope)) if is_end_of_command(&envelope) => {}
             Ok(Some(_)) => looks.plan(Instant::now()),
-            Ok(None) => return End::Lost,
+            Ok(None) => return StreamEnd::Lost,
             Err(status) => return end_of(&status),
         }
     }
@@ -220,7 +220,7 @@ impl Looks {
     }
 
     /// Waits for the next message of a stream, and gives the hints that are due until then.
-    async fn or<T>(&mut self, shared: &Shared, message: impl Future<Output = T>) -> T {
+    async fn or<T>(&mut self, shared: &EventStreamInner, message: impl Future<Output = T>) -> T {
         let mut message = std::pin::pin!(message);
         loop {
             let wait = self.next().map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
@@ -235,9 +235,9 @@ impl Looks {
 
 /// Waits for the stream, and gives the hint of a new start as soon as it can be taken for open.
 async fn open<T>(
-    shared: &Shared,
+    shared: &EventStreamInner,
     call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Result<T, End> {
+) -> Result<T, StreamEnd> {
     let mut call = std::pin::pin!(call);
     let early = timeout(SETTLED, &mut call).await;
     if !matches!(early, Ok(Err(_))) {
@@ -250,7 +250,7 @@ async fn open<T>(
     answer.map(tonic::Response::into_inner).map_err(|status| end_of(&status))
 }
 
-impl Shared {
+impl EventStreamInner {
     fn started(&self) {
         self.unimplemented.store(false, Ordering::Relaxed);
         self.hint.notify_one();
@@ -259,13 +259,13 @@ impl Shared {
 
 /// A runtime that has events switched off says so in words of its own, which is as good as not having them. What comes
 /// from the transport is a loss.
-fn end_of(status: &Status) -> End {
+fn end_of(status: &Status) -> StreamEnd {
     let lost = std::error::Error::source(status).is_some()
         || matches!(
             status.code(),
             Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded | Code::Internal
         );
-    if lost { End::Lost } else { End::NotOffered }
+    if lost { StreamEnd::Lost } else { StreamEnd::NotOffered }
 }
 
 #[cfg(test)]
@@ -298,7 +298,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn hints_go_on_for_seconds_after_the_last_event_and_then_end() {
-        let shared = Shared::default();
+        let shared = EventStreamInner::default();
         let start = Instant::now();
         let mut looks = Looks::default();
         looks.plan(start);
@@ -335,8 +335,8 @@ mod tests {
 
     #[test]
     fn a_refusal_is_no_offer_and_a_broken_connection_is_a_loss() {
-        assert_eq!(end_of(&Status::unimplemented("unknown method")), End::NotOffered);
-        assert_eq!(end_of(&Status::unknown("events are disabled")), End::NotOffered);
-        assert_eq!(end_of(&Status::unavailable("shutting down")), End::Lost);
+        assert_eq!(end_of(&Status::unimplemented("unknown method")), StreamEnd::NotOffered);
+        assert_eq!(end_of(&Status::unknown("events are disabled")), StreamEnd::NotOffered);
+        assert_eq!(end_of(&Status::unavailable("shutting down")), StreamEnd::Lost);
     }
 }

@@ -21,13 +21,13 @@ pub(super) enum Lane {
 }
 
 /// The bounds of one runtime.
-pub(super) struct Lanes {
+pub(super) struct CallLimits {
     looks: Semaphore,
     changes: Semaphore,
     commands: Semaphore,
 }
 
-impl Lanes {
+impl CallLimits {
     pub(super) fn new() -> Self {
         Self { looks: Semaphore::new(CALLS), changes: Semaphore::new(CALLS), commands: Semaphore::new(CALLS) }
     }
@@ -52,7 +52,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_kind_waits_for_its_own_and_a_look_at_the_runtime_for_none() {
-        let lanes = Lanes::new();
+        let lanes = CallLimits::new();
         let mut taken = Vec::new();
         for _ in 0..CALLS {
             taken.push(lanes.turn(Lane::Changes).await);

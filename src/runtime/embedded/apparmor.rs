@@ -34,10 +34,7 @@ pub enum AppArmorError {
     },
     /// It did not take the profile.
     #[error("{path:?} rejected profile {DEFAULT_PROFILE:?}: {said}")]
-    Refused {
-        path: PathBuf,
-        said: String,
-    },
+    Refused { path: PathBuf, said: String },
 }
 
 /// The kernel's profiles and the program that loads them.

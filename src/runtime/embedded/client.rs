@@ -15,7 +15,7 @@ pub use session::{AttachSession, ExecSession, Streams, Watch};
 pub(super) use spawn::READY;
 pub use spawn::{Spawned, spawn_monitor};
 
-use super::facts::Facts;
+use super::facts::ContainerFacts;
 use super::layout::{ContainerDir, SandboxDir};
 use super::protocol::{MAX_MESSAGE, ProtocolError, Reply, Request, Started};
 use super::spec::{Bundle, ExecSpec};
@@ -39,9 +39,7 @@ const RETRY: Duration = Duration::from_millis(20);
 pub enum MonitorError {
     /// No such socket, or nobody behind it: the monitor has ended.
     #[error("the pod's monitor at {path:?} has exited")]
-    Gone {
-        path: PathBuf,
-    },
+    Gone { path: PathBuf },
     /// It does not answer.
     #[error("the pod's monitor at {path:?} did not respond within {} s", after.as_secs())]
     Timeout {
@@ -85,7 +83,7 @@ pub fn write_bundle(directory: &ContainerDir, bundle: &Bundle) -> Result<(), Mon
     let io = |source| MonitorError::Io { action: "write", path: path.clone(), source };
     let text = serde_json::to_vec(bundle).map_err(|error| io(error.into()))?;
     replace_private(&path, &text).map_err(io)?;
-    Facts::of(bundle).write(directory).map_err(|source| MonitorError::Io {
+    ContainerFacts::of(bundle).write(directory).map_err(|source| MonitorError::Io {
         action: "write",
         path: directory.facts(),
         source,
@@ -98,7 +96,7 @@ pub struct Monitor {
     directory: SandboxDir,
 }
 
-struct Connection {
+struct MonitorConnection {
     socket: Polled,
     path: PathBuf,
 }
@@ -146,7 +144,7 @@ impl Monitor {
         let value = serde_json::from_slice(&text).map_err(|error| io(error.into()))?;
         let bundle = decode::decode::<Bundle>(value)
             .map_err(|error| io(io::Error::new(io::ErrorKind::InvalidData, error)))?;
-        let facts = Facts::of(&bundle.object);
+        let facts = ContainerFacts::of(&bundle.object);
         facts.write(directory).map_err(|source| MonitorError::Io {
             action: "write",
             path: directory.facts(),
@@ -293,7 +291,7 @@ impl Monitor {
         &self,
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Connection, MonitorError> {
+    ) -> Result<MonitorConnection, MonitorError> {
         let path = self.socket();
         let socket = loop {
             match packets::connect(&path) {
@@ -305,11 +303,11 @@ impl Monitor {
         packets::send(socket.as_fd(), &request.encode(), descriptors)
             .map_err(|source| connection_error(&path, source))?;
         let socket = Polled::readable(socket).map_err(|source| connection_error(&path, source))?;
-        Ok(Connection { socket, path })
+        Ok(MonitorConnection { socket, path })
     }
 }
 
-impl Connection {
+impl MonitorConnection {
     /// The next message; the end is [`MonitorError::Gone`].
     async fn receive(&self) -> Result<(Reply, Option<OwnedFd>), MonitorError> {
         let mut bytes = [0; MAX_MESSAGE];

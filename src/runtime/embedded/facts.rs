@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 64 * 1024;
 
 /// What the monitor knows of a container before it starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct ContainerFacts {
     /// As [`Bundle::stdin`].
     pub stdin: bool,
     /// As [`Bundle::stdin_once`].
@@ -32,7 +32,7 @@ pub struct Facts {
     pub cgroups: Vec<PathBuf>,
 }
 
-impl Facts {
+impl ContainerFacts {
     /// Those of a bundle.
     #[must_use]
     pub fn of(bundle: &Bundle) -> Self {
@@ -125,7 +125,7 @@ mod tests {
             cgroups in proptest::collection::vec("/[a-z .:\\\\-]{0,40}", 0..4),
             garbage in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
-            let facts = Facts {
+            let facts = ContainerFacts {
                 stdin: flags[0],
                 stdin_once: flags[1],
                 terminal: flags[2],
@@ -133,14 +133,14 @@ mod tests {
                 log: log.map(PathBuf::from),
                 cgroups: cgroups.into_iter().map(PathBuf::from).collect(),
             };
-            prop_assert_eq!(Facts::decode(&facts.encode().unwrap()), facts);
-            let _ = Facts::decode(&garbage);
+            prop_assert_eq!(ContainerFacts::decode(&facts.encode().unwrap()), facts);
+            let _ = ContainerFacts::decode(&garbage);
         }
     }
 
     #[test]
     fn a_path_cannot_smuggle_in_another_line() {
-        let facts = Facts { log: Some("/log\nstdin".into()), ..Facts::default() };
+        let facts = ContainerFacts { log: Some("/log\nstdin".into()), ..ContainerFacts::default() };
         assert_eq!(facts.encode().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

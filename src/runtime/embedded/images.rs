@@ -49,7 +49,7 @@ use crate::platform::sys::dir::Handle;
 use crate::platform::sys::durable::sync_dir;
 use crate::platform::sys::layer::{LayerDir, has_extended};
 use crate::platform::sys::lock::{self, ByteLock, FileLock};
-use index::Record;
+use index::ImageRecord;
 
 /// Layers of an image that overlayfs and one page of mount options take.
 pub const MAX_LAYERS: usize = 127;
@@ -134,10 +134,7 @@ pub enum ImageError {
     },
     /// A manifest, configuration or index that cannot be understood.
     #[error("cannot read {what}: {problem}")]
-    Document {
-        what: String,
-        problem: String,
-    },
+    Document { what: String, problem: String },
     /// A layer that cannot be unpacked.
     #[error("unpack layer {layer}")]
     Layer {
@@ -263,7 +260,7 @@ impl ImageStore {
     }
 
     /// An image of which nothing is missing. One that somebody has damaged counts as absent, so that it is brought anew.
-    fn whole(&self, record: &Record) -> Option<Image> {
+    fn whole(&self, record: &ImageRecord) -> Option<Image> {
         match self.image(record) {
             Ok(image) => Some(image),
             Err(error) => {
@@ -274,7 +271,7 @@ impl ImageStore {
         }
     }
 
-    fn image(&self, record: &Record) -> Result<Image, ImageError> {
+    fn image(&self, record: &ImageRecord) -> Result<Image, ImageError> {
         let config = self.read_document(&record.id)?;
         let config: documents::ConfigDocument = documents::decode(&record.id, &config)?;
         let mut layers: Vec<PathBuf> = Vec::with_capacity(record.layers.len());

@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use connection::Connection;
+use connection::ClientConnection;
 use container::Container;
 use exec::Exec;
 use log::Entries;
@@ -31,7 +31,7 @@ use crate::model::api::decode;
 use crate::platform::clock::Clock;
 use crate::platform::sys::children::{self, ChildExit};
 use crate::platform::sys::durable::replace_private;
-use crate::platform::sys::epoll::{Batch, Epoll, Ready, Wanted};
+use crate::platform::sys::epoll::{Batch, Epoll, Readiness, Ready};
 use crate::platform::sys::{memory, node, packets};
 
 /// A program that has not started by then never will.
@@ -57,7 +57,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// what is gone finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
+enum TokenKind {
     Signals,
     Listener,
     Connection,
@@ -69,19 +69,19 @@ enum Kind {
     ExecReport,
 }
 
-const KINDS: [Kind; 9] = [
-    Kind::Signals,
-    Kind::Listener,
-    Kind::Connection,
-    Kind::Report,
-    Kind::Stdout,
-    Kind::Stderr,
-    Kind::Stdin,
-    Kind::Source,
-    Kind::ExecReport,
+const KINDS: [TokenKind; 9] = [
+    TokenKind::Signals,
+    TokenKind::Listener,
+    TokenKind::Connection,
+    TokenKind::Report,
+    TokenKind::Stdout,
+    TokenKind::Stderr,
+    TokenKind::Stdin,
+    TokenKind::Source,
+    TokenKind::ExecReport,
 ];
 
-fn token(kind: Kind, serial: u32) -> u64 {
+fn token(kind: TokenKind, serial: u32) -> u64 {
     u64::from(serial) << 8 | kind as u64
 }
 
@@ -95,7 +95,7 @@ struct Monitor {
     /// Nobody is accepted before.
     paused_until: Option<Instant>,
     next_serial: u32,
-    connections: Vec<Connection>,
+    connections: Vec<ClientConnection>,
     containers: Vec<Container>,
     execs: Vec<Exec>,
     strays: Vec<ChildExit>,
@@ -164,8 +164,10 @@ impl Monitor {
         let pod = init::make_pod(&spec).map_err(|error| crate::platform::logging::chain(&error))?;
         let epoll = Epoll::new().map_err(said("create an epoll instance"))?;
         let listener = packets::listen(&directory.socket(), BACKLOG).map_err(said("listen"))?;
-        for (fd, kind) in [(signals.as_fd(), Kind::Signals), (listener.as_fd(), Kind::Listener)] {
-            epoll.add(fd, Wanted::Read, token(kind, 0)).map_err(said("wait for signals and connections"))?;
+        for (fd, kind) in [(signals.as_fd(), TokenKind::Signals), (listener.as_fd(), TokenKind::Listener)] {
+            epoll
+                .add(fd, Readiness::Read, token(kind, 0))
+                .map_err(said("wait for signals and connections"))?;
         }
         let pid = std::process::id();
         let started = children::start_time(pid.cast_signed()).map_err(said("read own start time"))?;
@@ -231,15 +233,15 @@ impl Monitor {
         let Some(kind) = KINDS.get(usize::from(ready.token.to_le_bytes()[0])) else { return };
         let serial = u32::try_from(ready.token >> 8).unwrap_or_default();
         match kind {
-            Kind::Signals => self.children_ended(),
-            Kind::Listener => self.accept(),
-            Kind::Connection => self.receive(serial),
-            Kind::Report => self.report(serial),
-            Kind::Stdout => self.output(serial, log::Stream::Stdout),
-            Kind::Stderr => self.output(serial, log::Stream::Stderr),
-            Kind::Stdin => self.stdin_has_room(serial),
-            Kind::Source => self.source_is_ready(serial),
-            Kind::ExecReport => self.exec_report(serial),
+            TokenKind::Signals => self.children_ended(),
+            TokenKind::Listener => self.accept(),
+            TokenKind::Connection => self.receive(serial),
+            TokenKind::Report => self.report(serial),
+            TokenKind::Stdout => self.output(serial, log::LogStream::Stdout),
+            TokenKind::Stderr => self.output(serial, log::LogStream::Stderr),
+            TokenKind::Stdin => self.stdin_has_room(serial),
+            TokenKind::Source => self.source_is_ready(serial),
+            TokenKind::ExecReport => self.exec_report(serial),
         }
     }
 
@@ -295,7 +297,7 @@ impl Monitor {
     fn keep_deadlines(&mut self, now: Instant) {
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
-            let added = self.epoll.add(self.listener.as_fd(), Wanted::Read, token(Kind::Listener, 0));
+            let added = self.epoll.add(self.listener.as_fd(), Readiness::Read, token(TokenKind::Listener, 0));
             if added.is_err() {
                 self.paused_until = Some(now + PAUSE);
             }

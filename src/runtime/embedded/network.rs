@@ -25,9 +25,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use self::bridge::PodLink;
-use self::cni::{CniError, Subject};
+use self::cni::{CniError, CniPod};
 use self::faults::Stopped;
-use self::records::{CniRecord, HostPort, Record, RecordError, Records};
+use self::records::{CniRecord, HostPort, NetworkRecord, RecordError, Records};
 use self::subnet::{Exhausted, Subnet};
 use crate::model::ordered::Ordered as _;
 use crate::model::runtime_config::{DnsConfig, PortMapping};
@@ -80,7 +80,7 @@ pub enum NetworkError {
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     #[error(transparent)]
-    Record(#[from] RecordError),
+    NetworkRecord(#[from] RecordError),
     /// A plugin, or the configuration of plugins.
     #[error(transparent)]
     Cni(#[from] CniError),
@@ -107,10 +107,7 @@ pub enum NetworkError {
     },
     /// The range is in use on the node.
     #[error("pod network {subnet} overlaps with {other}; set podCIDR to an unused range")]
-    Overlap {
-        subnet: Subnet,
-        other: String,
-    },
+    Overlap { subnet: Subnet, other: String },
     /// Another interface has the bridge's name.
     #[error("{name} is not a bridge but {}; remove or rename it", if .kind.is_empty() { "a device" } else { .kind })]
     NotABridge {
@@ -132,9 +129,7 @@ pub enum NetworkError {
     NoRules(#[source] NetlinkError),
     /// Removed under our hands.
     #[error("link {name} disappeared after it was created")]
-    Vanished {
-        name: String,
-    },
+    Vanished { name: String },
     /// No range of a family the node has.
     #[error("no usable podCIDR: this node does not support IPv6")]
     NoSubnet,
@@ -313,15 +308,18 @@ impl Network {
     ) -> Result<Vec<IpAddr>, NetworkError> {
         let mut cni =
             CniRecord { list: list.into_value(), capabilities: cni::capabilities(attachment)?, result: None };
-        let mut record =
-            Record { sandbox: attachment.sandbox.clone(), pod: attachment.pod.clone(), ..Record::default() };
+        let mut record = NetworkRecord {
+            sandbox: attachment.sandbox.clone(),
+            pod: attachment.pod.clone(),
+            ..NetworkRecord::default()
+        };
         record.cni = Some(cni.clone());
         self.records.prepare()?;
         faults::step("write the record")?;
         self.records.write(&record)?;
         bridge::loopback(Path::new(&attachment.netns))?;
         let subject =
-            Subject { sandbox: record.sandbox.as_str(), pod: &attachment.pod, netns: &attachment.netns };
+            CniPod { sandbox: record.sandbox.as_str(), pod: &attachment.pod, netns: &attachment.netns };
         faults::step("run the plugins")?;
         let added = cni::add(&mut cni, subject, &self.config.cni_bin_dirs);
         faults::step("write the result")?;
@@ -338,7 +336,7 @@ impl Network {
     }
 
     /// What a failed attempt has left. What cannot be undone keeps its record.
-    fn undo(&self, record: &Record, netns: Option<&str>) {
+    fn undo(&self, record: &NetworkRecord, netns: Option<&str>) {
         if let Err(error) = self.detach_locked(record, netns) {
             log::warn!(pod:% = record.pod, err = crate::platform::logging::chain(&error).as_str();
                 "Failed to clean up pod network, retrying at the next start");
@@ -350,8 +348,8 @@ impl Network {
         &self,
         attachment: &Attachment,
         subnets: &[Subnet],
-        others: &[Record],
-    ) -> Result<Record, NetworkError> {
+        others: &[NetworkRecord],
+    ) -> Result<NetworkRecord, NetworkError> {
         let used: BTreeSet<IpAddr> =
             others.iter().flat_map(|record| record.addresses.iter().copied()).into_set();
         let last = self.records.last();
@@ -369,7 +367,7 @@ impl Network {
             .map(|salt| bridge::veth_name(attachment.sandbox.as_str(), salt))
             .find(|name| others.iter().all(|record| record.veth != *name))
             .ok_or_else(|| NetworkError::NoName(attachment.sandbox.clone()))?;
-        Ok(Record {
+        Ok(NetworkRecord {
             sandbox: attachment.sandbox.clone(),
             pod: attachment.pod.clone(),
             addresses,
@@ -379,7 +377,7 @@ impl Network {
         })
     }
 
-    fn connect(&self, record: &Record, subnets: &[Subnet], netns: &Path) -> Result<(), NetworkError> {
+    fn connect(&self, record: &NetworkRecord, subnets: &[Subnet], netns: &Path) -> Result<(), NetworkError> {
         faults::step("store the last address")?;
         self.records.set_last(&record.addresses)?;
         let bridge = bridge::ensure_bridge(&self.config, subnets)?;
@@ -392,10 +390,10 @@ impl Network {
         Ok(())
     }
 
-    fn detach_locked(&self, record: &Record, netns: Option<&str>) -> Result<(), NetworkError> {
+    fn detach_locked(&self, record: &NetworkRecord, netns: Option<&str>) -> Result<(), NetworkError> {
         if let Some(cni) = &record.cni {
             let netns = netns.filter(|path| Path::new(path).exists()).unwrap_or_default();
-            let subject = Subject { sandbox: record.sandbox.as_str(), pod: &record.pod, netns };
+            let subject = CniPod { sandbox: record.sandbox.as_str(), pod: &record.pod, netns };
             cni::delete(cni, subject, &self.config.cni_bin_dirs)?;
             faults::step("delete the record")?;
             return Ok(self.records.remove(&record.sandbox)?);
@@ -417,7 +415,7 @@ impl Network {
     }
 
     /// The rules of these records, at once.
-    fn apply_rules(&self, records: &[Record]) -> Result<(), NetworkError> {
+    fn apply_rules(&self, records: &[NetworkRecord]) -> Result<(), NetworkError> {
         let subnets = bridge::usable(&self.config.subnets);
         let mut tables = rules::tables(&self.config.bridge, &subnets, records);
         let own = tables.len();
@@ -451,7 +449,7 @@ impl Network {
 
 /// Datagrams have no end that the kernel could see: a peer that keeps sending would go on to the pod that was there before, or
 /// to nobody. Trouble with it is no reason to refuse a pod.
-fn forget_connections(record: &Record, mut stale: impl FnMut(IpAddr) -> bool) {
+fn forget_connections(record: &NetworkRecord, mut stale: impl FnMut(IpAddr) -> bool) {
     let is_udp = |port: &&HostPort| port.protocol == "UDP";
     let ports: Vec<&HostPort> = record.ports.iter().filter(is_udp).collect();
     if ports.is_empty() {

@@ -22,9 +22,7 @@ pub enum Request {
     /// connection stays open, [`Reply::Exited`] for each that ends. End of file means that the monitor is gone.
     Watch,
     /// Starts the container whose bundle lies in its directory: [`Reply::Running`] or [`Reply::Failed`].
-    Start {
-        container: String,
-    },
+    Start { container: String },
     /// Sends a signal to the container's first process, or kills all of the container: [`Reply::Done`], fine when it has
     /// ended or was never there.
     Signal {
@@ -60,19 +58,11 @@ pub enum Request {
         stderr: bool,
     },
     /// Sets the size of the container's terminal: [`Reply::Done`].
-    Resize {
-        container: String,
-        width: u16,
-        height: u16,
-    },
+    Resize { container: String, width: u16, height: u16 },
     /// Opens the container's log file anew, after a rotation: [`Reply::Done`].
-    ReopenLog {
-        container: String,
-    },
+    ReopenLog { container: String },
     /// Forgets an ended container: [`Reply::Done`].
-    Forget {
-        container: String,
-    },
+    Forget { container: String },
     /// Kills every container and ends: [`Reply::Done`] when all are gone.
     Shutdown,
     /// Sees to it that there is a PID namespace for containers to share: [`Reply::Running`], with its first process. Earlier monitors
@@ -98,9 +88,7 @@ pub enum Reply {
         exited: Exited,
     },
     /// It cannot, and why; nothing was left behind.
-    Failed {
-        message: String,
-    },
+    Failed { message: String },
 }
 
 /// How a container started. Its text form is one line of words.

@@ -71,7 +71,7 @@ mod volumes;
 mod watch;
 
 use record::{SandboxRecord, SandboxStage};
-use state::State;
+use state::RuntimeState;
 
 /// Name in `Version`.
 pub const NAME: &str = "agent";
@@ -141,16 +141,16 @@ pub enum OpenError {
 /// The runtime; clones share it.
 #[derive(Clone)]
 pub struct EmbeddedRuntime {
-    shared: Rc<Shared>,
+    shared: Rc<RuntimeInner>,
 }
 
-struct Shared {
+struct RuntimeInner {
     config: EmbeddedConfig,
     clock: Clock,
     images: ImageStore,
     network: Arc<Network>,
-    facts: Arc<facts::Facts>,
-    state: RefCell<State>,
+    facts: Arc<facts::NodeAbilities>,
+    state: RefCell<RuntimeState>,
     /// Told whenever a container or a monitor has ended.
     ended: Notify,
     /// Holds one hint at most.
@@ -168,7 +168,7 @@ struct Shared {
     /// Held while a pod's built-in network is made or taken down.
     network_turn: Mutex<()>,
     /// Held while the network is asked.
-    network_said: Mutex<Option<networking::Said>>,
+    network_said: Mutex<Option<networking::ReportedNetwork>>,
     _claim: claim::Claim,
 }
 
@@ -236,10 +236,10 @@ impl EmbeddedRuntime {
             let program = own.then(read_only_program).flatten();
             let path = layout.images();
             let images = ImageStore::open(&path).map_err(|source| OpenError::Images { path, source })?;
-            Ok((images, Network::new(network), facts::Facts::measure(&cgroup), program))
+            Ok((images, Network::new(network), facts::NodeAbilities::measure(&cgroup), program))
         });
         let (images, network, facts, program) = made.await?;
-        let shared = Rc::new(Shared {
+        let shared = Rc::new(RuntimeInner {
             config,
             clock,
             images,
@@ -302,7 +302,7 @@ fn read_only_program() -> Option<OwnedFd> {
     }
 }
 
-impl Shared {
+impl RuntimeInner {
     /// What to run as monitor or puller.
     fn program(&self) -> PathBuf {
         match &self.program {

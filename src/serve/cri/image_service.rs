@@ -10,7 +10,7 @@ use prost::Message;
 use super::{CriServer, failed, messages, unknown};
 use crate::codec::base64;
 use crate::platform::clock::Clock;
-use crate::platform::grpc::{self, Answer, Code, Status, unary};
+use crate::platform::grpc::{self, Code, GrpcReply, Status, unary};
 use crate::platform::proto::runtime as cri;
 use crate::platform::rt;
 use crate::runtime::embedded::images::{Image, ImageError, normalise_reference};
@@ -36,7 +36,7 @@ fn reference(image: Option<cri::ImageSpec>) -> Result<String, Status> {
 }
 
 impl CriServer {
-    pub(super) async fn image_call(&self, name: &str, message: Bytes) -> Result<Answer, Status> {
+    pub(super) async fn image_call(&self, name: &str, message: Bytes) -> Result<GrpcReply, Status> {
         match name {
             "ListImages" => Box::pin(unary(message, |request| self.list_images(request))).await,
             "StreamImages" => Box::pin(self.stream_images(message)).await,
@@ -72,7 +72,7 @@ impl CriServer {
         Ok(cri::ListImagesResponse { images: self.wanted_images(request.filter).await? })
     }
 
-    async fn stream_images(&self, message: Bytes) -> Result<Answer, Status> {
+    async fn stream_images(&self, message: Bytes) -> Result<GrpcReply, Status> {
         let request: cri::StreamImagesRequest = grpc::decoded(message)?;
         let images = self.wanted_images(request.filter).await?;
         let (sink, answer) = grpc::stream();

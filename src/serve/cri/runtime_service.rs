@@ -25,7 +25,7 @@ use crate::platform::proto::runtime as cri;
 use crate::platform::rt;
 use crate::runtime::embedded::runtime::api::{ContainerView, SandboxView};
 use crate::runtime::{Runtime, convert};
-use crate::serve::streaming::server::Kind;
+use crate::serve::streaming::server::StreamUrlKind;
 use crate::serve::streaming::tokens::TokenError;
 use crate::serve::streaming::{Action, MAX_PORTS, Session, Streams};
 
@@ -367,8 +367,9 @@ impl CriServer {
         check(wanted)?;
         let command = command(request.cmd)?;
         let runtime = self.runtime.clone();
-        let url =
-            self.announce(Kind::Exec, wanted, move || streams::exec(runtime, view.id, command, wanted))?;
+        let url = self.announce(StreamUrlKind::Exec, wanted, move || {
+            streams::exec(runtime, view.id, command, wanted)
+        })?;
         Ok(cri::ExecResponse { url })
     }
 
@@ -391,13 +392,14 @@ impl CriServer {
         let runtime = self.runtime.clone();
         // The client opens the streams it asked for, whether they have something behind them or not.
         let promised = Streams { stdin: request.stdin, ..wanted };
-        let url = self.announce(Kind::Attach, promised, move || streams::attach(runtime, view.id, wanted))?;
+        let url = self
+            .announce(StreamUrlKind::Attach, promised, move || streams::attach(runtime, view.id, wanted))?;
         Ok(cri::AttachResponse { url })
     }
 
     fn announce<F>(
         &self,
-        kind: Kind,
+        kind: StreamUrlKind,
         streams: Streams,
         open: impl FnOnce() -> F + 'static,
     ) -> Result<String, Status>
@@ -425,7 +427,7 @@ impl CriServer {
             ports.collect::<Option<_>>().ok_or_else(|| invalid("port: must be between 1 and 65535"))?;
         let runtime = self.runtime.clone();
         let begin = move || Action::Forward { ports, dial: streams::dialer(runtime, view.id) };
-        let url = self.streams.announce(Kind::PortForward, begin).map_err(announced)?;
+        let url = self.streams.announce(StreamUrlKind::PortForward, begin).map_err(announced)?;
         Ok(cri::PortForwardResponse { url })
     }
 }

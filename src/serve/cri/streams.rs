@@ -15,7 +15,7 @@ use crate::platform::sys::terminal::Terminal;
 use crate::runtime::RuntimeError;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::embedded::runtime::api::Streams as Descriptors;
-use crate::serve::streaming::{Dialer, Duplex, Reader, Session, Streams, TerminalSize};
+use crate::serve::streaming::{Dialer, Duplex, OutputReader, Session, Streams, TerminalSize};
 
 /// Most that is kept of stdout and stderr together: upstream's 16 MiB, which is also the largest message that clients take.
 const MAX_OUTPUT: usize = (16 << 20) - 1024;
@@ -53,8 +53,8 @@ fn pipes(wanted: Streams) -> io::Result<Pipes> {
     Ok(pipes)
 }
 
-fn reader(pipe: Option<pipe::Receiver>) -> Option<Reader> {
-    pipe.map(|pipe| Box::new(pipe) as Reader)
+fn reader(pipe: Option<pipe::Receiver>) -> Option<OutputReader> {
+    pipe.map(|pipe| Box::new(pipe) as OutputReader)
 }
 
 /// Starts a program in a container.
@@ -85,7 +85,7 @@ pub async fn exec(
     let size = terminal.clone();
     Ok(Session {
         stdin: wanted.stdin.then(|| Box::new(terminal.clone()) as Box<dyn AsyncWrite + Unpin>),
-        stdout: wanted.stdout.then(|| Box::new(terminal) as Reader),
+        stdout: wanted.stdout.then(|| Box::new(terminal) as OutputReader),
         stderr: None,
         resize: Some(Box::new(move |new: TerminalSize| {
             if let Err(error) = size.resize(new.width, new.height) {
@@ -144,7 +144,7 @@ pub fn dialer(runtime: EmbeddedRuntime, sandbox: SandboxId) -> Dialer {
 }
 
 /// What a program said and how it ended.
-pub struct Said {
+pub struct ExecOutput {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     /// Its exit code.
@@ -155,7 +155,7 @@ pub struct Said {
 ///
 /// # Errors
 /// For people: why its end is not known.
-pub async fn collect(session: Session) -> Result<Said, String> {
+pub async fn collect(session: Session) -> Result<ExecOutput, String> {
     let Session { stdin: _, stdout, stderr, resize: _, exit } = session;
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let code = {
@@ -174,10 +174,10 @@ pub async fn collect(session: Session) -> Result<Said, String> {
         }
     }?;
     err.truncate(MAX_OUTPUT - out.len());
-    Ok(Said { stdout: out, stderr: err, code })
+    Ok(ExecOutput { stdout: out, stderr: err, code })
 }
 
-async fn drain(reader: Option<Reader>, all: &mut Vec<u8>) {
+async fn drain(reader: Option<OutputReader>, all: &mut Vec<u8>) {
     let Some(mut reader) = reader else { return };
     let mut block = vec![0_u8; READ];
     while let Ok(count @ 1..) = reader.read(&mut block).await {

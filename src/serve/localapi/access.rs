@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::path::Wanted;
+use super::path::RequestInfo;
 use super::resource::{RESOURCES, Store, qualified};
 use super::status::{self, Failure};
 use crate::model::objects::ObjectKind;
@@ -15,7 +15,7 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 
 /// A request about objects, as an authorizer sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
+pub struct ObjectAttributes {
     /// `get`, `list`, ...
     pub verb: String,
     pub group: String,
@@ -26,10 +26,10 @@ pub struct Attributes {
     pub name: String,
 }
 
-impl Attributes {
+impl ObjectAttributes {
     /// Of a request.
     #[must_use]
-    pub fn of(wanted: &Wanted) -> Self {
+    pub fn of(wanted: &RequestInfo) -> Self {
         Self {
             verb: wanted.verb.as_str().to_owned(),
             group: wanted.resource.group.to_owned(),
@@ -57,7 +57,7 @@ pub fn groups(user: &User) -> Vec<String> {
 
 /// Whether a user may do this with objects.
 #[must_use]
-pub fn may(policy: Policy, user: &User, asked: &Attributes) -> bool {
+pub fn may(policy: Policy, user: &User, asked: &ObjectAttributes) -> bool {
     if policy == Policy::AlwaysAllow || is_in(user, MASTERS) {
         return true;
     }
@@ -104,7 +104,7 @@ pub fn may_path(policy: Policy, user: &User, path: &str, verb: &str) -> bool {
 
 /// An apiserver's words for no.
 #[must_use]
-pub fn refusal(user: &User, asked: &Attributes) -> Failure {
+pub fn refusal(user: &User, asked: &ObjectAttributes) -> Failure {
     let resource = match asked.subresource.as_str() {
         "" => asked.resource.clone(),
         part => format!("{}/{part}", asked.resource),
@@ -179,12 +179,12 @@ mod tests {
         User { name: "jane".to_owned(), groups: vec![group.to_owned()] }
     }
 
-    fn asked(line: &str) -> Attributes {
+    fn asked(line: &str) -> ObjectAttributes {
         let mut words = line.split(' ').map(str::to_owned);
         let (verb, path) = (words.next().unwrap(), words.next().unwrap());
         let (resource, subresource) = path.split_once('/').unwrap_or((&path, ""));
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
-        Attributes {
+        ObjectAttributes {
             verb,
             group: group.to_owned(),
             resource: resource.to_owned(),
@@ -274,12 +274,12 @@ mod tests {
                         .unwrap()
                         .split_once('/')
                         .unwrap_or((resource.as_str().unwrap(), ""));
-                    let asked = Attributes {
+                    let asked = ObjectAttributes {
                         verb: verb.as_str().unwrap().to_owned(),
                         group: rule["apiGroups"][0].as_str().unwrap().to_owned(),
                         resource: plural.to_owned(),
                         subresource: part.to_owned(),
-                        ..Attributes::default()
+                        ..ObjectAttributes::default()
                     };
                     assert!(may(Policy::Local, &member(VIEWERS), &asked), "{asked:?}");
                 }

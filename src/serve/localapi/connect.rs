@@ -5,21 +5,21 @@
 
 use hyper::{Response, StatusCode};
 
-use super::path::Wanted;
+use super::path::RequestInfo;
 use super::status::{self, Failure};
 use super::{LocalApi, access};
 use crate::model::api::pod::{Container, Pod};
 use crate::serve::server::answer::{Served, answer, outcome};
 use crate::serve::server::body::Body;
-use crate::serve::server::guest::Visit;
-use crate::serve::server::route::{self, Parameters, PodName, Refused, Route, Target};
+use crate::serve::server::guest::GuestRequest;
+use crate::serve::server::route::{self, ContainerTarget, Parameters, PodName, Refused, Route};
 
 /// Answers `log`, `exec`, `attach`, `portforward`.
 pub(super) async fn pod(
     api: &LocalApi,
-    wanted: &Wanted,
+    wanted: &RequestInfo,
     part: &str,
-    visit: Visit,
+    visit: GuestRequest,
 ) -> Result<Response<Body>, Failure> {
     let name = wanted.name.as_deref().unwrap_or_default();
     let namespace = wanted.namespace.as_deref().unwrap_or_default();
@@ -31,9 +31,9 @@ pub(super) async fn pod(
     let parameters = route::parameters(visit.request.uri().query().unwrap_or_default());
     let parameters = in_kubelets_words(parameters);
     let asked = PodName { namespace: namespace.to_owned(), name: name.to_owned(), uid: None };
-    let target = || -> Result<Target, Failure> {
+    let target = || -> Result<ContainerTarget, Failure> {
         let container = container(&pod, &parameters)?;
-        Ok(Target { pod: asked.clone(), container: container.as_str().into() })
+        Ok(ContainerTarget { pod: asked.clone(), container: container.as_str().into() })
     };
     let meant = |read: Result<Route, Refused>| read.map_err(|refused| refusal(refused, &pod));
     let route = match part {
@@ -56,7 +56,7 @@ pub(super) async fn pod(
         _ => meant(route::ports(&parameters).map(|ports| Route::PortForward(asked, ports)))?,
     };
     note(&visit, part, namespace, name);
-    let Visit { request, served, place, .. } = visit;
+    let GuestRequest { request, served, place, .. } = visit;
     let answered = outcome(request, route, &api.node, served, &api.clock, place).await;
     answered.map_err(|(code, message)| failed(code, &message, wanted))
 }
@@ -76,7 +76,7 @@ fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
 }
 
 /// Who went into a container, for those who ask later.
-fn note(visit: &Visit, part: &str, namespace: &str, name: &str) {
+fn note(visit: &GuestRequest, part: &str, namespace: &str, name: &str) {
     if matches!(part, "exec" | "attach") {
         log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "Client \
              started a session in a container");
@@ -128,7 +128,7 @@ fn refusal(refused: Refused, pod: &Pod) -> Failure {
     }
 }
 
-fn failed(code: StatusCode, message: &str, wanted: &Wanted) -> Failure {
+fn failed(code: StatusCode, message: &str, wanted: &RequestInfo) -> Failure {
     let name = wanted.name.as_deref().unwrap_or_default();
     let reason = match code.as_u16() {
         400 => return status::bad_request(message),
@@ -149,8 +149,8 @@ fn addressed(name: &str) -> (&str, &str) {
 /// Answers `/api/v1/nodes/NODE/proxy/...`: the kubelet's own API, by its own rules.
 pub(super) async fn node_proxy(
     api: &LocalApi,
-    wanted: &Wanted,
-    visit: Visit,
+    wanted: &RequestInfo,
+    visit: GuestRequest,
 ) -> Result<Response<Body>, Failure> {
     let (name, port) = addressed(wanted.name.as_deref().unwrap_or_default());
     if name != api.node.name() {
@@ -164,10 +164,10 @@ pub(super) async fn node_proxy(
         );
         return Err(Failure::new(503, "ServiceUnavailable", message));
     }
-    let Visit { request, user, policy, served, place } = visit;
+    let GuestRequest { request, user, policy, served, place } = visit;
     let path = if wanted.rest.is_empty() { "/" } else { &wanted.rest };
     if !policy.allows(&user, request.method().as_str(), path) {
-        return Err(access::refusal(&user, &access::Attributes::of(wanted)));
+        return Err(access::refusal(&user, &access::ObjectAttributes::of(wanted)));
     }
     let query = request.uri().query().unwrap_or_default().to_owned();
     let route = route::route(request.method().as_str(), path, &query);

@@ -7,29 +7,29 @@ use serde_json::Value;
 
 /// A message: JSON's name, number and content of each field, and the number of the list that takes what begins with `x-`.
 struct Message {
-    fields: &'static [(&'static str, u8, Part)],
+    fields: &'static [(&'static str, u8, FieldPart)],
     extensions: u8,
 }
 
 /// What a field holds.
 #[derive(Clone, Copy)]
-enum Part {
+enum FieldPart {
     /// Text or a flag.
     Plain,
     /// `Any`: the value as YAML, which JSON is.
     Any,
     Of(&'static Message),
     /// A message with this field alone.
-    In(u8, &'static Part),
+    In(u8, &'static FieldPart),
     /// Once for each item.
-    Each(&'static Part),
+    Each(&'static FieldPart),
     /// A message with this field once for each member: 1 its name, 2 its value.
-    Map(u8, &'static Part),
+    Map(u8, &'static FieldPart),
     /// Nested by where the parameter is.
     Parameter,
 }
 
-use Part::{Any, Each, In, Map, Of, Plain};
+use FieldPart::{Any, Each, In, Map, Of, Plain};
 
 static SCHEMA: Message = Message {
     fields: &[
@@ -55,15 +55,15 @@ static PATH: Message = Message {
 static BODY: Message =
     Message { fields: &[("name", 2, Plain), ("in", 3, Plain), ("schema", 5, Of(&SCHEMA))], extensions: 6 };
 /// `ParametersItem`, `Parameter` and, for all but bodies, `NonBodyParameter`.
-static BODY_PARAMETER: Part = In(1, &In(1, &Of(&BODY)));
-static QUERY_PARAMETER: Part = In(1, &In(2, &In(3, &Of(&QUERY))));
-static PATH_PARAMETER: Part = In(1, &In(2, &In(4, &Of(&PATH))));
+static BODY_PARAMETER: FieldPart = In(1, &In(1, &Of(&BODY)));
+static QUERY_PARAMETER: FieldPart = In(1, &In(2, &In(3, &Of(&QUERY))));
+static PATH_PARAMETER: FieldPart = In(1, &In(2, &In(4, &Of(&PATH))));
 static RESPONSE: Message =
     Message { fields: &[("description", 1, Plain), ("schema", 2, In(1, &Of(&SCHEMA)))], extensions: 5 };
 static OPERATION: Message = Message {
     fields: &[
         ("consumes", 7, Each(&Plain)),
-        ("parameters", 8, Each(&Part::Parameter)),
+        ("parameters", 8, Each(&FieldPart::Parameter)),
         ("responses", 9, Map(1, &In(1, &Of(&RESPONSE)))),
     ],
     extensions: 13,
@@ -75,7 +75,7 @@ static PATH_ITEM: Message = Message {
         ("post", 4, Of(&OPERATION)),
         ("delete", 5, Of(&OPERATION)),
         ("patch", 8, Of(&OPERATION)),
-        ("parameters", 9, Each(&Part::Parameter)),
+        ("parameters", 9, Each(&FieldPart::Parameter)),
     ],
     extensions: 10,
 };
@@ -105,7 +105,7 @@ fn message(out: &mut Vec<u8>, message: &Message, value: &Value) {
     }
 }
 
-fn field(out: &mut Vec<u8>, number: u8, part: Part, value: &Value) {
+fn field(out: &mut Vec<u8>, number: u8, part: FieldPart, value: &Value) {
     match part {
         Plain => match value {
             Value::Bool(flag) => {
@@ -123,7 +123,7 @@ fn field(out: &mut Vec<u8>, number: u8, part: Part, value: &Value) {
                 named(inner, below, name, *part, value);
             }
         }),
-        Part::Parameter => {
+        FieldPart::Parameter => {
             let part = match value["in"].as_str() {
                 Some("body") => &BODY_PARAMETER,
                 Some("path") => &PATH_PARAMETER,
@@ -134,7 +134,7 @@ fn field(out: &mut Vec<u8>, number: u8, part: Part, value: &Value) {
     }
 }
 
-fn named(out: &mut Vec<u8>, number: u8, name: &str, part: Part, value: &Value) {
+fn named(out: &mut Vec<u8>, number: u8, name: &str, part: FieldPart, value: &Value) {
     within(out, number, |inner| {
         bytes(inner, 1, name.as_bytes());
         field(inner, 2, part, value);

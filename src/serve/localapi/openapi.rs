@@ -24,7 +24,7 @@ pub enum Form {
 }
 
 /// What is at a path below `/openapi/`.
-pub enum Answer {
+pub enum OpenApiDocument {
     /// The list of version 3's documents.
     Index(Value),
     Document(Box<Document>),
@@ -34,14 +34,14 @@ pub enum Answer {
 pub struct Document {
     form: Form,
     schema: Schema,
-    paths: Vec<Place>,
+    paths: Vec<ApiPath>,
     types: Vec<usize>,
     at: usize,
     closed: bool,
 }
 
 /// A path: of which resource, which of its parts, and whether it is that of one object.
-struct Place {
+struct ApiPath {
     resource: &'static Resource,
     part: Option<usize>,
     scope: Scope,
@@ -75,18 +75,18 @@ pub fn takes_json(accept: &str) -> bool {
 
 /// Answers `/openapi/PATH`, if there is something. `binary` counts for version 2.
 #[must_use]
-pub fn answer(path: &str, binary: bool) -> Option<Answer> {
+pub fn answer(path: &str, binary: bool) -> Option<OpenApiDocument> {
     let all = || std::iter::once(("", "v1")).chain(groups());
     match path {
-        "v3" => Some(Answer::Index(index(all()))),
+        "v3" => Some(OpenApiDocument::Index(index(all()))),
         "v2" => {
             let form = if binary { Form::V2Binary } else { Form::V2 };
-            Some(Answer::Document(Box::new(Document::new(form, None))))
+            Some(OpenApiDocument::Document(Box::new(Document::new(form, None))))
         }
         _ => {
             let place = path.strip_prefix("v3/")?;
             let group = all().find(|(group, version)| place == root(group, version))?;
-            Some(Answer::Document(Box::new(Document::new(Form::V3, Some(group.0)))))
+            Some(OpenApiDocument::Document(Box::new(Document::new(Form::V3, Some(group.0)))))
         }
     }
 }
@@ -126,7 +126,7 @@ impl Document {
         let mut roots = Vec::new();
         let served = RESOURCES.iter().filter(|resource| group.is_none_or(|group| resource.group == group));
         for resource in served {
-            let place = |part, scope| Place { resource, part, scope };
+            let place = |part, scope| ApiPath { resource, part, scope };
             if resource.namespaced && resource.verbs.contains(&Verb::List) {
                 paths.push(place(None, Scope::Everywhere));
             }
@@ -353,7 +353,7 @@ impl Document {
         value
     }
 
-    fn path(&self, place: &Place) -> (String, Value) {
+    fn path(&self, place: &ApiPath) -> (String, Value) {
         let resource = place.resource;
         let mut path = format!("/{}", root(resource.group, resource.version));
         let mut parameters = Vec::new();

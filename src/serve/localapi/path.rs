@@ -9,7 +9,7 @@ use crate::serve::server::route;
 
 /// What is wanted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Asked {
+pub enum ApiCall {
     /// `/`.
     Root,
     /// `/api`.
@@ -27,12 +27,12 @@ pub enum Asked {
     /// `/openapi/...`.
     OpenApi(String),
     /// An object, or many.
-    Object(Box<Wanted>),
+    Object(Box<RequestInfo>),
 }
 
 /// An object or many of them, and what is to be done.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wanted {
+pub struct RequestInfo {
     pub resource: &'static Resource,
     /// What is to be done.
     pub verb: Verb,
@@ -44,12 +44,12 @@ pub struct Wanted {
     pub subresource: Option<&'static Subresource>,
     /// What follows a subresource that passes on, with its slash.
     pub rest: String,
-    pub options: Options,
+    pub options: QueryOptions,
 }
 
 /// Parameters of a request. Those that nobody reads are left where they are, in the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct QueryOptions {
     /// `labelSelector`.
     pub label_selector: String,
     /// `fieldSelector`.
@@ -97,29 +97,29 @@ pub fn is_ours(path: &str) -> bool {
 ///
 /// # Errors
 /// The failure to answer with.
-pub fn read(method: &str, path: &str, query: &str) -> Result<Asked, Failure> {
+pub fn read(method: &str, path: &str, query: &str) -> Result<ApiCall, Failure> {
     let parts = route::segments(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let get = |asked: Asked| match method {
+    let get = |asked: ApiCall| match method {
         "GET" | "HEAD" => Ok(asked),
         _ => Err(status::method_not_allowed()),
     };
     match parts.as_slice() {
-        [""] => get(Asked::Root),
-        ["version"] => get(Asked::Version),
-        ["livez" | "readyz", rest @ ..] => get(Asked::Health(rest.join("/"))),
-        ["openapi", rest @ ..] => get(Asked::OpenApi(rest.join("/"))),
-        ["api"] => get(Asked::Core),
-        ["api", "v1"] => get(Asked::Resources("", "v1")),
+        [""] => get(ApiCall::Root),
+        ["version"] => get(ApiCall::Version),
+        ["livez" | "readyz", rest @ ..] => get(ApiCall::Health(rest.join("/"))),
+        ["openapi", rest @ ..] => get(ApiCall::OpenApi(rest.join("/"))),
+        ["api"] => get(ApiCall::Core),
+        ["api", "v1"] => get(ApiCall::Resources("", "v1")),
         ["api", "v1", rest @ ..] => object(method, "", "v1", rest, query),
-        ["apis"] => get(Asked::Groups),
+        ["apis"] => get(ApiCall::Groups),
         ["apis", group, rest @ ..] => {
             let known = resource::groups().into_iter().find(|(known, _)| known == group);
             let (group, known) = known.ok_or_else(status::no_such_path)?;
             match rest {
-                [] => get(Asked::Group(group, known)),
+                [] => get(ApiCall::Group(group, known)),
                 [version, ..] if *version != known => Err(status::no_such_path()),
-                [_] => get(Asked::Resources(group, known)),
+                [_] => get(ApiCall::Resources(group, known)),
                 [_, rest @ ..] => object(method, group, known, rest, query),
             }
         }
@@ -127,7 +127,7 @@ pub fn read(method: &str, path: &str, query: &str) -> Result<Asked, Failure> {
     }
 }
 
-fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str) -> Result<Asked, Failure> {
+fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str) -> Result<ApiCall, Failure> {
     let (namespace, parts) = match parts {
         // A namespace itself, and its own parts.
         ["namespaces"] | ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, parts),
@@ -173,11 +173,11 @@ fn object(method: &str, group: &str, version: &str, parts: &[&str], query: &str)
     }
     let options = options(&parameters)?;
     let rest = rest.iter().flat_map(|part| ["/", part]).collect();
-    Ok(Asked::Object(Box::new(Wanted { resource, verb, namespace, name, subresource, rest, options })))
+    Ok(ApiCall::Object(Box::new(RequestInfo { resource, verb, namespace, name, subresource, rest, options })))
 }
 
-fn options(parameters: &Parameters) -> Result<Options, Failure> {
-    Ok(Options {
+fn options(parameters: &Parameters) -> Result<QueryOptions, Failure> {
+    Ok(QueryOptions {
         label_selector: parameters.text("labelSelector"),
         field_selector: parameters.text("fieldSelector"),
         limit: parameters.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or_default(),
@@ -239,10 +239,10 @@ impl Parameters {
 mod tests {
     use super::*;
 
-    fn wanted(method: &str, path: &str) -> Wanted {
+    fn wanted(method: &str, path: &str) -> RequestInfo {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         match read(method, path, query).unwrap() {
-            Asked::Object(wanted) => *wanted,
+            ApiCall::Object(wanted) => *wanted,
             other => panic!("{other:?}"),
         }
     }
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn the_root_is_ours_and_its_paths_are_served() {
         assert!(is_ours("/") && !is_ours("/pods"));
-        assert_eq!(read("GET", "/", ""), Ok(Asked::Root));
+        assert_eq!(read("GET", "/", ""), Ok(ApiCall::Root));
         let paths = crate::serve::localapi::discovery::paths();
         let paths: Vec<&str> =
             paths["paths"].as_array().into_iter().flatten().filter_map(|path| path.as_str()).collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::path::Wanted;
+use super::path::RequestInfo;
 use super::resource::{Store, Verb};
 use crate::codec::base64;
 use crate::model::objects::ObjectKind;
@@ -35,7 +35,7 @@ struct Field {
 struct Types(BTreeMap<&'static str, Vec<Field>>);
 
 /// Whether a request may come in this form.
-pub(super) fn reads(wanted: &Wanted) -> bool {
+pub(super) fn reads(wanted: &RequestInfo) -> bool {
     let part = wanted.subresource.map_or("", |part| part.name);
     let is_known = match wanted.resource.store {
         // The fields of a claim are not read.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::path::{Options, Wanted};
+use super::path::{QueryOptions, RequestInfo};
 use super::resource::Store;
 use super::selector::Selector;
 use super::shape::View;
@@ -18,7 +18,7 @@ use crate::codec::base64;
 use crate::serve::server::body::{self, Body};
 
 /// Answers `get` of an object or of its part that shows the same.
-pub(super) async fn get(api: &LocalApi, wanted: &Wanted, view: View) -> Result<Response<Body>, Failure> {
+pub(super) async fn get(api: &LocalApi, wanted: &RequestInfo, view: View) -> Result<Response<Body>, Failure> {
     let name = wanted.name.as_deref().unwrap_or_default();
     let object = match wanted.resource.store {
         store @ (Store::PodMetrics | Store::NodeMetrics) => {
@@ -37,7 +37,11 @@ fn is_at(object: &Value, namespace: Option<&str>, name: &str) -> bool {
 }
 
 /// Answers `list`.
-pub(super) async fn list(api: &Rc<LocalApi>, wanted: &Wanted, view: View) -> Result<Response<Body>, Failure> {
+pub(super) async fn list(
+    api: &Rc<LocalApi>,
+    wanted: &RequestInfo,
+    view: View,
+) -> Result<Response<Body>, Failure> {
     let options = &wanted.options;
     let selector = selector(wanted)?;
     let store = wanted.resource.store;
@@ -66,20 +70,20 @@ pub(super) async fn list(api: &Rc<LocalApi>, wanted: &Wanted, view: View) -> Res
 }
 
 /// What a request selects.
-pub(super) fn selector(wanted: &Wanted) -> Result<Selector, Failure> {
+pub(super) fn selector(wanted: &RequestInfo) -> Result<Selector, Failure> {
     // Upstream answers a GET of one object by its name alone.
     let options = &wanted.options;
     Selector::parse(wanted.resource, &options.label_selector, &options.field_selector)
 }
 
 /// Whether an object, as it is kept, belongs to the answer.
-pub(super) fn is_chosen(object: &Value, wanted: &Wanted, selector: &Selector) -> bool {
+pub(super) fn is_chosen(object: &Value, wanted: &RequestInfo, selector: &Selector) -> bool {
     is_here(object, wanted)
         && (selector.is_empty() || selector.matches(&super::shape::own(wanted.resource, object)))
 }
 
 /// Whether an object is in the namespace that is asked about.
-fn is_here(object: &Value, wanted: &Wanted) -> bool {
+fn is_here(object: &Value, wanted: &RequestInfo) -> bool {
     wanted.namespace.as_deref().is_none_or(|namespace| text(object, "/metadata/namespace") == namespace)
 }
 
@@ -97,7 +101,7 @@ struct Page {
 }
 
 impl Page {
-    fn of(options: &Options, (base, current): (u64, u64), changed: u64) -> Result<Self, Failure> {
+    fn of(options: &QueryOptions, (base, current): (u64, u64), changed: u64) -> Result<Self, Failure> {
         let asked = parse_version(&options.resource_version)?;
         let matching = options.resource_version_match.as_str();
         let forbidden =
@@ -161,7 +165,7 @@ fn read_go_on(token: &str) -> Option<(u64, Place)> {
 }
 
 /// An object as an answer, for people or for programs.
-pub(super) fn answer(object: &Value, options: &Options) -> Response<Body> {
+pub(super) fn answer(object: &Value, options: &QueryOptions) -> Response<Body> {
     if !options.pretty {
         return body::object(StatusCode::OK, object);
     }
@@ -174,11 +178,11 @@ mod tests {
     use super::*;
 
     fn page(version: &str, matching: &str, go_on: &str) -> Result<(u64, Option<Place>), u16> {
-        let options = Options {
+        let options = QueryOptions {
             resource_version: version.to_owned(),
             resource_version_match: matching.to_owned(),
             go_on: go_on.to_owned(),
-            ..Options::default()
+            ..QueryOptions::default()
         };
         Page::of(&options, (1000, 2000), 1900)
             .map(|page| (page.version, page.after))

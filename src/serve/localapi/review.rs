@@ -5,20 +5,20 @@
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::access::{self, Attributes};
-use super::path::Wanted;
+use super::access::{self, ObjectAttributes};
+use super::path::RequestInfo;
 use super::status::{self, Failure};
 use super::{incoming, protobuf, text, write};
 use crate::model::api::schema::Schema;
 use crate::serve::server::body::{self, Body};
-use crate::serve::server::guest::Visit;
+use crate::serve::server::guest::GuestRequest;
 
 /// A review is a few lines.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Answers the creation of a review.
-pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Body>, Failure> {
-    let Visit { request, user, policy, .. } = visit;
+pub(super) async fn create(wanted: &RequestInfo, visit: GuestRequest) -> Result<Response<Body>, Failure> {
+    let GuestRequest { request, user, policy, .. } = visit;
     let kind = incoming::media_type(&request);
     let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let mut review: Value = match kind.as_str() {
@@ -62,9 +62,9 @@ pub(super) async fn create(wanted: &Wanted, visit: Visit) -> Result<Response<Bod
     Ok(body::object(StatusCode::CREATED, &review))
 }
 
-fn attributes(asked: &Value) -> Attributes {
+fn attributes(asked: &Value) -> ObjectAttributes {
     let at = |field: &str| asked.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    Attributes {
+    ObjectAttributes {
         verb: at("verb"),
         group: at("group"),
         resource: at("resource"),

@@ -24,7 +24,7 @@ const MAX_GONE: usize = 128;
 
 /// What became of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ObjectChange {
     /// It is new.
     Added,
     /// It has changed.
@@ -33,7 +33,7 @@ pub enum Step {
     Deleted,
 }
 
-impl Step {
+impl ObjectChange {
     /// The `type` of a watch's event.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -49,7 +49,7 @@ impl Step {
 #[derive(Clone, Debug)]
 pub struct Change {
     /// What became of it.
-    pub step: Step,
+    pub step: ObjectChange,
     /// Namespace and name of the object.
     pub name: Name,
     /// The object, with its version; of one that is gone its last state, as far as it is known.
@@ -72,7 +72,7 @@ pub enum Keep {
 /// Namespace and name.
 pub type Name = (String, String);
 
-struct Entry {
+struct VersionEntry {
     hash: u64,
     uid: String,
     /// When it was seen for the first time.
@@ -91,7 +91,7 @@ struct Gone {
 }
 
 struct Seen {
-    entries: BTreeMap<Name, Entry>,
+    entries: BTreeMap<Name, VersionEntry>,
     gone: VecDeque<Gone>,
     /// From here on all deletions are known.
     since: u64,
@@ -193,7 +193,7 @@ impl Versions {
                 let mut object = entry.state.parse();
                 stamp(&mut object, current);
                 changes.push(Change {
-                    step: Step::Deleted,
+                    step: ObjectChange::Deleted,
                     name,
                     state: Written::unsent(written(&object), retained),
                     before: Some(entry.state),
@@ -219,9 +219,15 @@ impl Versions {
                 let (uid, state) = (uid_of(object).to_owned(), state(object));
                 if whole {
                     let (name, state) = (name.clone(), Rc::clone(&state));
-                    changes.push(Change { step: Step::Added, name, state, before: None, version: current });
+                    changes.push(Change {
+                        step: ObjectChange::Added,
+                        name,
+                        state,
+                        before: None,
+                        version: current,
+                    });
                 }
-                let entry = Entry { hash, uid, added: current, version: current, state, whole };
+                let entry = VersionEntry { hash, uid, added: current, version: current, state, whole };
                 seen.entries.insert(name, entry);
                 continue;
             };
@@ -240,7 +246,7 @@ impl Versions {
             (entry.hash, entry.version, entry.whole) = (hash, current, whole);
             if whole {
                 let (state, before) = (Rc::clone(&entry.state), Some(before));
-                changes.push(Change { step: Step::Modified, name, state, before, version: current });
+                changes.push(Change { step: ObjectChange::Modified, name, state, before, version: current });
             }
         }
         if current != self.current {
@@ -265,8 +271,8 @@ impl Versions {
     #[must_use]
     pub fn all(&self, store: Store) -> Vec<Change> {
         let entries = self.stores.get(&store).into_iter().flat_map(|seen| &seen.entries);
-        let added = |(name, entry): (&Name, &Entry)| Change {
-            step: Step::Added,
+        let added = |(name, entry): (&Name, &VersionEntry)| Change {
+            step: ObjectChange::Added,
             name: name.clone(),
             state: Rc::clone(&entry.state),
             before: None,
@@ -290,7 +296,7 @@ impl Versions {
         let mut changes: Vec<Change> = Vec::new();
         for (name, entry) in seen.entries.iter().filter(|(_, entry)| entry.version > version) {
             changes.push(Change {
-                step: if entry.added > version { Step::Added } else { Step::Modified },
+                step: if entry.added > version { ObjectChange::Added } else { ObjectChange::Modified },
                 name: name.clone(),
                 state: Rc::clone(&entry.state),
                 before: None,
@@ -302,7 +308,7 @@ impl Versions {
             let mut object = parse(&gone.state);
             stamp(&mut object, gone.version);
             changes.push(Change {
-                step: Step::Deleted,
+                step: ObjectChange::Deleted,
                 name: gone.name.clone(),
                 state: Written::unsent(written(&object), &self.retained),
                 before: None,

@@ -21,12 +21,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::cluster::Changes;
-use super::path::{Options, Wanted};
+use super::path::{QueryOptions, RequestInfo};
 use super::resource::Store;
 use super::selector::Selector;
 use super::shape::{View, own};
 use super::status::{self, Failure};
-use super::versions::{Change, Step, parse_version};
+use super::versions::{Change, ObjectChange, parse_version};
 use super::written::{Retained, Written};
 use super::{LocalApi, read};
 use crate::platform::clock::Clock;
@@ -48,20 +48,20 @@ const PIECE: usize = 4096;
 
 /// Who watches which store.
 pub(super) struct Watchers {
-    state: RefCell<State>,
+    state: RefCell<WatchState>,
     retained: Retained,
     turns: Turns,
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     next: u64,
     stores: BTreeMap<Store, Watched>,
 }
 
 #[derive(Default)]
 struct Watched {
-    clients: BTreeMap<u64, Rc<Client>>,
+    clients: BTreeMap<u64, Rc<WatchClient>>,
     /// Looks when something has changed.
     task: Option<JoinHandle<()>>,
     /// Changes since the last look at all objects, and when that was.
@@ -69,7 +69,7 @@ struct Watched {
 }
 
 /// One watch, as those see it who have something for it.
-struct Client {
+struct WatchClient {
     user: String,
     queue: RefCell<VecDeque<Rc<Change>>>,
     /// How many may be in the queue.
@@ -83,7 +83,7 @@ struct Client {
     wakes: Notify,
 }
 
-impl Client {
+impl WatchClient {
     fn new(user: &str) -> Self {
         Self {
             user: user.to_owned(),
@@ -213,12 +213,12 @@ struct Membership {
     api: Rc<LocalApi>,
     store: Store,
     number: u64,
-    client: Rc<Client>,
+    client: Rc<WatchClient>,
 }
 
 impl Membership {
     fn join(api: &Rc<LocalApi>, store: Store, user: &str) -> Result<Self, Failure> {
-        let client = Rc::new(Client::new(user));
+        let client = Rc::new(WatchClient::new(user));
         let mut state = api.watchers.state.borrow_mut();
         let all = state.stores.values().flat_map(|watched| watched.clients.values());
         if all.filter(|client| client.user == user).count() >= MAX_OF_A_USER {
@@ -273,7 +273,7 @@ enum Beginning {
     Since(u64),
 }
 
-fn beginning(options: &Options) -> Result<Beginning, Failure> {
+fn beginning(options: &QueryOptions) -> Result<Beginning, Failure> {
     let asked = parse_version(&options.resource_version)?;
     let matching = options.resource_version_match.as_str();
     let bad = |message: &str| Err(status::bad_request(message));
@@ -302,7 +302,7 @@ fn beginning(options: &Options) -> Result<Beginning, Failure> {
 /// Answers `watch`.
 pub(super) fn watch(
     api: &Rc<LocalApi>,
-    wanted: Wanted,
+    wanted: RequestInfo,
     view: View,
     user: &str,
 ) -> Result<Response<Body>, Failure> {
@@ -352,7 +352,7 @@ pub(super) fn watch(
 struct IsOver;
 
 struct Watch {
-    wanted: Wanted,
+    wanted: RequestInfo,
     selector: Selector,
     view: View,
     clock: Clock,
@@ -416,7 +416,7 @@ impl Watch {
         }
     }
 
-    async fn tell(&mut self, client: &Client, change: &Change, replayed: bool) -> Result<(), IsOver> {
+    async fn tell(&mut self, client: &WatchClient, change: &Change, replayed: bool) -> Result<(), IsOver> {
         if self.wanted.namespace.as_ref().is_some_and(|namespace| *namespace != change.name.0) {
             return Ok(());
         }
@@ -454,21 +454,22 @@ impl Watch {
     }
 
     /// What the change is to this client; `None`: nothing.
-    fn step(&self, change: &Change, replayed: bool) -> Option<Step> {
+    fn step(&self, change: &Change, replayed: bool) -> Option<ObjectChange> {
         let is_chosen = |state: &Rc<Written>| {
             self.selector.is_empty() || self.selector.matches(&own(self.wanted.resource, &state.parse()))
         };
         match change.step {
-            Step::Added => is_chosen(&change.state).then_some(Step::Added),
-            Step::Deleted => {
-                is_chosen(change.before.as_ref().unwrap_or(&change.state)).then_some(Step::Deleted)
+            ObjectChange::Added => is_chosen(&change.state).then_some(ObjectChange::Added),
+            ObjectChange::Deleted => {
+                is_chosen(change.before.as_ref().unwrap_or(&change.state)).then_some(ObjectChange::Deleted)
             }
-            Step::Modified => match (change.before.as_ref().map(is_chosen), is_chosen(&change.state)) {
-                (Some(false), true) => Some(Step::Added),
-                (Some(true), false) => Some(Step::Deleted),
-                (_, true) => Some(Step::Modified),
+            ObjectChange::Modified => match (change.before.as_ref().map(is_chosen), is_chosen(&change.state))
+            {
+                (Some(false), true) => Some(ObjectChange::Added),
+                (Some(true), false) => Some(ObjectChange::Deleted),
+                (_, true) => Some(ObjectChange::Modified),
                 // What it was then is not known: who did not know it does not mind hearing that it is gone.
-                (None, false) if replayed => Some(Step::Deleted),
+                (None, false) if replayed => Some(ObjectChange::Deleted),
                 (_, false) => None,
             },
         }

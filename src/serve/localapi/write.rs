@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::LocalApi;
 use super::patch::managed::Writer;
 use super::patch::schema::Shape;
-use super::path::Wanted;
+use super::path::RequestInfo;
 use super::resource::{Store, Verb};
 use super::status::{self, Cause, Failure};
 use crate::desired::pod_config::PodConfig;
@@ -33,11 +33,11 @@ use crate::model::types::Timestamp;
 use crate::platform::sys::node::random_uid;
 use crate::serve::server::access::User;
 use crate::serve::server::body::{Body, object};
-use crate::serve::server::received::Received;
+use crate::serve::server::received::IncomingRequest;
 use body::Content;
 
 /// What the client is told when it went well.
-pub(super) struct Done {
+pub(super) struct WriteOutcome {
     /// 200 or 201.
     code: StatusCode,
     /// The object as it is now, or a `Status`.
@@ -49,12 +49,12 @@ pub(super) struct Done {
 }
 
 /// A change and what to tell of it; after a failure nothing changes.
-type Decision = Result<(ApiChange, Done), Failure>;
+type Decision = Result<(ApiChange, WriteOutcome), Failure>;
 
 /// A request to write, with everything a decision about it needs.
 pub(super) struct Task {
     api: Rc<LocalApi>,
-    wanted: Wanted,
+    wanted: RequestInfo,
     content: Content,
     /// Of the object: `v1`, `node.k8s.io/v1`.
     api_version: String,
@@ -77,8 +77,8 @@ pub(super) struct Task {
 /// The failure to answer with.
 pub async fn change(
     api: &Rc<LocalApi>,
-    wanted: &Wanted,
-    request: Request<Received>,
+    wanted: &RequestInfo,
+    request: Request<IncomingRequest>,
     user: &User,
 ) -> Result<Response<Body>, Failure> {
     let client = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
@@ -131,7 +131,7 @@ pub async fn change(
 /// Upstream's bound on the name of a manager.
 const MAX_MANAGER: usize = 128;
 
-fn respond(api: &LocalApi, wanted: &Wanted, done: Done) -> Response<Body> {
+fn respond(api: &LocalApi, wanted: &RequestInfo, done: WriteOutcome) -> Response<Body> {
     let mut shown = done.object;
     if done.is_kept {
         let at = |pointer: &str| super::text(&shown, pointer).to_owned();
@@ -151,7 +151,7 @@ fn respond(api: &LocalApi, wanted: &Wanted, done: Done) -> Response<Body> {
     response
 }
 
-fn check_options(wanted: &Wanted) -> Result<(), Failure> {
+fn check_options(wanted: &RequestInfo) -> Result<(), Failure> {
     let options = &wanted.options;
     let kind = match wanted.verb {
         Verb::Create => "CreateOptions",

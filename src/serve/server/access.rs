@@ -29,7 +29,7 @@ impl User {
 
 /// A request in Kubernetes' words: always about the node, and about one of these subresources, tried in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attributes {
+pub struct NodeAttributes {
     /// `get`, `create`, ...
     pub verb: &'static str,
     /// The finest first.
@@ -38,7 +38,7 @@ pub struct Attributes {
 
 /// Translates a request, as upstream does with fine-grained authorization on.
 #[must_use]
-pub fn attributes(method: &str, path: &str) -> Attributes {
+pub fn attributes(method: &str, path: &str) -> NodeAttributes {
     let verb = match method {
         "GET" | "HEAD" => "get",
         "POST" => "create",
@@ -62,7 +62,7 @@ pub fn attributes(method: &str, path: &str) -> Attributes {
         ("/configz", &["configz", "proxy"]),
     ];
     let subresources = table.iter().find(|(root, _)| below(root)).map_or(&["proxy"][..], |(_, found)| found);
-    Attributes { verb, subresources }
+    NodeAttributes { verb, subresources }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Policy {
 /// Upstream's words for no.
 #[must_use]
 pub fn forbidden(user: &User, node_name: &str, method: &str, path: &str) -> String {
-    let Attributes { verb, subresources } = attributes(method, path);
+    let NodeAttributes { verb, subresources } = attributes(method, path);
     let subresources = subresources.join(" ");
     format!(
         "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresources}], node={node_name})\n",

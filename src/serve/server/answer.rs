@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use super::body::{Body, allowing, failure, object, response, text};
 use super::logs;
 use super::measured;
-use super::node::{SharedNode, Stream, Wanted};
+use super::node::{SharedNode, StreamKind, StreamServer};
 use super::proxy;
-use super::received::Received;
+use super::received::IncomingRequest;
 use super::report::ObjectDetail;
-use super::route::{LogOptions, PodName, Refused, Route, Target};
+use super::route::{ContainerTarget, LogOptions, PodName, Refused, Route};
 use super::system_logs::{self, asks};
 use crate::model::api::pod::{Container, ObjectMeta, Pod, PodSpec, PodStatus};
 use crate::model::observed::{ContainerStateKind, ObservedContainer};
@@ -53,7 +53,7 @@ pub type Failed = (StatusCode, String);
 
 /// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
 pub async fn answer(
-    request: Request<Received>,
+    request: Request<IncomingRequest>,
     route: Result<Route, Refused>,
     node: &SharedNode,
     served: Served,
@@ -67,7 +67,7 @@ pub async fn answer(
 }
 
 async fn answered(
-    request: Request<Received>,
+    request: Request<IncomingRequest>,
     route: Result<Route, Refused>,
     node: &SharedNode,
     served: Served,
@@ -90,7 +90,7 @@ async fn answered(
 /// # Errors
 /// The failure's code, and what it is.
 pub async fn outcome(
-    request: Request<Received>,
+    request: Request<IncomingRequest>,
     route: Route,
     node: &SharedNode,
     served: Served,
@@ -130,15 +130,16 @@ pub async fn outcome(
             }
         }
         Route::Exec(container, command, streams) => {
-            let wanted = |id| Wanted::Exec(id, command, streams);
+            let wanted = |id| StreamKind::Exec(id, command, streams);
             stream(request, node, running(node, &container).await.map(wanted), held).await
         }
         Route::Attach(container, streams) => {
-            let wanted = |id| Wanted::Attach(id, streams);
+            let wanted = |id| StreamKind::Attach(id, streams);
             stream(request, node, running(node, &container).await.map(wanted), held).await
         }
         Route::PortForward(pod, ports) => {
-            let wanted = find_pod(node, &pod).map(|pod| Wanted::PortForward(pod.metadata.uid.clone(), ports));
+            let wanted =
+                find_pod(node, &pod).map(|pod| StreamKind::PortForward(pod.metadata.uid.clone(), ports));
             stream(request, node, wanted, held).await
         }
         Route::Run(container, command) => run(node, &container, command).await,
@@ -302,7 +303,7 @@ fn find_pod(node: &SharedNode, wanted: &PodName) -> Result<Pod, Failed> {
     })
 }
 
-fn find_container(node: &SharedNode, wanted: &Target) -> Result<Pod, Failed> {
+fn find_container(node: &SharedNode, wanted: &ContainerTarget) -> Result<Pod, Failed> {
     let pod = find_pod(node, &wanted.pod)?;
     let spec = &pod.spec;
     let known = spec
@@ -350,7 +351,7 @@ async fn restart(
 async fn container_log(
     node: &SharedNode,
     clock: &Clock,
-    wanted: &Target,
+    wanted: &ContainerTarget,
     options: &LogOptions,
 ) -> Result<Response<Body>, Failed> {
     let pod = find_container(node, wanted)?;
@@ -387,7 +388,7 @@ fn is_over(found: &ObservedContainer) -> bool {
 }
 
 /// The running instance of a container.
-async fn running(node: &SharedNode, wanted: &Target) -> Result<ContainerId, Failed> {
+async fn running(node: &SharedNode, wanted: &ContainerTarget) -> Result<ContainerId, Failed> {
     let pod = find_container(node, wanted)?;
     let containers = node.containers(Some(pod.metadata.uid.clone())).await;
     let containers = containers.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
@@ -404,24 +405,28 @@ async fn running(node: &SharedNode, wanted: &Target) -> Result<ContainerId, Fail
 }
 
 async fn stream(
-    request: Request<Received>,
+    request: Request<IncomingRequest>,
     node: &SharedNode,
-    wanted: Result<Wanted, Failed>,
+    wanted: Result<StreamKind, Failed>,
     held: impl Sized + 'static,
 ) -> Result<Response<Body>, Failed> {
     let idle_timeout = node.stream_idle_timeout();
     let begun = node.stream(wanted?).await.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
     match begun {
-        Stream::Ours(action) => {
+        StreamServer::Ours(action) => {
             Ok(streaming::respond(request.map(drop), action, idle_timeout, held).map(Body::Whole))
         }
-        Stream::Runtimes(url) => proxy::pass_on(request, &url, idle_timeout, held)
+        StreamServer::Runtimes(url) => proxy::pass_on(request, &url, idle_timeout, held)
             .await
             .map_err(|error| (StatusCode::BAD_GATEWAY, error)),
     }
 }
 
-async fn run(node: &SharedNode, wanted: &Target, command: Vec<String>) -> Result<Response<Body>, Failed> {
+async fn run(
+    node: &SharedNode,
+    wanted: &ContainerTarget,
+    command: Vec<String>,
+) -> Result<Response<Body>, Failed> {
     let failed = |message| (StatusCode::INTERNAL_SERVER_ERROR, message);
     let id = running(node, wanted).await?;
     let output = node.run(id, command.clone()).await.map_err(failed)?;

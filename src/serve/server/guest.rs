@@ -10,33 +10,33 @@ use hyper::{Request, Response};
 use super::access::{MASTERS, Policy, User};
 use super::answer::Served;
 use super::body::Body;
-use super::received::Received;
-use crate::platform::rt::connections::Place;
+use super::received::IncomingRequest;
+use crate::platform::rt::connections::ConnectionSlot;
 use crate::serve::streaming::Pending;
 
 /// A request for a guest.
-pub struct Visit {
+pub struct GuestRequest {
     /// As it came, its body unread.
-    pub request: Request<Received>,
+    pub request: Request<IncomingRequest>,
     pub user: User,
     /// What the node's policy is.
     pub policy: Policy,
     /// What is served where it came in.
     pub served: Served,
     /// The connection's; a stream that outlives its request keeps it.
-    pub place: Rc<Place>,
+    pub place: Rc<ConnectionSlot>,
 }
 
 /// Answers in place of the kubelet's API.
-pub trait Guest {
+pub trait RequestHandler {
     /// The path is the guest's.
     fn serves(&self, path: &str) -> bool;
     /// Answers, refusals included. Needs a `LocalSet`, and a connection served with upgrades.
-    fn answer(self: Rc<Self>, visit: Visit) -> Pending<Response<Body>>;
+    fn answer(self: Rc<Self>, visit: GuestRequest) -> Pending<Response<Body>>;
 }
 
 /// Shared by all connections.
-pub type SharedGuest = Rc<dyn Guest>;
+pub type SharedGuest = Rc<dyn RequestHandler>;
 
 /// Whoever opens the local socket: root.
 #[must_use]

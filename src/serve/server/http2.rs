@@ -31,7 +31,7 @@ use super::Respond;
 use super::body::{Body, text};
 use super::node::SharedNode;
 use super::patience::{PLAIN, Patience, Patient, STREAM};
-use super::received::Received;
+use super::received::IncomingRequest;
 use crate::serve::streaming::Wire;
 
 /// Of one connection, as the API server's default.
@@ -113,7 +113,7 @@ impl Streams {
 
 /// One stream: whether its client takes what is sent, and what it holds.
 #[derive(Default)]
-struct Stream {
+struct Http2Stream {
     /// Since when there is a piece that the client does not take.
     waits: Cell<Option<Instant>>,
     /// It is one that has no end.
@@ -123,7 +123,7 @@ struct Stream {
 }
 
 tokio::task_local! {
-    static CURRENT: Rc<Stream>;
+    static CURRENT: Rc<Http2Stream>;
 }
 
 /// The streams of a connection.
@@ -135,7 +135,7 @@ impl<F: Future + 'static> Executor<F> for Tasks {
         let mut tasks = self.0.borrow_mut();
         // Streams that a client takes back at once leave their task behind until it has had its turn.
         if tasks.len() < 2 * STREAMS as usize {
-            let stream = Rc::new(Stream::default());
+            let stream = Rc::new(Http2Stream::default());
             tasks.spawn_local(CURRENT.scope(Rc::clone(&stream), attend(stream, work)));
         }
     }
@@ -166,7 +166,7 @@ impl Tasks {
 }
 
 /// Carries a stream to its end, which may be that its client takes nothing for too long. Dropped, it is reset.
-async fn attend<F: Future>(stream: Rc<Stream>, work: F) {
+async fn attend<F: Future>(stream: Rc<Http2Stream>, work: F) {
     let mut work = pin!(work);
     let mut patience = None;
     poll_fn(|context| {
@@ -191,7 +191,7 @@ async fn attend<F: Future>(stream: Rc<Stream>, work: F) {
 struct Sent {
     body: Body,
     rest: Bytes,
-    stream: Rc<Stream>,
+    stream: Rc<Http2Stream>,
 }
 
 impl Sent {
@@ -303,7 +303,7 @@ pub(super) async fn serve(wire: Box<dyn Wire>, streams: Rc<Streams>, node: Share
 
 async fn answer(
     request: Request<Incoming>,
-    stream: &Stream,
+    stream: &Http2Stream,
     streams: &Streams,
     respond: &Respond,
 ) -> Response<Body> {
@@ -311,7 +311,7 @@ async fn answer(
     stream.held.borrow_mut().push(place);
     let is_head = request.method() == Method::HEAD;
     let (head, body) = request.into_parts();
-    let (body, unread) = Received::returned(body);
+    let (body, unread) = IncomingRequest::returned(body);
     let mut response = respond(Request::from_parts(head, body)).await;
     unread.take_in().await;
     let length = response.body().size_hint().exact();

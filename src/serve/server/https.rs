@@ -15,17 +15,17 @@ use tokio_rustls::TlsAcceptor;
 use super::access::{ANONYMOUS, Policy, User, forbidden};
 use super::answer::{Served, SystemLogs, answer};
 use super::body::{Body, failure, text};
-use super::guest::{SharedGuest, Visit};
+use super::guest::{GuestRequest, SharedGuest};
 use super::http2::{self, Streams};
 use super::identity::{Identities, Shown};
 use super::node::SharedNode;
-use super::received::Received;
+use super::received::IncomingRequest;
 use super::route::{self, Refused, Route};
 use super::tls::{HTTP_2, Tls};
 use super::{Bounds, Respond, serve_requests};
 use crate::platform::clock::Clock;
 use crate::platform::rt::connections::doors::{self, Limits};
-use crate::platform::rt::connections::{self, Place};
+use crate::platform::rt::connections::{self, ConnectionSlot};
 use crate::platform::rt::turns::Turns;
 
 /// Of the API; each costs some 40 kB with TLS. Two hundred followers of logs and as many streams fit, from one address, too.
@@ -84,7 +84,7 @@ pub struct Api {
 /// Serves the API until the future is dropped, and ends all connections then; streams end by themselves. Needs a `LocalSet`.
 pub async fn serve(listener: TcpListener, api: Rc<Api>) {
     let accept = async || listener.accept().await.map(|(stream, address)| (stream, address.ip()));
-    let shared = Rc::new(Shared { api, streams: Rc::default(), turns: Turns::default() });
+    let shared = Rc::new(ApiInner { api, streams: Rc::default(), turns: Turns::default() });
     doors::serve("the API's address", LIMITS, accept, |stream, place| {
         serve_tls(stream, Rc::clone(&shared), place)
     })
@@ -92,13 +92,13 @@ pub async fn serve(listener: TcpListener, api: Rc<Api>) {
 }
 
 /// What all connections of the API share.
-struct Shared {
+struct ApiInner {
     api: Rc<Api>,
     streams: Rc<Streams>,
     turns: Turns,
 }
 
-async fn serve_tls(stream: TcpStream, shared: Rc<Shared>, place: Place) {
+async fn serve_tls(stream: TcpStream, shared: Rc<ApiInner>, place: ConnectionSlot) {
     let api = &shared.api;
     // A terminal's letters go out one by one; without it they are a bit late.
     let _ = stream.set_nodelay(true);
@@ -111,7 +111,7 @@ async fn serve_tls(stream: TcpStream, shared: Rc<Shared>, place: Place) {
     };
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let shown = Shown::new(certificates.iter().map(|certificate| certificate.clone().into_owned()).collect());
-    let client = Rc::new(Client { shown, place: Rc::new(place) });
+    let client = Rc::new(PeerClient { shown, place: Rc::new(place) });
     // A certificate shows who it is before the first request; for a token that has to come.
     let _ = client.recognise(api, None);
     let (node, streams) = (Rc::clone(&api.node), Rc::clone(&shared.streams));
@@ -132,9 +132,9 @@ async fn serve_tls(stream: TcpStream, shared: Rc<Shared>, place: Place) {
 }
 
 /// The client of a connection.
-struct Client {
+struct PeerClient {
     shown: Shown,
-    place: Rc<Place>,
+    place: Rc<ConnectionSlot>,
 }
 
 /// Why a request is not answered.
@@ -143,7 +143,7 @@ enum Turned {
     TooMany,
 }
 
-impl Client {
+impl PeerClient {
     /// Who asks. A client that is known takes a place among the known.
     fn recognise(&self, api: &Api, authorization: Option<&str>) -> Result<User, Turned> {
         let user = self.shown.recognise(&api.believed.current(), authorization, api.clock.now());
@@ -158,7 +158,11 @@ fn is_health(path: &str) -> bool {
     matches!(first, "healthz" | "livez" | "readyz")
 }
 
-async fn respond(request: Request<Received>, shared: &Shared, client: &Client) -> Response<Body> {
+async fn respond(
+    request: Request<IncomingRequest>,
+    shared: &ApiInner,
+    client: &PeerClient,
+) -> Response<Body> {
     let (api, place) = (&shared.api, Rc::clone(&client.place));
     if !is_health(request.uri().path()) {
         shared.turns.next().await;
@@ -186,7 +190,7 @@ async fn respond(request: Request<Received>, shared: &Shared, client: &Client) -
         server_type: "readwrite",
     };
     if let Some(guest) = guest {
-        return guest.answer(Visit { request, user, policy: api.policy, served, place }).await;
+        return guest.answer(GuestRequest { request, user, policy: api.policy, served, place }).await;
     }
     if !api.policy.allows(&user, method, path) {
         log::debug!(user = user.name, verb = method, path = path; "Forbidden");

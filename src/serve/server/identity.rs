@@ -49,10 +49,10 @@ fn stamp(path: &Path) -> Stamp {
 pub struct Identities {
     files: Vec<PathBuf>,
     read: Box<dyn Fn() -> Result<Believed, String>>,
-    state: RefCell<State>,
+    state: RefCell<IdentityState>,
 }
 
-struct State {
+struct IdentityState {
     believed: Rc<Believed>,
     stamps: Vec<Stamp>,
     looked: Instant,
@@ -69,7 +69,7 @@ impl Identities {
     ) -> Result<Self, E> {
         let stamps = files.iter().map(|file| stamp(file)).collect();
         let believed = Rc::new(read()?);
-        let state = RefCell::new(State { believed, stamps, looked: Instant::now() });
+        let state = RefCell::new(IdentityState { believed, stamps, looked: Instant::now() });
         Ok(Self { files, read: Box::new(move || read().map_err(|error| chain(&error))), state })
     }
 

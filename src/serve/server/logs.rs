@@ -185,7 +185,7 @@ fn tail_start(file: &mut File, lines: u64) -> io::Result<u64> {
 
 /// What one look into the file brought.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum ReadStep {
     /// This is to be sent, perhaps nothing; there may be more.
     On(Vec<u8>),
     /// This is to be sent, and no more is wanted.
@@ -221,12 +221,12 @@ impl Reading {
     }
 
     /// Reads on until there is something worth sending, but not for long: others wait for the thread.
-    fn next(&mut self, filter: &mut Filter) -> io::Result<Step> {
+    fn next(&mut self, filter: &mut Filter) -> io::Result<ReadStep> {
         let (mut chunk, mut out) = (vec![0; CHUNK], Vec::new());
         for _ in 0..CHUNKS_AT_ONCE {
             let length = self.file.read(&mut chunk)?;
             if length == 0 {
-                return Ok(if out.is_empty() { Step::End } else { Step::On(out) });
+                return Ok(if out.is_empty() { ReadStep::End } else { ReadStep::On(out) });
             }
             self.position += u64::try_from(length).unwrap_or_default();
             self.held.extend_from_slice(&chunk[..length]);
@@ -235,7 +235,7 @@ impl Reading {
                 let line = &self.held[taken..taken + index];
                 taken += index + 1;
                 if !filter.add(line, &mut out) {
-                    return Ok(Step::Enough(out));
+                    return Ok(ReadStep::Enough(out));
                 }
             }
             self.held.drain(..taken);
@@ -246,7 +246,7 @@ impl Reading {
                 break;
             }
         }
-        Ok(Step::On(out))
+        Ok(ReadStep::On(out))
     }
 
     /// The file is longer than what was read.
@@ -296,7 +296,7 @@ impl Log {
             })
             .await;
             match step {
-                Ok(Step::On(bytes)) => {
+                Ok(ReadStep::On(bytes)) => {
                     let gone = if bytes.is_empty() {
                         pieces.is_closed()
                     } else {
@@ -306,8 +306,8 @@ impl Log {
                         return;
                     }
                 }
-                Ok(Step::Enough(bytes)) => return drop(pieces.send(Ok(Bytes::from(bytes))).await),
-                Ok(Step::End) => {
+                Ok(ReadStep::Enough(bytes)) => return drop(pieces.send(Ok(Bytes::from(bytes))).await),
+                Ok(ReadStep::End) => {
                     if self.reading.is_replaced(&self.path) {
                         // Not made yet: it is looked at again.
                         if let Ok(next) = Reading::open(&self.path, None) {

@@ -21,7 +21,7 @@ use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::node::stats::machine::Process;
 use crate::node::stats::pages::{MachineNames, cadvisor, resource};
 use crate::node::stats::{Ask, FileSystem, Measured, Summary, wire};
-use crate::platform::metrics::Kind::{Counter, Gauge};
+use crate::platform::metrics::MetricKind::{Counter, Gauge};
 use crate::platform::metrics::{self, Family, Seconds, Text};
 use crate::platform::sys::node::cgroup_v2;
 use crate::pod::admission::rules::go_arch;

@@ -18,7 +18,7 @@ use super::report::{AgentReport, ObjectDetail};
 
 /// What a stream is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum StreamKind {
     /// A new program in a container.
     Exec(ContainerId, Vec<String>, Streams),
     /// The program of a container.
@@ -28,7 +28,7 @@ pub enum Wanted {
 }
 
 /// Who serves a stream.
-pub enum Stream {
+pub enum StreamServer {
     Ours(Action),
     /// The runtime, under this URL.
     Runtimes(String),
@@ -89,7 +89,7 @@ pub trait Node {
         IDLE_TIMEOUT
     }
     /// Begins a stream.
-    fn stream(&self, wanted: Wanted) -> Pending<Result<Stream, String>>;
+    fn stream(&self, wanted: StreamKind) -> Pending<Result<StreamServer, String>>;
 }
 
 /// Shared by all connections.
@@ -155,7 +155,7 @@ pub mod testing {
             nothing()
         }
 
-        fn stream(&self, _: Wanted) -> Pending<Result<Stream, String>> {
+        fn stream(&self, _: StreamKind) -> Pending<Result<StreamServer, String>> {
             nothing()
         }
     }

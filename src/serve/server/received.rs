@@ -17,7 +17,7 @@ const MAX_UNWANTED: usize = 64 * 1024;
 /// And for how long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub struct Received {
+pub struct IncomingRequest {
     body: Option<Incoming>,
     back: Option<Rest>,
 }
@@ -28,7 +28,7 @@ type Rest = Rc<RefCell<Option<Incoming>>>;
 /// What may be left of a body.
 pub(super) struct Unread(Rest);
 
-impl Received {
+impl IncomingRequest {
     /// Its rest is nobody's business.
     pub(super) fn plain(body: Incoming) -> Self {
         Self { body: Some(body), back: None }
@@ -60,7 +60,7 @@ impl Unread {
     }
 }
 
-impl Drop for Received {
+impl Drop for IncomingRequest {
     fn drop(&mut self) {
         if let (Some(body), Some(back)) = (self.body.take(), self.back.take())
             && !body.is_end_stream()
@@ -70,7 +70,7 @@ impl Drop for Received {
     }
 }
 
-impl HttpBody for Received {
+impl HttpBody for IncomingRequest {
     type Data = Bytes;
     type Error = hyper::Error;
 

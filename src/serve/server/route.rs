@@ -25,7 +25,7 @@ pub struct PodName {
 
 /// A container of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Target {
+pub struct ContainerTarget {
     pub pod: PodName,
     pub container: ContainerName,
 }
@@ -78,15 +78,15 @@ pub enum Route {
     /// `/metrics` and what is below.
     Metrics(Page),
     /// `/containerLogs/...`.
-    ContainerLogs(Target, LogOptions),
+    ContainerLogs(ContainerTarget, LogOptions),
     /// `/exec/...`.
-    Exec(Target, Vec<String>, Streams),
+    Exec(ContainerTarget, Vec<String>, Streams),
     /// `/attach/...`.
-    Attach(Target, Streams),
+    Attach(ContainerTarget, Streams),
     /// `/portForward/...`, and the ports that a WebSocket's request names.
     PortForward(PodName, Vec<u16>),
     /// `/run/...`: a command whose output is the answer.
-    Run(Target, Vec<String>),
+    Run(ContainerTarget, Vec<String>),
     /// `/agent/v1/status`, our own, and its query.
     AgentStatus(String),
     /// `/agent/v1/restart/...`, our own: these containers of a pod, all of them if none is named.
@@ -258,7 +258,7 @@ fn pod_name(parts: &[&str]) -> Result<PodName, Refused> {
     Ok(PodName { namespace: (*namespace).to_owned(), name: (*name).to_owned(), uid })
 }
 
-fn target(parts: &[&str], with_uid: bool) -> Result<Target, Refused> {
+fn target(parts: &[&str], with_uid: bool) -> Result<ContainerTarget, Refused> {
     let (container, pod) = parts.split_last().ok_or(Refused::NotFound)?;
     if pod.len() > 2 && !with_uid {
         return Err(Refused::NotFound);
@@ -267,7 +267,7 @@ fn target(parts: &[&str], with_uid: bool) -> Result<Target, Refused> {
     if container.is_empty() {
         return Err(Refused::Invalid(400, "the path has no container".to_owned()));
     }
-    Ok(Target { pod, container: (*container).into() })
+    Ok(ContainerTarget { pod, container: (*container).into() })
 }
 
 /// As upstream: anything but "1" and "true" is no.

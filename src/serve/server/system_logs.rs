@@ -42,8 +42,8 @@ pub(super) async fn file(root: &Path, path: &str) -> Response<Body> {
     let (root, path) = (root.to_owned(), path.to_owned());
     let found = rt::blocking("open a system log", move || open(&root, &path)).await;
     match found {
-        Ok(Found::File(file)) => send(file),
-        Ok(Found::Directory(page)) => {
+        Ok(LogLocation::File(file)) => send(file),
+        Ok(LogLocation::Directory(page)) => {
             response(StatusCode::OK, "text/html; charset=utf-8", Body::Whole(Full::new(Bytes::from(page))))
         }
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -53,17 +53,17 @@ pub(super) async fn file(root: &Path, path: &str) -> Response<Body> {
     }
 }
 
-enum Found {
+enum LogLocation {
     File(File),
     Directory(String),
 }
 
-fn open(root: &Path, path: &str) -> io::Result<Found> {
+fn open(root: &Path, path: &str) -> io::Result<LogLocation> {
     let path = path.trim_matches('/');
     let handle = Handle::open(root)?;
     let handle = if path.is_empty() { handle } else { handle.below(Path::new(path), Mounts::Cross)? };
     if !handle.metadata()?.is_dir() {
-        return open_file_below(root, Path::new(path)).map(Found::File);
+        return open_file_below(root, Path::new(path)).map(LogLocation::File);
     }
     let mut entries = Vec::new();
     for name in handle.names()?.take(MOST_ENTRIES) {
@@ -72,7 +72,7 @@ fn open(root: &Path, path: &str) -> io::Result<Found> {
         entries.push((name.to_string_lossy().into_owned(), is_dir));
     }
     entries.sort();
-    Ok(Found::Directory(listing(&entries)))
+    Ok(LogLocation::Directory(listing(&entries)))
 }
 
 /// As Go's file server writes it, for clients that read that.
@@ -326,11 +326,11 @@ mod tests {
         std::os::unix::fs::symlink("../secret", root.join("log/link")).unwrap();
         std::os::unix::fs::symlink("..", root.join("log/up")).unwrap();
         let log = root.join("log");
-        let Ok(Found::Directory(page)) = open(&log, "") else { panic!("a directory") };
+        let Ok(LogLocation::Directory(page)) = open(&log, "") else { panic!("a directory") };
         assert!(page.contains("<a href=\"a%3Cb%3E%2Elog\">a&lt;b&gt;.log</a>\n"), "{page}");
         assert!(page.contains("<a href=\"sub/\">sub/</a>\n"), "{page}");
         match open(&log, "a<b>.log") {
-            Ok(Found::File(mut file)) => assert_eq!(io::read_to_string(&mut file).unwrap(), "inside"),
+            Ok(LogLocation::File(mut file)) => assert_eq!(io::read_to_string(&mut file).unwrap(), "inside"),
             _ => panic!("a file"),
         }
         for path in ["../secret", "link", "up/secret", "up", "sub/../../secret", "none", "./../secret", ".."]

@@ -20,7 +20,7 @@ use super::pki::{self, Authority, Pair, PkiError};
 use super::subject::not_after;
 use crate::platform::clock::Clock;
 use crate::platform::http::tls::tls_provider;
-use crate::platform::metrics::{self, Family, Kind};
+use crate::platform::metrics::{self, Family, MetricKind};
 
 /// How often files are looked at, and only while there are connections.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -125,10 +125,10 @@ pub struct Tls {
     settings: TlsSettings,
     authority: Rc<Authority>,
     clock: Clock,
-    state: RefCell<State>,
+    state: RefCell<TlsState>,
 }
 
-struct State {
+struct TlsState {
     config: Arc<ServerConfig>,
     pair: Pair,
     looked: Instant,
@@ -161,7 +161,7 @@ impl Tls {
     ) -> Result<Self, TlsError> {
         let pair = read(&source, &authority, &clock)?;
         let config = configure(&settings, &source, &pair)?;
-        let state = RefCell::new(State {
+        let state = RefCell::new(TlsState {
             config,
             pair,
             looked: Instant::now(),
@@ -179,7 +179,7 @@ impl Tls {
         let tls = Rc::downgrade(self);
         metrics::show(SHOWN, move |text| {
             let Some(tls) = tls.upgrade() else { return };
-            text.family(Kind::Gauge, TTL, "Seconds until the serving certificate expires");
+            text.family(MetricKind::Gauge, TTL, "Seconds until the serving certificate expires");
             let first = CertificateDer::from_pem_slice(tls.state.borrow().pair.certificate.as_bytes());
             match first.ok().and_then(|first| not_after(&first)) {
                 Some(end) => {

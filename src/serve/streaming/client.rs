@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::Streams;
 use super::pipe::{Activity, Inlet, LINGER, Outlet};
 use super::session::TerminalSize;
-use super::spdy::connection::Connection;
+use super::spdy::connection::SpdyConnection;
 use super::spdy::headers::Headers;
 
 use crate::model::ordered::Ordered as _;
@@ -29,7 +29,7 @@ const MAX_WORDS: usize = 64 * 1024;
 
 /// Which of a program's streams something came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum OutputStream {
     /// stdout; with a terminal, all of it.
     Stdout,
     Stderr,
@@ -60,7 +60,7 @@ pub async fn command(
     wanted: Streams,
     mut stdin: mpsc::Receiver<Vec<u8>>,
     mut sizes: mpsc::Receiver<TerminalSize>,
-    mut write: impl FnMut(Output, &[u8]) -> io::Result<()>,
+    mut write: impl FnMut(OutputStream, &[u8]) -> io::Result<()>,
 ) -> io::Result<Ended> {
     let kinds = [
         ("error", true),
@@ -71,7 +71,7 @@ pub async fn command(
     ];
     let asked: Vec<&str> = kinds.iter().filter(|(_, wanted)| *wanted).map(|(kind, _)| *kind).collect();
     let blocks = asked.iter().map(|kind| headers(&[("streamtype", kind)])).collect();
-    let (connection, streams) = Connection::ask(io, blocks, &Activity::new());
+    let (connection, streams) = SpdyConnection::ask(io, blocks, &Activity::new());
     let (mut inlets, mut outlets) = (Vec::new(), Vec::new());
     for (kind, stream) in asked.iter().zip(streams) {
         match *kind {
@@ -117,8 +117,8 @@ pub async fn command(
             // In this order, so that what it said is out before what is said about it.
             tokio::select! {
                 biased;
-                piece = next(&mut out) => if let Some(piece) = piece { write(Output::Stdout, &piece)? },
-                piece = next(&mut err) => if let Some(piece) = piece { write(Output::Stderr, &piece)? },
+                piece = next(&mut out) => if let Some(piece) = piece { write(OutputStream::Stdout, &piece)? },
+                piece = next(&mut err) => if let Some(piece) = piece { write(OutputStream::Stderr, &piece)? },
                 piece = next(&mut error) => if let Some(piece) = piece { words.extend(piece) },
             }
             words.truncate(MAX_WORDS);
@@ -173,7 +173,8 @@ pub async fn forward(
 ) -> Result<(), String> {
     let port = port.to_string();
     let block = |kind| headers(&[("streamtype", kind), ("port", port.as_str()), ("requestid", "0")]);
-    let (connection, streams) = Connection::ask(io, vec![block("error"), block("data")], &Activity::new());
+    let (connection, streams) =
+        SpdyConnection::ask(io, vec![block("error"), block("data")], &Activity::new());
     let Ok([error, data]) = <[_; 2]>::try_from(streams) else { return Err("no streams".to_owned()) };
     // Nothing is said on it from this side.
     error.outlet.finish().await;

@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 
 use super::Streams;
 use super::pipe::{Activity, Gone, Inlet, Outlet};
-use super::session::{CREATION_TIMEOUT, Pending, Reader, Session, TerminalSize};
-use super::spdy::connection::{Connection as SpdyConnection, Stream};
-use super::websocket::connection::{Connection as WebSocketConnection, Messages};
+use super::session::{CREATION_TIMEOUT, OutputReader, Pending, Session, TerminalSize};
+use super::spdy::connection::{SpdyConnection, SpdyStream};
+use super::websocket::connection::{Messages, WebSocketConnection};
 
 /// A client that has asked for streams opens them within [`CREATION_TIMEOUT`]; these are their channels in WebSocket.
 const STDIN: u8 = 0;
@@ -41,7 +41,7 @@ pub struct Dialect {
 }
 
 /// What a client has opened.
-struct Client {
+struct StreamClient {
     stdin: Option<Inlet>,
     resize: Option<Inlet>,
     stdout: Option<Outlet>,
@@ -72,7 +72,7 @@ pub async fn over_spdy(
 }
 
 /// Waits for the streams that a client opens; `None` when it is gone before.
-async fn collect(connection: &mut SpdyConnection, dialect: Dialect, wanted: Streams) -> Option<Client> {
+async fn collect(connection: &mut SpdyConnection, dialect: Dialect, wanted: Streams) -> Option<StreamClient> {
     let wants_resize = wanted.tty && dialect.resizes;
     let mut missing: BTreeMap<&str, bool> = BTreeMap::from([
         ("stdin", wanted.stdin),
@@ -81,7 +81,7 @@ async fn collect(connection: &mut SpdyConnection, dialect: Dialect, wanted: Stre
         ("resize", wants_resize),
         ("error", true),
     ]);
-    let mut found: BTreeMap<String, Stream> = BTreeMap::new();
+    let mut found: BTreeMap<String, SpdyStream> = BTreeMap::new();
     while missing.values().any(|missing| *missing) {
         let stream = connection.next().await?;
         let kind = stream.headers.get("streamtype").cloned().unwrap_or_default();
@@ -94,7 +94,7 @@ async fn collect(connection: &mut SpdyConnection, dialect: Dialect, wanted: Stre
         }
     }
     let error = found.remove("error")?.outlet;
-    Some(Client {
+    Some(StreamClient {
         stdin: found.remove("stdin").map(|stream| stream.inlet),
         resize: found.remove("resize").map(|stream| stream.inlet),
         stdout: found.remove("stdout").map(|stream| stream.outlet),
@@ -119,7 +119,7 @@ pub async fn over_websocket(
     activity: Rc<Activity>,
 ) {
     let (mut connection, mut inlets) = WebSocketConnection::start(io, messages, &[STDIN, RESIZE], &activity);
-    let mut client = Client {
+    let mut client = StreamClient {
         stdin: inlets.remove(&STDIN).filter(|_| wanted.stdin),
         resize: inlets.remove(&RESIZE).filter(|_| wanted.tty),
         stdout: wanted.stdout.then(|| connection.outlet(STDOUT)),
@@ -139,7 +139,7 @@ pub async fn over_websocket(
     connection.close().await;
 }
 
-async fn run(mut client: Client, dialect: Dialect, open: Pending<Result<Session, String>>) {
+async fn run(mut client: StreamClient, dialect: Dialect, open: Pending<Result<Session, String>>) {
     let ended = match open.await {
         Ok(session) => couple(&mut client, session).await,
         Err(message) => Ok(Err(message)),
@@ -152,7 +152,7 @@ async fn run(mut client: Client, dialect: Dialect, open: Pending<Result<Session,
 }
 
 /// Until the program has ended and everything it said is sent.
-async fn couple(client: &mut Client, session: Session) -> Result<Result<i32, String>, Gone> {
+async fn couple(client: &mut StreamClient, session: Session) -> Result<Result<i32, String>, Gone> {
     let Session { stdin, stdout, stderr, resize, exit } = session;
     let ended = (Notify::new(), Notify::new());
     let input = async {
@@ -199,7 +199,7 @@ async fn copy_in(mut inlet: Inlet, stdin: &mut (impl AsyncWrite + Unpin)) {
     }
 }
 
-async fn copy_out(reader: Option<Reader>, outlet: Option<Outlet>, ended: &Notify) -> Result<(), Gone> {
+async fn copy_out(reader: Option<OutputReader>, outlet: Option<Outlet>, ended: &Notify) -> Result<(), Gone> {
     let (Some(mut reader), Some(mut outlet)) = (reader, outlet) else { return Ok(()) };
     let mut block = vec![0_u8; READ];
     let mut has_ended = false;

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::pipe::{Activity, Inlet, Outlet};
 use super::session::{CREATION_TIMEOUT, Dialer, MAX_PORTS};
-use super::spdy::connection::{Connection as SpdyConnection, Stream};
-use super::websocket::connection::{Connection as WebSocketConnection, Messages};
+use super::spdy::connection::{SpdyConnection, SpdyStream};
+use super::websocket::connection::{Messages, WebSocketConnection};
 
 const READ: usize = 8 * 1024;
 /// Pairs of which only one stream has come; each holds a queue.
@@ -22,7 +22,7 @@ const TUNNEL: usize = 16 * 1024;
 
 /// One stream of a pair, waiting for the other.
 struct Half {
-    stream: Stream,
+    stream: SpdyStream,
     is_data: bool,
     until: Instant,
 }
@@ -67,12 +67,12 @@ pub async fn over_spdy(io: impl AsyncRead + AsyncWrite + 'static, dial: Dialer, 
 }
 
 enum Paired {
-    Complete { data: Box<Stream>, error: Box<Stream>, port: u16 },
+    Complete { data: Box<SpdyStream>, error: Box<SpdyStream>, port: u16 },
     Waiting,
-    Refused(Stream),
+    Refused(SpdyStream),
 }
 
-fn pair(halves: &mut BTreeMap<String, Half>, stream: Stream) -> Paired {
+fn pair(halves: &mut BTreeMap<String, Half>, stream: SpdyStream) -> Paired {
     let is_data = match stream.headers.get("streamtype").map(String::as_str) {
         Some("data") => true,
         Some("error") => false,

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use super::pipe::Activity;
-use super::websocket::connection::{Connection, Messages};
+use super::websocket::connection::{Messages, WebSocketConnection};
 
 /// Sends all pieces, each as a message, and says good-bye; a piece that could not be read cuts the connection.
 pub(super) async fn over_websocket(
@@ -20,7 +20,7 @@ pub(super) async fn over_websocket(
     activity: Rc<Activity>,
 ) {
     let messages = Messages { base64, closes: false, raw: true };
-    let (mut connection, _) = Connection::start(io, messages, &[], &activity);
+    let (mut connection, _) = WebSocketConnection::start(io, messages, &[], &activity);
     let mut outlet = connection.outlet(0);
     // Upstream's server begins with an empty message: the client knows that it is there.
     if outlet.send(&[]).await.is_err() {

@@ -17,7 +17,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::platform::rt::connections::{self, Place};
+use crate::platform::rt::connections::{self, ConnectionSlot};
 
 use super::tokens::{TokenError, Tokens};
 use super::{Action, IDLE_TIMEOUT, respond, text};
@@ -40,7 +40,7 @@ pub struct ListenError {
 
 /// What kind of stream a URL is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum StreamUrlKind {
     /// `/exec/`.
     Exec,
     /// `/attach/`.
@@ -49,7 +49,7 @@ pub enum Kind {
     PortForward,
 }
 
-impl Kind {
+impl StreamUrlKind {
     fn path(self) -> &'static str {
         match self {
             Self::Exec => "exec",
@@ -60,7 +60,7 @@ impl Kind {
 }
 
 struct Announced {
-    kind: Kind,
+    kind: StreamUrlKind,
     begin: Box<dyn FnOnce() -> Action>,
 }
 
@@ -78,7 +78,7 @@ impl Announcer {
     /// When too many requests wait.
     pub fn announce(
         &self,
-        kind: Kind,
+        kind: StreamUrlKind,
         begin: impl FnOnce() -> Action + 'static,
     ) -> Result<String, TokenError> {
         let token = self.tokens.borrow_mut().insert(Announced { kind, begin: Box::new(begin) })?;
@@ -128,7 +128,7 @@ impl Server {
     }
 }
 
-async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place) {
+async fn serve_connection(stream: TcpStream, announcer: Announcer, place: ConnectionSlot) {
     // A terminal's letters go out one by one; without it they are a bit late.
     let _ = stream.set_nodelay(true);
     let place = Rc::new(place);
@@ -149,7 +149,7 @@ async fn serve_connection(stream: TcpStream, announcer: Announcer, place: Place)
     }
 }
 
-fn route(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
+fn route(request: Request<Incoming>, from: &Announcer, place: Rc<ConnectionSlot>) -> Response<Full<Bytes>> {
     let mut response = answer(request, from, place);
     // One request a connection. Not by turning keep-alive off: hyper would write `Upgrade, close` into an upgrade, and clients
     // in Go then take the whole header away and see no upgrade.
@@ -159,7 +159,7 @@ fn route(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Resp
     response
 }
 
-fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<Place>) -> Response<Full<Bytes>> {
+fn answer(request: Request<Incoming>, from: &Announcer, place: Rc<ConnectionSlot>) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::POST) {
         return text(StatusCode::METHOD_NOT_ALLOWED, "only GET and POST are allowed".to_owned());
     }

@@ -18,7 +18,7 @@ pub const MAX_PORTS: usize = 127;
 /// What will be there.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 /// Where a program writes.
-pub type Reader = Box<dyn AsyncRead + Unpin>;
+pub type OutputReader = Box<dyn AsyncRead + Unpin>;
 /// Where a program reads.
 pub type Writer = Box<dyn AsyncWrite + Unpin>;
 
@@ -45,9 +45,9 @@ pub struct Session {
     /// What it reads; dropped when the client closes its side.
     pub stdin: Option<Writer>,
     /// What it writes; with a terminal, all of it.
-    pub stdout: Option<Reader>,
+    pub stdout: Option<OutputReader>,
     /// What it writes as errors.
-    pub stderr: Option<Reader>,
+    pub stderr: Option<OutputReader>,
     /// Changes the size of its terminal.
     pub resize: Option<Box<dyn Fn(TerminalSize)>>,
     /// Its exit code; 0 when an attach is over. The error is for people.

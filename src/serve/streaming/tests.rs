@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 
-use super::server::{Announcer, Kind, Server};
+use super::server::{Announcer, Server, StreamUrlKind};
 use super::spdy::dictionary::dictionary;
 use super::*;
 
@@ -61,7 +61,7 @@ fn announce(
     session: impl FnOnce() -> Result<Session, String> + 'static,
 ) -> String {
     let open = move || Action::Command { streams, open: Box::pin(async { session() }) };
-    announcer.announce(Kind::Exec, open).expect("there is room")
+    announcer.announce(StreamUrlKind::Exec, open).expect("there is room")
 }
 
 async fn open_streams(client: &mut Spdy, kinds: &[&str]) -> Vec<u32> {
@@ -214,7 +214,7 @@ fn announce_log(announcer: &Announcer, pieces: Vec<io::Result<Bytes>>) -> String
         }
         Action::Output(receiver)
     };
-    announcer.announce(Kind::Attach, open).expect("there is room")
+    announcer.announce(StreamUrlKind::Attach, open).expect("there is room")
 }
 
 #[tokio::test]
@@ -341,7 +341,7 @@ fn loopback() -> Dialer {
 
 fn announce_forward(announcer: &Announcer, ports: Vec<u16>) -> String {
     let begin = move || Action::Forward { ports, dial: loopback() };
-    announcer.announce(Kind::PortForward, begin).expect("there is room")
+    announcer.announce(StreamUrlKind::PortForward, begin).expect("there is room")
 }
 
 /// A port nobody listens on.

@@ -31,7 +31,7 @@ pub struct Build {
 
 /// How far an upgrade has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phase {
+pub enum UpgradePhase {
     /// The new program is being put into place, or is watched.
     #[default]
     Trial,
@@ -47,16 +47,16 @@ pub enum Phase {
     Replaced,
 }
 
-const PHASES: [(Phase, &str); 6] = [
-    (Phase::Trial, "Trial"),
-    (Phase::RollingBack, "RollingBack"),
-    (Phase::Upgraded, "Upgraded"),
-    (Phase::RolledBack, "RolledBack"),
-    (Phase::Abandoned, "Abandoned"),
-    (Phase::Replaced, "Replaced"),
+const PHASES: [(UpgradePhase, &str); 6] = [
+    (UpgradePhase::Trial, "Trial"),
+    (UpgradePhase::RollingBack, "RollingBack"),
+    (UpgradePhase::Upgraded, "Upgraded"),
+    (UpgradePhase::RolledBack, "RolledBack"),
+    (UpgradePhase::Abandoned, "Abandoned"),
+    (UpgradePhase::Replaced, "Replaced"),
 ];
 
-impl Phase {
+impl UpgradePhase {
     #[must_use]
     pub fn as_str(self) -> &'static str {
         PHASES.iter().find(|(phase, _)| *phase == self).map_or("", |(_, name)| name)
@@ -80,9 +80,9 @@ pub struct Ran {
 
 /// What is remembered of the last upgrade.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Record {
+pub struct UpgradeRecord {
     /// How far it is.
-    pub phase: Phase,
+    pub phase: UpgradePhase,
     /// Why it was rolled back or broken off.
     pub reason: String,
     /// The file that is replaced.
@@ -112,7 +112,7 @@ pub struct Record {
     pub containers: Vec<Ran>,
 }
 
-impl Record {
+impl UpgradeRecord {
     /// One line a fact, `key value`.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -235,24 +235,24 @@ pub enum Step {
     /// Have the service start the new program, once.
     Restart,
     /// Come to an end, with a reason where there is one.
-    Settle(Phase, String),
+    Settle(UpgradePhase, String),
 }
 
 /// What to do next in this watch, `passed` after its begin. Nothing that is settled is touched again.
 #[must_use]
-pub fn step(watch: &mut Watch, record: &Record, seen: &Seen, passed: Duration) -> Step {
-    let back = |reason: String| Step::Settle(Phase::RolledBack, reason);
+pub fn step(watch: &mut Watch, record: &UpgradeRecord, seen: &Seen, passed: Duration) -> Step {
+    let back = |reason: String| Step::Settle(UpgradePhase::RolledBack, reason);
     match (record.phase, seen.in_place) {
         (phase, _) if phase.is_settled() => return Step::Settle(phase, record.reason.clone()),
         (_, InPlace::Other) => {
             let reason = ["another process replaced ", &record.program].concat();
-            return Step::Settle(Phase::Replaced, reason);
+            return Step::Settle(UpgradePhase::Replaced, reason);
         }
-        (Phase::RollingBack, _) => return back(record.reason.clone()),
+        (UpgradePhase::RollingBack, _) => return back(record.reason.clone()),
         (_, InPlace::New) => {}
         (_, InPlace::Old) => {
             let reason = "it was interrupted before the new program was installed";
-            return Step::Settle(Phase::Abandoned, reason.to_owned());
+            return Step::Settle(UpgradePhase::Abandoned, reason.to_owned());
         }
         (_, InPlace::Missing) => return back([&record.program, " no longer exists"].concat()),
     }
@@ -299,7 +299,7 @@ pub fn step(watch: &mut Watch, record: &Record, seen: &Seen, passed: Duration) -
             };
             watch.well = Some((since, agent.life));
             if passed.saturating_sub(since) >= record.window {
-                return Step::Settle(Phase::Upgraded, String::new());
+                return Step::Settle(UpgradePhase::Upgraded, String::new());
             }
         }
         _ => {
@@ -317,7 +317,7 @@ pub fn step(watch: &mut Watch, record: &Record, seen: &Seen, passed: Duration) -
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The record says this.
-    Note(Phase),
+    Note(UpgradePhase),
     /// The machine starts a watch when it boots, with the kept program.
     Guard,
     /// That no longer.
@@ -335,45 +335,48 @@ pub enum Effect {
 }
 
 /// From nothing to a new program that waits for its watch. Kept before guarded: the watch is what is kept.
-pub const INSTALL: &[Effect] = &[Effect::Note(Phase::Trial), Effect::Keep, Effect::Guard, Effect::SwapIn];
+pub const INSTALL: &[Effect] =
+    &[Effect::Note(UpgradePhase::Trial), Effect::Keep, Effect::Guard, Effect::SwapIn];
 
 /// The end of an upgrade whose record is at `from`. The old program is there until nobody is started with it any more; after an
 /// upgrade it stays for whoever wants it back. What is settled is only cleaned up after.
 #[must_use]
-pub fn effects(from: Phase, to: Phase) -> &'static [Effect] {
+pub fn effects(from: UpgradePhase, to: UpgradePhase) -> &'static [Effect] {
     match to {
-        Phase::Trial => &[],
-        Phase::RolledBack | Phase::Abandoned if from.is_settled() => &[Effect::Unguard, Effect::Forget],
+        UpgradePhase::Trial => &[],
+        UpgradePhase::RolledBack | UpgradePhase::Abandoned if from.is_settled() => {
+            &[Effect::Unguard, Effect::Forget]
+        }
         _ if from.is_settled() => &[Effect::Unguard],
-        Phase::RollingBack | Phase::RolledBack => &[
-            Effect::Note(Phase::RollingBack),
+        UpgradePhase::RollingBack | UpgradePhase::RolledBack => &[
+            Effect::Note(UpgradePhase::RollingBack),
             Effect::PutBack,
             Effect::Restart,
-            Effect::Note(Phase::RolledBack),
+            Effect::Note(UpgradePhase::RolledBack),
             Effect::Unguard,
             Effect::Forget,
         ],
-        Phase::Upgraded => &[Effect::Note(Phase::Upgraded), Effect::Unguard],
-        Phase::Abandoned => &[Effect::Note(Phase::Abandoned), Effect::Unguard, Effect::Forget],
-        Phase::Replaced => &[Effect::Note(Phase::Replaced), Effect::Unguard],
+        UpgradePhase::Upgraded => &[Effect::Note(UpgradePhase::Upgraded), Effect::Unguard],
+        UpgradePhase::Abandoned => &[Effect::Note(UpgradePhase::Abandoned), Effect::Unguard, Effect::Forget],
+        UpgradePhase::Replaced => &[Effect::Note(UpgradePhase::Replaced), Effect::Unguard],
     }
 }
 
 /// What became of it, in one line.
 #[must_use]
-pub fn summary(record: &Record) -> String {
+pub fn summary(record: &UpgradeRecord) -> String {
     let (from, to, reason) = (&record.from.version, &record.to.version, &record.reason);
     let because = if reason.is_empty() { String::new() } else { [": ", reason].concat() };
     let window = record.window.as_secs();
     match record.phase {
-        Phase::Trial => {
+        UpgradePhase::Trial => {
             format!("{to} is on trial as replacement for {from}, until it has been healthy for {window} s")
         }
-        Phase::RollingBack => format!("{to} is being rolled back to {from}{because}"),
-        Phase::Upgraded => format!("{from} was upgraded to {to}{because}"),
-        Phase::RolledBack => format!("{to} was rolled back to {from}{because}"),
-        Phase::Abandoned => format!("{from} was kept, the upgrade to {to} was aborted{because}"),
-        Phase::Replaced => format!("the upgrade from {from} to {to} was abandoned{because}"),
+        UpgradePhase::RollingBack => format!("{to} is being rolled back to {from}{because}"),
+        UpgradePhase::Upgraded => format!("{from} was upgraded to {to}{because}"),
+        UpgradePhase::RolledBack => format!("{to} was rolled back to {from}{because}"),
+        UpgradePhase::Abandoned => format!("{from} was kept, the upgrade to {to} was aborted{because}"),
+        UpgradePhase::Replaced => format!("the upgrade from {from} to {to} was abandoned{because}"),
     }
 }
 

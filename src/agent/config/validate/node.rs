@@ -15,7 +15,7 @@ use crate::agent::config::kubelet_flags::KubeletFlags;
 
 /// What the flags say about this node.
 #[derive(Debug, Default)]
-pub(in crate::agent::config) struct Node {
+pub(in crate::agent::config) struct NodeSettings {
     pub(in crate::agent::config) name: String,
     pub(in crate::agent::config) addresses: Vec<IpAddr>,
     pub(in crate::agent::config) warnings: Vec<String>,
@@ -26,9 +26,9 @@ pub(in crate::agent::config) fn flags(
     flags: &KubeletFlags,
     args: &Args,
     environment: &Environment,
-) -> Result<Node, Findings> {
+) -> Result<NodeSettings, Findings> {
     let mut findings = Findings::default();
-    let mut node = Node { name: node_name(flags, environment), ..Node::default() };
+    let mut node = NodeSettings { name: node_name(flags, environment), ..NodeSettings::default() };
     if node.name.is_empty() {
         findings.add("--hostname-override", "empty hostname is invalid; set a node name");
     } else if !is_subdomain(&node.name) {
@@ -161,7 +161,7 @@ pub(super) fn is_name(name: &str) -> bool {
 }
 
 /// Entries that do not parse are dropped with a warning; the shape of what remains is a rule.
-fn node_ips(text: &str, node: &mut Node, findings: &mut Findings) {
+fn node_ips(text: &str, node: &mut NodeSettings, findings: &mut Findings) {
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         match parse_sloppy(entry) {
             Some(address) => node.addresses.push(address),

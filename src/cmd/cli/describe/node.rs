@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::{Tabbed, event_table, field, several, time};
-use crate::cmd::cli::args::{Options, UsageError};
+use crate::cmd::cli::args::{CliOptions, UsageError};
 use crate::cmd::cli::table::printable;
 use crate::cmd::cli::{CliError, EXIT_FAILED, EXIT_OK, Environment, age, api, get, offline, print};
 use crate::model::api::pod::{Pod, ResourceList};
@@ -24,7 +24,7 @@ pub(super) fn is_meant(word: &str) -> bool {
     matches!(word.split('/').next(), Some("node" | "nodes" | "no"))
 }
 
-pub(super) fn run(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+pub(super) fn run(options: &CliOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let meant = |word: &str| {
         is_meant(word).then_some(()).ok_or_else(|| UsageError::Resource { given: word.to_owned() })
     };

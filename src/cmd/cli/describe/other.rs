@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::{Tabbed, field, several};
-use crate::cmd::cli::args::{Options, UsageError};
+use crate::cmd::cli::args::{CliOptions, UsageError};
 use crate::cmd::cli::{CliError, EXIT_FAILED, EXIT_OK, Environment, api, get, print, to_yaml};
 use crate::platform::rt;
 use crate::serve::localapi::resource::Resource;
@@ -16,7 +16,7 @@ pub(super) fn is_meant(word: &str) -> bool {
     get::stored(kind).is_err() && api::resource(kind).is_ok()
 }
 
-pub(super) fn run(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+pub(super) fn run(options: &CliOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let (resource, names) = get::names(options, api::resource).map_err(|error| match error {
         UsageError::NoResource => CliError::Usage(UsageError::NothingToDescribe),
         other => CliError::Usage(other),
@@ -27,7 +27,7 @@ pub(super) fn run(options: &Options, environment: &mut Environment<'_>) -> Resul
 async fn show(
     resource: &Resource,
     names: &[String],
-    options: &Options,
+    options: &CliOptions,
     environment: &mut Environment<'_>,
 ) -> Result<u8, CliError> {
     let namespace = options.namespace.as_deref().unwrap_or("default");

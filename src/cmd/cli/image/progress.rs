@@ -31,7 +31,7 @@ struct Layer {
 
 /// What is known of a pull.
 #[derive(Default)]
-pub(super) struct View {
+pub(super) struct PullProgress {
     layers: Vec<Layer>,
     /// When, and bytes of all layers by then.
     samples: VecDeque<(Duration, u64)>,
@@ -40,7 +40,7 @@ pub(super) struct View {
     drawn_lines: usize,
 }
 
-impl View {
+impl PullProgress {
     /// Takes news. Answers the line that says it where nothing can be drawn over.
     pub(super) fn hear(&mut self, news: &Progress, now: Duration) -> Option<String> {
         match news {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_terminal_shows_bars_and_keeps_what_has_ended() {
-        let mut view = View::default();
+        let mut view = PullProgress::default();
         view.hear(&moved("a", 0, LayerState::Exists), MILLI(0));
         view.hear(&moved("b", 0, LayerState::Waiting), MILLI(0));
         view.hear(&moved("b", 1_000_000, LayerState::Downloading), MILLI(0));
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn elsewhere_each_step_of_a_layer_is_one_line() {
-        let mut view = View::default();
+        let mut view = PullProgress::default();
         let mut said = String::new();
         for (done, state) in [
             (0, LayerState::Waiting),
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn no_figure_is_too_large_or_too_small() {
-        let mut view = View::default();
+        let mut view = PullProgress::default();
         let digest = "x".to_owned();
         let odd = Progress::Layer { digest, done: u64::MAX / 2, total: 0, state: LayerState::Downloading };
         view.hear(&odd, MILLI(0));

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::progress::View;
-use super::{ImageCommandError, Options};
-use crate::cmd::cli::args::{Output, UsageError, text, value};
+use super::progress::PullProgress;
+use super::{ImageCommandError, ImageOptions};
+use crate::cmd::cli::args::{OutputFormat, UsageError, text, value};
 use crate::cmd::cli::{CliError, EXIT_FAILED, EXIT_OK, Environment, print, to_json, to_yaml};
 use crate::platform::logging::chain;
 use crate::platform::rt::{self, shutdown};
@@ -80,14 +80,14 @@ impl PullOptions {
     }
 }
 
-pub(super) fn run(options: &Options, environment: &mut Environment<'_>) -> Result<u8, CliError> {
+pub(super) fn run(options: &ImageOptions, environment: &mut Environment<'_>) -> Result<u8, CliError> {
     let given = credentials(&options.pull)?;
     let mut code = EXIT_OK;
     let mut documents = Vec::new();
     for image in &options.words {
         match pull(options, image, given.as_ref(), environment)? {
             Ok(pulled) => match options.output {
-                Output::Json | Output::Yaml => documents.push(json!({
+                OutputFormat::Json | OutputFormat::Yaml => documents.push(json!({
                     "image": pulled.reference, "id": pulled.image_id, "repoDigest": pulled.repo_digest,
                 })),
                 _ if options.quiet => print(environment, &format!("{}\n", pulled.image_id))?,
@@ -104,8 +104,8 @@ pub(super) fn run(options: &Options, environment: &mut Environment<'_>) -> Resul
         }
     }
     match options.output {
-        Output::Json => print(environment, &to_json(&json!({"images": documents}))?)?,
-        Output::Yaml => print(environment, &to_yaml(&json!({"images": documents}))?)?,
+        OutputFormat::Json => print(environment, &to_json(&json!({"images": documents}))?)?,
+        OutputFormat::Yaml => print(environment, &to_yaml(&json!({"images": documents}))?)?,
         _ => {}
     }
     Ok(code)
@@ -113,7 +113,7 @@ pub(super) fn run(options: &Options, environment: &mut Environment<'_>) -> Resul
 
 /// One image, with each of the credentials there may be until one is let in.
 fn pull(
-    options: &Options,
+    options: &ImageOptions,
     image: &str,
     given: Option<&Auth>,
     environment: &mut Environment<'_>,
@@ -157,13 +157,13 @@ fn pull(
 }
 
 fn pull_once(
-    options: &Options,
+    options: &ImageOptions,
     request: &PullRequest,
     environment: &mut Environment<'_>,
 ) -> Result<Result<Pulled, PullError>, CliError> {
-    let is_silent = options.quiet || matches!(options.output, Output::Json | Output::Yaml);
+    let is_silent = options.quiet || matches!(options.output, OutputFormat::Json | OutputFormat::Yaml);
     let draws = environment.terminal && !is_silent;
-    let mut view = View::default();
+    let mut view = PullProgress::default();
     let began = Instant::now();
     // A reader that has gone away is no reason to give the pull up: what it says at the end is what counts.
     let mut write = |text: &str| drop(print(environment, text));
@@ -234,9 +234,9 @@ fn first_line(path: &Path) -> std::io::Result<String> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Result<Options, UsageError> {
+    fn parse(line: &str) -> Result<ImageOptions, UsageError> {
         let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
-        Options::parse(&words)
+        ImageOptions::parse(&words)
     }
 
     #[test]

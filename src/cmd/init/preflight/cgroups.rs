@@ -1,7 +1,7 @@
 //! The cgroup tree: which version, and whether the controllers that limit pods are there.
 
 use super::super::facts::{Cgroups, Mount, mounted_at};
-use super::{Facts, Finding, Wanted};
+use super::{MachineFacts, PreflightFinding, Purpose};
 
 /// Upstream's name: it has the check among those of the system.
 const NAME: &str = "SystemVerification";
@@ -11,21 +11,26 @@ const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
 const USEFUL_V2: [&str; 2] = ["cpuset", "io"];
 const USEFUL_V1: [&str; 5] = ["cpuset", "blkio", "cpuacct", "devices", "freezer"];
 
-pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
-    let (version, controllers, useful) =
-        match &facts.cgroups {
-            Cgroups::None => {
-                return vec![
-                Finding::error(NAME, "no cgroups", "no cgroup file system is mounted on /sys/fs/cgroup")
-                    .wanted("cgroup v2 on /sys/fs/cgroup")
-                    .fix("have the init system mount it (systemd does, OpenRC with the service cgroups), or \
-                          mount it manually")
-                    .command("mount -t cgroup2 cgroup2 /sys/fs/cgroup"),
+pub(super) fn cgroups(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
+    let (version, controllers, useful) = match &facts.cgroups {
+        Cgroups::None => {
+            return vec![
+                PreflightFinding::error(
+                    NAME,
+                    "no cgroups",
+                    "no cgroup file system is mounted on /sys/fs/cgroup",
+                )
+                .wanted("cgroup v2 on /sys/fs/cgroup")
+                .fix(
+                    "have the init system mount it (systemd does, OpenRC with the service cgroups), or \
+                          mount it manually",
+                )
+                .command("mount -t cgroup2 cgroup2 /sys/fs/cgroup"),
             ];
-            }
-            Cgroups::Unified { controllers, .. } => ("cgroup v2", controllers, &USEFUL_V2[..]),
-            Cgroups::Legacy { controllers } => ("cgroup v1", controllers, &USEFUL_V1[..]),
-        };
+        }
+        Cgroups::Unified { controllers, .. } => ("cgroup v2", controllers, &USEFUL_V2[..]),
+        Cgroups::Legacy { controllers } => ("cgroup v1", controllers, &USEFUL_V1[..]),
+    };
     let seen = format!("{version}: {}", controllers.join(" "));
     let mut findings = Vec::new();
     let missing = |names: &[&'static str]| -> Vec<&'static str> {
@@ -33,7 +38,7 @@ pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     };
     if let Cgroups::Unified { is_threaded: true, .. } = facts.cgroups {
         let message = "the visible cgroup tree is threaded: controllers cannot be enabled for pods";
-        findings.push(Finding::error(NAME, seen.clone(), message).fix(
+        findings.push(PreflightFinding::error(NAME, seen.clone(), message).fix(
             "the agent runs in a cgroup namespace: start it directly on the host, or with --cgroupns=host",
         ));
     }
@@ -41,7 +46,7 @@ pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     if tree.is_some_and(Mount::is_read_only) {
         let message = "the cgroup tree is mounted read-only: pod limits cannot be set";
         findings.push(
-            Finding::error(NAME, seen.clone(), message)
+            PreflightFinding::error(NAME, seen.clone(), message)
                 .fix(
                     "in a Docker or Podman container: run it privileged, or with delegated cgroups; on a \
                       host: remount it read-write",
@@ -56,7 +61,7 @@ pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let others: Vec<&str> = needed.into_iter().filter(|name| *name != "memory").collect();
     if !others.is_empty() {
         let message = format!("missing required cgroups: {}", others.join(" "));
-        findings.push(Finding::error(NAME, seen.clone(), message).wanted(NEEDED.join(" ")).fix(
+        findings.push(PreflightFinding::error(NAME, seen.clone(), message).wanted(NEEDED.join(" ")).fix(
             "use a kernel with CONFIG_CGROUP_SCHED, CONFIG_FAIR_GROUP_SCHED and \
                       CONFIG_CGROUP_PIDS, and none of them in cgroup_disable= in /proc/cmdline",
         ));
@@ -64,27 +69,27 @@ pub(super) fn cgroups(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let lacking = missing(useful);
     if !lacking.is_empty() {
         let message = format!("missing optional cgroups: {}", lacking.join(" "));
-        findings.push(Finding::warning(NAME, seen.clone(), message).wanted(useful.join(" ")).fix(
+        findings.push(PreflightFinding::warning(NAME, seen.clone(), message).wanted(useful.join(" ")).fix(
             "CPU sets and io limits of pods have no effect; use a kernel with CONFIG_CPUSETS and \
                       CONFIG_BLK_CGROUP",
         ));
     }
     if let Cgroups::Legacy { .. } = facts.cgroups {
         let message = "cgroups v1 support is in maintenance mode upstream, please migrate to cgroups v2";
-        let finding = if wanted.fail_cgroup_v1 { Finding::error } else { Finding::warning };
+        let finding = if wanted.fail_cgroup_v1 { PreflightFinding::error } else { PreflightFinding::warning };
         findings.push(finding(NAME, seen.clone(), message.to_owned()).wanted("cgroup v2").fix(
             "cgroup v1 works; to switch to v2, add systemd.unified_cgroup_hierarchy=1 to the \
                       kernel command line, or on OpenRC set rc_cgroup_mode=\"unified\" in /etc/rc.conf",
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(NAME, seen));
+        findings.push(PreflightFinding::ok(NAME, seen));
     }
     findings
 }
 
 /// The most frequent trouble of all on small boards: the firmware of Raspberry Pis switches it off.
-fn no_memory(facts: &Facts, seen: &str) -> Finding {
+fn no_memory(facts: &MachineFacts, seen: &str) -> PreflightFinding {
     let is_disabled = facts
         .command_line
         .split_whitespace()
@@ -94,7 +99,7 @@ fn no_memory(facts: &Facts, seen: &str) -> Finding {
     let why = if is_disabled { " (the kernel was booted with cgroup_disable=memory)" } else { "" };
     let message =
         format!("missing required cgroups: memory{why}: memory limits of pods would have no effect");
-    let finding = Finding::error(NAME, seen, message).wanted(NEEDED.join(" "));
+    let finding = PreflightFinding::error(NAME, seen, message).wanted(NEEDED.join(" "));
     match facts.command_line_file {
         Some(file) if is_pi || is_disabled => finding
             .fix(format!("append cgroup_enable=memory to the single line of {file}, and reboot"))

@@ -1,6 +1,6 @@
 //! CPUs, memory, swap, clock, randomness.
 
-use super::{Facts, Finding, Wanted, mebibytes};
+use super::{MachineFacts, PreflightFinding, Purpose, mebibytes};
 use crate::cmd::init::facts::InitSystem;
 use crate::serve::server::pki::FLOOR;
 
@@ -16,43 +16,43 @@ const GOOD_ENTROPY: u32 = 128;
 /// Any of these sets the clock from the network.
 const TIME_SERVICES: [&str; 6] = ["systemd-timesyn", "chronyd", "ntpd", "openntpd", "ntpsec", "timesyncd"];
 
-pub(super) fn cpus(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn cpus(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let seen = format!("{} CPUs", facts.cpus);
     vec![if wanted.control_plane && facts.cpus < CONTROL_PLANE_CPUS {
         let message = format!(
             "the number of available CPUs {} is less than the required {CONTROL_PLANE_CPUS}",
             facts.cpus
         );
-        Finding::error("NumCPU", seen, message).wanted("2 CPUs for a control plane")
+        PreflightFinding::error("NumCPU", seen, message).wanted("2 CPUs for a control plane")
     } else {
-        Finding::ok("NumCPU", seen)
+        PreflightFinding::ok("NumCPU", seen)
     }]
 }
 
-pub(super) fn memory(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn memory(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let (seen, megabytes) = (mebibytes(facts.memory), facts.memory >> 20);
     let too_little = |least: u64| {
         let least = least >> 20;
         let message = format!("the system RAM ({megabytes} MB) is less than the minimum {least} MB");
-        Finding::error("Mem", seen.clone(), message).wanted(format!("{least} MB"))
+        PreflightFinding::error("Mem", seen.clone(), message).wanted(format!("{least} MB"))
     };
     vec![if facts.memory == 0 {
-        Finding::skipped("Mem", "cannot read the memory size from /proc/meminfo")
+        PreflightFinding::skipped("Mem", "cannot read the memory size from /proc/meminfo")
     } else if wanted.control_plane && facts.memory < CONTROL_PLANE_MEMORY {
         too_little(CONTROL_PLANE_MEMORY)
     } else if facts.memory < LEAST_MEMORY {
         too_little(LEAST_MEMORY).fix("this machine has enough memory for the agent, but not for pods")
     } else if facts.memory < GOOD_MEMORY {
         let message = format!("the system RAM ({megabytes} MB) is enough for a few small pods only");
-        Finding::warning("Mem", seen, message)
+        PreflightFinding::warning("Mem", seen, message)
             .wanted(format!("{} MB", GOOD_MEMORY >> 20))
             .fix("set a memory limit for every container, and consider compressed swap (zram)")
     } else {
-        Finding::ok("Mem", seen)
+        PreflightFinding::ok("Mem", seen)
     }]
 }
 
-pub(super) fn swap(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn swap(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "Swap";
     let (compressed, disks): (Vec<_>, Vec<_>) =
         facts.swaps.iter().partition(|swap| swap.name.contains("zram"));
@@ -61,7 +61,7 @@ pub(super) fn swap(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         let name = facts.swaps[0].name.clone();
         let message = format!("swap is enabled ({name}), which failSwapOn does not allow");
         return vec![
-            Finding::error(NAME, name, message)
+            PreflightFinding::error(NAME, name, message)
                 .wanted("no swap")
                 .fix("disable it permanently in /etc/fstab, or set failSwapOn: false")
                 .command("swapoff -a"),
@@ -73,7 +73,7 @@ pub(super) fn swap(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         } else {
             format!("{} in compressed memory (zram)", total(&compressed))
         };
-        return vec![Finding::ok(NAME, seen)];
+        return vec![PreflightFinding::ok(NAME, seen)];
     };
     let message = format!(
         "swap is enabled on {} ({}): pods use it only if memorySwap.swapBehavior allows it, and it wears \
@@ -82,7 +82,7 @@ pub(super) fn swap(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         total(&disks)
     );
     vec![
-        Finding::warning(NAME, first.name.clone(), message)
+        PreflightFinding::warning(NAME, first.name.clone(), message)
             .wanted("no swap, or zram")
             .fix(
                 "disable it, permanently in /etc/fstab (Raspberry Pi OS: systemctl disable --now \
@@ -92,7 +92,7 @@ pub(super) fn swap(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     ]
 }
 
-pub(super) fn clock(facts: &Facts, _: &Wanted) -> Vec<Finding> {
+pub(super) fn clock(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     let Some(now) = facts.now else { return Vec::new() };
     let sets_itself = TIME_SERVICES.iter().find(|name| facts.processes.contains_key(**name));
     let mut findings = vec![if now < FLOOR {
@@ -100,20 +100,20 @@ pub(super) fn clock(facts: &Facts, _: &Wanted) -> Vec<Finding> {
             "the clock reads {now}, which is before this release was built: image pulls over TLS fail until \
              it is set, and log timestamps are wrong"
         );
-        Finding::warning("Clock", now.to_string(), message)
+        PreflightFinding::warning("Clock", now.to_string(), message)
             .wanted("the current time")
             .fix("set it, and enable time synchronization")
             .command("timedatectl set-ntp true")
             .command("date -u -s '2026-01-31 12:00:00'")
     } else {
-        Finding::ok("Clock", now.to_string())
+        PreflightFinding::ok("Clock", now.to_string())
     }];
     findings.push(match (facts.rtcs.first(), sets_itself) {
-        (Some(rtc), _) => Finding::ok("RTC", rtc.clone()),
+        (Some(rtc), _) => PreflightFinding::ok("RTC", rtc.clone()),
         (None, Some(service)) => {
-            Finding::ok("RTC", format!("no real-time clock, but {service} sets the clock"))
+            PreflightFinding::ok("RTC", format!("no real-time clock, but {service} sets the clock"))
         }
-        (None, None) => Finding::warning(
+        (None, None) => PreflightFinding::warning(
             "RTC",
             "no real-time clock, no time service",
             "no real-time clock and no time synchronization: the clock is wrong after every power loss",
@@ -133,19 +133,19 @@ pub(super) fn clock(facts: &Facts, _: &Wanted) -> Vec<Finding> {
     findings
 }
 
-pub(super) fn entropy(facts: &Facts, _: &Wanted) -> Vec<Finding> {
+pub(super) fn entropy(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "Entropy";
     vec![match facts.entropy {
-        None => Finding::skipped(NAME, "not reported by the kernel"),
+        None => PreflightFinding::skipped(NAME, "not reported by the kernel"),
         Some(bits) if bits < GOOD_ENTROPY => {
             let message = format!(
                 "the kernel has {bits} bits of entropy: key generation may block on kernels older than 5.18"
             );
-            Finding::warning(NAME, format!("{bits} bits"), message)
+            PreflightFinding::warning(NAME, format!("{bits} bits"), message)
                 .wanted(format!("{GOOD_ENTROPY} bits"))
                 .fix("feed it from the hardware random number generator (/dev/hwrng)")
                 .command("apt-get install rng-tools5")
         }
-        Some(bits) => Finding::ok(NAME, format!("{bits} bits")),
+        Some(bits) => PreflightFinding::ok(NAME, format!("{bits} bits")),
     }]
 }

@@ -1,7 +1,7 @@
 //! The kernel: its version, its options, overlayfs, AppArmor.
 
 use super::super::facts::mounted_at;
-use super::{Facts, Finding, Wanted};
+use super::{MachineFacts, PreflightFinding, Purpose};
 
 const NAME: &str = "SystemVerification";
 /// What the embedded runtime cannot do without (joining namespaces by pidfd), and what it is meant for.
@@ -25,10 +25,10 @@ const USEFUL: &[(&str, &str)] = &[
 const NETWORK: &[&str] =
     &["VETH", "BRIDGE", "NF_TABLES", "NF_TABLES_IPV4", "NFT_NAT", "NFT_MASQ", "NFT_CT", "NFT_FIB_IPV4"];
 
-pub(super) fn system(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn system(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let mut numbers = facts.release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
     let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
-        return vec![Finding::skipped(NAME, "cannot read the kernel release")];
+        return vec![PreflightFinding::skipped(NAME, "cannot read the kernel release")];
     };
     let running: (u32, u32) = (major, minor);
     let message =
@@ -37,16 +37,16 @@ pub(super) fn system(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let meant = format!("Linux {}.{} or newer", MEANT.0, MEANT.1);
     vec![if running < OLDEST && wanted.is_embedded {
         let fix = "update the system, or use containerd or CRI-O (--container-runtime-endpoint)";
-        Finding::error(NAME, seen, message(OLDEST)).wanted(meant).fix(fix)
+        PreflightFinding::error(NAME, seen, message(OLDEST)).wanted(meant).fix(fix)
     } else if running < MEANT {
-        Finding::warning(NAME, seen, message(MEANT)).wanted(meant).fix("update the system")
+        PreflightFinding::warning(NAME, seen, message(MEANT)).wanted(meant).fix("update the system")
     } else {
-        Finding::ok(NAME, seen)
+        PreflightFinding::ok(NAME, seen)
     }]
 }
 
 /// Whether the kernel can do it: `None` when nobody says.
-fn has(facts: &Facts, option: &str) -> Option<bool> {
+fn has(facts: &MachineFacts, option: &str) -> Option<bool> {
     let config = facts.kernel_config.as_ref()?;
     let is = |line: &str| {
         let value = line.strip_prefix("CONFIG_").and_then(|line| line.strip_prefix(option));
@@ -55,10 +55,10 @@ fn has(facts: &Facts, option: &str) -> Option<bool> {
     Some(config.lines().any(is))
 }
 
-pub(super) fn options(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn options(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     if facts.kernel_config.is_none() {
         let why = "no kernel configuration in /proc/config.gz or /boot: kernel options are not checked";
-        return vec![Finding::skipped(NAME, why)];
+        return vec![PreflightFinding::skipped(NAME, why)];
     }
     let lacks = |option: &str| has(facts, option) == Some(false);
     let listed = |options: &[&str]| {
@@ -68,15 +68,19 @@ pub(super) fn options(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let needed: Vec<&str> = NEEDED.iter().copied().filter(|option| lacks(option)).collect();
     if !needed.is_empty() {
         findings.push(
-            Finding::error(NAME, listed(&needed), format!("unexpected kernel config: {}", listed(&needed)))
-                .wanted("these options")
-                .fix("use a kernel that has them: containers cannot run without"),
+            PreflightFinding::error(
+                NAME,
+                listed(&needed),
+                format!("unexpected kernel config: {}", listed(&needed)),
+            )
+            .wanted("these options")
+            .fix("use a kernel that has them: containers cannot run without"),
         );
     }
     for (option, what) in USEFUL.iter().filter(|(option, _)| lacks(option)) {
         let message = format!("the kernel lacks CONFIG_{option}: {what} will not work");
         findings.push(
-            Finding::warning(NAME, format!("no CONFIG_{option}"), message)
+            PreflightFinding::warning(NAME, format!("no CONFIG_{option}"), message)
                 .wanted(format!("CONFIG_{option}"))
                 .fix("use a kernel that has it if you need this feature"),
         );
@@ -88,18 +92,18 @@ pub(super) fn options(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             listed(&network)
         );
         findings.push(
-            Finding::warning(NAME, listed(&network), message)
+            PreflightFinding::warning(NAME, listed(&network), message)
                 .wanted(listed(NETWORK))
                 .fix("use a kernel that has them"),
         );
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(NAME, "kernel options"));
+        findings.push(PreflightFinding::ok(NAME, "kernel options"));
     }
     findings
 }
 
-pub(super) fn overlay(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn overlay(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "OverlayFS";
     if !wanted.is_embedded {
         return Vec::new();
@@ -110,7 +114,7 @@ pub(super) fn overlay(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     if !is_there {
         let message = "the kernel lacks overlayfs (CONFIG_OVERLAY_FS): images cannot be used";
         return vec![
-            Finding::error(NAME, "neither overlay in /proc/filesystems nor a module", message)
+            PreflightFinding::error(NAME, "neither overlay in /proc/filesystems nor a module", message)
                 .wanted("overlay")
                 .fix("install the kernel modules, or use a kernel that has it")
                 .command("modprobe overlay"),
@@ -123,25 +127,25 @@ pub(super) fn overlay(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             let dir = wanted.root_dir.display();
             let message =
                 format!("{dir} is on {}, which overlayfs does not support for writable layers", mount.kind);
-            Finding::warning(NAME, format!("{} is on {}", dir, mount.kind), message)
+            PreflightFinding::warning(NAME, format!("{} is on {}", dir, mount.kind), message)
                 .wanted("ext4, xfs, btrfs or f2fs")
                 .fix(format!("mount a supported file system on {dir}, or set another --root-dir"))
         }
-        _ => Finding::ok(NAME, "overlay"),
+        _ => PreflightFinding::ok(NAME, "overlay"),
     }]
 }
 
-pub(super) fn apparmor(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn apparmor(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "FileExisting-apparmor_parser";
     if !facts.apparmor || !wanted.is_embedded {
         return Vec::new();
     }
     if facts.programs.contains(&"apparmor_parser") {
-        return vec![Finding::ok(NAME, "apparmor_parser")];
+        return vec![PreflightFinding::ok(NAME, "apparmor_parser")];
     }
     let message = "apparmor_parser not found in system path: containers run without an AppArmor profile";
     vec![
-        Finding::warning(NAME, "AppArmor without apparmor_parser", message)
+        PreflightFinding::warning(NAME, "AppArmor without apparmor_parser", message)
             .wanted("apparmor_parser")
             .fix("install it")
             .command("apt-get install apparmor"),

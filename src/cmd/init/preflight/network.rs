@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Facts, Finding, Wanted};
+use super::{MachineFacts, PreflightFinding, Purpose};
 use crate::platform::sys::listeners::Listener;
 use crate::runtime::embedded::network::subnet::Subnet;
 
@@ -14,14 +14,14 @@ fn collide(one: IpAddr, other: IpAddr) -> bool {
     one == other || one.is_unspecified() || other.is_unspecified()
 }
 
-pub(super) fn ports(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn ports(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let holder = |port: &super::WantedPort| {
         facts.listeners.iter().find(|there| there.port == port.port && collide(there.address, port.address))
     };
     let finding = |port: &super::WantedPort| {
         let name = format!("Port-{}", port.port);
         let Some(Listener { address, process, .. }) = holder(port) else {
-            return Finding::ok(&name, "free");
+            return PreflightFinding::ok(&name, "free");
         };
         let (who, is_agent) = match process {
             Some((program, pid)) => (format!(" by {program} (process {pid})"), program == "agent"),
@@ -29,11 +29,12 @@ pub(super) fn ports(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         };
         let seen = format!("{address} in use{who}");
         if is_agent {
-            return Finding::ok(&name, seen);
+            return PreflightFinding::ok(&name, seen);
         }
         let fix = format!("stop the process, or set {} in the configuration to another port", port.setting);
-        let finding =
-            Finding::error(&name, seen, format!("Port {} is in use{who}", port.port)).wanted("free").fix(fix);
+        let finding = PreflightFinding::error(&name, seen, format!("Port {} is in use{who}", port.port))
+            .wanted("free")
+            .fix(fix);
         match process {
             Some((_, pid)) => finding.command(format!("systemctl status {pid}")),
             None => finding.command(format!("ss -tlnp sport = :{}", port.port)),
@@ -44,7 +45,7 @@ pub(super) fn ports(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
 
 /// kubeadm warns that its own connections go through a proxy. Ours are the pulls, and they are the service's, whose environment
 /// is not this shell's.
-pub(super) fn proxies(facts: &Facts, _: &Wanted) -> Vec<Finding> {
+pub(super) fn proxies(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "HTTPProxy";
     let missing: Vec<_> = facts
         .proxies
@@ -60,14 +61,14 @@ pub(super) fn proxies(facts: &Facts, _: &Wanted) -> Vec<Finding> {
         } else {
             "the service's proxies are set in /etc/default/agent"
         };
-        return vec![Finding::ok(NAME, seen)];
+        return vec![PreflightFinding::ok(NAME, seen)];
     };
     // A proxy's address may hold a password.
     let shown = value.rsplit('@').next().unwrap_or_default();
     let message = format!(
         "this shell uses proxy \"{shown}\" ({name}), but the service does not: it pulls images without a proxy"
     );
-    let finding = Finding::warning(NAME, format!("{name}={shown}"), message)
+    let finding = PreflightFinding::warning(NAME, format!("{name}={shown}"), message)
         .wanted("the same in /etc/default/agent")
         .fix("set it there, with NO_PROXY for local registries");
     vec![missing.iter().fold(finding, |finding, (name, _)| {
@@ -75,7 +76,7 @@ pub(super) fn proxies(facts: &Facts, _: &Wanted) -> Vec<Finding> {
     })]
 }
 
-pub(super) fn hostname(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn hostname(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "Hostname";
     let name =
         if wanted.node_name.is_empty() { facts.hostname.to_lowercase() } else { wanted.node_name.clone() };
@@ -84,48 +85,48 @@ pub(super) fn hostname(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         && is_end(name.chars().next())
         && is_end(name.chars().last())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
-    let help = |finding: Finding| {
+    let help = |finding: PreflightFinding| {
         finding
             .wanted("a unique name of at most 63 letters, digits, '-', '_' and '.'")
             .fix("set a unique host name: it becomes part of pod names")
             .command("hostnamectl set-hostname NAME")
     };
     vec![if !is_label {
-        help(Finding::warning(NAME, name.clone(), format!("invalid node name format {name:?}")))
+        help(PreflightFinding::warning(NAME, name.clone(), format!("invalid node name format {name:?}")))
     } else if name == "localhost" {
-        help(Finding::warning(NAME, name, "the host name is localhost, which is not unique"))
+        help(PreflightFinding::warning(NAME, name, "the host name is localhost, which is not unique"))
     } else {
-        Finding::ok(NAME, name)
+        PreflightFinding::ok(NAME, name)
     }]
 }
 
-pub(super) fn forwarding(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn forwarding(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "FileContent--proc-sys-net-ipv4-ip_forward";
     const PATH: &str = "/proc/sys/net/ipv4/ip_forward";
     vec![match facts.ipv4_forwarding {
-        Some(true) => Finding::ok(NAME, "1"),
+        Some(true) => PreflightFinding::ok(NAME, "1"),
         // The embedded runtime switches it on with the first pod that needs it.
         Some(false) if wanted.is_embedded && !wanted.control_plane => {
-            Finding::ok(NAME, "0; enabled when the first pod needs it")
+            PreflightFinding::ok(NAME, "0; enabled when the first pod needs it")
         }
-        Some(false) => Finding::error(NAME, "0", format!("{PATH} contents are not set to 1"))
+        Some(false) => PreflightFinding::error(NAME, "0", format!("{PATH} contents are not set to 1"))
             .wanted("1")
             .fix("enable it, also for later boots")
             .command("echo net.ipv4.ip_forward=1 > /etc/sysctl.d/99-agent.conf && sysctl --system"),
-        None => Finding::warning(NAME, "no IPv4", format!("{PATH} does not exist"))
+        None => PreflightFinding::warning(NAME, "no IPv4", format!("{PATH} does not exist"))
             .wanted("IPv4")
             .fix("pods get IPv6 addresses only"),
     }]
 }
 
-pub(super) fn default_route(facts: &Facts, _: &Wanted) -> Vec<Finding> {
+pub(super) fn default_route(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "DefaultRoute";
     if !facts.default_routes.is_empty() {
-        return vec![Finding::ok(NAME, facts.default_routes.join(", "))];
+        return vec![PreflightFinding::ok(NAME, facts.default_routes.join(", "))];
     }
     let message = "no default route: pods run, but there is no Internet access, and images cannot be pulled";
     vec![
-        Finding::warning(NAME, "none", message)
+        PreflightFinding::warning(NAME, "none", message)
             .wanted("a default route")
             .fix("bring the network up, or put image archives into the images directory")
             .command("ip route"),
@@ -133,7 +134,7 @@ pub(super) fn default_route(facts: &Facts, _: &Wanted) -> Vec<Finding> {
 }
 
 /// A range that the node has neighbours in already: the network of pods would cut it off from them, and is refused.
-pub(super) fn pod_cidr(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn pod_cidr(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "PodCIDR";
     let clash = |subnet: &Subnet| {
         let route = facts.routes.iter().find(|route| {
@@ -145,7 +146,7 @@ pub(super) fn pod_cidr(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         let message = format!(
             "pod network {subnet} overlaps with {seen}: pods without hostNetwork: true would not start"
         );
-        let finding = Finding::warning(NAME, seen, message)
+        let finding = PreflightFinding::warning(NAME, seen, message)
             .wanted("an unused range")
             .fix("set another podCIDR in the configuration, such as 10.99.0.0/24");
         Some(finding)
@@ -154,6 +155,6 @@ pub(super) fn pod_cidr(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     match wanted.subnets.iter().find_map(clash) {
         Some(finding) => vec![finding],
         None if ranges.is_empty() => Vec::new(),
-        None => vec![Finding::ok(NAME, ranges.join(", "))],
+        None => vec![PreflightFinding::ok(NAME, ranges.join(", "))],
     }
 }

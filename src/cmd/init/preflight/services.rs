@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Facts, Finding, Wanted, path_name};
+use super::{MachineFacts, PreflightFinding, Purpose, path_name};
 
 /// A kubelet of a cluster.
 pub(super) const KUBELET_CONF: &str = "/etc/kubernetes/kubelet.conf";
@@ -31,7 +31,7 @@ pub(super) fn socket_path(endpoint: &str) -> PathBuf {
 }
 
 /// Upstream warns that the kubelet's service is missing. Ours is another one, so here it warns that there is one.
-pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn conflicts(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let mut findings = Vec::new();
     for name in KUBELETS {
         let service = facts.services.get(name).copied().unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             _ => continue,
         };
         if service.process.is_none() && !service.enabled {
-            findings.push(Finding::ok(&check, seen));
+            findings.push(PreflightFinding::ok(&check, seen));
             continue;
         }
         let message = format!("{name} is {seen}: it conflicts with the agent over pods, ports and cgroups");
@@ -53,7 +53,7 @@ pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             }
             _ => format!("systemctl disable --now {name}"),
         };
-        let finding = Finding::error(&check, seen, message).wanted("stopped and disabled");
+        let finding = PreflightFinding::error(&check, seen, message).wanted("stopped and disabled");
         findings.push(match name {
             "k3s" => finding
                 .fix("remove it, or stop and disable it; its containers keep running until they are killed")
@@ -77,7 +77,7 @@ pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             let message =
                 format!("{name} is running but not needed by the embedded runtime: it uses memory{more}");
             findings.push(
-                Finding::warning(&format!("Service-{name}"), seen, message)
+                PreflightFinding::warning(&format!("Service-{name}"), seen, message)
                     .wanted("not running")
                     .fix(
                         "stop it if nothing else uses it, or configure the agent to use it \
@@ -88,21 +88,21 @@ pub(super) fn conflicts(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::ok("Service-kubelet", "no kubelet, no k3s, no other runtime"));
+        findings.push(PreflightFinding::ok("Service-kubelet", "no kubelet, no k3s, no other runtime"));
     }
     findings
 }
 
-pub(super) fn firewalld(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn firewalld(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "Firewalld";
     let service = facts.services.get("firewalld").copied().unwrap_or_default();
     let Some(pid) = service.process.filter(|_| wanted.is_embedded) else {
-        return vec![Finding::ok(NAME, "not running")];
+        return vec![PreflightFinding::ok(NAME, "not running")];
     };
     let message =
         "firewalld is active: it drops pod traffic unless the pod bridge is in a zone that allows it";
     vec![
-        Finding::warning(NAME, format!("running (process {pid})"), message)
+        PreflightFinding::warning(NAME, format!("running (process {pid})"), message)
             .wanted("the bridge agent0 in zone trusted")
             .fix("add it to that zone")
             .command(
@@ -112,24 +112,28 @@ pub(super) fn firewalld(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
 }
 
 /// kubeadm's check of `join`: this machine belongs to a cluster already.
-pub(super) fn kubelet_conf(facts: &Facts, _: &Wanted) -> Vec<Finding> {
+pub(super) fn kubelet_conf(facts: &MachineFacts, _: &Purpose) -> Vec<PreflightFinding> {
     let finding = |path: &str| {
         let name = path_name("FileAvailable", Path::new(path));
         if !facts.files.iter().any(|file| file == Path::new(path)) {
-            return Finding::ok(&name, "absent");
+            return PreflightFinding::ok(&name, "absent");
         }
-        Finding::error(&name, "there", format!("{path} already exists: this machine is a node of a cluster"))
-            .wanted("absent")
-            .fix(
-                "remove the node from the cluster first: kubectl drain and delete node, then reset this \
+        PreflightFinding::error(
+            &name,
+            "there",
+            format!("{path} already exists: this machine is a node of a cluster"),
+        )
+        .wanted("absent")
+        .fix(
+            "remove the node from the cluster first: kubectl drain and delete node, then reset this \
                   machine",
-            )
-            .command("kubeadm reset")
+        )
+        .command("kubeadm reset")
     };
     [KUBELET_CONF, BOOTSTRAP_CONF].map(finding).into()
 }
 
-pub(super) fn etcd_dir(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn etcd_dir(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     if !wanted.control_plane {
         return Vec::new();
     }
@@ -137,23 +141,23 @@ pub(super) fn etcd_dir(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let name = path_name("DirAvailable", path);
     let is_used = facts.directories.get(path).is_some_and(|entries| !entries.is_empty());
     vec![if is_used {
-        Finding::error(&name, "not empty", format!("{ETCD_DIR} is not empty"))
+        PreflightFinding::error(&name, "not empty", format!("{ETCD_DIR} is not empty"))
             .wanted("absent or empty")
             .fix("move the data of the previous control plane away")
     } else {
-        Finding::ok(&name, "absent or empty")
+        PreflightFinding::ok(&name, "absent or empty")
     }]
 }
 
 /// The runtime that the configuration names; whether it answers is asked elsewhere.
-pub(super) fn socket(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn socket(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "CRI";
     if wanted.is_embedded || facts.files.contains(&socket_path(&wanted.endpoint)) {
         return Vec::new();
     }
     let path = socket_path(&wanted.endpoint);
     let message = format!("could not connect to the container runtime: {} does not exist", path.display());
-    let finding = Finding::error(NAME, "no socket", message).wanted(wanted.endpoint.clone()).fix(
+    let finding = PreflightFinding::error(NAME, "no socket", message).wanted(wanted.endpoint.clone()).fix(
         "install and start that runtime, or omit --container-runtime-endpoint to use the embedded runtime",
     );
     vec![if path.to_string_lossy().contains("containerd") {

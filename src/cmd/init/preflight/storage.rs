@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::super::facts::mounted_at;
-use super::{Facts, Finding, Wanted, mebibytes, path_name};
+use super::{MachineFacts, PreflightFinding, Purpose, mebibytes, path_name};
 
 /// Below this nothing can be pulled, bytes.
 const LEAST_ROOM: u64 = 64 << 20;
@@ -13,19 +13,19 @@ const GOOD_ROOM: u64 = 512 << 20;
 const GOOD_INODES: u64 = 10_000;
 
 /// Manifests that lie there already run as soon as the agent does: kubeadm's check of the directory, which is no error here.
-pub(super) fn manifests(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn manifests(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let name = path_name("DirAvailable", &wanted.manifests);
     let Some(entries) = facts.directories.get(&wanted.manifests) else {
-        return vec![Finding::ok(&name, "absent or not configured")];
+        return vec![PreflightFinding::ok(&name, "absent or not configured")];
     };
     let files: Vec<&str> = entries.iter().map(String::as_str).filter(|name| !name.starts_with('.')).collect();
     if files.is_empty() {
-        return vec![Finding::ok(&name, "empty")];
+        return vec![PreflightFinding::ok(&name, "empty")];
     }
     let path = wanted.manifests.display();
     let message = format!("{path} is not empty: the agent will start its pods ({})", shortened(&files));
     vec![
-        Finding::warning(&name, format!("{} files", files.len()), message)
+        PreflightFinding::warning(&name, format!("{} files", files.len()), message)
             .wanted("empty, or only manifests of wanted pods")
             .fix("remove manifests of pods that should not run")
             .command(format!("ls -l {path}")),
@@ -39,7 +39,7 @@ fn shortened(names: &[&str]) -> String {
     if more == 0 { shown } else { format!("{shown} and {more} more") }
 }
 
-pub(super) fn writable(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn writable(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let places: [(&Path, bool); 4] = [
         (&wanted.root_dir, true),
         (&wanted.log_dir, true),
@@ -49,13 +49,14 @@ pub(super) fn writable(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
     let finding = |(path, always): (&Path, bool)| {
         let name = path_name("Writable", path);
         let Some(mount) = mounted_at(&facts.mounts, path) else {
-            return Finding::skipped(&name, "not found in the mount table");
+            return PreflightFinding::skipped(&name, "not found in the mount table");
         };
         let (shown, point) = (path.display(), mount.point.display());
         let seen = format!("{} on {point}", mount.kind);
         if mount.is_read_only() {
             let message = format!("{shown} cannot be written to: {point} is mounted read-only");
-            let finding = Finding::error(&name, format!("{seen}, read-only"), message).wanted("writable");
+            let finding =
+                PreflightFinding::error(&name, format!("{seen}, read-only"), message).wanted("writable");
             let fix = if always {
                 format!(
                     "mount a writable file system on {shown}, or make {point} writable, permanently in \
@@ -71,20 +72,20 @@ pub(super) fn writable(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
                 "{shown} is in memory ({}): images and the agent's state are lost at every reboot",
                 mount.kind
             );
-            return Finding::warning(&name, seen, message)
+            return PreflightFinding::warning(&name, seen, message)
                 .wanted("a disk")
                 .fix(format!("mount a disk file system on {shown} (Raspberry Pi OS: disable the overlay)"))
                 .command("raspi-config nonint disable_overlayfs");
         }
-        Finding::ok(&name, seen)
+        PreflightFinding::ok(&name, seen)
     };
     places.into_iter().map(finding).collect()
 }
 
-pub(super) fn room(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn room(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "DiskSpace";
     let Some(room) = facts.room.get(&wanted.root_dir) else {
-        return vec![Finding::skipped(NAME, "not reported by the file system")];
+        return vec![PreflightFinding::skipped(NAME, "not reported by the file system")];
     };
     let dir = wanted.root_dir.display();
     let seen = format!(
@@ -93,29 +94,41 @@ pub(super) fn room(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
         room.inodes_free
     );
     let is_short_of_inodes = room.inodes > 0 && room.inodes_free < GOOD_INODES;
-    let help = |finding: Finding| {
+    let help = |finding: PreflightFinding| {
         finding
             .wanted(format!("{} and {GOOD_INODES} files", mebibytes(GOOD_ROOM)))
             .fix("free some space, or mount a larger file system there")
             .command(format!("df -h {dir}; df -i {dir}"))
     };
     vec![if room.available < LEAST_ROOM {
-        help(Finding::error(NAME, seen, format!("only {} free for {dir}", mebibytes(room.available))))
+        help(PreflightFinding::error(
+            NAME,
+            seen,
+            format!("only {} free for {dir}", mebibytes(room.available)),
+        ))
     } else if room.available < GOOD_ROOM {
-        help(Finding::warning(NAME, seen, format!("only {} free for {dir}", mebibytes(room.available))))
+        help(PreflightFinding::warning(
+            NAME,
+            seen,
+            format!("only {} free for {dir}", mebibytes(room.available)),
+        ))
     } else if is_short_of_inodes {
-        help(Finding::warning(NAME, seen, format!("only {} inodes free for {dir}", room.inodes_free)))
+        help(PreflightFinding::warning(
+            NAME,
+            seen,
+            format!("only {} inodes free for {dir}", room.inodes_free),
+        ))
     } else {
-        Finding::ok(NAME, seen)
+        PreflightFinding::ok(NAME, seen)
     }]
 }
 
 /// What kind of disk it is; flash is worn by access times and by writing through.
-pub(super) fn disk(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+pub(super) fn disk(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     const NAME: &str = "DiskType";
     let Some(mount) = mounted_at(&facts.mounts, &wanted.root_dir) else { return Vec::new() };
     let Some(disk) = mount.disk() else {
-        return vec![Finding::ok(NAME, format!("{} ({})", mount.kind, mount.source))];
+        return vec![PreflightFinding::ok(NAME, format!("{} ({})", mount.kind, mount.source))];
     };
     let kind = match facts.rotational.get(&disk) {
         _ if disk.starts_with("mmcblk") => "flash: SD card or eMMC",
@@ -131,11 +144,11 @@ pub(super) fn disk(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
             let point = mount.point.display();
             let message =
                 format!("{point} is on flash and mounted with {option}: every file access causes a write");
-            Finding::warning(NAME, seen, message)
+            PreflightFinding::warning(NAME, seen, message)
                 .wanted("noatime")
                 .fix("mount it with noatime, permanently in /etc/fstab")
                 .command(format!("mount -o remount,noatime,async {point}"))
         }
-        _ => Finding::ok(NAME, seen),
+        _ => PreflightFinding::ok(NAME, seen),
     }]
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::super::facts::{Cgroups, InitSystem, Machine, Service, Swap};
+use super::super::facts::{Cgroups, InitSystem, ProbedMachine, Service, Swap};
 use super::*;
 use crate::model::types::Timestamp;
 use crate::platform::sys::node::FileSystemFacts;
@@ -51,8 +51,8 @@ impl Tree {
         fs::write(path, text).unwrap();
     }
 
-    fn facts(&self) -> Facts {
-        let machine = Machine { root: self.0.clone(), uid: 0, now: NOW, cpus: 4, proxies: Vec::new() };
+    fn facts(&self) -> MachineFacts {
+        let machine = ProbedMachine { root: self.0.clone(), uid: 0, now: NOW, cpus: 4, proxies: Vec::new() };
         let mut facts = machine.look(&wanted().interest());
         // The disk below the tree is the one of whoever runs the test.
         let room = FileSystemFacts {
@@ -88,9 +88,9 @@ impl Drop for Tree {
     }
 }
 
-fn wanted() -> Wanted {
+fn wanted() -> Purpose {
     let local = IpAddr::from([127, 0, 0, 1]);
-    Wanted {
+    Purpose {
         node_name: String::new(),
         root_dir: PathBuf::from("/var/lib/kubelet"),
         log_dir: PathBuf::from("/var/log/pods"),
@@ -110,7 +110,7 @@ fn wanted() -> Wanted {
 }
 
 /// Warnings and errors, each with its name and its first words.
-fn complaints(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
+fn complaints(facts: &MachineFacts, wanted: &Purpose) -> Vec<PreflightFinding> {
     let mut found = check(facts, wanted);
     found.retain(|finding| finding.severity > Severity::Skipped);
     found
@@ -118,7 +118,7 @@ fn complaints(facts: &Facts, wanted: &Wanted) -> Vec<Finding> {
 
 /// The one thing that is wrong.
 #[track_caller]
-fn only(facts: &Facts, wanted: &Wanted) -> Finding {
+fn only(facts: &MachineFacts, wanted: &Purpose) -> PreflightFinding {
     let mut found = complaints(facts, wanted);
     assert_eq!(found.len(), 1, "{found:#?}");
     let finding = found.remove(0);
@@ -199,7 +199,7 @@ fn a_raspberry_pi_without_memory_cgroups_is_told_the_flag_and_the_file() {
 fn cgroups_are_judged_by_version_controllers_and_whether_they_may_be_used() {
     let tree = Tree::new("cgroups");
     let facts = tree.facts();
-    let with = |cgroups: Cgroups| Facts { cgroups, ..facts.clone() };
+    let with = |cgroups: Cgroups| MachineFacts { cgroups, ..facts.clone() };
     let names = |names: &str| names.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let unified = |listed: &str, is_threaded| Cgroups::Unified { controllers: names(listed), is_threaded };
     let all = "cpu memory pids cpuset io";
@@ -217,7 +217,7 @@ fn cgroups_are_judged_by_version_controllers_and_whether_they_may_be_used() {
     let legacy =
         with(Cgroups::Legacy { controllers: names("cpu memory pids cpuset blkio cpuacct devices freezer") });
     assert_eq!(only(&legacy, &wanted()).severity, Severity::Warning);
-    assert_eq!(only(&legacy, &Wanted { fail_cgroup_v1: true, ..wanted() }).severity, Severity::Error);
+    assert_eq!(only(&legacy, &Purpose { fail_cgroup_v1: true, ..wanted() }).severity, Severity::Error);
     // A v1 machine as it is mounted.
     fs::remove_dir_all(tree.0.join("sys/fs/cgroup")).unwrap();
     tree.file(
@@ -261,7 +261,7 @@ fn another_kubelet_is_an_error_that_names_how_to_get_rid_of_it() {
 
 #[test]
 fn neighbours_that_cost_memory_or_drop_packets_are_warned_of() {
-    let facts = Facts { ipv4_forwarding: Some(true), ..Tree::new("neighbours").facts() };
+    let facts = MachineFacts { ipv4_forwarding: Some(true), ..Tree::new("neighbours").facts() };
     let with = |name| {
         let mut facts = facts.clone();
         facts.services.insert(name, Service { installed: true, enabled: true, process: Some(7) });
@@ -272,14 +272,15 @@ fn neighbours_that_cost_memory_or_drop_packets_are_warned_of() {
     assert!(docker.message.contains("firewall"));
     assert!(!only(&with("containerd"), &wanted()).message.contains("firewall"));
     assert!(only(&with("firewalld"), &wanted()).commands[0].contains("--add-interface=agent0"));
-    let cri = Wanted {
+    let cri = Purpose {
         is_embedded: false,
         endpoint: "unix:///run/containerd/containerd.sock".to_owned(),
         ..wanted()
     };
     let missing = only(&with("containerd"), &cri);
     assert_eq!((missing.name.as_str(), missing.severity), ("CRI", Severity::Error));
-    let there = Facts { files: vec![PathBuf::from("/run/containerd/containerd.sock")], ..with("containerd") };
+    let there =
+        MachineFacts { files: vec![PathBuf::from("/run/containerd/containerd.sock")], ..with("containerd") };
     assert_eq!(complaints(&there, &cri), []);
 }
 
@@ -316,11 +317,11 @@ fn memory_and_cpus_have_limits_of_their_own_and_kubeadms_for_a_control_plane() {
         (finding.severity, finding.seen.as_str(), finding.wanted.as_str()),
         (Severity::Error, "48 MB", "64 MB")
     );
-    let with = |megabytes: u64, cpus| Facts { memory: megabytes << 20, cpus, ..facts.clone() };
+    let with = |megabytes: u64, cpus| MachineFacts { memory: megabytes << 20, cpus, ..facts.clone() };
     assert_eq!(only(&with(128, 1), &wanted()).severity, Severity::Warning);
     assert_eq!(complaints(&with(256, 1), &wanted()), []);
-    let control_plane = Wanted { control_plane: true, ..wanted() };
-    let facts = Facts { ipv4_forwarding: Some(true), ..with(1024, 1) };
+    let control_plane = Purpose { control_plane: true, ..wanted() };
+    let facts = MachineFacts { ipv4_forwarding: Some(true), ..with(1024, 1) };
     let said: Vec<String> =
         complaints(&facts, &control_plane).into_iter().map(|finding| finding.message).collect();
     assert_eq!(
@@ -335,14 +336,14 @@ fn memory_and_cpus_have_limits_of_their_own_and_kubeadms_for_a_control_plane() {
 #[test]
 fn a_clock_of_1970_and_one_without_a_battery_are_warned_of() {
     let tree = Tree::new("clock");
-    let facts = Facts { now: Some(Timestamp::from_secs(60)), ..tree.facts() };
+    let facts = MachineFacts { now: Some(Timestamp::from_secs(60)), ..tree.facts() };
     let clock = only(&facts, &wanted());
     assert_eq!((clock.name.as_str(), clock.severity), ("Clock", Severity::Warning));
     assert!(clock.message.contains("1970-01-01"), "{}", clock.message);
     fs::remove_dir_all(tree.0.join("sys/class/rtc")).unwrap();
     for (init_system, service) in [(InitSystem::Systemd, "systemd-timesyncd"), (InitSystem::OpenRc, "chrony")]
     {
-        let clock = only(&Facts { init_system, ..tree.facts() }, &wanted());
+        let clock = only(&MachineFacts { init_system, ..tree.facts() }, &wanted());
         assert_eq!(
             (clock.name.as_str(), clock.commands),
             ("RTC", vec![format!("apt-get install {service}")])
@@ -351,7 +352,7 @@ fn a_clock_of_1970_and_one_without_a_battery_are_warned_of() {
     // The kernel keeps fifteen letters of a name.
     tree.file("proc/300/comm", "systemd-timesyn\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), []);
-    let facts = Facts { entropy: Some(60), ..tree.facts() };
+    let facts = MachineFacts { entropy: Some(60), ..tree.facts() };
     assert_eq!(only(&facts, &wanted()).name, "Entropy");
 }
 
@@ -385,10 +386,10 @@ fn swap_on_a_disk_is_warned_of_and_forbidden_when_the_configuration_says_so() {
     let tree = Tree::new("swap");
     tree.file("proc/swaps", "Filename\tType\n/dev/zram0 partition 102400 0 100\n");
     assert_eq!(complaints(&tree.facts(), &wanted()), []);
-    let strict = Wanted { fail_swap_on: true, ..wanted() };
+    let strict = Purpose { fail_swap_on: true, ..wanted() };
     assert_eq!(only(&tree.facts(), &strict).severity, Severity::Error);
     let swap = Swap { name: "/var/swap".to_owned(), bytes: 100 << 20 };
-    let facts = Facts { swaps: vec![swap], ..tree.facts() };
+    let facts = MachineFacts { swaps: vec![swap], ..tree.facts() };
     let finding = only(&facts, &wanted());
     assert_eq!(finding.severity, Severity::Warning);
     assert!(finding.message.contains("/var/swap (100 MB)"), "{}", finding.message);
@@ -396,8 +397,8 @@ fn swap_on_a_disk_is_warned_of_and_forbidden_when_the_configuration_says_so() {
 
 #[test]
 fn kernels_are_judged_by_version_and_options() {
-    let facts = Facts { ipv4_forwarding: Some(true), ..Tree::new("kernel").facts() };
-    let release = |release: &str| Facts { release: release.to_owned(), ..facts.clone() };
+    let facts = MachineFacts { ipv4_forwarding: Some(true), ..Tree::new("kernel").facts() };
+    let release = |release: &str| MachineFacts { release: release.to_owned(), ..facts.clone() };
     for (running, severity) in
         [("4.19.0-rpi", Severity::Error), ("5.8.0", Severity::Warning), ("5.9.16-v7l+", Severity::Warning)]
     {
@@ -407,7 +408,7 @@ fn kernels_are_judged_by_version_and_options() {
     assert_eq!(complaints(&release(""), &wanted()), []);
     let all: String =
         kernel::tests::every_option().iter().map(|name| ["CONFIG_", name, "=y\n"].concat()).collect();
-    let config = |text: String| Facts { kernel_config: Some(text), ..facts.clone() };
+    let config = |text: String| MachineFacts { kernel_config: Some(text), ..facts.clone() };
     assert_eq!(complaints(&config(all.replace("CONFIG_VETH=y", "CONFIG_VETH=m")), &wanted()), []);
     let without =
         |name: &str| config(all.replace(&format!("CONFIG_{name}=y"), &format!("# CONFIG_{name} is not set")));
@@ -415,15 +416,15 @@ fn kernels_are_judged_by_version_and_options() {
     assert!(only(&without("CFS_BANDWIDTH"), &wanted()).message.contains("CPU limits"));
     let bridge = only(&without("BRIDGE"), &wanted());
     assert!(bridge.severity == Severity::Warning && bridge.message.contains("hostNetwork"), "{bridge:?}");
-    let cri = Wanted { is_embedded: false, endpoint: "/s".to_owned(), ..wanted() };
-    let there = Facts { files: vec![PathBuf::from("/s")], ..without("BRIDGE") };
+    let cri = Purpose { is_embedded: false, endpoint: "/s".to_owned(), ..wanted() };
+    let there = MachineFacts { files: vec![PathBuf::from("/s")], ..without("BRIDGE") };
     assert_eq!(complaints(&there, &cri), []);
-    let no_overlay = Facts { file_systems: Vec::new(), ..facts.clone() };
+    let no_overlay = MachineFacts { file_systems: Vec::new(), ..facts.clone() };
     assert_eq!(only(&no_overlay, &wanted()).name, "OverlayFS");
-    let module = Facts { modules: vec!["overlay".to_owned()], ..no_overlay };
+    let module = MachineFacts { modules: vec!["overlay".to_owned()], ..no_overlay };
     assert_eq!(complaints(&module, &wanted()), []);
     assert_eq!(
-        only(&Facts { apparmor: true, ..facts.clone() }, &wanted()).name,
+        only(&MachineFacts { apparmor: true, ..facts.clone() }, &wanted()).name,
         "FileExisting-apparmor_parser"
     );
 }
@@ -434,21 +435,24 @@ fn the_network_is_judged_by_name_route_forwarding_and_proxies() {
     for (hostname, ok) in
         [("box-1", true), ("Box_1.example", true), ("-box", false), ("", false), ("localhost", false)]
     {
-        let found = complaints(&Facts { hostname: hostname.to_owned(), ..facts.clone() }, &wanted());
+        let found = complaints(&MachineFacts { hostname: hostname.to_owned(), ..facts.clone() }, &wanted());
         assert_eq!(found.is_empty(), ok, "{hostname}: {found:?}");
     }
-    assert_eq!(only(&Facts { default_routes: Vec::new(), ..facts.clone() }, &wanted()).name, "DefaultRoute");
-    let none = Facts { ipv4_forwarding: None, ..facts.clone() };
+    assert_eq!(
+        only(&MachineFacts { default_routes: Vec::new(), ..facts.clone() }, &wanted()).name,
+        "DefaultRoute"
+    );
+    let none = MachineFacts { ipv4_forwarding: None, ..facts.clone() };
     assert_eq!(only(&none, &wanted()).name, "FileContent--proc-sys-net-ipv4-ip_forward");
-    let cri = Wanted { is_embedded: false, endpoint: "/s".to_owned(), ..wanted() };
-    let off = Facts { files: vec![PathBuf::from("/s")], ..facts.clone() };
+    let cri = Purpose { is_embedded: false, endpoint: "/s".to_owned(), ..wanted() };
+    let off = MachineFacts { files: vec![PathBuf::from("/s")], ..facts.clone() };
     assert_eq!(only(&off, &cri).severity, Severity::Error);
     let proxies = vec![("https_proxy".to_owned(), "http://me:secret@proxy:3128".to_owned())];
-    let shell = Facts { proxies, ..facts.clone() };
+    let shell = MachineFacts { proxies, ..facts.clone() };
     let finding = only(&shell, &wanted());
     assert!(!format!("{finding:?}").contains("secret"), "{finding:?}");
     assert_eq!(finding.commands, ["echo \"https_proxy=$https_proxy\" >> /etc/default/agent"]);
-    let service = Facts { service_environment: "HTTPS_PROXY=http://proxy:3128\n".to_owned(), ..shell };
+    let service = MachineFacts { service_environment: "HTTPS_PROXY=http://proxy:3128\n".to_owned(), ..shell };
     assert_eq!(complaints(&service, &wanted()), []);
 }
 
@@ -511,7 +515,8 @@ fn disks_are_judged_by_room_and_by_what_wears_flash() {
 
 #[test]
 fn errors_that_are_ignored_become_warnings_by_their_name_in_any_case() {
-    let found = || vec![Finding::error("Mem", "", "a"), Finding::error("Port-10250", "", "b")];
+    let found =
+        || vec![PreflightFinding::error("Mem", "", "a"), PreflightFinding::error("Port-10250", "", "b")];
     let applied = |names: &[&str]| {
         let mut ignored = Ignored::default();
         for names in names {
@@ -530,22 +535,22 @@ fn errors_that_are_ignored_become_warnings_by_their_name_in_any_case() {
 
 #[test]
 fn what_is_said_is_kubeadms_with_what_helps_below() {
-    let finding = Finding::error("Mem", "48 MB", "too little").fix("buy more").command("free -m");
-    let warning = Finding::warning("Swap", "", "on");
-    let said = report(&[finding.clone(), warning, Finding::ok("NumCPU", "4 CPUs")], false);
+    let finding = PreflightFinding::error("Mem", "48 MB", "too little").fix("buy more").command("free -m");
+    let warning = PreflightFinding::warning("Swap", "", "on");
+    let said = report(&[finding.clone(), warning, PreflightFinding::ok("NumCPU", "4 CPUs")], false);
     assert_eq!(
         said,
         "\t[WARNING Swap]: on\n[preflight] Some fatal errors occurred:\n\t[ERROR Mem]: too little\n\
          \t    fix: buy more\n\t      # free -m\n\
          [preflight] If you know what you are doing, you can make a check non-fatal with `--ignore-preflight-errors=...`\n"
     );
-    assert!(report(&[Finding::ok("NumCPU", "4 CPUs")], true).contains("[NumCPU]: 4 CPUs"));
+    assert!(report(&[PreflightFinding::ok("NumCPU", "4 CPUs")], true).contains("[NumCPU]: 4 CPUs"));
     let json = to_json(&[finding]);
     assert_eq!(
         (json["passed"].as_bool(), json["checks"][0]["severity"].as_str()),
         (Some(false), Some("error"))
     );
-    let nobody = privileged(&Facts { uid: 1000, ..Facts::default() });
+    let nobody = privileged(&MachineFacts { uid: 1000, ..MachineFacts::default() });
     assert_eq!(
         (nobody.name.as_str(), nobody.message.as_str()),
         ("IsPrivilegedUser", "user is not running as root")

@@ -11,7 +11,7 @@ pub(super) const EXIT_CODE: i32 = 42;
 const ADDRESS: u64 = 0x10000;
 
 /// One architecture: OCI's name, ELF's number, and the code, which ends with the text.
-struct Target {
+struct Architecture {
     name: &'static str,
     machine: u16,
     is_64: bool,
@@ -20,7 +20,7 @@ struct Target {
 }
 
 /// write(1, "ok\n", 3); exit(42).
-const X86_64: Target = Target {
+const X86_64: Architecture = Architecture {
     name: "amd64",
     machine: 62,
     is_64: true,
@@ -29,7 +29,7 @@ const X86_64: Target = Target {
             \xb8\x3c\0\0\0\xbf\x2a\0\0\0\x0f\x05ok\n",
 };
 
-const AARCH64: Target = Target {
+const AARCH64: Architecture = Architecture {
     name: "arm64",
     machine: 183,
     is_64: true,
@@ -39,7 +39,7 @@ const AARCH64: Target = Target {
 };
 
 /// EABI version 5.
-const ARM: Target = Target {
+const ARM: Architecture = Architecture {
     name: "arm",
     machine: 40,
     is_64: false,
@@ -48,7 +48,7 @@ const ARM: Target = Target {
             \x2a\0\xa0\xe3\xf8\x70\xa0\xe3\0\0\0\xefok\n",
 };
 
-const HERE: Option<&Target> = if cfg!(target_arch = "x86_64") {
+const HERE: Option<&Architecture> = if cfg!(target_arch = "x86_64") {
     Some(&X86_64)
 } else if cfg!(target_arch = "aarch64") {
     Some(&AARCH64)
@@ -66,10 +66,10 @@ pub(super) const ARCHITECTURE: &str = match HERE {
 
 /// The program for this machine, if there is one.
 pub(super) fn bytes() -> Option<Vec<u8>> {
-    HERE.map(Target::elf)
+    HERE.map(Architecture::elf)
 }
 
-impl Target {
+impl Architecture {
     /// An executable with one segment, which is the whole file.
     fn elf(&self) -> Vec<u8> {
         let (header, segment): (u16, u16) = if self.is_64 { (64, 56) } else { (52, 32) };
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    fn run(target: &Target, interpreter: Option<&str>) {
+    fn run(target: &Architecture, interpreter: Option<&str>) {
         let path = std::env::temp_dir().join(format!("edge-agent-{}-{}", target.name, std::process::id()));
         std::fs::write(&path, target.elf()).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::read::{Found, Identity, ReadError, look, read_manifest_file};
+use super::read::{Identity, PathContent, ReadError, look, read_manifest_file};
 use crate::desired::source::{
     ManifestParser, Origin, REASON_INVALID_MANIFEST, SourceObject, SourcePod, SourceProblem, carry_ignored,
     carry_since, keep_last_good, keep_last_good_objects, parse_manifest,
@@ -45,7 +45,7 @@ pub enum Looked {
 
 /// What is remembered of one file.
 #[derive(Debug, Default)]
-pub struct Entry {
+pub struct FileEntry {
     /// Of the content in `digest`; `None` when nothing could be read.
     identity: Option<Identity>,
     /// Since when `identity` is known; content that was read soon after may have changed within the tick.
@@ -63,7 +63,7 @@ pub struct Entry {
     problems: Vec<SourceProblem>,
 }
 
-impl Entry {
+impl FileEntry {
     /// A file that was good before a restart.
     #[must_use]
     pub fn restored(pods: Vec<SourcePod>, objects: Vec<SourceObject>) -> Self {
@@ -131,14 +131,14 @@ impl Entry {
         now: Timestamp,
     ) -> Looked {
         let found = match look(path) {
-            Found::Missing => return Looked::Gone,
-            Found::Directory(_) if !self.says_something() => {
+            PathContent::Missing => return Looked::Gone,
+            PathContent::Directory(_) if !self.says_something() => {
                 return Looked::Directory;
             }
             // Where a manifest was, a directory is no word about its pods.
-            Found::Directory(_) => Err(ReadError::NotRegular { kind: "directory" }),
-            Found::Unusable(error) => Err(error),
-            Found::File(identity) => {
+            PathContent::Directory(_) => Err(ReadError::NotRegular { kind: "directory" }),
+            PathContent::Unusable(error) => Err(error),
+            PathContent::File(identity) => {
                 let same = self.identity == Some(identity);
                 if same && self.settled && how != Look::Changed || !same && how == Look::CompareWhileWritten {
                     return Looked::Kept { changed: false };
@@ -221,12 +221,12 @@ mod tests {
     fn a_second_write_within_one_tick_of_the_clock_is_found_and_old_content_is_not_read_again() {
         let root = TempDir::new();
         let (path, parser) = (root.join("a.yaml"), Lines::default());
-        let mut entry = Entry::default();
-        let look_again = |entry: &mut Entry, content: &str| {
+        let mut entry = FileEntry::default();
+        let look_again = |entry: &mut FileEntry, content: &str| {
             std::fs::write(&path, content).unwrap();
             // As if the clock had not moved: `stat` shows what is known already.
             if entry.identity.is_some() {
-                let Found::File(identity) = look(&path) else { panic!("no file") };
+                let PathContent::File(identity) = look(&path) else { panic!("no file") };
                 entry.identity = Some(identity);
             }
             entry.refresh(&path, Look::Compare, &parser, Timestamp::default())

@@ -54,15 +54,12 @@ pub enum ReadError {
     TooLarge,
     /// A call failed.
     #[error("{call}: {source}; check its permissions and the file system")]
-    Io {
-        call: &'static str,
-        source: io::Error,
-    },
+    Io { call: &'static str, source: io::Error },
 }
 
 /// What stands at a path, symlinks followed.
 #[derive(Debug)]
-pub enum Found {
+pub enum PathContent {
     Missing,
     /// A regular file.
     File(Identity),
@@ -73,19 +70,19 @@ pub enum Found {
 
 /// Looks without opening.
 #[must_use]
-pub fn look(path: &Path) -> Found {
+pub fn look(path: &Path) -> PathContent {
     match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => Found::File(Identity::of(&metadata)),
-        Ok(metadata) if metadata.is_dir() => Found::Directory(Identity::of(&metadata)),
-        Ok(metadata) => Found::Unusable(ReadError::NotRegular { kind: kind_of(&metadata) }),
+        Ok(metadata) if metadata.is_file() => PathContent::File(Identity::of(&metadata)),
+        Ok(metadata) if metadata.is_dir() => PathContent::Directory(Identity::of(&metadata)),
+        Ok(metadata) => PathContent::Unusable(ReadError::NotRegular { kind: kind_of(&metadata) }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::symlink_metadata(path) {
             // It came into being between the two calls.
-            Ok(metadata) if metadata.is_file() => Found::File(Identity::of(&metadata)),
-            Ok(_) => Found::Unusable(ReadError::Dangling),
-            Err(_) => Found::Missing,
+            Ok(metadata) if metadata.is_file() => PathContent::File(Identity::of(&metadata)),
+            Ok(_) => PathContent::Unusable(ReadError::Dangling),
+            Err(_) => PathContent::Missing,
         },
-        Err(error) if is_symlink_loop(&error) => Found::Unusable(ReadError::Loop),
-        Err(source) => Found::Unusable(ReadError::Io { call: "stat", source }),
+        Err(error) if is_symlink_loop(&error) => PathContent::Unusable(ReadError::Loop),
+        Err(source) => PathContent::Unusable(ReadError::Io { call: "stat", source }),
     }
 }
 

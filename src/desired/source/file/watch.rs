@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::platform::sys::inotify::{Change, Event, InotifyError, Interest, WatchId, Watcher};
+use crate::platform::sys::inotify::{Change, InotifyError, InotifyEvent, Interest, WatchId, Watcher};
 
 /// The kernel's own limit on symlinks in one path.
 const MAX_SYMLINKS: usize = 40;
@@ -56,7 +56,7 @@ pub struct PathWatch {
     pub follow_hidden: bool,
     /// Files some writer holds open, as far as we know: they may be half written.
     writing: BTreeSet<OsString>,
-    events: Vec<Event>,
+    events: Vec<InotifyEvent>,
 }
 
 impl PathWatch {
@@ -160,9 +160,11 @@ impl PathWatch {
     fn translate(&mut self, hints: &mut Hints) {
         for event in std::mem::take(&mut self.events) {
             match event {
-                Event::Overflow => hints.everything = true,
-                Event::Directory { watch, .. } => hints.everything |= self.roles.contains_key(&watch),
-                Event::Entry { watch, name, change } => self.translate_entry(watch, name, change, hints),
+                InotifyEvent::Overflow => hints.everything = true,
+                InotifyEvent::Directory { watch, .. } => hints.everything |= self.roles.contains_key(&watch),
+                InotifyEvent::Entry { watch, name, change } => {
+                    self.translate_entry(watch, name, change, hints)
+                }
             }
         }
     }
@@ -292,7 +294,7 @@ mod tests {
         let mut watch = PathWatch::new(root.path()).unwrap();
         watch.arm().unwrap();
         let mut hints = Hints::default();
-        watch.events.push(Event::Overflow);
+        watch.events.push(InotifyEvent::Overflow);
         watch.translate(&mut hints);
         assert!(hints.everything);
     }

@@ -12,7 +12,7 @@ use serde::de::{
 };
 use serde_json::{Error, Map, Value};
 
-enum Step {
+enum WalkStep {
     Key(String),
     Index(usize),
 }
@@ -20,7 +20,7 @@ enum Step {
 /// Where reading has come to.
 #[derive(Default)]
 pub(super) struct Track {
-    path: RefCell<Vec<Step>>,
+    path: RefCell<Vec<WalkStep>>,
     unknown: RefCell<Vec<String>>,
 }
 
@@ -30,12 +30,12 @@ impl Track {
         let mut text = String::new();
         for step in self.path.borrow().iter() {
             match step {
-                Step::Key(key) if text.is_empty() => text.push_str(key),
-                Step::Key(key) => {
+                WalkStep::Key(key) if text.is_empty() => text.push_str(key),
+                WalkStep::Key(key) => {
                     text.push('.');
                     text.push_str(key);
                 }
-                Step::Index(index) => {
+                WalkStep::Index(index) => {
                     // Writing to a string does not fail.
                     let _ = write!(text, "[{index}]");
                 }
@@ -49,7 +49,7 @@ impl Track {
     }
 
     /// Reads a value one step further down.
-    fn below<T>(&self, step: Step, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    fn below<T>(&self, step: WalkStep, read: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         self.path.borrow_mut().push(step);
         let value = read()?;
         self.path.borrow_mut().pop();
@@ -189,7 +189,7 @@ impl<'de> SeqAccess<'de> for &mut Items<'_> {
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
         let Some((index, value)) = self.items.next() else { return Ok(None) };
         let walk = Walk { value, track: self.track };
-        self.track.below(Step::Index(index), || seed.deserialize(walk)).map(Some)
+        self.track.below(WalkStep::Index(index), || seed.deserialize(walk)).map(Some)
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -216,7 +216,7 @@ impl<'de> MapAccess<'de> for Members<'_> {
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
         let (key, value) = self.waiting.take().ok_or_else(|| Error::custom("a value without its key"))?;
         let walk = Walk { value, track: self.track };
-        self.track.below(Step::Key(key), || seed.deserialize(walk))
+        self.track.below(WalkStep::Key(key), || seed.deserialize(walk))
     }
 
     fn size_hint(&self) -> Option<usize> {

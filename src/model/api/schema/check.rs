@@ -79,7 +79,7 @@ pub fn check(schema: &Schema, of: Type<'_>, object: &mut Value) -> Findings {
     walk.findings
 }
 
-enum Step<'s> {
+enum FieldStep<'s> {
     Field(&'s str),
     Key(String),
     Index(usize),
@@ -87,7 +87,7 @@ enum Step<'s> {
 
 struct Walk<'s> {
     schema: &'s Schema,
-    steps: Vec<Step<'s>>,
+    steps: Vec<FieldStep<'s>>,
     findings: Findings,
 }
 
@@ -98,9 +98,9 @@ impl<'s> Walk<'s> {
             let dot = if path.is_empty() { "" } else { "." };
             // Writing to a string does not fail.
             let _ = match step {
-                Step::Field(name) => write!(path, "{dot}{name}"),
-                Step::Key(key) => write!(path, "{dot}{key}"),
-                Step::Index(index) => write!(path, "[{index}]"),
+                FieldStep::Field(name) => write!(path, "{dot}{name}"),
+                FieldStep::Key(key) => write!(path, "{dot}{key}"),
+                FieldStep::Index(index) => write!(path, "[{index}]"),
             };
         }
         path
@@ -109,8 +109,8 @@ impl<'s> Walk<'s> {
     /// As Go's decoder writes it: without indexes and the keys of maps.
     fn go_path(&self) -> String {
         let fields = self.steps.iter().filter_map(|step| match step {
-            Step::Field(name) => Some(*name),
-            Step::Key(_) | Step::Index(_) => None,
+            FieldStep::Field(name) => Some(*name),
+            FieldStep::Key(_) | FieldStep::Index(_) => None,
         });
         fields.collect::<Vec<_>>().join(".")
     }
@@ -151,7 +151,7 @@ impl<'s> Walk<'s> {
         members.retain(|name, value| {
             let Some(field) = of.field(name) else {
                 if self.findings.unknown.len() < MAX_NOTES {
-                    self.steps.push(Step::Key(name.clone()));
+                    self.steps.push(FieldStep::Key(name.clone()));
                     let path = self.path();
                     self.steps.pop();
                     let meant = of.meant(name).map(str::to_owned);
@@ -159,11 +159,11 @@ impl<'s> Walk<'s> {
                 }
                 return false;
             };
-            self.at(Step::Field(field.name), |walk| walk.fits(of, field.shape, value))
+            self.at(FieldStep::Field(field.name), |walk| walk.fits(of, field.shape, value))
         });
     }
 
-    fn at(&mut self, step: Step<'s>, fits: impl FnOnce(&mut Self) -> bool) -> bool {
+    fn at(&mut self, step: FieldStep<'s>, fits: impl FnOnce(&mut Self) -> bool) -> bool {
         self.steps.push(step);
         let fits = fits(self);
         self.steps.pop();
@@ -185,7 +185,7 @@ impl<'s> Walk<'s> {
                 if value.is_null() {
                     *value = self.zero(holder, item);
                 }
-                let fits = self.at(Step::Index(index), |walk| walk.fits(holder, item, value));
+                let fits = self.at(FieldStep::Index(index), |walk| walk.fits(holder, item, value));
                 index += 1;
                 fits
             });
@@ -196,8 +196,9 @@ impl<'s> Walk<'s> {
                 self.misfit(holder, value, "a map", &self.go_type(holder, shape), None);
                 return false;
             };
-            members
-                .retain(|key, value| self.at(Step::Key(key.clone()), |walk| walk.fits(holder, entry, value)));
+            members.retain(|key, value| {
+                self.at(FieldStep::Key(key.clone()), |walk| walk.fits(holder, entry, value))
+            });
             return true;
         }
         match self.schema.named(holder, shape) {

@@ -2,7 +2,7 @@
 //!
 //! Owns who has a place and which connection ends for another one.
 //!
-//! A connection is a stranger's until [`Place::admit`]. Strangers have a small pool of their own, and in it each peer a part; when
+//! A connection is a stranger's until [`ConnectionSlot::admit`]. Strangers have a small pool of their own, and in it each peer a part; when
 //! either is full the oldest stranger in it is disconnected for the newest. So a crowd that opens connections and says nothing
 //! takes neither the places of those who are known nor keeps a client from getting as far as to show its certificate.
 
@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::{Place, accepted};
+use super::{ConnectionSlot, accepted};
 
 /// How many connections there may be at a time.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +110,7 @@ pub async fn serve<S, F>(
     name: &'static str,
     limits: Limits,
     mut accept: impl AsyncFnMut() -> io::Result<(S, IpAddr)>,
-    mut serve_one: impl FnMut(S, Place) -> F,
+    mut serve_one: impl FnMut(S, ConnectionSlot) -> F,
 ) where
     F: Future<Output = ()> + 'static,
 {
@@ -125,7 +125,8 @@ pub async fn serve<S, F>(
             leaving.abort();
         }
         let seat = Seat { number, limits, pool: Rc::clone(&pool) };
-        let task = connections.spawn_local(serve_one(stream, Place { _permit: None, seat: Some(seat) }));
+        let task =
+            connections.spawn_local(serve_one(stream, ConnectionSlot { _permit: None, seat: Some(seat) }));
         if let Some(visitor) = pool.borrow_mut().visitors.get_mut(&number) {
             visitor.task = Some(task);
         }
@@ -211,7 +212,7 @@ mod tests {
                 Some(next) => Ok(next),
                 None => std::future::pending().await,
             };
-            let serving = serve("a test's socket", LIMITS, accept, |number: u32, place: Place| {
+            let serving = serve("a test's socket", LIMITS, accept, |number: u32, place: ConnectionSlot| {
                 let served = Rc::clone(&served);
                 async move {
                     served.borrow_mut().0 += 1;

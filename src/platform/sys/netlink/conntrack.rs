@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{Attributes, DUMP, Message, NetlinkError, Protocol, Socket, route};
+use super::{DUMP, Message, NetlinkAttributes, NetlinkError, Protocol, Socket, route};
 
 const SUBSYSTEM: u16 = 1;
 const GET: u16 = SUBSYSTEM << 8 | 1;
@@ -16,7 +16,7 @@ const MAX_FORGOTTEN: usize = 4096;
 
 /// One tracked connection, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct TrackedConnection {
     /// Transport protocol's number.
     pub protocol: u8,
     /// Where the first packet was sent to.
@@ -30,7 +30,7 @@ pub struct Connection {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn forget(mut stale: impl FnMut(&Connection) -> bool) -> Result<usize, NetlinkError> {
+pub fn forget(mut stale: impl FnMut(&TrackedConnection) -> bool) -> Result<usize, NetlinkError> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let mut found: Vec<(u8, Vec<u8>)> = Vec::new();
     for family in [2, 10] {
@@ -57,19 +57,19 @@ pub fn forget(mut stale: impl FnMut(&Connection) -> bool) -> Result<usize, Netli
 }
 
 /// The connection and its original tuple, which names it.
-fn parse(body: &[u8]) -> Option<(Connection, &[u8])> {
-    let attributes = Attributes(body.get(4..)?);
+fn parse(body: &[u8]) -> Option<(TrackedConnection, &[u8])> {
+    let attributes = NetlinkAttributes(body.get(4..)?);
     let original = attributes.find(TUPLE_ORIGINAL)?;
-    let (tuple, reply) = (Attributes(original), Attributes(attributes.find(TUPLE_REPLY)?));
-    let proto = Attributes(tuple.find(TUPLE_PROTO)?);
+    let (tuple, reply) = (NetlinkAttributes(original), NetlinkAttributes(attributes.find(TUPLE_REPLY)?));
+    let proto = NetlinkAttributes(tuple.find(TUPLE_PROTO)?);
     let port = u16::from_be_bytes(proto.find(3)?.get(0..2)?.try_into().ok()?);
     let protocol = *proto.find(1)?.first()?;
-    let ip = |tuple: &Attributes<'_>, four, six| {
-        let ip = Attributes(tuple.find(TUPLE_IP)?);
+    let ip = |tuple: &NetlinkAttributes<'_>, four, six| {
+        let ip = NetlinkAttributes(tuple.find(TUPLE_IP)?);
         ip.find(four).or_else(|| ip.find(six)).and_then(route::address)
     };
     let connection =
-        Connection { protocol, destination: ip(&tuple, 2, 4)?, port, replier: ip(&reply, 1, 3)? };
+        TrackedConnection { protocol, destination: ip(&tuple, 2, 4)?, port, replier: ip(&reply, 1, 3)? };
     Some((connection, original))
 }
 

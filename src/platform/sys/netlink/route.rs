@@ -4,7 +4,9 @@ use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 
-use super::{Attributes, CREATE, DUMP, EXCLUSIVE, Message, NetlinkError, Protocol, Socket, number, text};
+use super::{
+    CREATE, DUMP, EXCLUSIVE, Message, NetlinkAttributes, NetlinkError, Protocol, Socket, number, text,
+};
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
@@ -344,12 +346,14 @@ pub(super) fn address(bytes: &[u8]) -> Option<IpAddr> {
 fn parse_link(body: &[u8]) -> Option<Link> {
     let mut link =
         Link { index: number(body.get(4..)?)?, up: number(body.get(8..)?)? & IFF_UP != 0, ..Link::default() };
-    for (kind, value) in Attributes(body.get(16..)?) {
+    for (kind, value) in NetlinkAttributes(body.get(16..)?) {
         match kind {
             IFLA_IFNAME => link.name = text(value),
             IFLA_MTU => link.mtu = number(value)?,
             IFLA_MASTER => link.master = number(value),
-            IFLA_LINKINFO => link.kind = Attributes(value).find(IFLA_INFO_KIND).map(text).unwrap_or_default(),
+            IFLA_LINKINFO => {
+                link.kind = NetlinkAttributes(value).find(IFLA_INFO_KIND).map(text).unwrap_or_default()
+            }
             _ => {}
         }
     }
@@ -357,13 +361,13 @@ fn parse_link(body: &[u8]) -> Option<Link> {
 }
 
 fn parse_address(body: &[u8]) -> Option<Address> {
-    let attributes = Attributes(body.get(8..)?);
+    let attributes = NetlinkAttributes(body.get(8..)?);
     let ip = attributes.find(IFA_LOCAL).or_else(|| attributes.find(IFA_ADDRESS)).and_then(address)?;
     Some(Address { link: number(body.get(4..)?)?, ip, prefix: *body.get(1)? })
 }
 
 fn parse_route(body: &[u8]) -> Option<Route> {
-    let attributes = Attributes(body.get(12..)?);
+    let attributes = NetlinkAttributes(body.get(12..)?);
     let table = attributes.find(RTA_TABLE).and_then(number).unwrap_or_else(|| u32::from(body[4]));
     if table != RT_TABLE_MAIN || body[7] != RTN_UNICAST {
         return None;

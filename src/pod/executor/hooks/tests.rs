@@ -97,7 +97,7 @@ async fn a_server_that_speaks_no_tls_is_asked_again_in_the_open() {
 async fn the_end_of_a_container_is_noticed_whenever_somebody_says_look() {
     let bench = Bench::new().await;
     let site = bench.start(Program::forever()).await;
-    let mailbox = Mailbox::default();
+    let mailbox = Inbox::default();
     let ended = bench.hooks.ended(&site.id, &mailbox);
     let happening = async {
         let pause = || tokio::time::sleep(Duration::from_secs(1));

@@ -12,9 +12,9 @@ use crate::platform::http::tls::tls_provider;
 use crate::pod::handler::{HandlerError, http_get};
 
 /// A directory that is gone at the end, whatever the end.
-struct Scratch(PathBuf);
+struct TlsScratch(PathBuf);
 
-impl Drop for Scratch {
+impl Drop for TlsScratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -41,7 +41,7 @@ fn worthless_certificate(directory: &Path) -> rustls::ServerConfig {
 async fn any_certificate_will_do() {
     let directory = std::env::temp_dir().join(format!("edge-agent-handler-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let directory = Scratch(directory);
+    let directory = TlsScratch(directory);
     let server = Server::tls(worthless_certificate(&directory.0), answer("200 OK", &[], "over tls"));
     for host in ["127.0.0.1", "localhost"] {
         let sent = aimed(request(server.port(), "/"), |target| {

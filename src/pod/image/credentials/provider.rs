@@ -53,7 +53,7 @@ struct Variable {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Answer {
+struct ProviderResponse {
     kind: String,
     api_version: String,
     cache_key_type: String,
@@ -127,7 +127,13 @@ impl Providers {
         Some(found.keyring.lookup(image))
     }
 
-    fn take(&self, provider: &Provider, image: &str, repository: &str, answer: Answer) -> Vec<Login> {
+    fn take(
+        &self,
+        provider: &Provider,
+        image: &str,
+        repository: &str,
+        answer: ProviderResponse,
+    ) -> Vec<Login> {
         let mut keyring = Keyring::default();
         for (key, AnsweredLogin { username, password }) in answer.auth {
             keyring.add(&key, Login { username, password });
@@ -153,7 +159,7 @@ impl Providers {
         found
     }
 
-    async fn ask(&self, provider: &Provider, image: &str) -> Result<Answer, String> {
+    async fn ask(&self, provider: &Provider, image: &str) -> Result<ProviderResponse, String> {
         let request =
             json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": image});
         let mut command = Command::new(self.bin_dir.join(&provider.name));
@@ -165,7 +171,7 @@ impl Providers {
         // Nothing of the answer may get into a message: there are passwords in it.
         let value: Value =
             serde_json::from_slice(&bytes).map_err(|_| "the response is not JSON".to_owned())?;
-        let answer: Answer =
+        let answer: ProviderResponse =
             decode(value).map_err(|error| format!("{}: unexpected type", error.path))?.object;
         if answer.kind != "CredentialProviderResponse" || answer.api_version != provider.api_version {
             return Err(format!(

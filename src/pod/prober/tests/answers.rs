@@ -2,15 +2,19 @@
 
 use super::*;
 use crate::platform::http::testing::{Server, answer};
-use crate::pod::prober::place::{Place, Speed};
-use crate::pod::prober::run::{Answer, Job, run};
+use crate::pod::prober::place::{ProbeAddress, Speed};
+use crate::pod::prober::run::{Job, ProbeOutcome, run};
 
 /// One run of a liveness probe, on real time.
-async fn ask(probe: Value) -> Answer {
+async fn ask(probe: Value) -> ProbeOutcome {
     let pod = json!({"metadata": {"uid": "u1"}, "spec": {"containers": [{"name": "main", "livenessProbe": probe}]}});
     let clock = Clock::System;
     let job = Job {
-        place: Rc::new(Place { uid: "u1".into(), container: "main".into(), kind: ProbeKind::Liveness }),
+        place: Rc::new(ProbeAddress {
+            uid: "u1".into(),
+            container: "main".into(),
+            kind: ProbeKind::Liveness,
+        }),
         id: "c1".into(),
         pod: Rc::new(decode::<Pod>(pod).unwrap().object),
         pod_ip: "127.0.0.1".into(),
@@ -27,15 +31,19 @@ fn closed_port() -> u16 {
 async fn http() {
     let elsewhere = "Location: http://other.example/";
     for (status, header, wanted) in [
-        ("200 OK", "X: y", Answer::Success),
-        ("399 Odd", "X: y", Answer::Warning("Probe terminated redirects, Response body: text".to_owned())),
+        ("200 OK", "X: y", ProbeOutcome::Success),
+        (
+            "399 Odd",
+            "X: y",
+            ProbeOutcome::Warning("Probe terminated redirects, Response body: text".to_owned()),
+        ),
         (
             "302 Found",
             elsewhere,
-            Answer::Warning("Probe terminated redirects, Response body: text".to_owned()),
+            ProbeOutcome::Warning("Probe terminated redirects, Response body: text".to_owned()),
         ),
-        ("404 Not Found", "X: y", Answer::Failure("HTTP probe failed with statuscode: 404".to_owned())),
-        ("500 Oops", "X: y", Answer::Failure("HTTP probe failed with statuscode: 500".to_owned())),
+        ("404 Not Found", "X: y", ProbeOutcome::Failure("HTTP probe failed with statuscode: 404".to_owned())),
+        ("500 Oops", "X: y", ProbeOutcome::Failure("HTTP probe failed with statuscode: 500".to_owned())),
     ] {
         let server = Server::answers(vec![answer(status, &[header], "text")]);
         let got = ask(json!({"httpGet": {"port": server.port(), "path": "/"}, "timeoutSeconds": 5})).await;
@@ -44,14 +52,14 @@ async fn http() {
     let port = closed_port();
     let words =
         format!("Get \"http://127.0.0.1:{port}/x\": dial tcp 127.0.0.1:{port}: connect: connection refused");
-    assert_eq!(ask(json!({"httpGet": {"port": port, "path": "/x"}})).await, Answer::Failure(words));
+    assert_eq!(ask(json!({"httpGet": {"port": port, "path": "/x"}})).await, ProbeOutcome::Failure(words));
 }
 
 #[tokio::test]
 async fn a_body_that_breaks_off_is_an_error_after_three_tries() {
     let server = Server::answers(vec!["HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf".to_owned()]);
     let got = ask(json!({"httpGet": {"port": server.port(), "path": "/"}})).await;
-    assert!(matches!(&got, Answer::Error { state: "failure", .. }), "{got:?}");
+    assert!(matches!(&got, ProbeOutcome::Error { state: "failure", .. }), "{got:?}");
     for _ in 0..3 {
         server.request();
     }
@@ -63,11 +71,11 @@ async fn tcp_grpc_and_ports_that_are_not_there() {
     let open = listener.local_addr().unwrap().port();
     let closed = closed_port();
     let refused = format!("dial tcp 127.0.0.1:{closed}: connect: connection refused");
-    assert_eq!(ask(json!({"tcpSocket": {"port": open}})).await, Answer::Success);
-    assert_eq!(ask(json!({"tcpSocket": {"port": closed}})).await, Answer::Failure(refused));
+    assert_eq!(ask(json!({"tcpSocket": {"port": open}})).await, ProbeOutcome::Success);
+    assert_eq!(ask(json!({"tcpSocket": {"port": closed}})).await, ProbeOutcome::Failure(refused));
     let got = ask(json!({"grpc": {"port": closed}})).await;
     assert!(
-        matches!(&got, Answer::Failure(words) if words.starts_with("error: failed to connect service")),
+        matches!(&got, ProbeOutcome::Failure(words) if words.starts_with("error: failed to connect service")),
         "{got:?}"
     );
     let got = ask(json!({"httpGet": {"port": "web", "path": "/"}})).await;

@@ -31,7 +31,7 @@ pub fn take_foreign_conditions(status: &mut PodStatus, pod: &Pod) {
 }
 
 /// Status, reason, message.
-type Verdict = (bool, &'static str, String);
+type ConditionVerdict = (bool, &'static str, String);
 
 pub(super) fn set_conditions(
     status: &mut PodStatus,
@@ -47,7 +47,7 @@ pub(super) fn set_conditions(
     let foreign = std::mem::take(&mut status.conditions);
     let containers_ready = containers_ready(pod, status);
     let ready = ready(pod, &containers_ready, &foreign);
-    let mut verdicts: Vec<Verdict> = vec![
+    let mut verdicts: Vec<ConditionVerdict> = vec![
         (sandbox_ready(pod, status, observed), "", String::new()),
         initialized(pod, status),
         ready,
@@ -81,7 +81,7 @@ fn sandbox_ready(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> bool 
     ready == 1 && observed.sandboxes.first().is_some_and(|newest| newest.ready) && has_network
 }
 
-fn initialized(pod: &Pod, status: &PodStatus) -> Verdict {
+fn initialized(pod: &Pod, status: &PodStatus) -> ConditionVerdict {
     let statuses = &status.init_container_statuses;
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
     for container in &pod.spec.init_containers {
@@ -109,7 +109,7 @@ fn initialized(pod: &Pod, status: &PodStatus) -> Verdict {
     (false, "ContainersNotInitialized", message)
 }
 
-fn containers_ready(pod: &Pod, status: &PodStatus) -> Verdict {
+fn containers_ready(pod: &Pod, status: &PodStatus) -> ConditionVerdict {
     if status.container_statuses.is_empty() && status.phase != "Failed" {
         return (false, "UnknownContainerStatuses", String::new());
     }
@@ -134,7 +134,7 @@ fn containers_ready(pod: &Pod, status: &PodStatus) -> Verdict {
     if message.is_empty() { (true, "", message) } else { (false, "ContainersNotReady", message) }
 }
 
-fn ready(pod: &Pod, containers_ready: &Verdict, foreign: &[PodCondition]) -> Verdict {
+fn ready(pod: &Pod, containers_ready: &ConditionVerdict, foreign: &[PodCondition]) -> ConditionVerdict {
     if !containers_ready.0 {
         return containers_ready.clone();
     }
@@ -159,7 +159,7 @@ fn ready(pod: &Pod, containers_ready: &Verdict, foreign: &[PodCondition]) -> Ver
 }
 
 /// True from the end that brings it about until the last record is gone.
-fn restarting_all(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> Verdict {
+fn restarting_all(pod: &Pod, status: &PodStatus, observed: &ObservedPod) -> ConditionVerdict {
     match status.phase.as_str() {
         "Succeeded" => (false, "PodCompleted", String::new()),
         "Failed" => (false, "PodFailed", String::new()),

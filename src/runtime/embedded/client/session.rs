@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::super::protocol::{Exited, Reply, Started};
-use super::{Connection, MonitorError, refusal};
+use super::{MonitorConnection, MonitorError, refusal};
 
 /// A program's standard streams, as far as they are wanted.
 #[derive(Debug, Default)]
@@ -22,10 +22,10 @@ impl Streams {
 }
 
 /// What a monitor tells of its containers.
-pub struct Watch(Connection);
+pub struct Watch(MonitorConnection);
 
 impl Watch {
-    pub(super) fn new(connection: Connection) -> Self {
+    pub(super) fn new(connection: MonitorConnection) -> Self {
         Self(connection)
     }
 
@@ -46,13 +46,13 @@ impl Watch {
 
 /// A program that runs in a container. Dropping it before [`ExecSession::wait`] has returned kills the program.
 pub struct ExecSession {
-    connection: Connection,
+    connection: MonitorConnection,
     started: Started,
     terminal: Option<OwnedFd>,
 }
 
 impl ExecSession {
-    pub(super) async fn begin(connection: Connection) -> Result<Self, MonitorError> {
+    pub(super) async fn begin(connection: MonitorConnection) -> Result<Self, MonitorError> {
         match connection.receive().await? {
             (Reply::Running { started, .. }, terminal) => Ok(Self { connection, started, terminal }),
             (other, _) => Err(refusal(other)),
@@ -83,10 +83,10 @@ impl ExecSession {
 }
 
 /// Descriptors coupled with a container's streams; dropping it uncouples them.
-pub struct AttachSession(Connection);
+pub struct AttachSession(MonitorConnection);
 
 impl AttachSession {
-    pub(super) async fn begin(connection: Connection) -> Result<Self, MonitorError> {
+    pub(super) async fn begin(connection: MonitorConnection) -> Result<Self, MonitorError> {
         match connection.receive().await? {
             (Reply::Done, _) => Ok(Self(connection)),
             (other, _) => Err(refusal(other)),

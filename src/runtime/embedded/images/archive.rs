@@ -8,7 +8,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::compression::{self, Decompress, skip};
-use super::tar::{Entry, EntryKind, TarReader};
+use super::tar::{EntryKind, TarEntry, TarReader};
 use super::{ImageError, MAX_DOCUMENT, TarError, io_error};
 use crate::platform::sys::open::open_file_below;
 
@@ -106,8 +106,8 @@ impl Files {
     }
 }
 
-fn note(members: &mut BTreeMap<String, Member>, entry: &Entry) -> Result<(), ImageError> {
-    let Some(path) = Entry::below_root(&entry.path) else { return Ok(()) };
+fn note(members: &mut BTreeMap<String, Member>, entry: &TarEntry) -> Result<(), ImageError> {
+    let Some(path) = TarEntry::below_root(&entry.path) else { return Ok(()) };
     let Some(name) = path.to_str().map(str::to_owned) else { return Ok(()) };
     let member = match entry.kind {
         EntryKind::File => Member::File { at: entry.content_at, size: entry.size },

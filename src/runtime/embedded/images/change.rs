@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::documents::{self, ConfigDocument};
-use super::index::{Index, Record};
+use super::index::{ImageRecord, Index};
 use super::{
     Image, ImageError, ImageStore, MAX_LAYERS, Reference, io_error, normalise_reference, remove_tree, short,
     step,
@@ -73,7 +73,7 @@ impl Index {
     }
 }
 
-impl Record {
+impl ImageRecord {
     fn is_called(&self, name: &Reference) -> bool {
         match (&name.digest, name.tagged()) {
             (Some(digest), _) => self.digests.contains(&name.with_digest(digest)),
@@ -120,7 +120,7 @@ impl ImageStore {
         let documents_size = (new.config.len() + new.manifest.len()) as u64;
         let size = new.layer_sizes.iter().fold(documents_size, |sum, size| sum.saturating_add(*size));
         let at = index.images.iter().position(|record| record.id == id).unwrap_or_else(|| {
-            index.images.push(Record::default());
+            index.images.push(ImageRecord::default());
             index.images.len() - 1
         });
         let record = &mut index.images[at];

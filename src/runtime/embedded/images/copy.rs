@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
-use super::merged::{Found, Merged, look_up, resolve, roots};
+use super::merged::{Merged, MergedNode, look_up, resolve, roots};
 use super::{Image, ImageError, ImageStore, io_error};
 use crate::platform::sys::dir::Handle;
 
@@ -39,7 +39,7 @@ impl ImageStore {
     ) -> Result<(), ImageError> {
         let found = resolve(roots(image)?, Path::new(path));
         match found.map_err(io_error("look up in the image", Path::new(path)))? {
-            Some(Found::Directory(from)) => {
+            Some(MergedNode::Directory(from)) => {
                 copy_tree(&from, target, first_id).map_err(io_error("copy from the image to", target))
             }
             _ => Ok(()),
@@ -63,16 +63,16 @@ fn copy_tree(from: &Merged, target: &Path, first_id: u32) -> io::Result<()> {
         for name in names {
             let new = to.join(&name);
             match look_up(here, &name)? {
-                Some(Found::Directory(_)) => {
+                Some(MergedNode::Directory(_)) => {
                     DirBuilder::new().mode(0o700).create(&new)?;
                     waiting.push(relative.join(&name));
                 }
-                Some(Found::Link(link, node)) => {
+                Some(MergedNode::Link(link, node)) => {
                     symlink(link, &new)?;
                     let metadata = node.metadata()?;
                     lchown(&new, Some(metadata.uid() + first_id), Some(metadata.gid() + first_id))?;
                 }
-                Some(Found::Other(node)) => copy_file(&node, &new, first_id)?,
+                Some(MergedNode::Other(node)) => copy_file(&node, &new, first_id)?,
                 None => {}
             }
         }
@@ -88,7 +88,7 @@ fn descend(from: &Merged, relative: &Path) -> io::Result<Option<Merged>> {
     let mut here: Option<Merged> = None;
     for name in relative.components() {
         match look_up(here.as_ref().unwrap_or(from), name.as_os_str())? {
-            Some(Found::Directory(directory)) => here = Some(directory),
+            Some(MergedNode::Directory(directory)) => here = Some(directory),
             _ => return Err(io::ErrorKind::NotFound.into()),
         }
     }

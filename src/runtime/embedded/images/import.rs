@@ -22,7 +22,7 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// An image found in an archive.
 #[derive(Default)]
-struct Found {
+struct ArchiveImage {
     config: Vec<u8>,
     manifest: Vec<u8>,
     /// Whether others would find the manifest by its digest, too.
@@ -76,7 +76,12 @@ impl ImageStore {
         Ok(images)
     }
 
-    fn import_one(&self, files: &mut Files, found: Found, archive: &Path) -> Result<Image, ImageError> {
+    fn import_one(
+        &self,
+        files: &mut Files,
+        found: ArchiveImage,
+        archive: &Path,
+    ) -> Result<Image, ImageError> {
         let config: ConfigDocument = documents::decode("the image's configuration", &found.config)?;
         let diff_ids = config.rootfs.diff_ids;
         if diff_ids.len() != found.layers.len() || diff_ids.len() > MAX_LAYERS {
@@ -136,7 +141,11 @@ fn verified(files: &mut Files, digest: &str) -> Result<Vec<u8>, ImageError> {
     }
 }
 
-fn from_layout(files: &mut Files, archive: &Path, platform: &Platform) -> Result<Vec<Found>, ImageError> {
+fn from_layout(
+    files: &mut Files,
+    archive: &Path,
+    platform: &Platform,
+) -> Result<Vec<ArchiveImage>, ImageError> {
     let index = files.document("index.json")?;
     let index: ManifestDocument = documents::decode("index.json", &index)?;
     let saved = if files.has("manifest.json") { saved(files)? } else { Vec::new() };
@@ -173,7 +182,7 @@ fn from_layout(files: &mut Files, archive: &Path, platform: &Platform) -> Result
             .iter()
             .map(|layer| Ok((blob(&layer.digest)?, layer.size)))
             .collect::<Result<_, ImageError>>()?;
-        found.push(Found { config, manifest: manifest_bytes, has_digest: true, layers, names });
+        found.push(ArchiveImage { config, manifest: manifest_bytes, has_digest: true, layers, names });
     }
     Ok(found)
 }
@@ -267,7 +276,7 @@ fn saved(files: &mut Files) -> Result<Vec<Saved>, ImageError> {
 }
 
 /// As `docker save` wrote them before it had OCI layouts; others still do.
-fn from_docker(files: &mut Files) -> Result<Vec<Found>, ImageError> {
+fn from_docker(files: &mut Files) -> Result<Vec<ArchiveImage>, ImageError> {
     let mut found = Vec::new();
     for saved in saved(files)? {
         let config = files.document(&saved.config)?;
@@ -301,7 +310,7 @@ fn from_docker(files: &mut Files) -> Result<Vec<Found>, ImageError> {
             "layers": descriptors,
         });
         let manifest = manifest.to_string().into_bytes();
-        found.push(Found { config, manifest, has_digest: false, layers, names: saved.repo_tags });
+        found.push(ArchiveImage { config, manifest, has_digest: false, layers, names: saved.repo_tags });
     }
     Ok(found)
 }

@@ -23,7 +23,7 @@ const MAX_INDEX: usize = 16 * 1024 * 1024;
 #[serde(default)]
 pub(super) struct Index {
     pub version: u32,
-    pub images: Vec<Record>,
+    pub images: Vec<ImageRecord>,
     /// Archives that were imported from the images directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub archives: Vec<Archive>,
@@ -31,7 +31,7 @@ pub(super) struct Index {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Record {
+pub(super) struct ImageRecord {
     /// Digest of the configuration.
     pub id: String,
     /// Digest of the manifest that is kept here.
@@ -137,7 +137,14 @@ impl ImageStore {
             if layers.iter().all(|layer| self.has_layer(layer)) {
                 let size = manifest.layers.iter().fold(0, |sum: u64, layer| sum.saturating_add(layer.size));
                 let source = "found after the index was damaged".to_owned();
-                index.images.push(Record { id, manifest: digest, layers, size, source, ..Record::default() });
+                index.images.push(ImageRecord {
+                    id,
+                    manifest: digest,
+                    layers,
+                    size,
+                    source,
+                    ..ImageRecord::default()
+                });
             }
         }
         Ok(index)

@@ -21,7 +21,7 @@ const MAX_STEPS: usize = 4096;
 /// A directory of the merged image: those that make it up, topmost first.
 pub(super) type Merged = Vec<Handle>;
 
-pub(super) enum Found {
+pub(super) enum MergedNode {
     Directory(Merged),
     /// Where it leads, and the link itself.
     Link(PathBuf, Handle),
@@ -36,7 +36,7 @@ impl ImageStore {
     pub fn image_file(&self, image: &Image, path: &str, max: usize) -> Result<Option<Vec<u8>>, ImageError> {
         let place = || PathBuf::from(path);
         let found = resolve(roots(image)?, Path::new(path));
-        let Some(Found::Other(node)) = found.map_err(io_error("look up in the image", &place()))? else {
+        let Some(MergedNode::Other(node)) = found.map_err(io_error("look up in the image", &place()))? else {
             return Ok(None);
         };
         let metadata = node.metadata().map_err(io_error("stat", &place()))?;
@@ -55,13 +55,13 @@ pub(super) fn roots(image: &Image) -> Result<Merged, ImageError> {
 }
 
 /// What is at a path, links resolved inside the image.
-pub(super) fn resolve(roots: Merged, path: &Path) -> io::Result<Option<Found>> {
+pub(super) fn resolve(roots: Merged, path: &Path) -> io::Result<Option<MergedNode>> {
     let mut way = vec![roots];
     let mut rest: Vec<PathBuf> = Vec::new();
     push(&mut rest, path);
     let mut links = 0;
     for _ in 0..MAX_STEPS {
-        let Some(step) = rest.pop() else { return Ok(way.pop().map(Found::Directory)) };
+        let Some(step) = rest.pop() else { return Ok(way.pop().map(MergedNode::Directory)) };
         match step.components().next() {
             Some(Component::RootDir) => way.truncate(1),
             Some(Component::ParentDir) if way.len() > 1 => drop(way.pop()),
@@ -69,17 +69,17 @@ pub(super) fn resolve(roots: Merged, path: &Path) -> io::Result<Option<Found>> {
                 let Some(here) = way.last() else { return Ok(None) };
                 match look_up(here, name)? {
                     None => return Ok(None),
-                    Some(Found::Directory(directory)) => way.push(directory),
-                    Some(Found::Link(target, _)) => {
+                    Some(MergedNode::Directory(directory)) => way.push(directory),
+                    Some(MergedNode::Link(target, _)) => {
                         links += 1;
                         if links > MAX_LINKS {
                             return Ok(None);
                         }
                         push(&mut rest, &target);
                     }
-                    Some(Found::Other(node)) => {
+                    Some(MergedNode::Other(node)) => {
                         // A file is the end of the way or there is none.
-                        return Ok(rest.is_empty().then_some(Found::Other(node)));
+                        return Ok(rest.is_empty().then_some(MergedNode::Other(node)));
                     }
                 }
             }
@@ -94,7 +94,7 @@ fn push(rest: &mut Vec<PathBuf>, path: &Path) {
 }
 
 /// One name in a merged directory.
-pub(super) fn look_up(here: &Merged, name: &OsStr) -> io::Result<Option<Found>> {
+pub(super) fn look_up(here: &Merged, name: &OsStr) -> io::Result<Option<MergedNode>> {
     let mut directories = Merged::new();
     for layer in here {
         let node = match layer.entry(name) {
@@ -112,12 +112,12 @@ pub(super) fn look_up(here: &Merged, name: &OsStr) -> io::Result<Option<Found>> 
             break;
         } else if metadata.is_symlink() {
             let target = std::fs::read_link(own_path(layer, name))?;
-            return Ok(Some(Found::Link(target, node)));
+            return Ok(Some(MergedNode::Link(target, node)));
         } else {
-            return Ok(Some(Found::Other(node)));
+            return Ok(Some(MergedNode::Other(node)));
         }
     }
-    Ok((!directories.is_empty()).then_some(Found::Directory(directories)))
+    Ok((!directories.is_empty()).then_some(MergedNode::Directory(directories)))
 }
 
 fn is_whiteout(metadata: &std::fs::Metadata) -> bool {

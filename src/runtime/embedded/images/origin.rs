@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::documents::{self, ManifestDocument};
-use super::index::Record;
+use super::index::ImageRecord;
 use super::{ImageError, ImageStore, io_error};
 use crate::platform::sys::durable::write_durably;
 
@@ -53,7 +53,7 @@ impl ImageStore {
         Ok(index.images.iter().any(|record| self.brought(record, diff_id, origin)))
     }
 
-    fn brought(&self, record: &Record, diff_id: &str, origin: Origin<'_>) -> bool {
+    fn brought(&self, record: &ImageRecord, diff_id: &str, origin: Origin<'_>) -> bool {
         let Some(at) = record.layers.iter().position(|layer| layer == diff_id) else { return false };
         let Origin::Registry { name, blob } = origin else { return record.pinned };
         let manifest = self.read_document(&record.manifest).ok();

@@ -22,16 +22,10 @@ pub enum TarError {
     Read(#[source] io::Error),
     /// It is not a tar archive, or damaged.
     #[error("damaged tar archive at byte {at}: {problem}")]
-    Damaged {
-        at: u64,
-        problem: &'static str,
-    },
+    Damaged { at: u64, problem: &'static str },
     /// A form that is not supported.
     #[error("{path:?}: {what} are not supported in an image: create the archive without them")]
-    Unsupported {
-        path: OsString,
-        what: &'static str,
-    },
+    Unsupported { path: OsString, what: &'static str },
 }
 
 /// What an entry is.
@@ -54,7 +48,7 @@ pub enum EntryKind {
 
 /// One entry, without its content.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct TarEntry {
     /// As it is in the archive.
     pub path: OsString,
     /// Target of a link.
@@ -112,7 +106,7 @@ impl<R: Read> TarReader<R> {
     ///
     /// # Errors
     /// See [`TarError`].
-    pub fn next_entry(&mut self) -> Result<Option<Entry>, TarError> {
+    pub fn next_entry(&mut self) -> Result<Option<TarEntry>, TarError> {
         let mut extension = Extension::default();
         // Extensions in front of one entry: path, link and attributes; more is an attempt to keep us busy.
         for _ in 0..8 {
@@ -189,7 +183,7 @@ impl<R: Read> TarReader<R> {
         kind: u8,
         size: u64,
         extension: Extension,
-    ) -> Result<Entry, TarError> {
+    ) -> Result<TarEntry, TarError> {
         let path = extension.path.unwrap_or_else(|| {
             let name = text(&header[..100]);
             // GNU's headers have times where POSIX' have a prefix.
@@ -225,7 +219,7 @@ impl<R: Read> TarReader<R> {
         let field = |from: usize, to: usize| number(&header[from..to]);
         let small = |from: usize, to: usize| field(from, to).and_then(|value| u32::try_from(value).ok());
         let bad = |problem| TarError::Damaged { at: self.at, problem };
-        Ok(Entry {
+        Ok(TarEntry {
             link: extension.link.unwrap_or_else(|| text(&header[157..257]).to_owned()),
             kind,
             size: self.content,
@@ -381,7 +375,7 @@ fn text(field: &[u8]) -> &OsStr {
     OsStr::from_bytes(&field[..end])
 }
 
-impl Entry {
+impl TarEntry {
     /// The path as one below a root: without `/` and `.`; `None` with a `..`, or when it has a zero.
     #[must_use]
     pub fn below_root(path: &OsStr) -> Option<std::path::PathBuf> {

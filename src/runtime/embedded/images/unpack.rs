@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::tar::{Entry, EntryKind, TarError, TarReader};
+use super::tar::{EntryKind, TarEntry, TarError, TarReader};
 use crate::model::amount::Amount;
-use crate::platform::sys::layer::{Attributes, Kind, LayerDir, Node, free_space};
+use crate::platform::sys::layer::{LayerDir, LayerNodeKind, NodeAttributes, SpecialNode, free_space};
 
 /// Overlayfs' mark of a directory that hides the one below.
 pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
@@ -93,10 +93,7 @@ pub enum LayerError {
     Tar(#[from] TarError),
     /// It would reach outside, or is nonsense.
     #[error("{path:?}: {problem}")]
-    Refused {
-        path: OsString,
-        problem: &'static str,
-    },
+    Refused { path: OsString, problem: &'static str },
     /// An entry cannot be written.
     #[error("write {path:?} of the layer")]
     Write {
@@ -263,7 +260,7 @@ struct Unpacker<'a> {
 }
 
 impl Unpacker<'_> {
-    fn apply(&mut self, entry: &Entry, content: &mut dyn Read) -> Result<(), LayerError> {
+    fn apply(&mut self, entry: &TarEntry, content: &mut dyn Read) -> Result<(), LayerError> {
         let refused = |problem| LayerError::Refused { path: entry.path.clone(), problem };
         let write = |source| LayerError::Write { path: entry.path.clone(), source };
         self.entries += 1;
@@ -273,7 +270,7 @@ impl Unpacker<'_> {
         if entry.path.len() > self.limits.path_bytes {
             return Err(LayerError::Limit { what: "bytes in a path", limit: self.limits.path_bytes as u64 });
         }
-        let path = Entry::below_root(&entry.path).ok_or_else(|| refused("the path leads outside"))?;
+        let path = TarEntry::below_root(&entry.path).ok_or_else(|| refused("the path leads outside"))?;
         if path.components().count() > self.limits.depth {
             return Err(LayerError::Limit { what: "directories in a path", limit: self.limits.depth as u64 });
         }
@@ -310,29 +307,30 @@ impl Unpacker<'_> {
         path: &Path,
         parent: &LayerDir,
         name: &OsStr,
-        entry: &Entry,
+        entry: &TarEntry,
         content: &mut dyn Read,
     ) -> Result<(), LayerError> {
         let write = |source| LayerError::Write { path: entry.path.clone(), source };
         let refused = |problem| LayerError::Refused { path: entry.path.clone(), problem };
         let present = parent.kind(name).map_err(write)?;
-        self.replaced = present != Kind::Absent;
+        self.replaced = present != LayerNodeKind::Absent;
         if entry.kind == EntryKind::Directory {
-            if present != Kind::Directory {
-                if present != Kind::Absent {
+            if present != LayerNodeKind::Directory {
+                if present != LayerNodeKind::Absent {
                     parent.remove(name).map_err(write)?;
                 }
                 parent.make_dir(name).map_err(write)?;
                 self.written.inodes += 1;
                 // What was there hid what is below; the directory must go on doing so.
-                if present != Kind::Absent {
+                if present != LayerNodeKind::Absent {
                     parent.set_extended(name, OPAQUE, b"y").map_err(write)?;
                 }
             }
             return self.describe(path, parent, name, entry);
         }
         if entry.kind == EntryKind::HardLink {
-            let target = Entry::below_root(&entry.link).ok_or_else(|| refused("the link leads outside"))?;
+            let target =
+                TarEntry::below_root(&entry.link).ok_or_else(|| refused("the link leads outside"))?;
             let target_name = target.file_name().ok_or_else(|| refused("a hard link to the root"))?;
             if target == path {
                 return Ok(());
@@ -340,26 +338,26 @@ impl Unpacker<'_> {
             let above = target.parent().unwrap_or(Path::new(""));
             let target_parent = self.root.directory(above).map_err(write)?;
             match target_parent.kind(target_name).map_err(write)? {
-                Kind::Other => {}
-                Kind::Directory => return Err(refused("a hard link to a directory")),
-                Kind::Absent | Kind::Whiteout => {
+                LayerNodeKind::Other => {}
+                LayerNodeKind::Directory => return Err(refused("a hard link to a directory")),
+                LayerNodeKind::Absent | LayerNodeKind::Whiteout => {
                     return Err(refused("a hard link to a file outside this layer"));
                 }
             }
-            if present == Kind::Directory {
+            if present == LayerNodeKind::Directory {
                 // It might hold the target.
                 return Err(refused("a hard link in place of a directory"));
             }
             // The same file by a way through links: removing one name would remove the other.
-            if present != Kind::Absent {
+            if present != LayerNodeKind::Absent {
                 parent.remove(name).map_err(write)?;
-                if target_parent.kind(target_name).map_err(write)? == Kind::Absent {
+                if target_parent.kind(target_name).map_err(write)? == LayerNodeKind::Absent {
                     return Err(refused("a hard link to itself through another path"));
                 }
             }
             return parent.make_hard_link(name, &target_parent, target_name).map_err(write);
         }
-        if present != Kind::Absent {
+        if present != LayerNodeKind::Absent {
             parent.remove(name).map_err(write)?;
         }
         self.written.inodes += 1;
@@ -374,10 +372,10 @@ impl Unpacker<'_> {
             }
             // 0:0 has no driver, so it can be opened by nobody; overlayfs takes it for an absent name, which says the same.
             EntryKind::Character => {
-                parent.make_node(name, Node::Character { major, minor }).map_err(write)?;
+                parent.make_node(name, SpecialNode::Character { major, minor }).map_err(write)?;
             }
-            EntryKind::Block => parent.make_node(name, Node::Block { major, minor }).map_err(write)?,
-            EntryKind::Fifo => parent.make_node(name, Node::Fifo).map_err(write)?,
+            EntryKind::Block => parent.make_node(name, SpecialNode::Block { major, minor }).map_err(write)?,
+            EntryKind::Fifo => parent.make_node(name, SpecialNode::Fifo).map_err(write)?,
             EntryKind::Directory | EntryKind::HardLink => {}
         }
         self.describe(path, parent, name, entry)
@@ -387,7 +385,7 @@ impl Unpacker<'_> {
         &mut self,
         parent: &LayerDir,
         name: &OsStr,
-        entry: &Entry,
+        entry: &TarEntry,
         content: &mut dyn Read,
     ) -> Result<(), LayerError> {
         let write = |source| LayerError::Write { path: entry.path.clone(), source };
@@ -415,7 +413,7 @@ impl Unpacker<'_> {
         path: &Path,
         parent: &LayerDir,
         name: &OsStr,
-        entry: &Entry,
+        entry: &TarEntry,
     ) -> Result<(), LayerError> {
         let mut extended = Vec::new();
         for (key, value) in &entry.extended {
@@ -431,7 +429,7 @@ impl Unpacker<'_> {
                 extended.push((key.clone(), value.clone()));
             }
         }
-        let attributes = Attributes {
+        let attributes = NodeAttributes {
             uid: entry.uid,
             gid: entry.gid,
             mode: (entry.kind != EntryKind::SymbolicLink).then_some(entry.mode),
@@ -460,7 +458,7 @@ impl Unpacker<'_> {
     }
 
     /// `.wh.NAME`, without the mark.
-    fn hide(&mut self, parent: &LayerDir, name: &OsStr, entry: &Entry) -> Result<(), LayerError> {
+    fn hide(&mut self, parent: &LayerDir, name: &OsStr, entry: &TarEntry) -> Result<(), LayerError> {
         let write = |source| LayerError::Write { path: entry.path.clone(), source };
         match name.as_bytes() {
             b".wh..opq" => return parent.set_extended(OsStr::new(""), OPAQUE, b"y").map_err(write),
@@ -473,17 +471,17 @@ impl Unpacker<'_> {
         }
         match parent.kind(name).map_err(write)? {
             // It is about what is below: what this layer has by that name stays, alone.
-            Kind::Directory => parent.set_extended(name, OPAQUE, b"y").map_err(write),
-            Kind::Whiteout | Kind::Other => Ok(()),
-            Kind::Absent => {
+            LayerNodeKind::Directory => parent.set_extended(name, OPAQUE, b"y").map_err(write),
+            LayerNodeKind::Whiteout | LayerNodeKind::Other => Ok(()),
+            LayerNodeKind::Absent => {
                 self.written.inodes += 1;
-                parent.make_node(name, Node::Character { major: 0, minor: 0 }).map_err(write)
+                parent.make_node(name, SpecialNode::Character { major: 0, minor: 0 }).map_err(write)
             }
         }
     }
 
     /// The directory at `above`; those that the archive does not mention are made.
-    fn make_parent(&mut self, above: &Path, entry: &Entry) -> Result<LayerDir, LayerError> {
+    fn make_parent(&mut self, above: &Path, entry: &TarEntry) -> Result<LayerDir, LayerError> {
         let write = |source| LayerError::Write { path: entry.path.clone(), source };
         match self.root.directory(above) {
             Ok(parent) => return Ok(parent),
@@ -499,13 +497,13 @@ impl Unpacker<'_> {
                 Ok(found) => found,
                 Err(error) if error.kind() == io::ErrorKind::NotFound || is_not_directory(&error) => {
                     match here.kind(name).map_err(write)? {
-                        Kind::Absent => here.make_dir(name).map_err(write)?,
-                        Kind::Whiteout => {
+                        LayerNodeKind::Absent => here.make_dir(name).map_err(write)?,
+                        LayerNodeKind::Whiteout => {
                             here.remove(name).map_err(write)?;
                             here.make_dir(name).map_err(write)?;
                             here.set_extended(name, OPAQUE, b"y").map_err(write)?;
                         }
-                        Kind::Directory | Kind::Other => {
+                        LayerNodeKind::Directory | LayerNodeKind::Other => {
                             let problem = "its parent is not a directory in this layer";
                             return Err(LayerError::Refused { path: entry.path.clone(), problem });
                         }
@@ -547,7 +545,7 @@ impl Unpacker<'_> {
             let mtime = (i64::from_le_bytes(seconds), u32::from_le_bytes(nanoseconds));
             let path = PathBuf::from(OsString::from_vec(path));
             let set = |place: &LayerDir, name: &OsStr| {
-                if name.is_empty() || place.kind(name)? == Kind::Directory {
+                if name.is_empty() || place.kind(name)? == LayerNodeKind::Directory {
                     place.set_time(name, mtime)?;
                 }
                 Ok(())

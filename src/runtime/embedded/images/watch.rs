@@ -14,7 +14,7 @@ use super::{Image, ImageError, ImageStore, LayerError, io_error};
 use crate::model::back_off::Retry;
 use crate::platform::logging::chain;
 use crate::platform::rt;
-use crate::platform::sys::inotify::{Change, Event, InotifyError, Interest, Watcher};
+use crate::platform::sys::inotify::{Change, InotifyError, InotifyEvent, Interest, Watcher};
 
 /// A file as it was looked at: a change of any of these makes it another. Size, time in nanoseconds, inode.
 type Stamp = (u64, i64, u64);
@@ -241,10 +241,10 @@ fn tell(directory: &Path, result: Result<Imported, ImageError>) -> Vec<Image> {
 }
 
 /// A file that is complete, or may be.
-fn is_news(event: &Event) -> bool {
+fn is_news(event: &InotifyEvent) -> bool {
     match event {
-        Event::Entry { change, .. } => matches!(change, Change::Written | Change::MovedIn),
-        Event::Overflow => true,
-        Event::Directory { .. } => false,
+        InotifyEvent::Entry { change, .. } => matches!(change, Change::Written | Change::MovedIn),
+        InotifyEvent::Overflow => true,
+        InotifyEvent::Directory { .. } => false,
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::error::{Doing, InitError};
 use crate::platform::sys::container_root::{ContainerRoot, clean};
 use crate::platform::sys::mount_tree::{
-    Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, READ_ONLY,
+    Mount, MountAttributes, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, READ_ONLY,
 };
 
 /// Where every distribution mounts them.
@@ -59,7 +59,10 @@ fn memberships(table: &str) -> Vec<Membership> {
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn mount(target: &OwnedFd, attributes: Attributes) -> Result<Vec<(Mount, Attributes)>, InitError> {
+pub fn mount(
+    target: &OwnedFd,
+    attributes: MountAttributes,
+) -> Result<Vec<(Mount, MountAttributes)>, InitError> {
     let mut table = String::new();
     let file = File::open("/proc/self/cgroup").doing("read", "/proc/self/cgroup")?;
     file.take(MAX_TABLE).read_to_string(&mut table).doing("read", "/proc/self/cgroup")?;
@@ -92,7 +95,7 @@ pub fn mount(target: &OwnedFd, attributes: Attributes) -> Result<Vec<(Mount, Att
             inside.ensure_link(Path::new(alone), name).doing("make", alone)?;
         }
     }
-    let read_only = Attributes { set: attributes.set & READ_ONLY, clear: 0 };
+    let read_only = MountAttributes { set: attributes.set & READ_ONLY, clear: 0 };
     Ok(vec![(top, read_only)])
 }
 

@@ -14,7 +14,7 @@ use super::process::{Destination, Ready, confine, prepare, use_terminal};
 use super::report::Report;
 use super::rootfs::{Rootfs, Users};
 use super::{PodHandles, cgroups, devices, external};
-use crate::platform::sys::clone::{self, Kind, Side};
+use crate::platform::sys::clone::{self, CloneKind, Side};
 use crate::platform::sys::container_root::{
     ContainerRoot, FileSystem, Procfs, clean, facts, file_system, point_at,
 };
@@ -70,7 +70,7 @@ pub fn start(dir: &ContainerDir, pod: PodHandles, report: &OwnedFd) -> Result<()
 /// No more processes; in the second step, that the monitor is gone.
 pub fn second_step(pid_namespace: bool, what: &str, report: BorrowedFd<'_>) -> Result<Side, InitError> {
     let (passed, held) = clone::pipe().doing("make", "a pipe")?;
-    let side = clone::fork(Kind { sibling: true, pid_namespace }).doing("start", what)?;
+    let side = clone::fork(CloneKind { sibling: true, pid_namespace }).doing("start", what)?;
     match side {
         Side::Parent(pid) => {
             Report::Pid(pid).send(report);

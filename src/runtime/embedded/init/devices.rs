@@ -8,7 +8,7 @@ use std::path::Path;
 use super::error::{Doing, InitError};
 use super::rootfs::{Rootfs, Users};
 use crate::platform::sys::console::{Console, make_console};
-use crate::platform::sys::container_root::{Node, NodeKind, clean, point_at};
+use crate::platform::sys::container_root::{DeviceNode, NodeKind, clean, point_at};
 use crate::platform::sys::mount_tree::Mount;
 use crate::runtime::embedded::spec::{Device, OciSpec};
 
@@ -70,7 +70,7 @@ fn make_device(rootfs: &Rootfs, device: &Device, users: Option<Users<'_>>) -> Re
         }
     };
     let (uid, gid) = users.map_or((0, 0), |users| (users.root_uid, users.root_gid));
-    let node = Node {
+    let node = DeviceNode {
         kind,
         major: device.major,
         minor: device.minor,

@@ -30,16 +30,10 @@ pub enum InitError {
     },
     /// A specification that is no JSON.
     #[error("read {path}")]
-    Syntax {
-        path: PathBuf,
-        source: serde_json::Error,
-    },
+    Syntax { path: PathBuf, source: serde_json::Error },
     /// A specification whose fields have the wrong types.
     #[error("read {path}")]
-    Fields {
-        path: PathBuf,
-        source: DecodeError,
-    },
+    Fields { path: PathBuf, source: DecodeError },
     /// The program cannot be started, in the words that runtimes have for it.
     #[error("exec: {program:?}: {problem}")]
     Program {

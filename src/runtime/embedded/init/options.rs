@@ -1,19 +1,19 @@
 //! Options of mounts: words of `mount(8)` and of the OCI runtime specification to attributes and data. Pure.
 
 use crate::platform::sys::mount_tree::{
-    ATIME, Attributes, NO_ATIME, NO_DEV, NO_DIRATIME, NO_EXEC, NO_SUID, NO_SYMFOLLOW, Propagation, READ_ONLY,
-    STRICT_ATIME,
+    ATIME, MountAttributes, NO_ATIME, NO_DEV, NO_DIRATIME, NO_EXEC, NO_SUID, NO_SYMFOLLOW, Propagation,
+    READ_ONLY, STRICT_ATIME,
 };
 
 /// What a mount's options ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct MountOptions {
     /// A bind; with what is mounted below, if true.
     pub bind: Option<bool>,
     /// Of the mount alone.
-    pub attributes: Attributes,
+    pub attributes: MountAttributes,
     /// Of everything mounted below, too.
-    pub recursive: Attributes,
+    pub recursive: MountAttributes,
     /// How mounts travel, and whether that is meant for what is below, too.
     pub propagation: Vec<(Propagation, bool)>,
     /// Shows owners as the pod's user namespace maps them; of what is below too, if true.
@@ -22,7 +22,7 @@ pub struct Options {
     pub data: Vec<(String, Option<String>)>,
 }
 
-impl Options {
+impl MountOptions {
     /// Sorts options out. Words that no kernel knows are left for the kernel to refuse.
     #[must_use]
     pub fn parse(options: &[String]) -> Self {
@@ -71,7 +71,7 @@ impl Options {
     }
 }
 
-fn apply(attributes: &mut Attributes, bits: u64, is_set: bool) {
+fn apply(attributes: &mut MountAttributes, bits: u64, is_set: bool) {
     // The last word counts.
     let mask = if bits & ATIME != 0 { ATIME } else { bits };
     attributes.set &= !mask;

@@ -10,7 +10,7 @@ use std::path::Path;
 use super::PodHandles;
 use super::error::{Doing, InitError};
 use crate::model::runtime_config::IdRange;
-use crate::platform::sys::clone::{self, Kind, Side};
+use crate::platform::sys::clone::{self, CloneKind, Side};
 use crate::platform::sys::container_root::Procfs;
 use crate::platform::sys::credentials::{
     CapabilitySets, bound_capabilities, set_capabilities, set_no_new_privileges, set_user,
@@ -115,7 +115,7 @@ impl Helper {
 fn make_users(range: IdRange, own: Namespaces) -> Result<Helper, InitError> {
     let (words, answers) = clone::pipe().doing("make", "a pipe")?;
     let (go, hold) = clone::pipe().doing("make", "a pipe")?;
-    let pid = match clone::fork(Kind::default()).doing("start", "a helper")? {
+    let pid = match clone::fork(CloneKind::default()).doing("start", "a helper")? {
         Side::Child => {
             drop((words, hold));
             help(own, File::from(answers), File::from(go))
@@ -201,24 +201,25 @@ fn enter_helpers(pid: i32, own: Namespaces) -> Result<(), InitError> {
 /// containers are in it. Its process id, and what there is of the namespace.
 pub(super) fn start_init() -> Result<(i32, PodHandles), InitError> {
     let (ready, told) = packets::pair().doing("make", "a socket pair")?;
-    let pid =
-        match clone::fork(Kind { sibling: false, pid_namespace: true }).doing("start", "the pod's init")? {
-            Side::Child => {
-                // What a monitor that has containers holds of them is not this process's.
-                clone::go_on_with([Some(told)], 0_i32, |[told], _| {
-                    let Some(told) = told else { return 1 };
-                    let outcome = isolate();
-                    let code = outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
-                    let procfs: Vec<_> = outcome.iter().map(AsFd::as_fd).collect();
-                    let sent = packets::send(told.as_fd(), &[u8::try_from(code).unwrap_or(255)], &procfs);
-                    if code != 0 || sent.is_err() {
-                        return 1;
-                    }
-                    clone::reap_for_ever()
-                })
-            }
-            Side::Parent(pid) => pid,
-        };
+    let pid = match clone::fork(CloneKind { sibling: false, pid_namespace: true })
+        .doing("start", "the pod's init")?
+    {
+        Side::Child => {
+            // What a monitor that has containers holds of them is not this process's.
+            clone::go_on_with([Some(told)], 0_i32, |[told], _| {
+                let Some(told) = told else { return 1 };
+                let outcome = isolate();
+                let code = outcome.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+                let procfs: Vec<_> = outcome.iter().map(AsFd::as_fd).collect();
+                let sent = packets::send(told.as_fd(), &[u8::try_from(code).unwrap_or(255)], &procfs);
+                if code != 0 || sent.is_err() {
+                    return 1;
+                }
+                clone::reap_for_ever()
+            })
+        }
+        Side::Parent(pid) => pid,
+    };
     drop(told);
     let (mut word, mut descriptors) = ([255_u8], packets::Descriptors::default());
     packets::wait(ready.as_fd()).doing("wait for", "the pod's init")?;

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 
 use super::cgroups;
 use super::error::{Doing, InitError};
-use super::options::Options;
+use super::options::MountOptions;
 use crate::platform::sys::container_root::{
     ContainerRoot, FileSystem, clean, facts, file_system, point_at, set_owner,
 };
 use crate::platform::sys::mount_tree::{
-    Attributes, Mount, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root,
+    Mount, MountAttributes, NO_DEV, NO_EXEC, NO_SUID, NewFileSystem, Propagation, READ_ONLY, enter_root,
     is_unsupported, mount_overlay, set_propagation,
 };
 use crate::platform::sys::node::is_older_than;
@@ -64,7 +64,7 @@ pub struct Rootfs {
     pub root: ContainerRoot,
     mount: Mount,
     /// Mounts that become read-only when everything in them is made.
-    later: Vec<(Mount, Attributes)>,
+    later: Vec<(Mount, MountAttributes)>,
     /// What is mounted as procfs, when this process is not in the container's PID namespace.
     procfs: Option<Mount>,
     /// SELinux's context of all files of new file systems; empty for none.
@@ -74,7 +74,7 @@ pub struct Rootfs {
 /// A mount of the specification, its options sorted out, its source open.
 struct Planned<'a> {
     mount: &'a OciMount,
-    options: Options,
+    options: MountOptions,
     source: Option<Mount>,
     destination: PathBuf,
 }
@@ -173,7 +173,7 @@ impl Rootfs {
         procfs.attach(target.as_fd()).doing("mount", &shown)?;
         let attributes = (options.attributes.set | options.recursive.set) & !READ_ONLY;
         procfs
-            .set_attributes(Attributes { set: attributes, clear: 0 }, false)
+            .set_attributes(MountAttributes { set: attributes, clear: 0 }, false)
             .doing("set options of", &shown)?;
         // For another one, if there is.
         self.procfs = Some(Mount::copy_of_descriptor(procfs.as_fd(), false).doing("copy", &shown)?);
@@ -183,7 +183,7 @@ impl Rootfs {
     fn attach_bind(
         source: &Mount,
         target: &OwnedFd,
-        options: &Options,
+        options: &MountOptions,
         shown: &str,
     ) -> Result<(), InitError> {
         source.attach(target.as_fd()).doing("mount", shown)?;
@@ -200,12 +200,12 @@ impl Rootfs {
     }
 
     /// Attributes of a new file system; those that would be in the way of mounts below come at the end.
-    fn settle(&mut self, made: Mount, options: &Options, shown: &str) -> Result<(), InitError> {
+    fn settle(&mut self, made: Mount, options: &MountOptions, shown: &str) -> Result<(), InitError> {
         for (propagation, recursive) in &options.propagation {
             made.set_propagation(*propagation, *recursive).doing("set propagation of", shown)?;
         }
         if options.attributes.set & READ_ONLY != 0 || options.recursive.set & READ_ONLY != 0 {
-            self.later.push((made, Attributes { set: READ_ONLY, clear: 0 }));
+            self.later.push((made, MountAttributes { set: READ_ONLY, clear: 0 }));
         }
         Ok(())
     }
@@ -232,7 +232,7 @@ impl Rootfs {
             let Some(target) = self.find(path)? else { continue };
             let copy = Mount::copy_of_descriptor(target.as_fd(), true).doing("copy", path)?;
             copy.attach(target.as_fd()).doing("make read-only", path)?;
-            let attributes = Attributes { set: READ_ONLY, clear: 0 };
+            let attributes = MountAttributes { set: READ_ONLY, clear: 0 };
             match copy.set_attributes(attributes, true) {
                 Err(error) if is_unsupported(&error) => copy.set_attributes(attributes, false),
                 other => other,
@@ -291,7 +291,7 @@ impl Rootfs {
             mount.set_attributes(*attributes, false).doing("make read-only", "a mount")?;
         }
         if readonly {
-            let attributes = Attributes { set: READ_ONLY, clear: 0 };
+            let attributes = MountAttributes { set: READ_ONLY, clear: 0 };
             self.mount.set_attributes(attributes, false).doing("make read-only", "the root")?;
         }
         enter_root(self.mount.as_fd()).doing("enter", "the root file system")?;
@@ -311,7 +311,7 @@ fn copy_for(source: &impl AsFd, path: &str) -> Result<Mount, InitError> {
 /// Mounts it over a path; it is what the path shows from then on.
 fn cover(target: &OwnedFd, cover: Mount, path: &str) -> Result<Mount, InitError> {
     cover.attach(target.as_fd()).doing("mask", path)?;
-    cover.set_attributes(Attributes { set: READ_ONLY, clear: 0 }, false).doing("mask", path)?;
+    cover.set_attributes(MountAttributes { set: READ_ONLY, clear: 0 }, false).doing("mask", path)?;
     Ok(cover)
 }
 
@@ -324,7 +324,7 @@ fn empty_directory() -> std::io::Result<Mount> {
 }
 
 fn plan<'a>(mount: &'a OciMount, users: Option<Users<'_>>) -> Result<Planned<'a>, InitError> {
-    let mut options = Options::parse(&mount.options);
+    let mut options = MountOptions::parse(&mount.options);
     if mount.kind == "bind" && options.bind.is_none() {
         options.bind = Some(false);
     }
@@ -350,7 +350,7 @@ fn plan<'a>(mount: &'a OciMount, users: Option<Users<'_>>) -> Result<Planned<'a>
     Ok(Planned { mount, options, source, destination })
 }
 
-fn new_file_system(mount: &OciMount, options: &Options) -> Result<Mount, InitError> {
+fn new_file_system(mount: &OciMount, options: &MountOptions) -> Result<Mount, InitError> {
     let kind = mount.kind.as_str();
     let new = NewFileSystem::open(kind).doing("create file system", kind)?;
     if !mount.source.is_empty() {

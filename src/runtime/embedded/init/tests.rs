@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::{PodHandles, Report, container, exec};
-use crate::platform::sys::clone::{self, Kind, Side};
+use crate::platform::sys::clone::{self, CloneKind, Side};
 use crate::platform::sys::{children, packets};
 use crate::runtime::embedded::layout::ContainerDir;
 use crate::runtime::embedded::spec::{
@@ -202,7 +202,7 @@ fn launch(become_it: impl FnOnce(OwnedFd)) -> Running {
     let (output, written) = clone::pipe().unwrap();
     let (here, there) = packets::pair().unwrap();
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-    let step = match clone::fork(Kind::default()).unwrap() {
+    let step = match clone::fork(CloneKind::default()).unwrap() {
         Side::Parent(pid) => pid,
         Side::Child => {
             children::set_stdio(null.as_fd(), written.as_fd(), written.as_fd()).unwrap();
@@ -227,7 +227,7 @@ fn launch(become_it: impl FnOnce(OwnedFd)) -> Running {
 
 /// Runs `work` in a process of its own, whose children have it as their parent.
 fn in_monitor(work: impl FnOnce()) {
-    let code = match clone::fork(Kind::default()).unwrap() {
+    let code = match clone::fork(CloneKind::default()).unwrap() {
         Side::Parent(pid) => clone::wait(pid).unwrap(),
         Side::Child => {
             clone::adopt_orphans().unwrap();

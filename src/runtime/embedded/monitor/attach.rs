@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 
 use super::connection::{Attach, Pump, Pumped, Role};
 use super::exec::Wishes;
-use super::{Kind, Monitor, token};
-use crate::platform::sys::epoll::Wanted;
+use super::{Monitor, TokenKind, token};
+use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets::{self, Descriptors};
 
 impl Monitor {
@@ -35,7 +35,7 @@ impl Monitor {
         let stdin = stdin.map(|source| Pump::new(source, serial));
         if let Some(pump) = &stdin {
             self.epoll
-                .add(pump.source.as_fd(), Wanted::Read, token(Kind::Source, serial))
+                .add(pump.source.as_fd(), Readiness::Read, token(TokenKind::Source, serial))
                 .map_err(|error| format!("wait for standard input: {error}"))?;
         }
         Ok(Attach { container: self.containers[at].serial, stdin, had_stdin, stdout, stderr })
@@ -86,7 +86,7 @@ impl Monitor {
                 let waited_for = container.stdin_is_full
                     || self
                         .epoll
-                        .add(target.as_fd(), Wanted::Write, token(Kind::Stdin, container.serial))
+                        .add(target.as_fd(), Readiness::Write, token(TokenKind::Stdin, container.serial))
                         .is_ok();
                 container.stdin_is_full = waited_for;
                 // Without a place to wait for, the source's next event is the next try.
@@ -106,7 +106,8 @@ impl Monitor {
         let source = pump.source.as_fd();
         // Out of the set while the target is full: a source whose writer is gone would be told of without end.
         self.epoll.remove(source);
-        if wait_for_source && self.epoll.add(source, Wanted::Read, token(Kind::Source, pump.serial)).is_err()
+        if wait_for_source
+            && self.epoll.add(source, Readiness::Read, token(TokenKind::Source, pump.serial)).is_err()
         {
             attach.stdin = None;
         }

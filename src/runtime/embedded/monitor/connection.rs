@@ -11,7 +11,7 @@ use crate::platform::sys::packets;
 const PUMP: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     pub(super) socket: OwnedFd,
     pub(super) serial: u32,
     pub(super) role: Role,
@@ -119,7 +119,7 @@ impl Attach {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// Says it without waiting. False when the other side does not listen: it is to be dropped then.
     pub(super) fn say(&self, reply: &Reply) -> bool {
         self.say_with(reply, &[])

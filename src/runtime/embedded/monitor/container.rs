@@ -5,18 +5,18 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
-use super::super::facts::Facts;
+use super::super::facts::ContainerFacts;
 use super::super::init::{self, Report};
 use super::super::layout::ContainerDir;
 use super::super::protocol::{Exited, Reply, Started};
 use super::cgroup;
 use super::connection::Role;
-use super::log::{Log, Splitter, Stream};
-use super::{DRAIN_DEADLINE, Kind, Monitor, START_DEADLINE, complain, exited, token};
+use super::log::{Log, LogStream, Splitter};
+use super::{DRAIN_DEADLINE, Monitor, START_DEADLINE, TokenKind, complain, exited, token};
 use crate::platform::clock::Clock;
 use crate::platform::sys::children::{self, ChildExit};
 use crate::platform::sys::durable::replace_private;
-use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets;
 
 /// Pieces of output taken at a container's end before others get their turn again.
@@ -29,8 +29,8 @@ pub(super) struct Container {
     pub(super) id: String,
     pub(super) serial: u32,
     directory: ContainerDir,
-    pub(super) facts: Facts,
-    phase: Phase,
+    pub(super) facts: ContainerFacts,
+    phase: ProcessPhase,
     /// The child that makes it, until it is reaped.
     helper: Option<i32>,
     /// The first process, 0 before it is known.
@@ -41,14 +41,14 @@ pub(super) struct Container {
     pub(super) stdin: Option<File>,
     /// `stdin` is waited for because it is full.
     pub(super) stdin_is_full: bool,
-    stdout: Option<Output>,
-    stderr: Option<Output>,
+    stdout: Option<ContainerOutput>,
+    stderr: Option<ContainerOutput>,
     pub(super) console: Option<File>,
     pub(super) log: Log,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ProcessPhase {
     Starting { report: OwnedFd, until: Instant },
     Running,
     Draining { until: Instant },
@@ -57,12 +57,12 @@ enum Phase {
 
 /// One of its outputs.
 #[derive(Debug)]
-struct Output {
+struct ContainerOutput {
     file: File,
     splitter: Splitter,
 }
 
-impl Output {
+impl ContainerOutput {
     fn new(file: File) -> Self {
         Self { file, splitter: Splitter::default() }
     }
@@ -70,21 +70,21 @@ impl Output {
 
 impl Container {
     pub(super) fn has_ended(&self) -> bool {
-        matches!(self.phase, Phase::Ended)
+        matches!(self.phase, ProcessPhase::Ended)
     }
 
     pub(super) fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running)
+        matches!(self.phase, ProcessPhase::Running)
     }
 
     pub(super) fn waits_for_pid(&self) -> bool {
-        matches!(self.phase, Phase::Starting { .. }) && self.pid == 0
+        matches!(self.phase, ProcessPhase::Starting { .. }) && self.pid == 0
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Starting { until, .. } | Phase::Draining { until } => Some(until),
-            Phase::Running | Phase::Ended => None,
+            ProcessPhase::Starting { until, .. } | ProcessPhase::Draining { until } => Some(until),
+            ProcessPhase::Running | ProcessPhase::Ended => None,
         }
     }
 
@@ -92,8 +92,8 @@ impl Container {
     pub(super) fn state(&self) -> Option<Reply> {
         let container = self.id.clone();
         match (&self.phase, self.exited) {
-            (Phase::Ended, Some(exited)) => Some(Reply::Exited { container, exited }),
-            (Phase::Running | Phase::Draining { .. }, _) => {
+            (ProcessPhase::Ended, Some(exited)) => Some(Reply::Exited { container, exited }),
+            (ProcessPhase::Running | ProcessPhase::Draining { .. }, _) => {
                 Some(Reply::Running { container, started: self.started })
             }
             _ => None,
@@ -124,10 +124,10 @@ impl Container {
         self.facts.stdin_once && !self.facts.terminal
     }
 
-    fn output(&mut self, stream: Stream) -> &mut Option<Output> {
+    fn output(&mut self, stream: LogStream) -> &mut Option<ContainerOutput> {
         match stream {
-            Stream::Stdout => &mut self.stdout,
-            Stream::Stderr => &mut self.stderr,
+            LogStream::Stdout => &mut self.stdout,
+            LogStream::Stderr => &mut self.stderr,
         }
     }
 }
@@ -177,7 +177,7 @@ impl Monitor {
             return Err(format!("container {id} {state} already"));
         }
         let directory = self.directory.container(id);
-        let facts = Facts::read(&directory).map_err(said("read the container's facts"))?;
+        let facts = ContainerFacts::read(&directory).map_err(said("read the container's facts"))?;
         let log = Log::open(facts.log.clone()).map_err(|error| {
             format!("open the log {}: {error}", facts.log.clone().unwrap_or_default().display())
         })?;
@@ -187,7 +187,7 @@ impl Monitor {
             serial,
             directory,
             facts,
-            phase: Phase::Running,
+            phase: ProcessPhase::Running,
             helper: None,
             pid: 0,
             process: None,
@@ -204,7 +204,7 @@ impl Monitor {
         let (report, childs_report) = packets::pair().map_err(said("create a socket pair"))?;
         packets::set_nonblocking(report.as_fd()).map_err(said("create a socket pair"))?;
         self.epoll
-            .add(report.as_fd(), Wanted::Read, token(Kind::Report, serial))
+            .add(report.as_fd(), Readiness::Read, token(TokenKind::Report, serial))
             .map_err(said("wait for the container's start"))?;
         let (directory, pod) = (&container.directory, &self.pod);
         let helper = children::fork(move || {
@@ -219,7 +219,7 @@ impl Monitor {
         })
         .map_err(said("fork"))?;
         container.helper = Some(helper);
-        container.phase = Phase::Starting { report, until: Instant::now() + START_DEADLINE };
+        container.phase = ProcessPhase::Starting { report, until: Instant::now() + START_DEADLINE };
         self.containers.push(container);
         Ok(serial)
     }
@@ -228,7 +228,7 @@ impl Monitor {
     pub(super) fn report(&mut self, serial: u32) {
         loop {
             let Some(at) = self.container_at(serial) else { return };
-            let Phase::Starting { report, .. } = &self.containers[at].phase else { return };
+            let ProcessPhase::Starting { report, .. } = &self.containers[at].phase else { return };
             match Report::receive(report.as_fd()) {
                 // The last to hold the other end is in the container's PID namespace, where others may trace it.
                 Ok(Some(Report::Pid(_))) if self.containers[at].pid != 0 => {
@@ -292,17 +292,17 @@ impl Monitor {
     fn runs(&mut self, at: usize) {
         let container = &mut self.containers[at];
         container.started = Started { pid: container.pid, at: Clock::System.now() };
-        container.phase = Phase::Running;
+        container.phase = ProcessPhase::Running;
         if let Err(error) =
             replace_private(&container.directory.started(), container.started.to_line().as_bytes())
         {
             complain(&format_args!("write start state of {}: {error}", container.id));
         }
-        let outputs = [(&container.stdout, Kind::Stdout), (&container.stderr, Kind::Stderr)];
+        let outputs = [(&container.stdout, TokenKind::Stdout), (&container.stderr, TokenKind::Stderr)];
         for (output, kind) in outputs {
             if let Some(output) = output
                 && let Err(error) =
-                    self.epoll.add(output.file.as_fd(), Wanted::Read, token(kind, container.serial))
+                    self.epoll.add(output.file.as_fd(), Readiness::Read, token(kind, container.serial))
             {
                 complain(&format_args!("wait for output of {}: {error}", container.id));
             }
@@ -343,10 +343,10 @@ impl Monitor {
         if let Err(error) = replace_private(&container.directory.exited(), exited.to_line().as_bytes()) {
             complain(&format_args!("write exit state of {}: {error}", container.id));
         }
-        container.phase = Phase::Draining { until: Instant::now() + DRAIN_DEADLINE };
+        container.phase = ProcessPhase::Draining { until: Instant::now() + DRAIN_DEADLINE };
         // With a PID namespace of its own nothing is left; elsewhere a container ends with its first process all the same.
         cgroup::kill_all(&container.facts.cgroups);
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in [LogStream::Stdout, LogStream::Stderr] {
             for _ in 0..DRAIN_READS {
                 if !self.read_output(serial, stream) {
                     break;
@@ -357,13 +357,13 @@ impl Monitor {
     }
 
     /// Output has come.
-    pub(super) fn output(&mut self, serial: u32, stream: Stream) {
+    pub(super) fn output(&mut self, serial: u32, stream: LogStream) {
         self.read_output(serial, stream);
         self.finish_when_drained(serial);
     }
 
     /// Takes one piece of output to the log and to whoever listens. False when there is no more for now.
-    fn read_output(&mut self, serial: u32, stream: Stream) -> bool {
+    fn read_output(&mut self, serial: u32, stream: LogStream) -> bool {
         let Some(at) = self.container_at(serial) else { return false };
         let container = &mut self.containers[at];
         let Some(mut output) = container.output(stream).take() else { return false };
@@ -376,7 +376,7 @@ impl Monitor {
                     if let Role::Attach(attach) = &mut connection.role
                         && attach.container == serial
                     {
-                        attach.output(stream == Stream::Stderr, chunk);
+                        attach.output(stream == LogStream::Stderr, chunk);
                     }
                 }
             }
@@ -400,7 +400,7 @@ impl Monitor {
         let Some(at) = self.container_at(serial) else { return };
         let container = &self.containers[at];
         let drained = container.stdout.is_none() && container.stderr.is_none();
-        if matches!(container.phase, Phase::Draining { .. }) && drained {
+        if matches!(container.phase, ProcessPhase::Draining { .. }) && drained {
             self.finish(at);
         }
     }
@@ -408,7 +408,7 @@ impl Monitor {
     /// The end: nothing more is read of it.
     fn finish(&mut self, at: usize) {
         let container = &mut self.containers[at];
-        for stream in [Stream::Stdout, Stream::Stderr] {
+        for stream in [LogStream::Stdout, LogStream::Stderr] {
             if let Some(mut output) = container.output(stream).take() {
                 self.epoll.remove(output.file.as_fd());
                 let now = Clock::System.now();
@@ -420,7 +420,7 @@ impl Monitor {
         }
         container.console = None;
         container.log = Log::default();
-        container.phase = Phase::Ended;
+        container.phase = ProcessPhase::Ended;
         let serial = container.serial;
         let reply =
             Reply::Exited { container: container.id.clone(), exited: container.exited.unwrap_or_default() };
@@ -445,15 +445,17 @@ impl Monitor {
         let is_late = |container: &Container| container.deadline().is_some_and(|until| until <= now);
         while let Some(at) = self.containers.iter().position(is_late) {
             match self.containers[at].phase {
-                Phase::Starting { .. } => self.fail(at, "the container did not start within a minute"),
+                ProcessPhase::Starting { .. } => self.fail(at, "the container did not start within a minute"),
                 _ => self.finish(at),
             }
         }
     }
 
     pub(super) fn kill_containers(&mut self) {
-        while let Some(at) =
-            self.containers.iter().position(|container| matches!(container.phase, Phase::Starting { .. }))
+        while let Some(at) = self
+            .containers
+            .iter()
+            .position(|container| matches!(container.phase, ProcessPhase::Starting { .. }))
         {
             self.fail(at, "the pod is being terminated");
         }
@@ -471,8 +473,8 @@ fn container_streams(container: &mut Container) -> io::Result<ChildStreams> {
     }
     let (stdout, childs_stdout) = pipe()?;
     let (stderr, childs_stderr) = pipe()?;
-    container.stdout = Some(Output::new(stdout));
-    container.stderr = Some(Output::new(stderr));
+    container.stdout = Some(ContainerOutput::new(stdout));
+    container.stderr = Some(ContainerOutput::new(stderr));
     let mut stdin = null;
     if container.facts.stdin {
         let (reader, writer) = io::pipe()?;
@@ -487,7 +489,7 @@ fn take_terminal(container: &mut Container, master: File) -> io::Result<()> {
     packets::set_nonblocking(master.as_fd())?;
     container.console = Some(master.try_clone()?);
     container.stdin = if container.facts.stdin { Some(master.try_clone()?) } else { None };
-    container.stdout = Some(Output::new(master));
+    container.stdout = Some(ContainerOutput::new(master));
     container.stderr = None;
     Ok(())
 }

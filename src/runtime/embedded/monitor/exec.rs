@@ -9,10 +9,10 @@ use super::super::init::{self, Report};
 use super::super::protocol::{Exited, Reply, Started};
 use super::cgroup;
 use super::connection::Role;
-use super::{Kind, Monitor, START_DEADLINE, exited, token};
+use super::{Monitor, START_DEADLINE, TokenKind, exited, token};
 use crate::platform::clock::Clock;
 use crate::platform::sys::children::{self, ChildExit};
-use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets::{self, Descriptors};
 
 /// With those whose end is still waited for.
@@ -111,7 +111,7 @@ impl Monitor {
         packets::set_nonblocking(report.as_fd()).map_err(said("create a socket pair"))?;
         let serial = self.serial();
         self.epoll
-            .add(report.as_fd(), Wanted::Read, token(Kind::ExecReport, serial))
+            .add(report.as_fd(), Readiness::Read, token(TokenKind::ExecReport, serial))
             .map_err(said("wait for the program's start"))?;
         let pod = &self.pod;
         let helper = children::fork(move || {

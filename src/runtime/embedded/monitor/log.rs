@@ -16,12 +16,12 @@ pub(super) const MAX_LINE: usize = 16 * 1024;
 const ENVELOPE: usize = 30 + 1 + 6 + 1 + 1 + 1 + 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stream {
+pub(super) enum LogStream {
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl LogStream {
     fn name(self) -> &'static [u8; 6] {
         match self {
             Self::Stdout => b"stdout",
@@ -89,7 +89,7 @@ impl Entries {
         &mut self,
         log: &mut Log,
         splitter: &mut Splitter,
-        stream: Stream,
+        stream: LogStream,
         at: Timestamp,
         chunk: &[u8],
     ) {
@@ -99,7 +99,13 @@ impl Entries {
     }
 
     /// Writes what a stream has left at its end.
-    pub(super) fn finish(&mut self, log: &mut Log, splitter: &mut Splitter, stream: Stream, at: Timestamp) {
+    pub(super) fn finish(
+        &mut self,
+        log: &mut Log,
+        splitter: &mut Splitter,
+        stream: LogStream,
+        at: Timestamp,
+    ) {
         let time = format_time(at);
         splitter.finish(|head, tail, ends| self.entry(log, &time, stream, head, tail, ends));
         log.flush(&mut self.bytes, at);
@@ -109,7 +115,7 @@ impl Entries {
         &mut self,
         log: &mut Log,
         time: &[u8; 30],
-        stream: Stream,
+        stream: LogStream,
         head: &[u8],
         tail: &[u8],
         ends: bool,

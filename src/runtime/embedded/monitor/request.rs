@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use super::super::init;
 use super::super::protocol::{MAX_MESSAGE, Reply, Request, Started};
-use super::connection::{Connection, Role};
+use super::connection::{ClientConnection, Role};
 use super::exec::Wishes;
-use super::{Kind, Monitor, PAUSE, complain, token};
+use super::{Monitor, PAUSE, TokenKind, complain, token};
 use crate::platform::clock::Clock;
-use crate::platform::sys::epoll::Wanted;
+use crate::platform::sys::epoll::Readiness;
 use crate::platform::sys::packets::{self, Descriptors};
 use crate::platform::sys::streams;
 
@@ -45,14 +45,17 @@ impl Monitor {
                 }
             };
             let serial = self.serial();
-            let connection = Connection { socket, serial, role: Role::Idle };
+            let connection = ClientConnection { socket, serial, role: Role::Idle };
             if self.connections.len() >= MAX_CONNECTIONS && !self.drop_oldest_idle() {
                 connection
                     .say(&Reply::Failed { message: "the pod's monitor has too many connections".to_owned() });
                 continue;
             }
-            let added =
-                self.epoll.add(connection.socket.as_fd(), Wanted::Read, token(Kind::Connection, serial));
+            let added = self.epoll.add(
+                connection.socket.as_fd(),
+                Readiness::Read,
+                token(TokenKind::Connection, serial),
+            );
             if added.is_ok() {
                 self.connections.push(connection);
             }

@@ -88,10 +88,7 @@ pub enum CniError {
     },
     /// An annotation of the pod makes no sense.
     #[error("annotation {name}: {value:?} is not a quantity")]
-    Annotation {
-        name: &'static str,
-        value: String,
-    },
+    Annotation { name: &'static str, value: String },
 }
 
 /// A chain of plugins, as configured.
@@ -100,7 +97,7 @@ pub struct List(Value);
 
 /// Who is connected.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct CniPod<'a> {
     pub sandbox: &'a str,
     pub pod: &'a crate::model::types::PodRef,
     /// Path of its namespace; empty when it is gone.
@@ -248,7 +245,7 @@ impl List {
         command: &'static str,
         plugin: &Value,
         request: &Value,
-        subject: Option<Subject<'_>>,
+        subject: Option<CniPod<'_>>,
         directories: &[PathBuf],
     ) -> Result<Vec<u8>, CniError> {
         let kind = kind_of(plugin);
@@ -278,7 +275,7 @@ impl List {
     }
 }
 
-fn arguments(subject: Subject<'_>) -> String {
+fn arguments(subject: CniPod<'_>) -> String {
     let pod = subject.pod;
     format!(
         "IgnoreUnknown=1;K8S_POD_NAMESPACE={};K8S_POD_NAME={};K8S_POD_INFRA_CONTAINER_ID={};K8S_POD_UID={}",
@@ -292,7 +289,7 @@ fn find(plugin: &str, directories: &[PathBuf]) -> Result<PathBuf, CniError> {
 }
 
 /// The error a plugin prints, else what it wrote to standard error.
-fn complaint(answer: &command::Answer) -> String {
+fn complaint(answer: &command::CommandOutput) -> String {
     let text = match serde_json::from_slice::<Value>(&answer.output) {
         Ok(error) if error["msg"].is_string() => {
             let words = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
@@ -358,7 +355,7 @@ pub fn capabilities(attachment: &Attachment) -> Result<BTreeMap<String, Value>, 
 /// The first plugin that fails.
 pub fn add(
     record: &mut CniRecord,
-    subject: Subject<'_>,
+    subject: CniPod<'_>,
     directories: &[PathBuf],
 ) -> Result<Vec<IpAddr>, CniError> {
     let list = List(record.list.clone());
@@ -384,7 +381,7 @@ pub fn add(
 ///
 /// # Errors
 /// The first failure; it may be tried again.
-pub fn delete(record: &CniRecord, subject: Subject<'_>, directories: &[PathBuf]) -> Result<(), CniError> {
+pub fn delete(record: &CniRecord, subject: CniPod<'_>, directories: &[PathBuf]) -> Result<(), CniError> {
     let list = List(record.list.clone());
     let previous = record.result.as_ref().filter(|_| list.is_at_least(DELETE_WITH_RESULT));
     let mut first = Ok(());

@@ -47,7 +47,7 @@ pub struct CniRecord {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Record {
+pub struct NetworkRecord {
     pub sandbox: SandboxId,
     pub pod: PodRef,
     pub addresses: Vec<IpAddr>,
@@ -107,7 +107,7 @@ impl Records {
     }
 
     /// All of them, and what could not be read.
-    pub fn all(&self) -> (Vec<Record>, Vec<RecordError>) {
+    pub fn all(&self) -> (Vec<NetworkRecord>, Vec<RecordError>) {
         let (mut records, mut errors) = (Vec::new(), Vec::new());
         let mut names: Vec<PathBuf> = match fs::read_dir(&self.directory) {
             Ok(entries) => entries.filter_map(|entry| Some(entry.ok()?.path())).collect(),
@@ -130,7 +130,7 @@ impl Records {
     ///
     /// # Errors
     /// When it is there and cannot be read.
-    pub fn one(&self, sandbox: &SandboxId) -> Result<Option<Record>, RecordError> {
+    pub fn one(&self, sandbox: &SandboxId) -> Result<Option<NetworkRecord>, RecordError> {
         read(&self.path(sandbox)?)
     }
 
@@ -138,7 +138,7 @@ impl Records {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write(&self, record: &Record) -> Result<(), RecordError> {
+    pub fn write(&self, record: &NetworkRecord) -> Result<(), RecordError> {
         let path = self.path(&record.sandbox)?;
         let text =
             serde_json::to_vec(record).map_err(|error| RecordError::new("encode", &path, error.into()))?;
@@ -206,7 +206,7 @@ fn replace(path: &Path, text: &[u8]) -> Result<(), RecordError> {
     fs::rename(&new, path).map_err(|source| RecordError::new("rename", path, source))
 }
 
-fn read(path: &Path) -> Result<Option<Record>, RecordError> {
+fn read(path: &Path) -> Result<Option<NetworkRecord>, RecordError> {
     let broken = |error: String| RecordError::new("read", path, io::Error::other(error));
     match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -227,7 +227,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("edge-agent-records-{}", std::process::id()));
         let records = Records::new(directory.clone());
         let lock = records.lock().unwrap();
-        let record = Record {
+        let record = NetworkRecord {
             sandbox: "a1".into(),
             addresses: vec!["10.86.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
             ports: vec![HostPort {
@@ -238,7 +238,7 @@ mod tests {
             }],
             veth: "agent00000000".into(),
             cni: Some(CniRecord { result: Some(serde_json::json!({"ips": [1]})), ..CniRecord::default() }),
-            ..Record::default()
+            ..NetworkRecord::default()
         };
         records.write(&record).unwrap();
         records.set_last(&record.addresses).unwrap();

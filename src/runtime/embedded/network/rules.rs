@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::records::{HostPort, Record};
+use super::records::{HostPort, NetworkRecord};
 use super::subnet::Subnet;
 use crate::platform::sys::netlink::nftables::{
     Chain, ChainKind, DataType, Expression, Family, Hook, Map, REGISTER, SHORT_REGISTER, Table,
@@ -24,7 +24,7 @@ const SOURCE_NAT: i32 = 100;
 
 /// One table per family that has a subnet, named after the bridge.
 #[must_use]
-pub fn tables(bridge: &str, subnets: &[Subnet], records: &[Record]) -> Vec<Table> {
+pub fn tables(bridge: &str, subnets: &[Subnet], records: &[NetworkRecord]) -> Vec<Table> {
     subnets.iter().map(|subnet| table(bridge, *subnet, records)).collect()
 }
 
@@ -51,7 +51,7 @@ pub fn family(subnet: Subnet) -> Family {
     if subnet.network().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
 }
 
-fn table(bridge: &str, subnet: Subnet, records: &[Record]) -> Table {
+fn table(bridge: &str, subnet: Subnet, records: &[NetworkRecord]) -> Table {
     let header = Header { family: family(subnet), bridge, subnet };
     let maps = maps(header.family, records);
     let rewrite = |output: bool| maps.iter().map(|map| header.rewrite(map, output)).collect::<Vec<_>>();
@@ -85,7 +85,7 @@ pub fn protocol_number(name: &str) -> Option<u8> {
 }
 
 /// Addresses with their ports, that of the one address first: the more specific wins.
-fn maps(family: Family, records: &[Record]) -> Vec<Map> {
+fn maps(family: Family, records: &[NetworkRecord]) -> Vec<Map> {
     let address = if family == Family::Ipv4 { DataType::Ipv4Address } else { DataType::Ipv6Address };
     let (mut everywhere, mut somewhere) = (BTreeMap::new(), BTreeMap::new());
     for record in records {

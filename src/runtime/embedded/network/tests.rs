@@ -18,9 +18,9 @@ use crate::platform::sys::netlink::route;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Directory(PathBuf);
+struct NetworkDirectory(PathBuf);
 
-impl Directory {
+impl NetworkDirectory {
     fn new() -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, Ordering::SeqCst);
@@ -30,7 +30,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for NetworkDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -38,13 +38,13 @@ impl Drop for Directory {
 
 struct Host {
     namespace: File,
-    directory: Directory,
+    directory: NetworkDirectory,
     network: Network,
 }
 
 impl Host {
     fn new(subnets: &[&str]) -> Self {
-        let directory = Directory::new();
+        let directory = NetworkDirectory::new();
         let network = Network::new(NetworkConfig {
             bridge: DEFAULT_BRIDGE.to_owned(),
             subnets: subnets.iter().map(|text| text.parse().unwrap()).collect(),

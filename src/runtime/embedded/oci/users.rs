@@ -33,10 +33,7 @@ pub enum UserError {
     Form(String),
     /// Negative or too large.
     #[error("{what} {id} is not between 0 and {}", i32::MAX)]
-    Range {
-        what: &'static str,
-        id: i64,
-    },
+    Range { what: &'static str, id: i64 },
 }
 
 /// More groups than these no process can have.

@@ -14,7 +14,7 @@ use super::error::invalid;
 use super::manifest::{Descriptor, name_of};
 use super::session::{Ask, Session, back_off};
 use super::{LayerState, PullError};
-use crate::platform::http::stream::{Answer, Method};
+use crate::platform::http::stream::{Method, StreamingResponse};
 
 /// Connections in a row that each brought less than [`WORTHWHILE`] before they were cut, at one server.
 const FRUITLESS_CUTS: u32 = 5;
@@ -42,7 +42,7 @@ pub(super) struct BlobReader<'a> {
     session: &'a mut Session,
     blob: &'a Descriptor,
     servers: Vec<usize>,
-    answer: Option<Answer>,
+    answer: Option<StreamingResponse>,
     hasher: Sha256,
     /// Bytes hashed so far.
     offset: u64,
@@ -212,7 +212,7 @@ impl<'a> BlobReader<'a> {
     }
 
     /// Asks for the blob from where we are.
-    fn open(&mut self) -> Result<Answer, PullError> {
+    fn open(&mut self) -> Result<StreamingResponse, PullError> {
         let (blob, offset) = (self.blob, self.offset);
         let mut headers = Vec::new();
         if offset > 0 {
@@ -250,7 +250,7 @@ impl<'a> BlobReader<'a> {
     }
 
     /// A server that does not know ranges begins anew: what is known already is read past.
-    fn skip(&mut self, answer: &mut Answer, mut left: u64) -> Result<(), PullError> {
+    fn skip(&mut self, answer: &mut StreamingResponse, mut left: u64) -> Result<(), PullError> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while left > 0 {
             self.session.cancel.check()?;
@@ -273,7 +273,7 @@ impl<'a> BlobReader<'a> {
 }
 
 /// `bytes 100-199/200`
-fn range_start(answer: &Answer) -> Option<u64> {
+fn range_start(answer: &StreamingResponse) -> Option<u64> {
     let value = answer.header("content-range")?;
     value.strip_prefix("bytes ")?.split('-').next()?.trim().parse().ok()
 }

@@ -55,10 +55,7 @@ pub enum PullError {
     },
     /// The policy says no. The first word is the kubelet's reason.
     #[error("SignatureValidationFailed: {reference}: {reason}")]
-    Signature {
-        reference: String,
-        reason: String,
-    },
+    Signature { reference: String, reason: String },
     /// Which image it is could not be found out.
     #[error("failed to resolve reference {reference:?}")]
     Resolve {
@@ -161,20 +158,13 @@ pub enum PullError {
     },
     /// The child does not get on.
     #[error("no data received for {seconds} s")]
-    Stuck {
-        seconds: u64,
-    },
+    Stuck { seconds: u64 },
     /// The child ended without a word.
     #[error("the pull helper exited without a result ({how}): it may have been OOM killed")]
-    Died {
-        how: String,
-    },
+    Died { how: String },
     /// What the child says.
     #[error("{message}")]
-    InChild {
-        kind: PullErrorKind,
-        message: String,
-    },
+    InChild { kind: PullErrorKind, message: String },
 }
 
 impl PullError {

@@ -46,7 +46,7 @@ struct Layer {
 }
 
 /// Where layers go, and on which terms.
-struct Target<'a> {
+struct LayerTarget<'a> {
     store: &'a ImageStore,
     /// By the name in references.
     registry: &'a str,
@@ -56,7 +56,7 @@ struct Target<'a> {
     keep: Option<Amount>,
 }
 
-impl Target<'_> {
+impl LayerTarget<'_> {
     /// Whether the registry's word is enough for the layer.
     fn knows(&self, layer: &Layer) -> bool {
         self.store.has_layer_from(&layer.diff_id, self.origin(layer))
@@ -117,7 +117,7 @@ pub fn pull(
         layers.into_iter().zip(diff_ids).map(|(blob, diff_id)| Layer { blob, diff_id }).collect();
     // From here on nobody collects layers that have no image yet.
     let _bringing = store.bring().map_err(PullError::Store).map_err(unpack)?;
-    let target = Target {
+    let target = LayerTarget {
         store,
         registry: &reference.registry,
         parallel: request.parallel_layers(),
@@ -353,13 +353,13 @@ fn fetch_config(session: &mut Session, config: &Descriptor) -> Result<Vec<u8>, P
 }
 
 /// What a worker has to say.
-enum Said {
+enum WorkerReport {
     Moved(usize, u64, LayerState),
     Failed(PullError),
 }
 
 fn fetch_layers(
-    target: &Target<'_>,
+    target: &LayerTarget<'_>,
     session: &Session,
     layers: &[Layer],
     progress: &mut dyn FnMut(Progress),
@@ -377,10 +377,10 @@ fn fetch_layers(
             let cancel = session.cancel.clone();
             let work = move || {
                 while let Some((index, layer)) = take_next(layers, next) {
-                    let mut tell = |done, state| drop(said.send(Said::Moved(index, done, state)));
+                    let mut tell = |done, state| drop(said.send(WorkerReport::Moved(index, done, state)));
                     if let Err(error) = fetch_layer(target, &mut session, layer, &mut tell) {
                         session.cancel.set();
-                        let _ = said.send(Said::Failed(error));
+                        let _ = said.send(WorkerReport::Failed(error));
                         return;
                     }
                 }
@@ -395,9 +395,9 @@ fn fetch_layers(
         drop(said);
         for words in heard {
             match words {
-                Said::Moved(index, done, state) => progress(moved(&layers[index], done, state)),
+                WorkerReport::Moved(index, done, state) => progress(moved(&layers[index], done, state)),
                 // The others only say that they were cancelled.
-                Said::Failed(error) => failure = Some(failure.take().unwrap_or(error)),
+                WorkerReport::Failed(error) => failure = Some(failure.take().unwrap_or(error)),
             }
         }
     });
@@ -414,7 +414,7 @@ fn moved(layer: &Layer, done: u64, state: LayerState) -> Progress {
 }
 
 fn fetch_layer(
-    target: &Target<'_>,
+    target: &LayerTarget<'_>,
     session: &mut Session,
     layer: &Layer,
     tell: &mut dyn FnMut(u64, LayerState),

@@ -44,7 +44,7 @@ pub struct Host {
 /// When a configuration file exists and cannot be understood: guessing would ask the wrong server.
 pub fn hosts_of(registry: &str, directories: &[PathBuf], stall: Duration) -> Result<Vec<Host>, PullError> {
     let Some(directory) = directories.iter().find_map(|root| directory_of(root, registry)) else {
-        return Ok(vec![default_host(registry, Part::default(), stall)?]);
+        return Ok(vec![default_host(registry, HostConfig::default(), stall)?]);
     };
     let path = directory.join("hosts.toml");
     let text = match read(&path) {
@@ -82,7 +82,7 @@ fn directory_of(root: &Path, registry: &str) -> Option<PathBuf> {
 
 /// What the file says about one server.
 #[derive(Default)]
-struct Part {
+struct HostConfig {
     capabilities: Option<Vec<String>>,
     ca: Vec<PathBuf>,
     client: Option<ClientFiles>,
@@ -99,8 +99,8 @@ fn hosts_from(
     stall: Duration,
 ) -> Result<Vec<Host>, String> {
     let mut server = None;
-    let mut root = Part::default();
-    let mut mirrors: Vec<(String, Part)> = Vec::new();
+    let mut root = HostConfig::default();
+    let mut mirrors: Vec<(String, HostConfig)> = Vec::new();
     for Assignment { table, key, value } in assignments {
         match &table.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] if key == "server" => server = Some(text(key, value)?),
@@ -111,7 +111,7 @@ fn hosts_from(
             ["host", name, rest @ ..] => {
                 let known = mirrors.iter().position(|(known, _)| known == name);
                 let at = known.unwrap_or_else(|| {
-                    mirrors.push(((*name).to_owned(), Part::default()));
+                    mirrors.push(((*name).to_owned(), HostConfig::default()));
                     mirrors.len() - 1
                 });
                 match rest {
@@ -135,7 +135,7 @@ fn hosts_from(
 }
 
 /// The registry under its own name: with TLS unless it is this machine's own.
-fn default_host(registry: &str, part: Part, stall: Duration) -> Result<Host, PullError> {
+fn default_host(registry: &str, part: HostConfig, stall: Duration) -> Result<Host, PullError> {
     let secured = !part.ca.is_empty() || part.client.is_some() || part.skip_verify;
     let scheme = if is_loopback_host(registry) && !secured { "http" } else { "https" };
     let authority = if registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { registry };
@@ -143,7 +143,7 @@ fn default_host(registry: &str, part: Part, stall: Duration) -> Result<Host, Pul
         .map_err(|problem| PullError::Reference { image: registry.to_owned(), problem })
 }
 
-impl Part {
+impl HostConfig {
     fn set(&mut self, key: &str, value: &Value, directory: &Path) -> Result<(), String> {
         let path = |text: &str| directory.join(text);
         match key {
@@ -218,7 +218,7 @@ impl Part {
     }
 }
 
-fn certificates_in(directory: &Path) -> Part {
+fn certificates_in(directory: &Path) -> HostConfig {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
@@ -227,7 +227,11 @@ fn certificates_in(directory: &Path) -> Part {
         .iter()
         .find(|path| ends(path, "cert"))
         .map(|path| ClientFiles { certificate: path.clone(), key: Some(path.with_extension("key")) });
-    Part { ca: paths.into_iter().filter(|path| ends(path, "crt")).collect(), client, ..Part::default() }
+    HostConfig {
+        ca: paths.into_iter().filter(|path| ends(path, "crt")).collect(),
+        client,
+        ..HostConfig::default()
+    }
 }
 
 fn text(key: &str, value: &Value) -> Result<String, String> {

@@ -49,7 +49,10 @@ struct Raw {
 pub(super) enum Document {
     /// Images for several platforms.
     Index(Vec<Descriptor>),
-    Manifest { config: Descriptor, layers: Vec<Descriptor> },
+    Manifest {
+        config: Descriptor,
+        layers: Vec<Descriptor>,
+    },
 }
 
 /// `sha256:` and 64 digits; other algorithms are refused by name.

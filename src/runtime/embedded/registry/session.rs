@@ -11,7 +11,7 @@ use super::auth::{authorization, challenges};
 use super::error::words_of;
 use super::hosts::Host;
 use super::{Auth, PullError};
-use crate::platform::http::stream::{Answer, Method, StreamClient};
+use crate::platform::http::stream::{Method, StreamClient, StreamingResponse};
 use crate::platform::http::url::{Url, query_escape};
 
 /// Storage hosts are one or two hops away.
@@ -155,7 +155,7 @@ impl Session {
 
     /// Asks one server, with credentials where it wants them and again where that may help. The answer is 2xx, or a
     /// redirect that is not followed.
-    pub(super) fn ask(&mut self, index: usize, ask: Ask<'_>) -> Result<Answer, PullError> {
+    pub(super) fn ask(&mut self, index: usize, ask: Ask<'_>) -> Result<StreamingResponse, PullError> {
         let host = &self.endpoints[index].host;
         let mut url = host.base.clone();
         url.path = format!("{}/{}/{}", url.path, self.repository, ask.path);
@@ -217,7 +217,7 @@ impl Session {
         index: usize,
         url: &Url,
         ask: Ask<'_>,
-    ) -> Result<(Answer, Url), (PullError, Option<Duration>)> {
+    ) -> Result<(StreamingResponse, Url), (PullError, Option<Duration>)> {
         let endpoint = &mut self.endpoints[index];
         let mut at = url.clone();
         for _ in 0..=MAX_REDIRECTS {
@@ -254,7 +254,7 @@ impl Session {
         index: usize,
         text: &str,
         ask: Ask<'_>,
-    ) -> Result<Answer, PullError> {
+    ) -> Result<StreamingResponse, PullError> {
         let url = Url::parse(text).filter(Url::is_encrypted).ok_or_else(|| PullError::Redirect {
             url: text.to_owned(),
             problem: "layer URLs must be https://",
@@ -273,7 +273,7 @@ fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
-fn refusal(answer: &mut Answer, url: &Url, ask: Ask<'_>) -> PullError {
+fn refusal(answer: &mut StreamingResponse, url: &Url, ask: Ask<'_>) -> PullError {
     let method = match ask.method {
         Method::Get => "GET",
         Method::Head => "HEAD",

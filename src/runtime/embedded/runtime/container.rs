@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::super::layout::ContainerDir;
 use super::api::{ContainerStats, EventKind};
-use super::record::{ContainerRecord, End, SandboxRecord, SandboxStage};
-use super::state::{Container, Phase};
+use super::record::{ContainerEnd, ContainerRecord, SandboxRecord, SandboxStage};
+use super::state::{Container, ContainerPhase};
 use super::{
-    Failure, Shared, cgroups, creation, fault, files, monitors, no_container, no_sandbox, usage, watch,
+    Failure, RuntimeInner, cgroups, creation, fault, files, monitors, no_container, no_sandbox, usage, watch,
 };
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::cgroup::container as cgroup;
@@ -34,7 +34,7 @@ const START_FAILED: i32 = 128;
 
 /// Makes a container.
 pub(super) async fn create(
-    shared: Rc<Shared>,
+    shared: Rc<RuntimeInner>,
     sandbox: SandboxId,
     config: ContainerConfig,
     sandbox_config: SandboxConfig,
@@ -70,7 +70,7 @@ pub(super) async fn create(
             for left_out in skipped {
                 shared.say_once(&left_out.what, &left_out.why);
             }
-            let container = Container::from_record(&record, Phase::Created);
+            let container = Container::from_record(&record, ContainerPhase::Created);
             shared.state.borrow_mut().containers.insert(id.clone(), container);
             shared.announce(EventKind::Created, &sandbox, Some(&id));
             Ok(id)
@@ -83,7 +83,7 @@ pub(super) async fn create(
                          container creation");
                     // Shown, so that its removal is asked for.
                     if let Some(container) = shared.state.borrow_mut().containers.get_mut(&id) {
-                        container.phase = Phase::Created;
+                        container.phase = ContainerPhase::Created;
                     }
                 }
             }
@@ -95,7 +95,7 @@ pub(super) async fn create(
 /// A container that shares process ids in a sandbox that was made without: the sandbox gets what is shared now. With containerd its
 /// pause container has it from the beginning.
 async fn share_pids(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     sandbox: &SandboxId,
     config: &ContainerConfig,
 ) -> Result<(), Failure> {
@@ -119,7 +119,10 @@ async fn share_pids(
 }
 
 /// Where a container is, and its directory.
-fn find(shared: &Shared, id: &ContainerId) -> Result<(SandboxId, Phase, ContainerDir), Failure> {
+fn find(
+    shared: &RuntimeInner,
+    id: &ContainerId,
+) -> Result<(SandboxId, ContainerPhase, ContainerDir), Failure> {
     let state = shared.state.borrow();
     let container = state.containers.get(id).ok_or_else(|| no_container(id))?;
     let dir = shared.config.layout.sandbox(&container.sandbox).container(id.as_str());
@@ -127,15 +130,15 @@ fn find(shared: &Shared, id: &ContainerId) -> Result<(SandboxId, Phase, Containe
 }
 
 /// The sandbox of a container that runs.
-pub(super) fn running(shared: &Shared, id: &ContainerId) -> Result<(SandboxId, ContainerDir), Failure> {
+pub(super) fn running(shared: &RuntimeInner, id: &ContainerId) -> Result<(SandboxId, ContainerDir), Failure> {
     let (sandbox, phase, dir) = find(shared, id)?;
     match phase {
-        Phase::Running(_) => Ok((sandbox, dir)),
+        ContainerPhase::Running(_) => Ok((sandbox, dir)),
         _ => Err(Failure::refused(format!("container \"{id}\" is not running"))),
     }
 }
 
-fn set_phase(shared: &Shared, id: &ContainerId, from: Phase, to: Phase) {
+fn set_phase(shared: &RuntimeInner, id: &ContainerId, from: ContainerPhase, to: ContainerPhase) {
     if let Some(container) = shared.state.borrow_mut().containers.get_mut(id)
         && container.phase == from
     {
@@ -144,22 +147,22 @@ fn set_phase(shared: &Shared, id: &ContainerId, from: Phase, to: Phase) {
 }
 
 /// Starts a container that was made.
-pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
+pub(super) async fn start(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(), Failure> {
     let (sandbox, ..) = find(&shared, &id)?;
     let _held = shared.hold(&sandbox).await.ok_or_else(|| no_sandbox(&sandbox))?;
     let (_, phase, container_dir) = find(&shared, &id)?;
-    if phase != Phase::Created {
+    if phase != ContainerPhase::Created {
         let state = shared.state.borrow().containers.get(&id).map(Container::kind).unwrap_or_default();
         return Err(Failure::refused(format!("container \"{id}\" is in {state:?} state, not Created")));
     }
-    set_phase(&shared, &id, Phase::Created, Phase::Starting);
+    set_phase(&shared, &id, ContainerPhase::Created, ContainerPhase::Starting);
     fault::point("start:before")?;
     let dir = shared.config.layout.sandbox(&sandbox);
     match monitors::handle(&dir).start(id.as_str()).await {
         Ok(started) => {
             fault::point("start:after")?;
             // It may have ended already, and the watch have said so.
-            set_phase(&shared, &id, Phase::Starting, Phase::Running(started));
+            set_phase(&shared, &id, ContainerPhase::Starting, ContainerPhase::Running(started));
             shared.announce(EventKind::Started, &sandbox, Some(&id));
             Ok(())
         }
@@ -170,7 +173,7 @@ pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Fai
                 record.is_ok_and(|record| crate::platform::cgroup::usage::oom_kills(&record.cgroups) > 0);
             let hint = if short { ": the kernel killed it, memory_limit_in_bytes is too small" } else { "" };
             let message = format!("failed to start container \"{id}\": {message}{hint}");
-            watch::end(&shared, &id, |_| End {
+            watch::end(&shared, &id, |_| ContainerEnd {
                 code: START_FAILED,
                 at: shared.clock.now().as_nanos(),
                 reason: "StartError".to_owned(),
@@ -182,9 +185,9 @@ pub(super) async fn start(shared: Rc<Shared>, id: ContainerId) -> Result<(), Fai
 }
 
 /// Asks a container to end, and kills it when it takes longer than `grace`.
-pub(super) async fn stop(shared: Rc<Shared>, id: ContainerId, grace: Duration) -> Result<(), Failure> {
+pub(super) async fn stop(shared: Rc<RuntimeInner>, id: ContainerId, grace: Duration) -> Result<(), Failure> {
     let Ok((sandbox, phase, dir)) = find(&shared, &id) else { return Ok(()) };
-    if !matches!(phase, Phase::Running(_) | Phase::Starting) {
+    if !matches!(phase, ContainerPhase::Running(_) | ContainerPhase::Starting) {
         return Ok(());
     }
     let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
@@ -211,7 +214,7 @@ pub(super) async fn stop(shared: Rc<Shared>, id: ContainerId, grace: Duration) -
 const SIGTERM: i32 = 15;
 
 /// Kills everything in a container, by its monitor or without.
-async fn kill(shared: &Shared, sandbox: &SandboxId, id: &ContainerId, dir: &ContainerDir) {
+async fn kill(shared: &RuntimeInner, sandbox: &SandboxId, id: &ContainerId, dir: &ContainerDir) {
     let monitor = monitors::handle(&shared.config.layout.sandbox(sandbox));
     if let Err(error) = monitor.signal(id.as_str(), SIGKILL, true).await {
         log::debug!(container:% = id, err = chain(&error); "Failed to kill container through its monitor, \
@@ -223,7 +226,7 @@ async fn kill(shared: &Shared, sandbox: &SandboxId, id: &ContainerId, dir: &Cont
 }
 
 /// Waits for a container's end.
-async fn has_ended(shared: &Shared, id: &ContainerId, patience: Duration) -> bool {
+async fn has_ended(shared: &RuntimeInner, id: &ContainerId, patience: Duration) -> bool {
     let ended = async {
         loop {
             let next = shared.ended.notified();
@@ -231,7 +234,7 @@ async fn has_ended(shared: &Shared, id: &ContainerId, patience: Duration) -> boo
             // From here on an end wakes us, also one between the look and the wait.
             next.as_mut().enable();
             match find(shared, id) {
-                Ok((_, Phase::Running(_) | Phase::Starting, _)) => next.await,
+                Ok((_, ContainerPhase::Running(_) | ContainerPhase::Starting, _)) => next.await,
                 _ => return,
             }
         }
@@ -240,16 +243,16 @@ async fn has_ended(shared: &Shared, id: &ContainerId, patience: Duration) -> boo
 }
 
 /// Removes a container. One that runs is killed.
-pub(super) async fn remove(shared: Rc<Shared>, id: ContainerId) -> Result<(), Failure> {
+pub(super) async fn remove(shared: Rc<RuntimeInner>, id: ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, ..)) = find(&shared, &id) else { return Ok(()) };
     let _held = shared.hold(&sandbox).await;
     remove_held(&shared, &id).await
 }
 
 /// The same for whoever has the sandbox for itself already.
-pub(super) async fn remove_held(shared: &Rc<Shared>, id: &ContainerId) -> Result<(), Failure> {
+pub(super) async fn remove_held(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<(), Failure> {
     let Ok((sandbox, phase, dir)) = find(shared, id) else { return Ok(()) };
-    if matches!(phase, Phase::Running(_) | Phase::Starting) {
+    if matches!(phase, ContainerPhase::Running(_) | ContainerPhase::Starting) {
         kill(shared, &sandbox, id, &dir).await;
         if !has_ended(shared, id, REMOVE_PATIENCE).await {
             return Err(Failure::refused(format!("failed to kill container \"{id}\"")));
@@ -263,7 +266,7 @@ pub(super) async fn remove_held(shared: &Rc<Shared>, id: &ContainerId) -> Result
 
 /// Takes away everything a container may consist of, whatever of it is there; its record last.
 pub(super) async fn dismantle(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     sandbox: &SandboxId,
     id: &ContainerId,
 ) -> Result<(), Failure> {
@@ -315,12 +318,12 @@ async fn clear_cgroup(dirs: Vec<std::path::PathBuf>) -> Result<(), Failure> {
 
 /// Changes cgroup values of a container.
 pub(super) async fn update(
-    shared: Rc<Shared>,
+    shared: Rc<RuntimeInner>,
     id: ContainerId,
     resources: LinuxResources,
 ) -> Result<(), Failure> {
     let (sandbox, phase, dir) = find(&shared, &id)?;
-    if !matches!(phase, Phase::Running(_) | Phase::Created) {
+    if !matches!(phase, ContainerPhase::Running(_) | ContainerPhase::Created) {
         return Err(Failure::refused(format!("container \"{id}\" is not running or created")));
     }
     let _held = shared.hold(&sandbox).await;
@@ -364,7 +367,7 @@ fn merge(known: &mut LinuxResources, new: LinuxResources) {
 }
 
 /// What a container uses.
-pub(super) async fn stats(shared: &Rc<Shared>, id: &ContainerId) -> Result<ContainerStats, Failure> {
+pub(super) async fn stats(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<ContainerStats, Failure> {
     let (_, _, dir) = find(shared, id)?;
     let layer = shared.config.layout.writable_layer(id);
     let at = shared.clock.now();
@@ -378,7 +381,7 @@ pub(super) async fn stats(shared: &Rc<Shared>, id: &ContainerId) -> Result<Conta
 
 /// Figures of these containers; one that is gone is left out.
 pub(super) async fn figures(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     ids: &[ContainerId],
 ) -> Vec<(ContainerId, ContainerFigures)> {
     let found = ids.iter().filter_map(|id| Some((id.clone(), find(shared, id).ok()?.2)));

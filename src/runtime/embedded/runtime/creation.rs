@@ -14,11 +14,11 @@ use super::super::client::write_bundle;
 use super::super::images::{Image, ImageStore};
 use super::super::layout::{ContainerDir, Layout, SandboxDir};
 use super::super::oci;
-use super::facts::{Facts, given};
+use super::facts::{NodeAbilities, given};
 use super::filters;
 use super::record::{ContainerRecord, RecordedUser, SandboxRecord};
-use super::state::Phase;
-use super::{Failure, Shared, fault, files, volumes};
+use super::state::ContainerPhase;
+use super::{Failure, RuntimeInner, fault, files, volumes};
 use crate::model::types::{ContainerId, SandboxId, Timestamp};
 use crate::platform::cgroup::{CgroupConfig, Skipped, container as cgroup};
 use crate::platform::logging::chain;
@@ -31,7 +31,7 @@ const MAX_ACCOUNTS: usize = 1 << 20;
 pub(super) struct Creation {
     layout: Layout,
     images: ImageStore,
-    facts: Arc<Facts>,
+    facts: Arc<NodeAbilities>,
     apparmor: AppArmor,
     cgroup: CgroupConfig,
     external_runtime: Vec<String>,
@@ -46,7 +46,7 @@ pub(super) struct Creation {
 impl Creation {
     /// Takes what it needs of the runtime's state.
     pub(super) fn new(
-        shared: &Rc<Shared>,
+        shared: &Rc<RuntimeInner>,
         sandbox: &SandboxId,
         id: &ContainerId,
         config: ContainerConfig,
@@ -55,7 +55,7 @@ impl Creation {
     ) -> Self {
         let target = config.security.target.as_ref().and_then(|target| {
             match shared.state.borrow().containers.get(target)?.phase {
-                Phase::Running(started) => Some(started.pid),
+                ContainerPhase::Running(started) => Some(started.pid),
                 _ => None,
             }
         });
@@ -76,7 +76,7 @@ impl Creation {
         .with_handler(shared)
     }
 
-    fn with_handler(mut self, shared: &Shared) -> Self {
+    fn with_handler(mut self, shared: &RuntimeInner) -> Self {
         let handler = shared.state.borrow().sandboxes.get(&self.sandbox).map(|found| found.handler.clone());
         let program = handler.and_then(|handler| shared.config.handlers.get(&*handler).cloned());
         self.external_runtime =

@@ -12,7 +12,7 @@ use super::super::client::{AttachSession, ExecSession, MonitorError, Streams};
 use super::super::oci;
 use super::super::spec::{Bundle, ExecSpec};
 use super::record::read_json;
-use super::{Failure, Shared, container, monitors};
+use super::{Failure, RuntimeInner, container, monitors};
 use crate::model::types::ContainerId;
 use crate::runtime::{ErrorKind, ExecOutput};
 
@@ -24,7 +24,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// Runs a program and collects what it says.
 pub(super) async fn sync(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     id: &ContainerId,
     command: &[String],
     timeout: Option<Duration>,
@@ -69,7 +69,7 @@ pub(super) async fn sync(
 
 /// Starts a program in a container.
 pub(super) async fn begin(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     id: &ContainerId,
     command: &[String],
     tty: bool,
@@ -112,7 +112,7 @@ async fn drain(stream: &Receiver) -> Vec<u8> {
 
 /// Couples streams with a container's.
 pub(super) async fn attach(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     id: &ContainerId,
     streams: Streams,
 ) -> Result<AttachSession, Failure> {
@@ -124,7 +124,7 @@ pub(super) async fn attach(
 
 /// Sets the size of a container's terminal.
 pub(super) async fn resize(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     id: &ContainerId,
     width: u16,
     height: u16,
@@ -136,7 +136,7 @@ pub(super) async fn resize(
 }
 
 /// Opens a container's log anew.
-pub(super) async fn reopen_log(shared: &Rc<Shared>, id: &ContainerId) -> Result<(), Failure> {
+pub(super) async fn reopen_log(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<(), Failure> {
     let (sandbox, _) = container::running(shared, id)?;
     let monitor = monitors::handle(&shared.config.layout.sandbox(&sandbox));
     let reopened = monitor.reopen_log(id.as_str()).await;

@@ -23,12 +23,12 @@ const MOST_DEVICES: usize = 4096;
 
 /// The node's abilities.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(super) struct NodeAbilities {
     node: NodeFacts,
     user_namespaces: bool,
 }
 
-impl Facts {
+impl NodeAbilities {
     pub(super) fn measure(cgroup: &CgroupConfig) -> Self {
         let kernel = node::kernel_version();
         let node = NodeFacts {

@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use super::super::images::{Image, ImageError};
 use super::super::registry::{self, Auth, PullErrorKind, PullRequest};
-use super::{Failure, Shared};
+use super::{Failure, RuntimeInner};
 use crate::platform::rt;
 use crate::runtime::{ErrorKind, ImageAuth, ImageStatus, RuntimeImage};
 
 /// The image a reference stands for.
-pub(super) async fn status(shared: &Rc<Shared>, image: &str) -> Result<Option<ImageStatus>, Failure> {
+pub(super) async fn status(shared: &Rc<RuntimeInner>, image: &str) -> Result<Option<ImageStatus>, Failure> {
     let (images, reference) = (shared.images.clone(), image.to_owned());
     let found = rt::blocking("image status", move || images.resolve(&reference)).await;
     let found = found.map_err(|error| Failure::because("image status", &error))?;
@@ -30,7 +30,7 @@ fn user(text: &str) -> (Option<i64>, String) {
     }
 }
 
-pub(super) async fn list(shared: &Rc<Shared>) -> Result<Vec<RuntimeImage>, Failure> {
+pub(super) async fn list(shared: &Rc<RuntimeInner>) -> Result<Vec<RuntimeImage>, Failure> {
     let images = shared.images.clone();
     let all = rt::blocking("list images", move || images.list()).await;
     let all = all.map_err(|error| Failure::because("list images", &error))?;
@@ -44,7 +44,11 @@ pub(super) async fn list(shared: &Rc<Shared>) -> Result<Vec<RuntimeImage>, Failu
 }
 
 /// Removes an image unless a container was made from it. Says how many bytes its layers had that no other image has.
-pub(super) async fn remove(shared: &Rc<Shared>, id: &str, used: Vec<String>) -> Result<Option<u64>, Failure> {
+pub(super) async fn remove(
+    shared: &Rc<RuntimeInner>,
+    id: &str,
+    used: Vec<String>,
+) -> Result<Option<u64>, Failure> {
     if used.iter().any(|used| used == id) {
         return Err(Failure::refused(format!("image {id} is in use by a container")));
     }
@@ -58,7 +62,7 @@ pub(super) async fn remove(shared: &Rc<Shared>, id: &str, used: Vec<String>) -> 
 
 /// Pulls an image in a process of its own. Returns the image's id.
 pub(super) async fn pull(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     image: &str,
     auth: Option<&ImageAuth>,
 ) -> Result<String, Failure> {

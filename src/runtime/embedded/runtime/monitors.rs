@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::client::{self, Monitor, Watch};
 use super::super::layout::SandboxDir;
 use super::processes::Process;
-use super::{Failure, Shared};
+use super::{Failure, RuntimeInner};
 use crate::platform::logging::chain;
 use crate::platform::rt;
 use crate::platform::sys::netlink::namespace;
@@ -22,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts the monitor of a sandbox and returns its process id when it is ready.
-pub(super) async fn spawn(shared: &Rc<Shared>, dir: &SandboxDir) -> Result<i32, Failure> {
+pub(super) async fn spawn(shared: &Rc<RuntimeInner>, dir: &SandboxDir) -> Result<i32, Failure> {
     let spawned = client::spawn_monitor(&shared.program(), dir).await;
     let spawned = spawned
         .map_err(|error| Failure::refused(format!("failed to start the pod's monitor: {}", chain(&error))))?;

@@ -12,7 +12,7 @@ use tokio::sync::{MutexGuard, oneshot};
 use tokio::time::Instant;
 
 use super::super::network::{Attachment, Configured, Network};
-use super::{Failure, Shared};
+use super::{Failure, RuntimeInner};
 use crate::model::types::SandboxId;
 use crate::platform::rt;
 use crate::runtime::SandboxConfig;
@@ -23,7 +23,7 @@ pub(super) const MOST_PLUGINS: usize = 16;
 const STATUS_HOLDS: Duration = Duration::from_secs(10);
 
 /// What was said of the network, of which configuration, and when.
-pub(super) struct Said {
+pub(super) struct ReportedNetwork {
     of: Configured,
     at: Instant,
     ready: Result<(), String>,
@@ -31,7 +31,7 @@ pub(super) struct Said {
 
 /// Runs a job that may run plugins.
 async fn run<T: Send + 'static>(
-    shared: &Shared,
+    shared: &RuntimeInner,
     name: &'static str,
     plugins: bool,
     job: impl FnOnce(&Network) -> T + Send + 'static,
@@ -49,20 +49,20 @@ async fn run<T: Send + 'static>(
 }
 
 /// Whether attaching or detaching a sandbox runs plugins.
-async fn runs_plugins(shared: &Shared, sandbox: &SandboxId) -> bool {
+async fn runs_plugins(shared: &RuntimeInner, sandbox: &SandboxId) -> bool {
     let (network, sandbox) = (Arc::clone(&shared.network), sandbox.clone());
     rt::blocking("read network record", move || network.runs_plugins(&sandbox)).await
 }
 
 /// One pod's built-in network is made or taken down at a time, by a lock below. Whoever waited for that in the pool would hold up
 /// what needs no network: the first may take seconds on a slow machine, where the kernel loads modules for it.
-async fn turn(shared: &Shared, plugins: bool) -> Option<MutexGuard<'_, ()>> {
+async fn turn(shared: &RuntimeInner, plugins: bool) -> Option<MutexGuard<'_, ()>> {
     if plugins { None } else { Some(shared.network_turn.lock().await) }
 }
 
 /// Connects a sandbox whose namespaces `pid` has; its addresses.
 pub(super) async fn attach(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     id: &SandboxId,
     config: &SandboxConfig,
     pid: i32,
@@ -90,7 +90,11 @@ pub(super) fn netns_of(pid: i32) -> String {
 }
 
 /// Disconnects a sandbox; fine when it is.
-pub(super) async fn detach(shared: &Shared, id: &SandboxId, netns: Option<String>) -> Result<(), Failure> {
+pub(super) async fn detach(
+    shared: &RuntimeInner,
+    id: &SandboxId,
+    netns: Option<String>,
+) -> Result<(), Failure> {
     let host_network = shared.state.borrow().sandboxes.get(id).is_some_and(|sandbox| sandbox.host_network);
     if host_network {
         return Ok(());
@@ -105,7 +109,7 @@ pub(super) async fn detach(shared: &Shared, id: &SandboxId, netns: Option<String
 }
 
 /// Whether pods can have a network. Callers that come while plugins are asked wait for the same answer.
-pub(super) async fn status(shared: &Shared) -> Result<(), String> {
+pub(super) async fn status(shared: &RuntimeInner) -> Result<(), String> {
     let mut said = shared.network_said.lock().await;
     let network = Arc::clone(&shared.network);
     let of = rt::blocking("read network configuration", move || network.configured()).await;
@@ -114,6 +118,6 @@ pub(super) async fn status(shared: &Shared) -> Result<(), String> {
     }
     let asked = run(shared, "network status", of.is_some(), Network::status).await;
     let ready = asked.map_err(|failure| failure.message).and_then(|ready| ready);
-    *said = Some(Said { of, at: Instant::now(), ready: ready.clone() });
+    *said = Some(ReportedNetwork { of, at: Instant::now(), ready: ready.clone() });
     ready
 }

@@ -82,7 +82,7 @@ pub struct ContainerRecord {
     /// Absolute path of its log; empty for none.
     pub log_path: PathBuf,
     /// How it ended, once the agent knows.
-    pub end: Option<End>,
+    pub end: Option<ContainerEnd>,
     /// What it was made from.
     pub config: ContainerConfig,
 }
@@ -112,7 +112,7 @@ impl RecordedUser {
 /// How a container ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct End {
+pub struct ContainerEnd {
     pub code: i32,
     /// Nanoseconds since the epoch.
     pub at: i64,

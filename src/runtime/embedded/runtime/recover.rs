@@ -14,15 +14,15 @@ use std::sync::Arc;
 use super::super::layout::{Layout, SandboxDir};
 use super::processes::{self, Process};
 use super::record::{self, ContainerRecord, SandboxRecord, SandboxStage};
-use super::state::{Container, Phase, Sandbox};
-use super::{OpenError, Shared, container, files, monitors, sandbox, watch};
+use super::state::{Container, ContainerPhase, Sandbox};
+use super::{OpenError, RuntimeInner, container, files, monitors, sandbox, watch};
 use crate::model::ordered::Ordered as _;
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::logging::chain;
 use crate::platform::rt;
 
 /// A sandbox's directory as it was found.
-struct Found {
+struct RecoveredSandbox {
     id: SandboxId,
     /// `None`: it has no record that can be read.
     record: Option<SandboxRecord>,
@@ -34,11 +34,11 @@ struct FoundContainer {
     id: ContainerId,
     /// `None`: it has no record that can be read.
     record: Option<ContainerRecord>,
-    phase: Phase,
+    phase: ContainerPhase,
 }
 
 /// Finds everything again.
-pub(super) async fn recover(shared: &Rc<Shared>) -> Result<(), OpenError> {
+pub(super) async fn recover(shared: &Rc<RuntimeInner>) -> Result<(), OpenError> {
     let layout = shared.config.layout.clone();
     let found = rt::blocking("read records", move || scan(&layout)).await?;
     let mut found = found;
@@ -50,7 +50,7 @@ pub(super) async fn recover(shared: &Rc<Shared>) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn scan(layout: &Layout) -> Result<Vec<Found>, OpenError> {
+fn scan(layout: &Layout) -> Result<Vec<RecoveredSandbox>, OpenError> {
     let path = layout.sandboxes();
     let failed = |source| OpenError::Records { path: path.clone(), source };
     let mut all = Vec::new();
@@ -62,7 +62,7 @@ fn scan(layout: &Layout) -> Result<Vec<Found>, OpenError> {
         files::close_to_others(&dir);
         let record = readable(SandboxRecord::read(&dir), &dir);
         let monitor = Process::monitor_of(&dir).filter(|monitor| monitor.is_alive());
-        all.push(Found { containers: scan_containers(&dir), id, record, monitor });
+        all.push(RecoveredSandbox { containers: scan_containers(&dir), id, record, monitor });
     }
     Ok(all)
 }
@@ -88,11 +88,13 @@ fn scan_containers(dir: &SandboxDir) -> Vec<FoundContainer> {
             let container = dir.container(&name);
             let record = readable(ContainerRecord::read(&container), dir);
             let phase = match &record {
-                None => Phase::Making,
-                Some(record) if !record.is_made => Phase::Making,
-                Some(record) if record.end.is_some() => Phase::Exited,
+                None => ContainerPhase::Making,
+                Some(record) if !record.is_made => ContainerPhase::Making,
+                Some(record) if record.end.is_some() => ContainerPhase::Exited,
                 // How it ended is noted when it is taken in.
-                Some(_) => record::started(&container).map_or(Phase::Created, Phase::Running),
+                Some(_) => {
+                    record::started(&container).map_or(ContainerPhase::Created, ContainerPhase::Running)
+                }
             };
             FoundContainer { id: ContainerId::from(name), record, phase }
         })
@@ -100,7 +102,7 @@ fn scan_containers(dir: &SandboxDir) -> Vec<FoundContainer> {
 }
 
 /// Finds monitors that have not written who they are yet, and kills those whose directory has gone.
-async fn assign_monitors(shared: &Shared, found: &mut [Found]) {
+async fn assign_monitors(shared: &RuntimeInner, found: &mut [RecoveredSandbox]) {
     let sandboxes = shared.config.layout.sandboxes();
     let running = rt::blocking("find monitors", move || processes::monitors_below(&sandboxes)).await;
     for (name, process) in running {
@@ -113,8 +115,8 @@ async fn assign_monitors(shared: &Shared, found: &mut [Found]) {
     }
 }
 
-async fn take_in(shared: &Rc<Shared>, found: Found) {
-    let Found { id, record, containers, monitor } = found;
+async fn take_in(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
+    let RecoveredSandbox { id, record, containers, monitor } = found;
     let stage = record.as_ref().map_or(SandboxStage::Making, |record| record.stage);
     let mut sandbox = record.as_ref().map_or_else(
         || Sandbox::new(&crate::runtime::SandboxConfig::default(), shared.clock.now()),
@@ -150,14 +152,14 @@ async fn take_in(shared: &Rc<Shared>, found: Found) {
     watch::monitor_gone(shared, &id);
 }
 
-async fn take_in_container(shared: &Rc<Shared>, sandbox: &SandboxId, found: FoundContainer) {
+async fn take_in_container(shared: &Rc<RuntimeInner>, sandbox: &SandboxId, found: FoundContainer) {
     let FoundContainer { id, record, phase } = found;
     let container = record.as_ref().map_or_else(
         || Container::new(sandbox, &crate::runtime::ContainerConfig::default(), shared.clock.now()),
         |record| Container::from_record(record, phase),
     );
     shared.state.borrow_mut().containers.insert(id.clone(), container);
-    if phase != Phase::Making {
+    if phase != ContainerPhase::Making {
         return;
     }
     match container::dismantle(shared, sandbox, &id).await {
@@ -170,7 +172,7 @@ async fn take_in_container(shared: &Rc<Shared>, sandbox: &SandboxId, found: Foun
 }
 
 /// Containers that ended while nobody listened.
-fn note_ends(shared: &Shared, id: &SandboxId) {
+fn note_ends(shared: &RuntimeInner, id: &SandboxId) {
     let containers = shared.state.borrow().containers_of(id);
     for container in containers {
         let dir = shared.config.layout.sandbox(id).container(container.as_str());
@@ -180,7 +182,7 @@ fn note_ends(shared: &Shared, id: &SandboxId) {
     }
 }
 
-async fn undo(shared: &Rc<Shared>, id: &SandboxId) {
+async fn undo(shared: &Rc<RuntimeInner>, id: &SandboxId) {
     let containers = shared.state.borrow().containers_of(id);
     let undone = async {
         for container in &containers {
@@ -199,7 +201,7 @@ async fn undo(shared: &Rc<Shared>, id: &SandboxId) {
 }
 
 /// What has no record any more: after a reboot that is all there is on disk.
-async fn forget_the_rest(shared: &Rc<Shared>) {
+async fn forget_the_rest(shared: &Rc<RuntimeInner>) {
     let (live, containers): (Vec<SandboxId>, BTreeSet<String>) = {
         let state = shared.state.borrow();
         (

@@ -16,7 +16,7 @@ use super::networking::{attach, detach, netns_of};
 use super::processes::{self, Process};
 use super::record::{SandboxRecord, SandboxStage, write_json};
 use super::state::Sandbox;
-use super::{Failure, Shared, cgroups, container, fault, files, monitors, view, watch};
+use super::{Failure, RuntimeInner, cgroups, container, fault, files, monitors, view, watch};
 use crate::model::types::SandboxId;
 use crate::platform::logging::chain;
 use crate::platform::rt;
@@ -28,7 +28,7 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes and starts a sandbox.
-pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<SandboxId, Failure> {
+pub(super) async fn run(shared: Rc<RuntimeInner>, config: SandboxConfig) -> Result<SandboxId, Failure> {
     if !config.runtime_handler.is_empty() && !shared.config.handlers.contains_key(&config.runtime_handler) {
         let name = &config.runtime_handler;
         return Err(Failure::refused(format!(
@@ -62,7 +62,7 @@ pub(super) async fn run(shared: Rc<Shared>, config: SandboxConfig) -> Result<San
     }
 }
 
-fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Arc<Mutex<()>>, Failure> {
+fn reserve(shared: &RuntimeInner, id: &SandboxId, config: &SandboxConfig) -> Result<Arc<Mutex<()>>, Failure> {
     let mut state = shared.state.borrow_mut();
     if let Some(other) = state.same_sandbox(config) {
         let pod = &config.pod;
@@ -81,7 +81,7 @@ fn reserve(shared: &Shared, id: &SandboxId, config: &SandboxConfig) -> Result<Ar
     Ok(lock)
 }
 
-async fn make(shared: &Rc<Shared>, id: &SandboxId, config: &SandboxConfig) -> Result<(), Failure> {
+async fn make(shared: &Rc<RuntimeInner>, id: &SandboxId, config: &SandboxConfig) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(id);
     let mut record = SandboxRecord {
         id: id.clone(),
@@ -150,12 +150,12 @@ fn prepare(dir: &SandboxDir, record: &mut SandboxRecord) -> Result<(), Failure> 
 }
 
 /// Stops a sandbox and everything in it.
-pub(super) async fn stop(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
+pub(super) async fn stop(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<(), Failure> {
     let Some(_held) = shared.hold(&id).await else { return Ok(()) };
     stop_held(&shared, &id).await
 }
 
-async fn stop_held(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
+async fn stop_held(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
     if !shared.state.borrow().sandboxes.contains_key(id) {
         return Ok(());
     }
@@ -175,7 +175,7 @@ async fn stop_held(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
 }
 
 /// Ends the monitor with everything it runs: by asking, else by force. Returns when it is gone.
-async fn halt_monitor(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
+async fn halt_monitor(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(id);
     let known = shared.state.borrow().sandboxes.get(id).and_then(|sandbox| sandbox.monitor);
     let monitor = Process::monitor_of(&dir).or_else(|| known.and_then(Process::of_pid));
@@ -200,7 +200,7 @@ async fn halt_monitor(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure
 }
 
 /// Removes a sandbox with everything in it. Stops it if that was not done.
-pub(super) async fn remove(shared: Rc<Shared>, id: SandboxId) -> Result<(), Failure> {
+pub(super) async fn remove(shared: Rc<RuntimeInner>, id: SandboxId) -> Result<(), Failure> {
     let Some(_held) = shared.hold(&id).await else { return Ok(()) };
     stop_held(&shared, &id).await?;
     let containers = shared.state.borrow().containers_of(&id);
@@ -216,7 +216,7 @@ pub(super) async fn remove(shared: Rc<Shared>, id: SandboxId) -> Result<(), Fail
 }
 
 /// Takes away everything a sandbox without containers may consist of, whatever of it is there; its record last.
-pub(super) async fn dismantle(shared: &Rc<Shared>, id: &SandboxId) -> Result<(), Failure> {
+pub(super) async fn dismantle(shared: &Rc<RuntimeInner>, id: &SandboxId) -> Result<(), Failure> {
     let dir = shared.config.layout.sandbox(id);
     halt_monitor(shared, id).await?;
     detach(shared, id, None).await?;

@@ -17,7 +17,7 @@ use crate::runtime::{ContainerConfig, NamespaceMode, SandboxConfig, labels};
 
 /// Everything there is.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct RuntimeState {
     pub(super) sandboxes: BTreeMap<SandboxId, Sandbox>,
     pub(super) containers: BTreeMap<ContainerId, Container>,
 }
@@ -49,12 +49,12 @@ pub(super) struct Container {
     pub(super) image: Box<str>,
     pub(super) image_ref: Box<str>,
     pub(super) created_at: Timestamp,
-    pub(super) phase: Phase,
+    pub(super) phase: ContainerPhase,
 }
 
 /// Where a container is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ContainerPhase {
     /// Being made: no list shows it, its name is taken.
     Making,
     Created,
@@ -119,11 +119,11 @@ impl Container {
             image: Box::default(),
             image_ref: Box::default(),
             created_at,
-            phase: Phase::Making,
+            phase: ContainerPhase::Making,
         }
     }
 
-    pub(super) fn from_record(record: &ContainerRecord, phase: Phase) -> Self {
+    pub(super) fn from_record(record: &ContainerRecord, phase: ContainerPhase) -> Self {
         Self {
             image: record.image.as_str().into(),
             image_ref: record.image_ref.as_str().into(),
@@ -134,9 +134,11 @@ impl Container {
 
     pub(super) fn kind(&self) -> ContainerStateKind {
         match self.phase {
-            Phase::Making | Phase::Created | Phase::Starting => ContainerStateKind::Created,
-            Phase::Running(_) => ContainerStateKind::Running,
-            Phase::Exited => ContainerStateKind::Exited,
+            ContainerPhase::Making | ContainerPhase::Created | ContainerPhase::Starting => {
+                ContainerStateKind::Created
+            }
+            ContainerPhase::Running(_) => ContainerStateKind::Running,
+            ContainerPhase::Exited => ContainerStateKind::Exited,
         }
     }
 }
@@ -146,7 +148,7 @@ fn may_name_files(name: &str) -> bool {
     !name.contains('/') && !matches!(name, "." | "..")
 }
 
-impl State {
+impl RuntimeState {
     /// The sandbox that has taken the name of this one.
     pub(super) fn same_sandbox(&self, config: &SandboxConfig) -> Option<&SandboxId> {
         let same = |sandbox: &Sandbox| {
@@ -198,7 +200,7 @@ impl State {
         let found = self
             .containers
             .iter()
-            .filter(|(_, container)| container.is_pod && container.phase != Phase::Making);
+            .filter(|(_, container)| container.is_pod && container.phase != ContainerPhase::Making);
         found
             .filter_map(|(id, container)| self.observed_container(id, container))
             .filter(|container| pod.is_none_or(|uid| container.pod.uid == *uid))

@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use super::api::{ContainerView, SandboxView};
 use super::record::{ContainerRecord, RecordedUser, SandboxRecord, SandboxStage, started};
-use super::state::Phase;
-use super::{Failure, Shared, no_container, no_sandbox};
+use super::state::ContainerPhase;
+use super::{Failure, RuntimeInner, no_container, no_sandbox};
 use crate::model::observed::{ObservedContainer, ObservedMount};
 use crate::model::types::{ContainerId, SandboxId, Timestamp};
 use crate::runtime::labels;
 
 /// One container in full, for the agent.
-pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
+pub(super) fn status(shared: &Rc<RuntimeInner>, id: &ContainerId) -> Result<ObservedContainer, Failure> {
     let (view, record) = view(shared, id)?;
     let pod = crate::runtime::convert::pod_from_labels(&record.config.labels).unwrap_or_default();
     let name =
@@ -48,7 +48,7 @@ pub(super) fn status(shared: &Rc<Shared>, id: &ContainerId) -> Result<ObservedCo
 }
 
 /// One sandbox in full.
-pub(super) fn sandbox(shared: &Shared, id: &SandboxId) -> Result<SandboxView, Failure> {
+pub(super) fn sandbox(shared: &RuntimeInner, id: &SandboxId) -> Result<SandboxView, Failure> {
     let state = shared.state.borrow();
     let sandbox = state.sandboxes.get(id).filter(|sandbox| sandbox.stage != SandboxStage::Making);
     let sandbox = sandbox.ok_or_else(|| no_sandbox(id))?;
@@ -66,16 +66,16 @@ pub(super) fn sandbox(shared: &Shared, id: &SandboxId) -> Result<SandboxView, Fa
 
 /// Everything of a container, from its record and what is known in memory.
 pub(super) fn view(
-    shared: &Rc<Shared>,
+    shared: &Rc<RuntimeInner>,
     id: &ContainerId,
 ) -> Result<(ContainerView, ContainerRecord), Failure> {
     let state = shared.state.borrow();
-    let known = state.containers.get(id).filter(|container| container.phase != Phase::Making);
+    let known = state.containers.get(id).filter(|container| container.phase != ContainerPhase::Making);
     let known = known.ok_or_else(|| no_container(id))?;
     let dir = shared.config.layout.sandbox(&known.sandbox).container(id.as_str());
     let record = ContainerRecord::read(&dir).map_err(|error| Failure::because("read container", &error))?;
     let started = match known.phase {
-        Phase::Running(started) => Some(started),
+        ContainerPhase::Running(started) => Some(started),
         _ => started(&dir),
     };
     let end = record.end.clone().unwrap_or_default();
@@ -94,7 +94,7 @@ pub(super) fn view(
         image_id: record.image_id.clone(),
         log_path: record.log_path.display().to_string(),
         pid: match known.phase {
-            Phase::Running(started) => started.pid,
+            ContainerPhase::Running(started) => started.pid,
             _ => 0,
         },
         user: record.user.as_ref().map(RecordedUser::observed),

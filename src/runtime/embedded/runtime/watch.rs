@@ -11,9 +11,9 @@ use super::super::layout::SandboxDir;
 use super::super::protocol::{Exited, Reply, Started};
 use super::api::EventKind;
 use super::processes::Process;
-use super::record::{self, ContainerRecord, End, SandboxStage};
-use super::state::Phase;
-use super::{Shared, monitors};
+use super::record::{self, ContainerEnd, ContainerRecord, SandboxStage};
+use super::state::ContainerPhase;
+use super::{RuntimeInner, monitors};
 use crate::model::types::{ContainerId, SandboxId};
 use crate::platform::cgroup::container as cgroup;
 use crate::platform::logging::chain;
@@ -25,7 +25,7 @@ const ENDING: Duration = Duration::from_secs(1);
 const KILLED: i32 = 128 + 9;
 
 /// Listens to a sandbox's monitor until it is gone.
-pub(super) fn begin(shared: &Rc<Shared>, id: SandboxId, mut watch: Watch) {
+pub(super) fn begin(shared: &Rc<RuntimeInner>, id: SandboxId, mut watch: Watch) {
     let shared = Rc::clone(shared);
     rt::spawn("monitor watch", async move {
         let dir = shared.config.layout.sandbox(&id);
@@ -58,7 +58,7 @@ async fn until_ended(dir: &SandboxDir) -> bool {
     }
 }
 
-async fn listen(shared: &Shared, watch: &mut Watch) {
+async fn listen(shared: &RuntimeInner, watch: &mut Watch) {
     while let Some(reply) = watch.next().await {
         match reply {
             Reply::Running { container, started } => {
@@ -72,20 +72,20 @@ async fn listen(shared: &Shared, watch: &mut Watch) {
     }
 }
 
-fn container_runs(shared: &Shared, id: &ContainerId, started: Started) {
+fn container_runs(shared: &RuntimeInner, id: &ContainerId, started: Started) {
     let mut state = shared.state.borrow_mut();
     let Some(container) = state.containers.get_mut(id) else { return };
     // Whoever starts it tells of it, unless that was an agent before us.
-    if container.phase == Phase::Created {
-        container.phase = Phase::Running(started);
+    if container.phase == ContainerPhase::Created {
+        container.phase = ContainerPhase::Running(started);
         drop(state);
         shared.hint();
     }
 }
 
 /// A container's first process has ended.
-pub(super) fn container_ended(shared: &Shared, id: &ContainerId, exited: Exited) {
-    end(shared, id, |oom_killed| End {
+pub(super) fn container_ended(shared: &RuntimeInner, id: &ContainerId, exited: Exited) {
+    end(shared, id, |oom_killed| ContainerEnd {
         code: exited.code,
         at: exited.at.as_nanos(),
         reason: reason(exited.code, oom_killed).to_owned(),
@@ -102,11 +102,11 @@ fn reason(code: i32, oom_killed: bool) -> &'static str {
 }
 
 /// Notes an end, once. `how` is told whether the kernel killed something of it for want of memory.
-pub(super) fn end(shared: &Shared, id: &ContainerId, how: impl FnOnce(bool) -> End) {
+pub(super) fn end(shared: &RuntimeInner, id: &ContainerId, how: impl FnOnce(bool) -> ContainerEnd) {
     let sandbox = {
         let state = shared.state.borrow();
         let Some(container) = state.containers.get(id) else { return };
-        if matches!(container.phase, Phase::Exited | Phase::Making) {
+        if matches!(container.phase, ContainerPhase::Exited | ContainerPhase::Making) {
             return;
         }
         container.sandbox.clone()
@@ -126,14 +126,14 @@ pub(super) fn end(shared: &Shared, id: &ContainerId, how: impl FnOnce(bool) -> E
         }
     }
     if let Some(container) = shared.state.borrow_mut().containers.get_mut(id) {
-        container.phase = Phase::Exited;
+        container.phase = ContainerPhase::Exited;
     }
     shared.ended.notify_waiters();
     shared.announce(EventKind::Stopped, &sandbox, Some(id));
 }
 
 /// A monitor is gone, whatever the reason: nothing of its containers may go on.
-pub(super) fn monitor_gone(shared: &Shared, id: &SandboxId) {
+pub(super) fn monitor_gone(shared: &RuntimeInner, id: &SandboxId) {
     let (stage, containers) = {
         let mut state = shared.state.borrow_mut();
         let containers = state.containers_of(id);
@@ -143,13 +143,13 @@ pub(super) fn monitor_gone(shared: &Shared, id: &SandboxId) {
     };
     for container in &containers {
         let phase = shared.state.borrow().containers.get(container).map(|container| container.phase);
-        if !matches!(phase, Some(Phase::Running(_) | Phase::Starting)) {
+        if !matches!(phase, Some(ContainerPhase::Running(_) | ContainerPhase::Starting)) {
             continue;
         }
         let dir = shared.config.layout.sandbox(id).container(container.as_str());
         match record::exited(&dir) {
             Some(exited) => container_ended(shared, container, exited),
-            None => end(shared, container, |oom_killed| End {
+            None => end(shared, container, |oom_killed| ContainerEnd {
                 code: KILLED,
                 at: shared.clock.now().as_nanos(),
                 reason: reason(KILLED, oom_killed).to_owned(),

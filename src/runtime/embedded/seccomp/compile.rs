@@ -184,28 +184,28 @@ fn search(segments: &[(u32, Leaf)], wide: bool) -> Vec<Instruction> {
 fn leaf_code(leaf: &Leaf, wide: bool) -> Vec<Instruction> {
     let mut code = Vec::new();
     for (conditions, verdict) in &leaf.guarded {
-        let mut block: Vec<(Instruction, Target, Target)> = Vec::new();
+        let mut block: Vec<(Instruction, JumpTarget, JumpTarget)> = Vec::new();
         for condition in conditions {
             let mut steps = condition_code(condition, wide);
             // Jumps within a condition end at its end, whatever follows.
             let end = block.len() + steps.len();
             for (_, yes, no) in &mut steps {
                 for target in [yes, no] {
-                    if *target == Target::Holds {
-                        *target = Target::At(end);
+                    if *target == JumpTarget::Holds {
+                        *target = JumpTarget::At(end);
                     }
                 }
             }
             block.extend(steps);
         }
-        block.push((op(RETURN, *verdict), Target::Next, Target::Next));
+        block.push((op(RETURN, *verdict), JumpTarget::Next, JumpTarget::Next));
         let end = block.len();
         for (at, (instruction, yes, no)) in block.into_iter().enumerate() {
-            let reach = |target: Target| {
+            let reach = |target: JumpTarget| {
                 let to = match target {
-                    Target::Next | Target::Holds => at + 1,
-                    Target::At(to) => to,
-                    Target::Fails => end,
+                    JumpTarget::Next | JumpTarget::Holds => at + 1,
+                    JumpTarget::At(to) => to,
+                    JumpTarget::Fails => end,
                 };
                 // Six conditions of at most seven instructions: always near.
                 u8::try_from(to - at - 1).unwrap_or(u8::MAX)
@@ -219,7 +219,7 @@ fn leaf_code(leaf: &Leaf, wide: bool) -> Vec<Instruction> {
 
 /// Where a jump goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+enum JumpTarget {
     Next,
     /// The condition holds: behind it.
     Holds,
@@ -229,8 +229,8 @@ enum Target {
 }
 
 /// One comparison of 64 bits in steps of 32, the upper half first.
-fn condition_code(condition: &Condition, wide: bool) -> Vec<(Instruction, Target, Target)> {
-    use Target::{Fails, Holds, Next};
+fn condition_code(condition: &Condition, wide: bool) -> Vec<(Instruction, JumpTarget, JumpTarget)> {
+    use JumpTarget::{Fails, Holds, Next};
     let Condition { index, value, value_two, operator } = *condition;
     let half = |value: u64| u32::try_from(value & 0xffff_ffff).unwrap_or_default();
     let halves = |value: u64| (half(value >> 32), half(value));

@@ -21,12 +21,12 @@ pub struct FakeContainer {
     /// What it was made from.
     pub config: ContainerConfig,
     program: Program,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<PlannedEnd>,
 }
 
 /// How and when a running container will end, as far as is known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
+pub(super) struct PlannedEnd {
     pub(super) at: Timestamp,
     code: i32,
     reason: &'static str,
@@ -311,11 +311,11 @@ impl World {
 
 impl FakeContainer {
     fn start(&mut self, now: Timestamp) -> Result<(), RuntimeError> {
-        let end = |after, code, reason| Some(End { at: now.saturating_add(after), code, reason });
+        let end = |after, code, reason| Some(PlannedEnd { at: now.saturating_add(after), code, reason });
         self.end = match &self.program.run {
             Run::FailsToStart { message } => {
                 let message = message.clone();
-                self.finish(End { at: now, code: 128, reason: "StartError" });
+                self.finish(PlannedEnd { at: now, code: 128, reason: "StartError" });
                 self.observed.message.clone_from(&message);
                 return Err(RuntimeError::new("StartContainer", ErrorKind::Refused, message));
             }
@@ -329,11 +329,11 @@ impl FakeContainer {
     }
 
     fn begin_stop(&mut self, grace: Duration, now: Timestamp) {
-        let killed = End { at: now.saturating_add(grace), code: KILLED, reason: "Error" };
+        let killed = PlannedEnd { at: now.saturating_add(grace), code: KILLED, reason: "Error" };
         let end = match self.program.on_stop {
             OnStop::Exits { after, code } if after < grace => {
                 let reason = if code == 0 { "Completed" } else { "Error" };
-                End { at: now.saturating_add(after), code, reason }
+                PlannedEnd { at: now.saturating_add(after), code, reason }
             }
             OnStop::Exits { .. } | OnStop::Ignores => killed,
         };
@@ -346,12 +346,12 @@ impl FakeContainer {
     pub(super) fn kill(&mut self, now: Timestamp, code: i32, reason: &'static str) -> bool {
         let alive = self.observed.state == ContainerStateKind::Running;
         if alive {
-            self.finish(End { at: now, code, reason });
+            self.finish(PlannedEnd { at: now, code, reason });
         }
         alive
     }
 
-    pub(super) fn finish(&mut self, end: End) {
+    pub(super) fn finish(&mut self, end: PlannedEnd) {
         self.end = None;
         self.observed.state = ContainerStateKind::Exited;
         self.observed.finished_at = end.at;

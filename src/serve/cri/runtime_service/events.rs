@@ -4,14 +4,14 @@ use prost::Message;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::super::{CriServer, messages};
-use crate::platform::grpc::{self, Answer};
+use crate::platform::grpc::{self, GrpcReply};
 use crate::platform::proto::runtime as cri;
 use crate::runtime::embedded::runtime::EmbeddedRuntime;
 use crate::runtime::embedded::runtime::api::{EventKind, RuntimeEvent};
 
 impl CriServer {
     /// From now on, until the client goes. One that is too slow misses some, as CRI allows.
-    pub(in super::super) fn container_events(&self) -> Answer {
+    pub(in super::super) fn container_events(&self) -> GrpcReply {
         let (sink, answer) = grpc::stream();
         let (mut events, runtime) = (self.runtime.events(), self.runtime.clone());
         crate::platform::rt::spawn("cri events", async move {

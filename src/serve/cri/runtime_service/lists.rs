@@ -10,7 +10,7 @@ use prost::Message;
 use super::super::select::wanted;
 use super::super::{CriServer, failed, messages, stats};
 use crate::model::observed::ContainerStateKind;
-use crate::platform::grpc::{self, Answer, Status};
+use crate::platform::grpc::{self, GrpcReply, Status};
 use crate::platform::proto::runtime as cri;
 use crate::runtime::embedded::runtime::api::{ContainerStats, ContainerView, SandboxView};
 
@@ -21,7 +21,7 @@ const BATCH: usize = 100;
 fn batches<T: Clone + 'static, M: Message>(
     entries: Vec<T>,
     message: impl Fn(Vec<T>) -> M + 'static,
-) -> Answer {
+) -> GrpcReply {
     let (sink, answer) = grpc::stream();
     crate::platform::rt::spawn("cri list", async move {
         for batch in entries.chunks(BATCH) {
@@ -80,7 +80,7 @@ impl CriServer {
         Ok(cri::ListPodSandboxResponse { items: self.sandbox_items(request.filter) })
     }
 
-    pub(in super::super) fn stream_pod_sandboxes(&self, message: Bytes) -> Result<Answer, Status> {
+    pub(in super::super) fn stream_pod_sandboxes(&self, message: Bytes) -> Result<GrpcReply, Status> {
         let request: cri::StreamPodSandboxesRequest = grpc::decoded(message)?;
         let items = self.sandbox_items(request.filter);
         Ok(batches(items, |pod_sandboxes| cri::StreamPodSandboxesResponse { pod_sandboxes }))
@@ -93,7 +93,7 @@ impl CriServer {
         Ok(cri::ListContainersResponse { containers: self.container_items(request.filter) })
     }
 
-    pub(in super::super) fn stream_containers(&self, message: Bytes) -> Result<Answer, Status> {
+    pub(in super::super) fn stream_containers(&self, message: Bytes) -> Result<GrpcReply, Status> {
         let request: cri::StreamContainersRequest = grpc::decoded(message)?;
         let items = self.container_items(request.filter);
         Ok(batches(items, |containers| cri::StreamContainersResponse { containers }))
@@ -142,7 +142,7 @@ impl CriServer {
         Ok(cri::ListContainerStatsResponse { stats: self.container_stats_items(request.filter).await })
     }
 
-    pub(in super::super) async fn stream_container_stats(&self, message: Bytes) -> Result<Answer, Status> {
+    pub(in super::super) async fn stream_container_stats(&self, message: Bytes) -> Result<GrpcReply, Status> {
         let request: cri::StreamContainerStatsRequest = grpc::decoded(message)?;
         let items = self.container_stats_items(request.filter).await;
         Ok(batches(items, |container_stats| cri::StreamContainerStatsResponse { container_stats }))
@@ -189,7 +189,10 @@ impl CriServer {
         Ok(cri::ListPodSandboxStatsResponse { stats: self.sandbox_stats_items(request.filter).await })
     }
 
-    pub(in super::super) async fn stream_pod_sandbox_stats(&self, message: Bytes) -> Result<Answer, Status> {
+    pub(in super::super) async fn stream_pod_sandbox_stats(
+        &self,
+        message: Bytes,
+    ) -> Result<GrpcReply, Status> {
         let request: cri::StreamPodSandboxStatsRequest = grpc::decoded(message)?;
         let items = self.sandbox_stats_items(request.filter).await;
         Ok(batches(items, |pod_sandbox_stats| cri::StreamPodSandboxStatsResponse { pod_sandbox_stats }))

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use super::*;
 
 fn bytes(path: &str, binary: bool) -> Vec<u8> {
-    let Some(Answer::Document(mut document)) = answer(path, binary) else { panic!("no document at {path}") };
+    let Some(OpenApiDocument::Document(mut document)) = answer(path, binary) else {
+        panic!("no document at {path}")
+    };
     let mut whole = Vec::new();
     while let Some(piece) = document.next_piece() {
         assert!(piece.len() < 2 * PIECE, "a piece of {} bytes", piece.len());
@@ -19,7 +21,7 @@ fn document(path: &str) -> Value {
 }
 
 fn index() -> Value {
-    let Some(Answer::Index(index)) = answer("v3", false) else { panic!("no index") };
+    let Some(OpenApiDocument::Index(index)) = answer("v3", false) else { panic!("no index") };
     index
 }
 

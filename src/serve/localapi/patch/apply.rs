@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::fields::{FieldSet, compare, item_step};
-use super::managed::{Entry, Operation, Writer, owned};
+use super::managed::{ManagerEntry, Operation, Writer, owned};
 use super::schema::{Keyed, Shape};
 use super::strategic::arrange;
 
@@ -49,7 +49,7 @@ impl Conflicts {
 pub struct Applied {
     /// The object; its managedFields are as they were.
     pub object: Value,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ManagerEntry>,
 }
 
 /// Applies `config` over `live` (an empty object when there is none).
@@ -58,7 +58,7 @@ pub struct Applied {
 /// Fields of others that would change, unless `force` takes them over.
 pub fn apply(
     live: &Value,
-    entries: Vec<Entry>,
+    entries: Vec<ManagerEntry>,
     config: Value,
     shape: Shape<'_>,
     writer: &Writer<'_>,
@@ -67,7 +67,7 @@ pub fn apply(
     let config = without_nulls(config);
     let set = owned(FieldSet::of(&config, shape));
     let mut entries = before_first(entries, live, shape, writer.api_version);
-    let is_own = |entry: &Entry| {
+    let is_own = |entry: &ManagerEntry| {
         entry.operation == Operation::Apply
             && entry.manager == writer.manager
             && entry.subresource == writer.subresource
@@ -104,7 +104,7 @@ pub fn apply(
                 own.fields = set;
             }
         }
-        None => entries.push(Entry {
+        None => entries.push(ManagerEntry {
             manager: writer.manager.to_owned(),
             operation: Operation::Apply,
             api_version: writer.api_version.to_owned(),
@@ -121,11 +121,16 @@ pub fn apply(
 }
 
 /// An object that was there before anybody owned anything belongs to nobody in particular, as upstream.
-fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape<'_>, api_version: &str) -> Vec<Entry> {
+fn before_first(
+    entries: Vec<ManagerEntry>,
+    live: &Value,
+    shape: Shape<'_>,
+    api_version: &str,
+) -> Vec<ManagerEntry> {
     if !entries.is_empty() || live.as_object().is_none_or(Map::is_empty) {
         return entries;
     }
-    vec![Entry {
+    vec![ManagerEntry {
         manager: "before-first-apply".to_owned(),
         operation: Operation::Update,
         api_version: api_version.to_owned(),
@@ -135,7 +140,7 @@ fn before_first(entries: Vec<Entry>, live: &Value, shape: Shape<'_>, api_version
     }]
 }
 
-fn printed(entry: &Entry) -> String {
+fn printed(entry: &ManagerEntry) -> String {
     let subresource = match entry.subresource.as_str() {
         "" => String::new(),
         subresource => format!(" with subresource {subresource:?}"),

@@ -26,7 +26,7 @@ impl Operation {
 
 /// One manager's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ManagerEntry {
     /// The manager's name.
     pub manager: String,
     /// How it writes.
@@ -81,18 +81,18 @@ pub fn owned(fields: FieldSet) -> FieldSet {
 
 /// The entries of an object; what is no entry is left out.
 #[must_use]
-pub fn read(list: &[Value]) -> Vec<Entry> {
+pub fn read(list: &[Value]) -> Vec<ManagerEntry> {
     list.iter().filter_map(entry).collect()
 }
 
-fn entry(value: &Value) -> Option<Entry> {
+fn entry(value: &Value) -> Option<ManagerEntry> {
     let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
     let operation = match text("operation") {
         "Apply" => Operation::Apply,
         "Update" => Operation::Update,
         _ => return None,
     };
-    Some(Entry {
+    Some(ManagerEntry {
         manager: text("manager").to_owned(),
         operation,
         api_version: text("apiVersion").to_owned(),
@@ -104,10 +104,11 @@ fn entry(value: &Value) -> Option<Entry> {
 
 /// As Kubernetes writes them: applied ones first, then by time and name.
 #[must_use]
-pub fn write(mut entries: Vec<Entry>) -> Vec<Value> {
+pub fn write(mut entries: Vec<ManagerEntry>) -> Vec<Value> {
     entries.sort_by(|one, other| {
-        let key =
-            |entry: &Entry| (entry.operation, entry.time, entry.manager.clone(), entry.subresource.clone());
+        let key = |entry: &ManagerEntry| {
+            (entry.operation, entry.time, entry.manager.clone(), entry.subresource.clone())
+        };
         key(one).cmp(&key(other))
     });
     entries
@@ -134,12 +135,12 @@ pub fn write(mut entries: Vec<Entry>) -> Vec<Value> {
 /// The entries after somebody wrote `new` over `old` (null when it is new) in any way but by applying.
 #[must_use]
 pub fn after_update(
-    entries: Vec<Entry>,
+    entries: Vec<ManagerEntry>,
     old: &Value,
     new: &Value,
     shape: Shape<'_>,
     writer: &Writer<'_>,
-) -> Vec<Entry> {
+) -> Vec<ManagerEntry> {
     let nothing = json!({});
     let changes = compare(if old.is_null() { &nothing } else { old }, new, shape);
     let (set, removed) = (owned(changes.set), owned(changes.removed));
@@ -147,7 +148,7 @@ pub fn after_update(
         return entries;
     }
     let mut entries = entries;
-    let is_writer = |entry: &Entry| {
+    let is_writer = |entry: &ManagerEntry| {
         entry.operation == Operation::Update
             && entry.manager == writer.manager
             && entry.subresource == writer.subresource
@@ -163,7 +164,7 @@ pub fn after_update(
             own.fields = std::mem::take(&mut own.fields).union(&set);
             own.time = Some(writer.now);
         }
-        None => entries.push(Entry {
+        None => entries.push(ManagerEntry {
             manager: writer.manager.to_owned(),
             operation: Operation::Update,
             api_version: writer.api_version.to_owned(),
@@ -177,7 +178,7 @@ pub fn after_update(
 }
 
 /// Updates by many different clients would grow without bound: the oldest become one.
-fn join_oldest(mut entries: Vec<Entry>) -> Vec<Entry> {
+fn join_oldest(mut entries: Vec<ManagerEntry>) -> Vec<ManagerEntry> {
     loop {
         let mut updates: Vec<(Option<Timestamp>, usize)> = entries
             .iter()

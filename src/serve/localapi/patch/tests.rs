@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::apply::{Conflicts, apply as server_side};
 use super::fields::FieldSet;
-use super::managed::{Entry, Operation, Writer, after_update, read, write};
+use super::managed::{ManagerEntry, Operation, Writer, after_update, read, write};
 use super::schema::Shape;
 use super::{PatchError, bounded, json_patch, merge_patch, strategic};
 use crate::model::api::schema::Schema;
@@ -272,7 +272,7 @@ fn writer(manager: &str, second: i64) -> Writer<'_> {
 #[derive(Default)]
 struct Live {
     object: Value,
-    entries: Vec<Entry>,
+    entries: Vec<ManagerEntry>,
 }
 
 impl Live {

@@ -74,7 +74,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 
 fn change(api: &LocalApi, bytes: usize) -> Change {
     let state = Written::unsent(vec![b'x'; bytes].into(), &api.watchers.retained);
-    Change { step: Step::Modified, name: Default::default(), state, before: None, version: 1 }
+    Change { step: ObjectChange::Modified, name: Default::default(), state, before: None, version: 1 }
 }
 
 #[test]
@@ -187,11 +187,11 @@ fn what_changes_right_after_a_watch_has_begun_is_told_to_all_and_nothing_goes_on
 }
 
 fn begins(version: &str, matching: &str, initial: Option<bool>) -> Result<Beginning, u16> {
-    let options = Options {
+    let options = QueryOptions {
         resource_version: version.to_owned(),
         resource_version_match: matching.to_owned(),
         initial_events: initial,
-        ..Options::default()
+        ..QueryOptions::default()
     };
     beginning(&options).map_err(|failure| failure.code)
 }

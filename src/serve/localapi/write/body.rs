@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use crate::codec::json::parse_one;
 use crate::codec::yaml::yaml_to_values;
-use crate::serve::localapi::path::Wanted;
+use crate::serve::localapi::path::RequestInfo;
 use crate::serve::localapi::resource::Verb;
 use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::{incoming, protobuf};
-use crate::serve::server::received::Received;
+use crate::serve::server::received::IncomingRequest;
 
 const MAX_BYTES: usize = 3 * 1024 * 1024;
 
@@ -45,8 +45,8 @@ impl Content {
 
 /// Reads a body, and which of its members appear twice in one object.
 pub(super) async fn read(
-    wanted: &Wanted,
-    request: Request<Received>,
+    wanted: &RequestInfo,
+    request: Request<IncomingRequest>,
 ) -> Result<(Content, Vec<String>), Failure> {
     let kind = incoming::media_type(&request);
     let patch = match (wanted.verb, kind.as_str()) {

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::{Content, PatchKind};
-use super::kept::{self, Found, Kept, strip_notes};
+use super::kept::{self, ExistingObject, StoredObject, strip_notes};
 use super::{Decision, Task, finalize, new, options_failure};
 use crate::desired::api_pod;
 use crate::desired::pod_config::PodConfig;
@@ -18,7 +18,7 @@ use crate::model::api::pod::{Pod, PodStatus};
 use crate::model::api::schema::check::{Misfit, Unknown};
 use crate::model::provenance::is_from_api;
 use crate::pod::status::rules::take_foreign_conditions;
-use crate::serve::localapi::patch::managed::{self, Entry, after_update};
+use crate::serve::localapi::patch::managed::{self, ManagerEntry, after_update};
 use crate::serve::localapi::patch::{PatchError, apply, bounded, json_patch, merge_patch, strategic};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure, MODIFIED};
@@ -26,7 +26,7 @@ use crate::serve::localapi::text;
 
 /// An object that may be changed, and as it is shown.
 struct Changeable {
-    kept: Kept,
+    kept: StoredObject,
     version: String,
     /// As a patch finds it.
     base: Value,
@@ -38,7 +38,9 @@ struct Changeable {
 fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Failure> {
     let found = kept::find(config, task.store(), task.namespace(), task.name());
     let (kept, goes) = match found {
-        Some(Found { manifest: Some(origin), .. }) => return Err(task.read_only(task.name(), &origin)),
+        Some(ExistingObject { manifest: Some(origin), .. }) => {
+            return Err(task.read_only(task.name(), &origin));
+        }
         Some(found) => (found.kept, false),
         None => match going(task)? {
             Some(kept) => (kept, true),
@@ -57,7 +59,7 @@ fn changeable(task: &Task, config: &PodConfig) -> Result<Option<Changeable>, Fai
 }
 
 /// A pod of the API that is being taken down and that nothing wants any more, as it was kept.
-fn going(task: &Task) -> Result<Option<Kept>, Failure> {
+fn going(task: &Task) -> Result<Option<StoredObject>, Failure> {
     if task.store() != Store::Pods {
         return Ok(None);
     }
@@ -68,7 +70,7 @@ fn going(task: &Task) -> Result<Option<Kept>, Failure> {
         return Err(task.refused(task.name(), why));
     }
     let status = api_pod::kept_status(&pod);
-    Ok(Some(Kept::Pod(Rc::new(Pod { status, ..pod }))))
+    Ok(Some(StoredObject::Pod(Rc::new(Pod { status, ..pod }))))
 }
 
 /// The object as it is to be, by an update or a patch of `base`. Who owns which field is not asked.
@@ -89,7 +91,7 @@ pub(super) fn accept(task: &Task, base: &Value) -> Result<Value, Failure> {
 /// Decides about the status of a pod: conditions that this node does not set are the client's, everything else is observed.
 pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     let Changeable { kept, version, base, goes } = changeable(task, config)?.ok_or_else(|| task.missing())?;
-    let Kept::Pod(old) = &kept else { return Err(task.missing()) };
+    let StoredObject::Pod(old) = &kept else { return Err(task.missing()) };
     let mut value = accept(task, &base)?;
     check_identity(task, &value)?;
     check_preconditions(task, &kept.uid(), &value, &version)?;
@@ -97,7 +99,7 @@ pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     let said = if said.is_null() { json!({}) } else { said };
     let said: PodStatus = decode(said).map_err(|error| cannot_handle(&error.to_string()))?.object;
     let new = api_pod::update_status(old, &said).map_err(|errors| task.invalid(task.name(), &errors))?;
-    let mut done = task.done(StatusCode::OK, &Kept::Pod(Rc::new(new.clone())), Vec::new());
+    let mut done = task.done(StatusCode::OK, &StoredObject::Pod(Rc::new(new.clone())), Vec::new());
     if task.dry_run {
         let mut status = task.api.node.pod(task.namespace(), task.name(), None).unwrap_or_default().status;
         take_foreign_conditions(&mut status, &new);
@@ -108,7 +110,7 @@ pub(super) fn change_status(task: &Task, config: &PodConfig) -> Decision {
     } else if goes {
         ApiChange { describe_going: vec![Rc::new(new)], ..ApiChange::default() }
     } else {
-        Kept::Pod(Rc::new(new)).put()
+        StoredObject::Pod(Rc::new(new)).put()
     };
     Ok((change, done))
 }
@@ -150,7 +152,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
     let new = new.with_entries(entries);
     let done = task.done(StatusCode::OK, &new, warnings);
     let change = match &new {
-        Kept::Pod(pod) if goes => {
+        StoredObject::Pod(pod) if goes => {
             finalize::check_no_more(task, &old, &new)?;
             let is_new = new != old;
             let describe_going = is_new.then(|| Rc::clone(pod)).into_iter().collect();
@@ -163,7 +165,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
 
 /// Owners that the client wants there: kubectl hands its own fields over when it begins to apply on the server. One entry that says
 /// nothing takes all away, as upstream.
-fn entries_said(value: &Value) -> Option<Vec<Entry>> {
+fn entries_said(value: &Value) -> Option<Vec<ManagerEntry>> {
     let said = value.pointer("/metadata/managedFields")?.as_array().filter(|said| !said.is_empty())?;
     let entries = managed::read(said);
     let resets = said.iter().all(|entry| entry.as_object().is_some_and(serde_json::Map::is_empty));
@@ -276,7 +278,7 @@ fn check_typed(task: &Task, wanted: &Value) -> Result<(), Failure> {
 }
 
 /// Server-side apply: the object and its owners.
-fn applied(task: &Task, old: &Kept, wanted: &Value) -> Result<(Value, Vec<Entry>), Failure> {
+fn applied(task: &Task, old: &StoredObject, wanted: &Value) -> Result<(Value, Vec<ManagerEntry>), Failure> {
     check_applied(task, wanted)?;
     let mut live = old.to_value();
     strip_notes(&mut live);

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::body::Content;
 use super::finalize::{self, namespaced, removal};
-use super::kept::{self, Kept};
+use super::kept::{self, StoredObject};
 use super::new::success;
-use super::{Decision, Done, Task, is_of};
+use super::{Decision, Task, WriteOutcome, is_of};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::desired::pod_config::notes::Mirror;
@@ -26,13 +26,13 @@ use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::text;
 
 /// Options from the body, and from the query where the body says nothing.
-struct Options {
+struct DeletionOptions {
     grace: Option<i64>,
     uid: String,
     version: String,
 }
 
-impl Options {
+impl DeletionOptions {
     fn of(task: &Task) -> Result<Self, Failure> {
         let Content::Object(body) = &task.content else { return Err(task.missing()) };
         let (version, kind) =
@@ -62,7 +62,7 @@ impl Task {
 
 /// Decides about one object.
 pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
-    let options = Options::of(task)?;
+    let options = DeletionOptions::of(task)?;
     let store = task.store();
     let shown = task.api.find(store, task.namespace(), task.name());
     let Some(found) = kept::find(config, store, task.namespace(), task.name()) else {
@@ -77,7 +77,7 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     };
     if let Some(origin) = &found.manifest {
         return match (&found.kept, shown) {
-            (Kept::Pod(pod), Some(shown)) => mirror(task, config, &options, &pod.metadata.uid, shown),
+            (StoredObject::Pod(pod), Some(shown)) => mirror(task, config, &options, &pod.metadata.uid, shown),
             _ => Err(task.read_only(task.name(), origin)),
         };
     }
@@ -90,17 +90,17 @@ pub(super) fn one(task: &Task, config: &PodConfig) -> Decision {
     let stays = !found.kept.finalizers().is_empty() && !task.is_eviction() && !task.dry_run;
     let object = match &found.kept {
         _ if task.is_eviction() => success(Value::Null, StatusCode::CREATED),
-        Kept::Pod(pod) => going(task, shown, pod, options.grace),
-        Kept::Object(_) if stays => finalize::going(found.kept.clone(), None, task.now).to_value(),
-        Kept::Object(_) => deleted(task, &shown),
+        StoredObject::Pod(pod) => going(task, shown, pod, options.grace),
+        StoredObject::Object(_) if stays => finalize::going(found.kept.clone(), None, task.now).to_value(),
+        StoredObject::Object(_) => deleted(task, &shown),
     };
     let code = if task.is_eviction() { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((change, Done { code, object, is_kept: stays, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code, object, is_kept: stays, warnings: Vec::new() }))
 }
 
 /// Decides about all that are selected, of those that came through the API.
 pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
-    let options = Options::of(task)?;
+    let options = DeletionOptions::of(task)?;
     let wanted = &task.wanted;
     let selector =
         Selector::parse(wanted.resource, &wanted.options.label_selector, &wanted.options.field_selector)?;
@@ -116,10 +116,10 @@ pub(super) fn many(task: &Task, config: &PodConfig) -> Decision {
     }
     let kind = format!("{}List", wanted.resource.kind);
     let object = json!({"kind": kind, "apiVersion": task.api_version, "metadata": {}, "items": items});
-    Ok((change, Done { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
 }
 
-fn check(task: &Task, options: &Options, shown: &Value) -> Result<(), Failure> {
+fn check(task: &Task, options: &DeletionOptions, shown: &Value) -> Result<(), Failure> {
     let conflict = |what: &str, given: &str, found: &str| {
         let why =
             format!("Precondition failed: {what} in precondition: {given}, {what} in object meta: {found}");
@@ -156,7 +156,13 @@ fn going(task: &Task, mut shown: Value, pod: &Pod, grace: Option<i64>) -> Value 
 }
 
 /// The mirror of a pod from a manifest: another takes its place at once, as a kubelet makes one. The pod runs on.
-fn mirror(task: &Task, config: &PodConfig, options: &Options, uid: &PodUid, mut shown: Value) -> Decision {
+fn mirror(
+    task: &Task,
+    config: &PodConfig,
+    options: &DeletionOptions,
+    uid: &PodUid,
+    mut shown: Value,
+) -> Decision {
     check(task, options, &shown)?;
     let mut notes = config.notes().clone();
     notes.mirrors.insert(uid.clone(), Mirror { uid: task.uid.clone(), created: task.now });
@@ -168,11 +174,11 @@ fn mirror(task: &Task, config: &PodConfig, options: &Options, uid: &PodUid, mut 
         (StatusCode::OK, shown)
     };
     let change = ApiChange { notes: Some(notes), ..ApiChange::default() };
-    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code, object, is_kept: false, warnings: Vec::new() }))
 }
 
 /// A pod that goes already: it may have to go sooner.
-fn hurry(task: &Task, options: &Options, shown: Value) -> Decision {
+fn hurry(task: &Task, options: &DeletionOptions, shown: Value) -> Decision {
     check(task, options, &shown)?;
     let mut pod: Pod = decode(shown.clone()).map_err(|error| status::internal(&error.to_string()))?.object;
     keep_beginning(&mut pod);
@@ -183,7 +189,7 @@ fn hurry(task: &Task, options: &Options, shown: Value) -> Decision {
     } else {
         (StatusCode::OK, answer)
     };
-    Ok((change, Done { code, object, is_kept: false, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code, object, is_kept: false, warnings: Vec::new() }))
 }
 
 fn deleted(task: &Task, shown: &Value) -> Value {
@@ -238,5 +244,5 @@ fn namespace(task: &Task, config: &PodConfig, shown: &Value) -> Decision {
     let mut object = shown.clone();
     object["metadata"]["deletionTimestamp"] = json!(task.now.to_rfc3339());
     object["status"]["phase"] = json!("Terminating");
-    Ok((change, Done { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code: StatusCode::OK, object, is_kept: false, warnings: Vec::new() }))
 }

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use super::Task;
-use super::kept::{self, Kept};
+use super::kept::{self, StoredObject};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::model::field_error::{FieldError, FieldErrorKind};
@@ -21,7 +21,7 @@ pub(super) fn namespaced() -> impl Iterator<Item = Store> {
 }
 
 /// What a deletion does: the object goes, or says from now on that it is deleted. `grace` in seconds, `None` for the pod's own.
-pub(super) fn removal(kept: &Kept, grace: Option<i64>, now: Timestamp) -> ApiChange {
+pub(super) fn removal(kept: &StoredObject, grace: Option<i64>, now: Timestamp) -> ApiChange {
     if kept.finalizers().is_empty() {
         return gone(kept, grace);
     }
@@ -29,28 +29,30 @@ pub(super) fn removal(kept: &Kept, grace: Option<i64>, now: Timestamp) -> ApiCha
     if going == *kept { ApiChange::default() } else { going.put() }
 }
 
-fn gone(kept: &Kept, grace: Option<i64>) -> ApiChange {
+fn gone(kept: &StoredObject, grace: Option<i64>) -> ApiChange {
     match kept {
-        Kept::Pod(pod) => ApiChange { remove_pods: vec![(Rc::clone(pod), grace)], ..ApiChange::default() },
-        Kept::Object(object) => {
+        StoredObject::Pod(pod) => {
+            ApiChange { remove_pods: vec![(Rc::clone(pod), grace)], ..ApiChange::default() }
+        }
+        StoredObject::Object(object) => {
             ApiChange { remove_objects: vec![object.key.clone()], ..ApiChange::default() }
         }
     }
 }
 
 /// Deleted, or asked to go sooner.
-pub(super) fn going(kept: Kept, grace: Option<i64>, now: Timestamp) -> Kept {
+pub(super) fn going(kept: StoredObject, grace: Option<i64>, now: Timestamp) -> StoredObject {
     match kept {
-        Kept::Pod(mut pod) => {
+        StoredObject::Pod(mut pod) => {
             let (since, grace) = asked_to_go(&pod, grace, now);
             let metadata = &mut Rc::make_mut(&mut pod).metadata;
             metadata.deletion_timestamp = Some(since);
             metadata.deletion_grace_period_seconds = Some(grace);
-            Kept::Pod(pod)
+            StoredObject::Pod(pod)
         }
-        Kept::Object(mut object) => {
+        StoredObject::Object(mut object) => {
             Rc::make_mut(&mut object).deleted.get_or_insert(now);
-            Kept::Object(object)
+            StoredObject::Object(object)
         }
     }
 }
@@ -59,7 +61,12 @@ pub(super) fn going(kept: Kept, grace: Option<i64>, now: Timestamp) -> Kept {
 ///
 /// # Errors
 /// It is deleted and would get another finalizer.
-pub(super) fn change(task: &Task, config: &PodConfig, old: &Kept, new: &Kept) -> Result<ApiChange, Failure> {
+pub(super) fn change(
+    task: &Task,
+    config: &PodConfig,
+    old: &StoredObject,
+    new: &StoredObject,
+) -> Result<ApiChange, Failure> {
     if !old.is_going() {
         return Ok(if new == old { ApiChange::default() } else { new.put() });
     }
@@ -71,7 +78,7 @@ pub(super) fn change(task: &Task, config: &PodConfig, old: &Kept, new: &Kept) ->
     let mut change = gone(new, None);
     // A namespace that waited for this one goes with it.
     if let Some(found) = kept::find(config, Store::Namespaces, "", task.namespace())
-        && let Kept::Object(namespace) = &found.kept
+        && let StoredObject::Object(namespace) = &found.kept
         && found.kept.is_going()
         && found.kept.finalizers().is_empty()
         && !has_more(config, task.namespace(), Some((task.store(), task.name())))
@@ -85,7 +92,7 @@ pub(super) fn change(task: &Task, config: &PodConfig, old: &Kept, new: &Kept) ->
 ///
 /// # Errors
 /// It would.
-pub(super) fn check_no_more(task: &Task, old: &Kept, new: &Kept) -> Result<(), Failure> {
+pub(super) fn check_no_more(task: &Task, old: &StoredObject, new: &StoredObject) -> Result<(), Failure> {
     let added: Vec<&String> = new.finalizers().iter().filter(|one| !old.finalizers().contains(one)).collect();
     if !added.is_empty() {
         let words: Vec<String> = added.iter().map(|one| format!("{one:?}")).collect();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde_json::{Map, Value, json};
 
 use super::body::{Content, PatchKind};
-use super::{Done, Task};
+use super::{Task, WriteOutcome};
 use crate::desired::api_pod::{self, Part};
 use crate::desired::local_objects::{accept, ignored};
 use crate::desired::pod_config::PodConfig;
@@ -23,21 +23,21 @@ use crate::model::provenance::LOCAL_ANNOTATIONS;
 use crate::model::types::{PodSource, PodUid};
 use crate::pod::runtime_class;
 use crate::pod::scheduling::{place, unscheduled};
-use crate::serve::localapi::patch::managed::{self, Entry};
+use crate::serve::localapi::patch::managed::{self, ManagerEntry};
 use crate::serve::localapi::resource::Store;
 use crate::serve::localapi::status::{self, Cause, Failure};
 use crate::serve::localapi::text;
 
 /// An object as it is kept.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kept {
+pub(super) enum StoredObject {
     Pod(Rc<Pod>),
     Object(Rc<LocalObject>),
 }
 
 /// An object that is there, and whether it may be written.
-pub(super) struct Found {
-    pub(super) kept: Kept,
+pub(super) struct ExistingObject {
+    pub(super) kept: StoredObject,
     /// The manifest that defines it.
     pub(super) manifest: Option<String>,
 }
@@ -56,19 +56,22 @@ fn manifest(source: PodSource, origin: &str) -> Option<String> {
 }
 
 /// The object of this name, of whichever source.
-pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str) -> Option<Found> {
+pub(super) fn find(config: &PodConfig, store: Store, namespace: &str, name: &str) -> Option<ExistingObject> {
     if let Some(kind) = local_kind(store) {
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         let (source, found) = config.find_object(&key)?;
-        let kept = Kept::Object(Rc::clone(&found.object));
-        return Some(Found { kept, manifest: manifest(source, &found.origin) });
+        let kept = StoredObject::Object(Rc::clone(&found.object));
+        return Some(ExistingObject { kept, manifest: manifest(source, &found.origin) });
     }
     let (source, found) = config.find_pod(namespace, name)?;
-    Some(Found { kept: Kept::Pod(Rc::clone(&found.pod)), manifest: manifest(source, &found.origin) })
+    Some(ExistingObject {
+        kept: StoredObject::Pod(Rc::clone(&found.pod)),
+        manifest: manifest(source, &found.origin),
+    })
 }
 
 /// What came through the API: all objects of a store in a namespace, or in all of them.
-pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) -> Vec<Kept> {
+pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) -> Vec<StoredObject> {
     let is_here = |found: &str| namespace.is_none_or(|namespace| namespace == found);
     match local_kind(store) {
         Some(kind) => config
@@ -78,17 +81,17 @@ pub(super) fn ours(config: &PodConfig, store: Store, namespace: Option<&str>) ->
                     && found.object.key.kind == kind
                     && is_here(&found.object.key.namespace)
             })
-            .map(|(_, found)| Kept::Object(Rc::clone(&found.object)))
+            .map(|(_, found)| StoredObject::Object(Rc::clone(&found.object)))
             .collect(),
         None => config
             .pods_by_source()
             .filter(|(source, found)| *source == PodSource::Api && is_here(&found.pod.metadata.namespace))
-            .map(|(_, found)| Kept::Pod(Rc::clone(&found.pod)))
+            .map(|(_, found)| StoredObject::Pod(Rc::clone(&found.pod)))
             .collect(),
     }
 }
 
-impl Kept {
+impl StoredObject {
     /// As Kubernetes writes it.
     pub(super) fn to_value(&self) -> Value {
         match self {
@@ -104,7 +107,7 @@ impl Kept {
         value
     }
 
-    pub(super) fn entries(&self) -> Vec<Entry> {
+    pub(super) fn entries(&self) -> Vec<ManagerEntry> {
         managed::read(&self.managed_fields().entries())
     }
 
@@ -131,7 +134,7 @@ impl Kept {
     }
 
     /// With these owners.
-    pub(super) fn with_entries(self, entries: Vec<Entry>) -> Self {
+    pub(super) fn with_entries(self, entries: Vec<ManagerEntry>) -> Self {
         let fields = ManagedFields::new(managed::write(entries));
         match self {
             Self::Pod(mut pod) => {
@@ -289,7 +292,12 @@ impl Task {
     }
 
     /// A new object, ready to be kept.
-    pub(super) fn build(&self, config: &PodConfig, draft: Draft, name: &str) -> Result<Kept, Failure> {
+    pub(super) fn build(
+        &self,
+        config: &PodConfig,
+        draft: Draft,
+        name: &str,
+    ) -> Result<StoredObject, Failure> {
         match draft {
             Draft::Pod(mut pod) => {
                 name.clone_into(&mut pod.metadata.name);
@@ -304,7 +312,7 @@ impl Task {
                     .map_err(|why| self.refused(name, &why))?;
                 let uid = PodUid::from(self.uid.as_str());
                 let pod = api_pod::create(*pod, self.api.node.name(), uid, self.now);
-                pod.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
+                pod.map(|pod| StoredObject::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
             }
             Draft::Object(written) => {
                 let mut object = self.accept(*written, name)?;
@@ -313,7 +321,7 @@ impl Task {
                 if object.key.kind == ObjectKind::Namespace {
                     object.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
                 }
-                Ok(Kept::Object(Rc::new(object)))
+                Ok(StoredObject::Object(Rc::new(object)))
             }
         }
     }
@@ -328,10 +336,10 @@ impl Task {
     }
 
     /// What takes the place of `old`.
-    pub(super) fn rebuild(&self, old: &Kept, draft: Draft) -> Result<Kept, Failure> {
+    pub(super) fn rebuild(&self, old: &StoredObject, draft: Draft) -> Result<StoredObject, Failure> {
         let name = self.name();
         match (old, draft) {
-            (Kept::Pod(old), Draft::Pod(new)) => {
+            (StoredObject::Pod(old), Draft::Pod(new)) => {
                 let part = match self.wanted.subresource.map(|part| part.name) {
                     Some("resize") => Part::Resize,
                     Some("ephemeralcontainers") => Part::EphemeralContainers,
@@ -342,9 +350,11 @@ impl Task {
                     place(&mut pod.spec, self.api.node.name());
                     pod
                 });
-                placed.map(|pod| Kept::Pod(Rc::new(pod))).map_err(|errors| self.invalid(name, &errors))
+                placed
+                    .map(|pod| StoredObject::Pod(Rc::new(pod)))
+                    .map_err(|errors| self.invalid(name, &errors))
             }
-            (Kept::Object(old), Draft::Object(written)) => {
+            (StoredObject::Object(old), Draft::Object(written)) => {
                 let mut object = self.accept(*written, name)?;
                 object.uid.clone_from(&old.uid);
                 object.created = old.created;
@@ -352,7 +362,7 @@ impl Task {
                 object.managed_fields = old.managed_fields.clone();
                 let errors = refused_change(&old.content, &object.content);
                 if errors.is_empty() {
-                    Ok(Kept::Object(Rc::new(object)))
+                    Ok(StoredObject::Object(Rc::new(object)))
                 } else {
                     Err(self.invalid(name, &errors))
                 }
@@ -362,7 +372,7 @@ impl Task {
     }
 
     /// The version that the object is shown with.
-    pub(super) fn shown(&self, kept: &Kept) -> Map<String, Value> {
+    pub(super) fn shown(&self, kept: &StoredObject) -> Map<String, Value> {
         let (namespace, name) = kept.place();
         let shown = self.api.find(self.store(), namespace, name).unwrap_or_default();
         match shown {
@@ -372,13 +382,18 @@ impl Task {
     }
 
     /// The answer with an object that is kept.
-    pub(super) fn done(&self, code: hyper::StatusCode, kept: &Kept, mut warnings: Vec<String>) -> Done {
+    pub(super) fn done(
+        &self,
+        code: hyper::StatusCode,
+        kept: &StoredObject,
+        mut warnings: Vec<String>,
+    ) -> WriteOutcome {
         warnings.extend(kept.doubts());
         let mut object = kept.to_value();
         if self.dry_run {
             self.complete(&mut object);
         }
-        Done { code, object, is_kept: !self.dry_run, warnings }
+        WriteOutcome { code, object, is_kept: !self.dry_run, warnings }
     }
 
     /// What is only tried is answered with what the object has besides: clients compare it with what they read.

@@ -6,8 +6,8 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::Content;
-use super::kept::{self, Kept};
-use super::{Decision, Done, Task};
+use super::kept::{self, StoredObject};
+use super::{Decision, Task, WriteOutcome};
 use crate::desired::pod_config::PodConfig;
 use crate::serve::localapi::patch::managed::after_update;
 use crate::serve::localapi::resource::Store;
@@ -44,10 +44,10 @@ pub(super) fn create(task: &Task, config: &PodConfig) -> Decision {
 }
 
 /// Puts a new object there, unless there is one.
-pub(super) fn put(task: &Task, config: &PodConfig, kept: &Kept, warnings: Vec<String>) -> Decision {
+pub(super) fn put(task: &Task, config: &PodConfig, kept: &StoredObject, warnings: Vec<String>) -> Decision {
     let (namespace, name) = kept.place();
     is_free(task, config, namespace, name)?;
-    let done: Done = task.done(StatusCode::CREATED, kept, warnings);
+    let done: WriteOutcome = task.done(StatusCode::CREATED, kept, warnings);
     Ok((kept.put(), done))
 }
 

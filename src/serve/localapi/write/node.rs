@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::change::{accept, check_identity, check_preconditions};
-use super::{Decision, Done, Task};
+use super::{Decision, Task, WriteOutcome};
 use crate::desired::pod_config::PodConfig;
 use crate::desired::pod_config::edit::ApiChange;
 use crate::model::field_error::{FieldError, FieldErrorKind};
@@ -49,7 +49,7 @@ pub(super) fn change(task: &Task, config: &PodConfig) -> Decision {
             None => members.remove(field),
         };
     }
-    Ok((change, Done { code: StatusCode::OK, object, is_kept: !task.dry_run, warnings: Vec::new() }))
+    Ok((change, WriteOutcome { code: StatusCode::OK, object, is_kept: !task.dry_run, warnings: Vec::new() }))
 }
 
 /// The part that is not the client's: `spec`, and who the node is. Its status has a path of its own.

@@ -1,14 +1,14 @@
 //! Options that make no sense, and field errors as clients read them.
 
 use super::*;
-use crate::serve::localapi::path::{self, Asked};
+use crate::serve::localapi::path::{self, ApiCall};
 
 fn refused(method: &str, query: &str) -> Option<String> {
     let path = match method {
         "POST" => "/api/v1/namespaces/default/pods",
         _ => "/api/v1/namespaces/default/pods/p",
     };
-    let Ok(Asked::Object(wanted)) = path::read(method, path, query) else { panic!("{method} {query}") };
+    let Ok(ApiCall::Object(wanted)) = path::read(method, path, query) else { panic!("{method} {query}") };
     check_options(&wanted).err().map(|failure| format!("{} {}", failure.code, failure.message))
 }
 

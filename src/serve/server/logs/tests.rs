@@ -141,7 +141,7 @@ async fn a_file_without_line_breaks_is_not_kept_in_memory() {
     std::fs::write(&path, "x".repeat(5 << 20)).unwrap();
     let mut reading = Reading::open(&path, None).unwrap();
     let mut filter = Filter::new(&LogOptions::default(), NOW);
-    while reading.next(&mut filter).unwrap() != Step::End {
+    while reading.next(&mut filter).unwrap() != ReadStep::End {
         assert!(reading.held.len() <= LONGEST_LINE + CHUNK);
     }
 }
@@ -156,7 +156,8 @@ fn a_long_log_of_which_nothing_is_wanted_is_read_in_turns() {
     file.write_all(line.repeat(length / line.len() + 1).as_bytes()).unwrap();
     let mut reading = Reading::open(&path, None).unwrap();
     let mut filter = Filter::new(&LogOptions { since_time: Some(NOW), ..LogOptions::default() }, NOW);
-    let turns = (0..100).take_while(|_| reading.next(&mut filter).unwrap() == Step::On(Vec::new())).count();
+    let turns =
+        (0..100).take_while(|_| reading.next(&mut filter).unwrap() == ReadStep::On(Vec::new())).count();
     assert_eq!(turns, 3);
     assert!(!reading.has_grown());
     file.write_all(b"more").unwrap();

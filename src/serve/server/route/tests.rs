@@ -7,9 +7,9 @@ fn get(target: &str) -> Result<Route, Refused> {
     route("GET", path, query)
 }
 
-fn container(uid: Option<&str>) -> Target {
+fn container(uid: Option<&str>) -> ContainerTarget {
     let pod = PodName { namespace: "ns".into(), name: "web-box".into(), uid: uid.map(Into::into) };
-    Target { pod, container: "app".into() }
+    ContainerTarget { pod, container: "app".into() }
 }
 
 fn code(target: &str) -> (u16, String) {

@@ -25,7 +25,7 @@ const INITIAL_WINDOW: i64 = 64 * 1024;
 const READ: usize = 8 * 1024;
 
 /// A stream that the client opened, the other side or we.
-pub struct Stream {
+pub struct SpdyStream {
     pub id: u32,
     /// What it is for.
     pub headers: Headers,
@@ -36,14 +36,14 @@ pub struct Stream {
 }
 
 /// A connection. Dropping it cuts it off.
-pub struct Connection {
-    streams: mpsc::Receiver<Stream>,
+pub struct SpdyConnection {
+    streams: mpsc::Receiver<SpdyStream>,
     frames: Frames,
     reader: JoinSet<()>,
     writer: JoinSet<()>,
 }
 
-impl Connection {
+impl SpdyConnection {
     /// Serves the client behind `io`. Needs a `LocalSet`.
     pub fn start(io: impl AsyncRead + AsyncWrite + 'static, activity: &Rc<Activity>) -> Self {
         Self::over(io, activity, |_| ()).0
@@ -55,7 +55,7 @@ impl Connection {
         io: impl AsyncRead + AsyncWrite + 'static,
         wanted: Vec<Headers>,
         activity: &Rc<Activity>,
-    ) -> (Self, Vec<Stream>) {
+    ) -> (Self, Vec<SpdyStream>) {
         Self::over(io, activity, |table| {
             table.is_client = true;
             wanted.into_iter().map(|headers| table.ask(headers)).collect()
@@ -88,12 +88,12 @@ impl Connection {
     }
 
     /// The next stream that the client opens; `None` when it is gone. May be dropped while waiting.
-    pub async fn next(&mut self) -> Option<Stream> {
+    pub async fn next(&mut self) -> Option<SpdyStream> {
         self.streams.recv().await
     }
 
     /// Refuses a stream.
-    pub async fn refuse(&self, stream: Stream) {
+    pub async fn refuse(&self, stream: SpdyStream) {
         let _ = self.frames.send(Outgoing::Frame(frame::reset(stream.id, RESET_PROTOCOL_ERROR))).await;
     }
 
@@ -112,7 +112,7 @@ impl Connection {
     }
 }
 
-struct Entry {
+struct StreamEntry {
     /// `None` when the client has closed its side, or nobody listens.
     pieces: Option<Pieces>,
     window: Rc<Window>,
@@ -120,8 +120,8 @@ struct Entry {
 
 struct Table {
     frames: Frames,
-    opened: mpsc::Sender<Stream>,
-    open: BTreeMap<u32, Entry>,
+    opened: mpsc::Sender<SpdyStream>,
+    open: BTreeMap<u32, StreamEntry>,
     last: u32,
     window: i64,
     window_kept: bool,
@@ -205,18 +205,18 @@ impl Table {
         let _ = self.opened.send(stream).await;
     }
 
-    fn enter(&mut self, id: u32, fin: bool, headers: Headers) -> Stream {
+    fn enter(&mut self, id: u32, fin: bool, headers: Headers) -> SpdyStream {
         let window = Window::new(self.window, self.window_kept);
         // Servers keep no windows, and one that has closed its end would answer what we owe by cutting off what it has said.
         let credit = (!self.is_client).then(|| (id, self.frames.clone()));
         let (pieces, inlet) = Inlet::new(credit);
         let framing = Framing::Spdy { stream: id, window: Rc::clone(&window) };
         let outlet = Outlet::new(self.frames.clone(), framing);
-        self.open.insert(id, Entry { pieces: (!fin).then_some(pieces), window });
-        Stream { id, headers, inlet, outlet }
+        self.open.insert(id, StreamEntry { pieces: (!fin).then_some(pieces), window });
+        SpdyStream { id, headers, inlet, outlet }
     }
 
-    fn ask(&mut self, headers: Headers) -> Stream {
+    fn ask(&mut self, headers: Headers) -> SpdyStream {
         let id = if self.last == 0 { 1 } else { self.last + 2 };
         self.last = id;
         // There is room: nothing else was sent yet, and all that is sent on the stream comes after it.

@@ -60,22 +60,13 @@ pub enum Event {
         fin: bool,
     },
     /// A stream is over, both ways.
-    Reset {
-        stream: u32,
-    },
+    Reset { stream: u32 },
     /// To be sent back if the number is odd, as a client's are.
-    Ping {
-        id: u32,
-    },
+    Ping { id: u32 },
     /// More may be sent on a stream.
-    WindowUpdate {
-        stream: u32,
-        delta: u32,
-    },
+    WindowUpdate { stream: u32, delta: u32 },
     /// How much may be sent on a new stream.
-    InitialWindow {
-        size: u32,
-    },
+    InitialWindow { size: u32 },
     /// It will open no more streams.
     GoAway,
     /// Nothing to act on.

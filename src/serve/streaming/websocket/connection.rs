@@ -29,14 +29,14 @@ pub struct Messages {
 }
 
 /// A connection. Dropping it cuts it off.
-pub struct Connection {
+pub struct WebSocketConnection {
     frames: Frames,
     messages: Messages,
     reader: JoinSet<()>,
     writer: JoinSet<()>,
 }
 
-impl Connection {
+impl WebSocketConnection {
     /// Serves the client behind `io`, and takes what it sends on `channels`; anything else is dropped. Needs a `LocalSet`.
     pub fn start(
         io: impl AsyncRead + AsyncWrite + 'static,

@@ -7,8 +7,8 @@ use crate::model::api::pod::{ContainerState, ContainerStateRunning, ContainerSta
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn record() -> Record {
-    Record {
+fn record() -> UpgradeRecord {
+    UpgradeRecord {
         program: "/usr/bin/agent".to_owned(),
         from: Build { version: "0.1.0".to_owned(), digest: "a".to_owned() },
         to: Build { version: "0.2.0".to_owned(), digest: "b".to_owned() },
@@ -19,7 +19,7 @@ fn record() -> Record {
         watches: 1,
         was_ready: true,
         containers: vec![Ran { name: "default/web/main".to_owned(), id: "containerd://1".to_owned() }],
-        ..Record::default()
+        ..UpgradeRecord::default()
     }
 }
 
@@ -32,7 +32,7 @@ fn seen(agent: Result<Answering, &str>) -> Seen {
 }
 
 /// Looks once a second at what `at` shows, until there is something to do; the second, and what.
-fn watch(record: &Record, at: impl Fn(u32) -> Seen) -> (u32, Step) {
+fn watch(record: &UpgradeRecord, at: impl Fn(u32) -> Seen) -> (u32, Step) {
     let mut watch = Watch::default();
     for second in 0..1000 {
         match step(&mut watch, record, &at(second), SECOND * second) {
@@ -44,24 +44,24 @@ fn watch(record: &Record, at: impl Fn(u32) -> Seen) -> (u32, Step) {
 }
 
 fn back(reason: &str) -> Step {
-    Step::Settle(Phase::RolledBack, reason.to_owned())
+    Step::Settle(UpgradePhase::RolledBack, reason.to_owned())
 }
 
 fn stays() -> Step {
-    Step::Settle(Phase::Upgraded, String::new())
+    Step::Settle(UpgradePhase::Upgraded, String::new())
 }
 
 #[test]
 fn a_record_is_read_as_it_was_written_and_survives_lines_of_others() {
     let written =
-        Record { reason: "first\nsecond".to_owned(), settled: Timestamp::from_nanos(5), ..record() };
+        UpgradeRecord { reason: "first\nsecond".to_owned(), settled: Timestamp::from_nanos(5), ..record() };
     let text = written.to_text();
-    let read = Record::parse(&(text + "moon 3\n")).unwrap();
-    assert_eq!(read, Record { reason: "first second".to_owned(), ..written });
-    assert_eq!(Record::parse(""), None);
-    assert_eq!(Record::parse("phase Landed\n"), None);
+    let read = UpgradeRecord::parse(&(text + "moon 3\n")).unwrap();
+    assert_eq!(read, UpgradeRecord { reason: "first second".to_owned(), ..written });
+    assert_eq!(UpgradeRecord::parse(""), None);
+    assert_eq!(UpgradeRecord::parse("phase Landed\n"), None);
     for (phase, name) in PHASES {
-        assert_eq!(Record::parse(&format!("phase {name}\n")).unwrap().phase, phase);
+        assert_eq!(UpgradeRecord::parse(&format!("phase {name}\n")).unwrap().phase, phase);
     }
 }
 
@@ -103,8 +103,11 @@ fn one_that_loops_is_given_up() {
     // Well for a moment, ill for a moment, in one life: it is not waited for for ever.
     let flaps = |second| seen(if second % 4 < 2 { Ok(agent(1)) } else { Err("the agent did not answer") });
     assert_eq!(watch(&record(), flaps), (35, back("it did not stay healthy long enough")));
-    let rebooted = Record { watches: MOST_WATCHES + 1, ..record() };
-    assert!(matches!(watch(&rebooted, |_| seen(Ok(agent(1)))), (0, Step::Settle(Phase::RolledBack, _))));
+    let rebooted = UpgradeRecord { watches: MOST_WATCHES + 1, ..record() };
+    assert!(matches!(
+        watch(&rebooted, |_| seen(Ok(agent(1)))),
+        (0, Step::Settle(UpgradePhase::RolledBack, _))
+    ));
 }
 
 #[test]
@@ -129,16 +132,16 @@ fn what_is_on_the_disk_decides_before_how_the_agent_does() {
         Step::Settle(phase, _) => Some(phase),
         _ => None,
     };
-    assert_eq!(settled(InPlace::Old), Some(Phase::Abandoned));
-    assert_eq!(settled(InPlace::Other), Some(Phase::Replaced));
-    assert_eq!(settled(InPlace::Missing), Some(Phase::RolledBack));
+    assert_eq!(settled(InPlace::Old), Some(UpgradePhase::Abandoned));
+    assert_eq!(settled(InPlace::Other), Some(UpgradePhase::Replaced));
+    assert_eq!(settled(InPlace::Missing), Some(UpgradePhase::RolledBack));
     assert_eq!(settled(InPlace::New), None);
-    let going_back = Record { phase: Phase::RollingBack, reason: "so".to_owned(), ..record() };
+    let going_back = UpgradeRecord { phase: UpgradePhase::RollingBack, reason: "so".to_owned(), ..record() };
     for (in_place, phase) in [
-        (InPlace::New, Phase::RolledBack),
-        (InPlace::Old, Phase::RolledBack),
-        (InPlace::Missing, Phase::RolledBack),
-        (InPlace::Other, Phase::Replaced),
+        (InPlace::New, UpgradePhase::RolledBack),
+        (InPlace::Old, UpgradePhase::RolledBack),
+        (InPlace::Missing, UpgradePhase::RolledBack),
+        (InPlace::Other, UpgradePhase::Replaced),
     ] {
         let step = step(&mut Watch::default(), &going_back, &with(in_place), SECOND);
         assert!(matches!(step, Step::Settle(found, _) if found == phase), "{in_place:?}: {step:?}");
@@ -146,7 +149,7 @@ fn what_is_on_the_disk_decides_before_how_the_agent_does() {
     let asked = Seen { is_asked_back: true, ..with(InPlace::New) };
     assert_eq!(step(&mut Watch::default(), &record(), &asked, SECOND), back("requested"));
     for (phase, _) in PHASES.into_iter().filter(|(phase, _)| phase.is_settled()) {
-        let over = Record { phase, reason: "so".to_owned(), ..record() };
+        let over = UpgradeRecord { phase, reason: "so".to_owned(), ..record() };
         assert!(
             !effects(phase, phase).iter().any(|effect| matches!(effect, Effect::Note(_) | Effect::PutBack))
         );
@@ -238,7 +241,7 @@ enum Manners {
 /// What is on the disk and what runs: a machine in which every effect is one atomic change.
 #[derive(Clone, Debug)]
 struct World {
-    record: Option<Record>,
+    record: Option<UpgradeRecord>,
     program: Program,
     previous: Option<Program>,
     is_guarded: bool,
@@ -261,7 +264,7 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, effect: Effect, record: &mut Record) {
+    fn carry_out(&mut self, effect: Effect, record: &mut UpgradeRecord) {
         match effect {
             Effect::Note(phase) => {
                 record.phase = phase;
@@ -284,7 +287,8 @@ impl World {
         }
         // Whatever happens next, it starts from here.
         assert!(self.program == Program::Old || self.previous == Some(Program::Old), "no way back: {self:?}");
-        let is_safe = self.program == Program::Old || self.is_guarded || record.phase == Phase::Upgraded;
+        let is_safe =
+            self.program == Program::Old || self.is_guarded || record.phase == UpgradePhase::Upgraded;
         assert!(is_safe, "a new program that nobody watches after a power cut: {self:?}");
     }
 
@@ -391,12 +395,12 @@ proptest! {
         }
         let phase = world.record.as_ref().map(|record| record.phase);
         // Cut off before it was guarded: nothing has happened but a note that the next upgrade reads.
-        let is_untouched = world.program == Program::Old && !world.is_guarded && phase != Some(Phase::RollingBack);
+        let is_untouched = world.program == Program::Old && !world.is_guarded && phase != Some(UpgradePhase::RollingBack);
         prop_assert!(ended || is_untouched, "{:?}", world);
         prop_assert!(!world.is_guarded, "{:?}", world);
         match world.program {
             Program::New => {
-                prop_assert_eq!(phase, Some(Phase::Upgraded));
+                prop_assert_eq!(phase, Some(UpgradePhase::Upgraded));
                 prop_assert_eq!(world.previous, Some(Program::Old));
                 let is_good = match manners {
                     Manners::Good => true,
@@ -408,7 +412,7 @@ proptest! {
                 prop_assert!(is_good, "{:?}", world);
             }
             Program::Old => {
-                prop_assert_ne!(phase, Some(Phase::Upgraded));
+                prop_assert_ne!(phase, Some(UpgradePhase::Upgraded));
                 prop_assert_eq!(world.agent.0, Program::Old);
                 if cuts.is_empty() {
                     prop_assert!(!matches!(manners, Manners::Good));

@@ -34,7 +34,7 @@ fn another_runtime_gets_the_same_container_and_its_reasons_come_back() {
         assert_eq!((outcome.failed.as_deref(), outcome.code, outcome.output.as_str()), (None, 3, "image\n"));
         crate::platform::sys::kill::kill_process(running.pid).unwrap();
         assert_eq!(running.end().code, 137);
-        let delete = || match clone::fork(Kind::default()).unwrap() {
+        let delete = || match clone::fork(CloneKind::default()).unwrap() {
             Side::Child => super::super::delete_external(&dir),
             Side::Parent(pid) => clone::wait(pid).unwrap(),
         };

@@ -167,7 +167,7 @@ fn a_volume_that_changes_while_it_is_mounted_into_leads_nowhere_outside() {
     sample.bundle.oci.mounts.push(mount("bind", "/volume", &source(&volume), &["rbind"]));
     sample.bundle.oci.mounts.push(mount("bind", "/volume/place/deep/file", &source(&file), &[]));
     sample.bundle.oci.mounts.push(mount("tmpfs", "/volume/place/deeper", "tmpfs", &[]));
-    let swapper = match clone::fork(Kind::default()).unwrap() {
+    let swapper = match clone::fork(CloneKind::default()).unwrap() {
         Side::Parent(pid) => pid,
         Side::Child => {
             clone::die_with_parent().unwrap();

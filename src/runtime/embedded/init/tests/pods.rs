@@ -152,7 +152,7 @@ fn a_container_joins_another_ones_process_ids_without_its_mounts() {
 #[test]
 fn everything_dies_with_the_monitor() {
     let (told, tell) = clone::pipe().unwrap();
-    let monitor = match clone::fork(Kind::default()).unwrap() {
+    let monitor = match clone::fork(CloneKind::default()).unwrap() {
         Side::Parent(pid) => pid,
         Side::Child => {
             let pod = make_pod(&PodSpec { shared_pid: true, ..own_pod() }).unwrap();

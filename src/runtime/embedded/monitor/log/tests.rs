@@ -78,11 +78,11 @@ fn entries_have_the_form_of_cri() {
     let mut entries = Entries::new();
     let at = Timestamp::from_nanos(1_795_168_800_120_000_000);
     let (mut out, mut err) = (Splitter::default(), Splitter::default());
-    entries.chunk(&mut log, &mut out, Stream::Stdout, at, b"one\ntw");
-    entries.chunk(&mut log, &mut err, Stream::Stderr, at, b"\xff\0\r\n");
-    entries.chunk(&mut log, &mut out, Stream::Stdout, at, b"o\n\nrest");
-    entries.finish(&mut log, &mut out, Stream::Stdout, at);
-    entries.finish(&mut log, &mut err, Stream::Stderr, at);
+    entries.chunk(&mut log, &mut out, LogStream::Stdout, at, b"one\ntw");
+    entries.chunk(&mut log, &mut err, LogStream::Stderr, at, b"\xff\0\r\n");
+    entries.chunk(&mut log, &mut out, LogStream::Stdout, at, b"o\n\nrest");
+    entries.finish(&mut log, &mut out, LogStream::Stdout, at);
+    entries.finish(&mut log, &mut err, LogStream::Stderr, at);
     let text = std::fs::read(directory.join("0.log")).unwrap();
     let expected: &[u8] = b"2026-11-20T10:00:00.120000000Z stdout F one\n\
         2026-11-20T10:00:00.120000000Z stderr F \xff\0\r\n\
@@ -100,7 +100,7 @@ fn after_a_rotation_the_new_file_is_written() {
     let mut log = Log::open(Some(path.clone())).unwrap();
     let (mut entries, mut out) = (Entries::new(), Splitter::default());
     let mut write = |log: &mut Log, text: &[u8]| {
-        entries.chunk(log, &mut out, Stream::Stdout, Timestamp::default(), text);
+        entries.chunk(log, &mut out, LogStream::Stdout, Timestamp::default(), text);
     };
     write(&mut log, b"one\n");
     std::fs::rename(&path, &old).unwrap();
@@ -124,7 +124,7 @@ fn a_full_disk_loses_entries_and_says_so_when_there_is_room() {
     let mut log = Log::open(Some(path.clone())).unwrap();
     let (mut entries, mut out) = (Entries::new(), Splitter::default());
     let mut write = |text: &str| {
-        entries.chunk(&mut log, &mut out, Stream::Stdout, Timestamp::from_secs(1), text.as_bytes());
+        entries.chunk(&mut log, &mut out, LogStream::Stdout, Timestamp::from_secs(1), text.as_bytes());
     };
     std::fs::write(&filler, vec![0; 40 * 1024]).unwrap();
     write("before\n");
@@ -159,7 +159,7 @@ fn a_full_disk_loses_entries_and_says_so_when_there_is_room() {
 fn without_a_path_nothing_is_written_and_nothing_kept() {
     let mut log = Log::open(None).unwrap();
     let (mut entries, mut out) = (Entries::new(), Splitter::default());
-    entries.chunk(&mut log, &mut out, Stream::Stdout, Timestamp::default(), b"gone\n");
+    entries.chunk(&mut log, &mut out, LogStream::Stdout, Timestamp::default(), b"gone\n");
     log.reopen().unwrap();
     assert!(entries.bytes.is_empty() && log.lost == 0);
 }

@@ -3,9 +3,9 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 use crate::model::runtime_config::PortMapping;
 
-struct Directory(PathBuf);
+struct CniDirectory(PathBuf);
 
-impl Directory {
+impl CniDirectory {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("edge-agent-cni-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
@@ -20,7 +20,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for CniDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -28,7 +28,7 @@ impl Drop for Directory {
 
 #[test]
 fn the_first_file_by_name_is_in_force_and_a_change_counts_at_once() {
-    let directory = Directory::new("load");
+    let directory = CniDirectory::new("load");
     assert_eq!(load(&directory.0.join("none")).unwrap(), None);
     directory.write("README", "no");
     assert_eq!(load(&directory.0).unwrap(), None);
@@ -73,7 +73,7 @@ echo '{"cniVersion":"1.0.0","by":"'$name'","interfaces":[{"name":"br"},{"name":"
 
 #[test]
 fn a_chain_hands_results_on_and_is_undone_backwards() {
-    let directory = Directory::new("chain");
+    let directory = CniDirectory::new("chain");
     for name in ["one", "two", "bad"] {
         directory.write(name, PLUGIN);
     }
@@ -100,7 +100,7 @@ fn a_chain_hands_results_on_and_is_undone_backwards() {
     assert_eq!(capabilities["bandwidth"]["ingressRate"], 10_000_000);
     let mut record = CniRecord { list: list.clone().into_value(), capabilities, result: None };
     let pod = crate::model::types::PodRef { namespace: "ns".into(), name: "web".into(), uid: "u1".into() };
-    let subject = Subject { sandbox: "s1", pod: &pod, netns: "/proc/1/ns/net" };
+    let subject = CniPod { sandbox: "s1", pod: &pod, netns: "/proc/1/ns/net" };
     let directories = [Path::new("/nowhere").to_owned(), directory.0.clone()];
 
     list.status(&directories).unwrap();
@@ -109,7 +109,7 @@ fn a_chain_hands_results_on_and_is_undone_backwards() {
     let ips: Vec<String> = ips.iter().map(ToString::to_string).collect();
     assert_eq!(ips, ["10.1.0.2", "fd00::2"]);
     assert_eq!(record.result.as_ref().unwrap()["by"], "two");
-    delete(&record, Subject { netns: "", ..subject }, &directories).unwrap();
+    delete(&record, CniPod { netns: "", ..subject }, &directories).unwrap();
 
     let log = fs::read_to_string(log).unwrap();
     let lines: Vec<&str> = log.lines().collect();
@@ -139,11 +139,11 @@ fn a_chain_hands_results_on_and_is_undone_backwards() {
 
 #[test]
 fn a_plugin_that_refuses_or_is_not_there_is_named() {
-    let directory = Directory::new("bad");
+    let directory = CniDirectory::new("bad");
     directory.write("bad", PLUGIN);
     let directories = [directory.0.clone()];
     let pod = crate::model::types::PodRef::default();
-    let subject = Subject { sandbox: "s1", pod: &pod, netns: "" };
+    let subject = CniPod { sandbox: "s1", pod: &pod, netns: "" };
     let run = |text: &str| {
         let list = parse(text.as_bytes()).unwrap().into_value();
         add(&mut CniRecord { list, ..CniRecord::default() }, subject, &directories).unwrap_err().to_string()
