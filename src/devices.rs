@@ -145,11 +145,11 @@ impl DeviceManager {
         let client = PluginClient::new(socket.clone());
         let options = options_of(&client).await?;
         log::info!(resource = resource, socket:% = socket.display(); "Registered device plugin");
-        self.take_in(resource, client, options);
+        self.add_plugin(resource, client, options);
         Ok(())
     }
 
-    fn take_in(&self, resource: &str, client: PluginClient, options: wire::DevicePluginOptions) {
+    fn add_plugin(&self, resource: &str, client: PluginClient, options: wire::DevicePluginOptions) {
         let registration = self.change(|state| {
             state.registrations += 1;
             let registration = state.registrations;

@@ -4,14 +4,16 @@
 //! Owns the loop and what the rest of the process may see of it. After a restart the same loop runs from the store's
 //! desired set and a fresh look at the runtime; there is no special recovery path.
 
+mod node_manager;
+pub mod node_service;
+mod open_store;
+
 mod cgroup_root;
 mod cluster;
 pub mod cri;
 pub mod earlier;
 pub mod embedded;
-mod keeping;
 mod logs;
-mod memory;
 pub mod node_facts;
 mod plugins;
 mod pulling;
@@ -21,7 +23,6 @@ pub mod run_once;
 mod serving;
 pub mod setup;
 mod sources;
-pub mod window;
 mod workers;
 
 use std::collections::BTreeSet;
@@ -115,7 +116,7 @@ impl<R: Runtime> Kubelet<R> {
         let mut quiet_at = Some(tokio::time::Instant::now() + QUIET);
         let mut statuses = self.workers.statuses().watch();
         loop {
-            let (on_trial, look_at) = (self.pod_config.is_on_trial(), self.pod_config.look_at());
+            let (on_trial, next_deadline) = (self.pod_config.is_on_trial(), self.pod_config.next_deadline());
             self.view.set_busy(false);
             let has_unwritten = self.pod_config.store_trouble().is_some();
             let event = tokio::select! {
@@ -128,7 +129,7 @@ impl<R: Runtime> Kubelet<R> {
                 Some(update) = self.pleg.recv() => LoopEvent::Pleg(update),
                 // Losing these is safe: the version stays changed until it is looked at, and the moment stays the same.
                 Ok(()) = statuses.changed(), if on_trial => LoopEvent::Trial,
-                () = reached(look_at) => LoopEvent::Trial,
+                () = reached(next_deadline) => LoopEvent::Trial,
                 // Losing these is safe: the timers keep their deadline.
                 _ = write_timer.tick(), if has_unwritten => LoopEvent::RetryWrites,
                 () = tick(watchdog.as_mut()) => LoopEvent::Watchdog,

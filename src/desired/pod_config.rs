@@ -173,8 +173,8 @@ impl PodConfig {
 
     /// When to call [`Self::judge`] next, if no status changes before. `None`: nothing is on trial, or time decides nothing.
     #[must_use]
-    pub fn look_at(&self) -> Option<Instant> {
-        self.staging.as_ref().and_then(|staging| staging.look_at)
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.staging.as_ref().and_then(|staging| staging.next_deadline)
     }
 
     /// True while a change of any status is a reason to call [`Self::judge`].
@@ -207,7 +207,7 @@ impl PodConfig {
         let all_started = runtime_is_up && pods.iter().all(|(_, progress)| *progress == Progress::Started);
         let times = staging.times(all_started);
         match staging.stage.judge(&pods, times) {
-            TrialVerdict::Wait(time) => staging.look_at = time.map(|time| Instant::now() + time),
+            TrialVerdict::Wait(time) => staging.next_deadline = time.map(|time| Instant::now() + time),
             TrialVerdict::PartOver | TrialVerdict::RollBack(_) if !runtime_is_up => {
                 staging.part_does_not_count();
             }

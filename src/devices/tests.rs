@@ -44,7 +44,7 @@ fn there(capacity: &str, allocatable: &str) -> [Option<String>; 2] {
 /// A plugin that was taken in and cannot be heard.
 fn silent_plugin(manager: &DeviceManager, directory: &Path) {
     let client = PluginClient::new(directory.join("nobody.sock"));
-    manager.take_in(RESOURCE, client, wire::DevicePluginOptions::default());
+    manager.add_plugin(RESOURCE, client, wire::DevicePluginOptions::default());
 }
 
 /// Long enough for everything but the grace.

@@ -49,7 +49,7 @@ const RESERVE: Duration = Duration::from_secs(5);
 
 /// Where those are found who take the machine down.
 #[derive(Clone, Debug, Default)]
-pub struct ShutdownOrder {
+pub struct InitSystem {
     /// `DBUS_SYSTEM_BUS_ADDRESS`: systemd and logind.
     pub bus_address: Option<String>,
     /// `RC_SVCDIR`: `OpenRC`.
@@ -61,7 +61,7 @@ pub struct ShutdownParts {
     /// The configured groups, ascending; empty: nobody is asked to wait.
     pub periods: Vec<Period>,
     /// Who ends it.
-    pub ruler: ShutdownOrder,
+    pub ruler: InitSystem,
     pub clock: Clock,
     /// Tells what happens.
     pub events: EventRecorder,
@@ -170,7 +170,7 @@ impl NodeShutdown {
 
     /// Whether systemd or `OpenRC` takes the machine down.
     pub async fn machine_goes_down(&self) -> bool {
-        let ShutdownOrder { bus_address, openrc_state } = self.parts.ruler.clone();
+        let InitSystem { bus_address, openrc_state } = self.parts.ruler.clone();
         let ask = move || {
             openrc::machine_goes_down(openrc_state.as_deref())
                 || logind::machine_goes_down(bus_address.as_deref())
@@ -299,7 +299,7 @@ mod tests {
         });
         let shutdown = NodeShutdown::new(ShutdownParts {
             periods: periods(total_seconds, critical_seconds, &[]),
-            ruler: ShutdownOrder::default(),
+            ruler: InitSystem::default(),
             clock,
             events,
             statuses,

@@ -75,7 +75,7 @@ pub async fn rotate_logs<R: Runtime>(runtime: Rc<R>, config: LogConfig, clock: C
             }
         }
         told.retain(|path| path.exists());
-        memory::rest_between_looks();
+        memory::forget_text_pages();
     }
 }
 

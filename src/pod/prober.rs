@@ -160,7 +160,7 @@ async fn conduct<R: Runtime>(shared: Rc<ProberInner<R>>) {
         // Losing an arm is safe: ended runs stay in the set, a change leaves its permit, the time is looked at again.
         tokio::select! {
             biased;
-            Some(ended) = runs.join_next() => shared.take_in(ended),
+            Some(ended) = runs.join_next() => shared.record(ended),
             () = shared.changed.notified() => {}
             () = reached(next) => {}
         }
@@ -175,7 +175,7 @@ async fn reached(moment: Option<Instant>) {
 }
 
 impl<R> ProberInner<R> {
-    fn take_in(&self, ended: Result<Ended, JoinError>) {
+    fn record(&self, ended: Result<Ended, JoinError>) {
         let ended = match ended {
             Ok(ended) => ended,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

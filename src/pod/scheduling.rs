@@ -72,9 +72,9 @@ pub fn gated_reason(status: &PodStatus) -> Option<&str> {
 /// What a pod asks of a scheduler and does not get here.
 #[must_use]
 pub fn unscheduled(spec: &PodSpec) -> Vec<String> {
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     if !matches!(spec.scheduler_name.as_str(), "" | DEFAULT_SCHEDULER) {
-        doubts.push(format!(
+        warnings.push(format!(
             "spec.schedulerName: {:?} has no effect: the agent runs the pod without a scheduler",
             spec.scheduler_name
         ));
@@ -86,19 +86,19 @@ pub fn unscheduled(spec: &PodSpec) -> Vec<String> {
         let pointer = format!("/{field}/requiredDuringSchedulingIgnoredDuringExecution");
         let terms = spec.affinity.as_ref().and_then(|affinity| affinity.pointer(&pointer));
         if terms.and_then(Value::as_array).is_some_and(|terms| !terms.is_empty()) {
-            doubts.push(format!("spec.affinity.{field}: required terms have no effect: {words}"));
+            warnings.push(format!("spec.affinity.{field}: required terms have no effect: {words}"));
         }
     }
     let wants_more_nodes = |constraint: &Value| {
         constraint.get("minDomains").and_then(Value::as_i64).is_some_and(|domains| domains > 1)
     };
     if spec.topology_spread_constraints.iter().any(wants_more_nodes) {
-        doubts.push(
+        warnings.push(
             "spec.topologySpreadConstraints: minDomains has no effect: this node is the only domain"
                 .to_owned(),
         );
     }
-    doubts
+    warnings
 }
 
 #[cfg(test)]
@@ -164,10 +164,12 @@ mod tests {
                 "spec.topologySpreadConstraints: minDomains",
             ),
         ] {
-            let doubts = unscheduled(&pod(&spec).spec);
+            let warnings = unscheduled(&pod(&spec).spec);
             match expected {
-                "" => assert_eq!(doubts, Vec::<String>::new(), "{spec}"),
-                words => assert!(doubts.len() == 1 && doubts[0].starts_with(words), "{spec}: {doubts:?}"),
+                "" => assert_eq!(warnings, Vec::<String>::new(), "{spec}"),
+                words => {
+                    assert!(warnings.len() == 1 && warnings[0].starts_with(words), "{spec}: {warnings:?}")
+                }
             }
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! Owns which workers exist and which incarnation of a full name may run.
 
+pub mod failed_starts;
+
 mod counts;
-pub mod held;
 mod pressure;
 mod resizing;
 mod restarts;

@@ -4,6 +4,8 @@
 //! so the agent starts without its runtime, and every call tries anew: connecting to a local socket costs less than
 //! waiting out a back-off would. Only the stream of events backs off.
 
+mod call_limits;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,16 +29,15 @@ use crate::runtime::{
 mod call;
 mod endpoint;
 mod events;
-mod lanes;
 mod streaming;
 mod stuck;
 mod usage;
 
 pub use endpoint::{EndpointError, unix_channel};
 
+use crate::runtime::cri::call_limits::{CallKind, CallLimits};
 use call::{answered, bounded, command_answer, forgive_not_found, unbounded};
 use events::ChangeHints;
-use lanes::{CallLimits, Lane};
 
 /// Largest message either way, the kubelet's limit.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -98,7 +99,7 @@ impl CriRuntime {
     /// One call when it is its turn. The time limit begins with the call: waiting for others is not the runtime's fault.
     async fn in_lane<T>(
         &self,
-        lane: Lane,
+        lane: CallKind,
         call: &'static str,
         limit: Duration,
         answer: impl Future<Output = Result<Response<T>, Status>>,
@@ -115,7 +116,7 @@ impl CriRuntime {
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
-        self.in_lane(Lane::Looks, call, self.request_timeout, answer).await
+        self.in_lane(CallKind::Looks, call, self.request_timeout, answer).await
     }
 
     async fn change<T>(
@@ -123,7 +124,7 @@ impl CriRuntime {
         call: &'static str,
         answer: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RuntimeError> {
-        self.in_lane(Lane::Changes, call, self.request_timeout, answer).await
+        self.in_lane(CallKind::Changes, call, self.request_timeout, answer).await
     }
 
     async fn containers(&self, filter: cri::ContainerFilter) -> Result<Vec<ObservedContainer>, RuntimeError> {
@@ -151,8 +152,9 @@ impl Runtime for CriRuntime {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
         let call = "Version";
         let request = cri::VersionRequest { version: API_VERSION.to_owned() };
-        let answer =
-            self.in_lane(Lane::Health, call, self.request_timeout, self.runtime().version(request)).await?;
+        let answer = self
+            .in_lane(CallKind::Health, call, self.request_timeout, self.runtime().version(request))
+            .await?;
         if answer.version != API_VERSION {
             let message =
                 format!("unsupported runtime API version {:?}, expected {API_VERSION:?}", answer.version);
@@ -208,7 +210,7 @@ impl Runtime for CriRuntime {
         let limit = self.request_timeout.saturating_mul(2);
         let mut client = self.runtime();
         let made = Box::pin(client.run_pod_sandbox(request));
-        let answer = self.in_lane(Lane::Changes, call, limit, made).await?;
+        let answer = self.in_lane(CallKind::Changes, call, limit, made).await?;
         answered(call, Some(answer.pod_sandbox_id).filter(|id| !id.is_empty())).map(SandboxId::from)
     }
 
@@ -331,7 +333,7 @@ impl Runtime for CriRuntime {
         let outcome = match timeout {
             Some(timeout) => {
                 let limit = self.request_timeout.saturating_add(timeout);
-                let _turn = self.lanes.turn(Lane::Commands).await;
+                let _turn = self.lanes.turn(CallKind::Commands).await;
                 tokio::time::timeout(limit, running).await
             }
             None => Ok(running.await),

@@ -3,10 +3,12 @@
 //! Owns the way from a request to the part that answers it. Nothing is kept or computed while nobody looks, but for a
 //! number per object that somebody has looked at.
 
+pub mod pod_printer;
+pub mod printers;
+
 pub mod access;
 pub mod age;
 pub mod cluster;
-pub mod columns;
 mod connect;
 pub mod discovery;
 mod gnostic;
@@ -17,7 +19,6 @@ pub mod objects;
 pub mod openapi;
 pub mod patch;
 pub mod path;
-pub mod pod_columns;
 mod protobuf;
 mod read;
 pub mod resource;
@@ -41,7 +42,7 @@ use crate::desired::pod_config::edit::Editor;
 use crate::platform::clock::Clock;
 use crate::serve::server::answer::{HEALTH_CHECKS, health};
 use crate::serve::server::body::{self, Body};
-use crate::serve::server::guest::{GuestRequest, RequestHandler};
+use crate::serve::server::delegate::{Delegate, DelegatedRequest};
 use crate::serve::server::node::SharedNode;
 use crate::serve::streaming::Pending;
 
@@ -90,7 +91,7 @@ impl LocalApi {
     pub(crate) fn find(&self, store: Store, namespace: &str, name: &str) -> Option<Value> {
         let (place, keep) = ((namespace, name), self.keep(store));
         let mut object = objects::one(self, store, place);
-        let changes = self.versions.borrow_mut().look_at(store, place, object.as_mut(), keep);
+        let changes = self.versions.borrow_mut().update(store, place, object.as_mut(), keep);
         self.tell(store, changes);
         object
     }
@@ -127,7 +128,7 @@ impl LocalApi {
         self.versions.borrow_mut().forget_states(store);
     }
 
-    async fn respond(self: Rc<Self>, visit: GuestRequest) -> Result<Response<Body>, Failure> {
+    async fn respond(self: Rc<Self>, visit: DelegatedRequest) -> Result<Response<Body>, Failure> {
         let uri = visit.request.uri();
         let asked = path::read(visit.request.method().as_str(), uri.path(), uri.query().unwrap_or_default());
         if !matches!(asked, Ok(ApiCall::Object(_))) {
@@ -172,7 +173,7 @@ impl LocalApi {
     async fn object(
         self: Rc<Self>,
         wanted: RequestInfo,
-        visit: GuestRequest,
+        visit: DelegatedRequest,
     ) -> Result<Response<Body>, Failure> {
         let part = wanted.subresource.map_or("", |part| part.name);
         if part == "proxy" {
@@ -206,12 +207,12 @@ impl LocalApi {
     }
 }
 
-impl RequestHandler for LocalApi {
+impl Delegate for LocalApi {
     fn serves(&self, path: &str) -> bool {
         path::is_ours(path)
     }
 
-    fn answer(self: Rc<Self>, visit: GuestRequest) -> Pending<Response<Body>> {
+    fn answer(self: Rc<Self>, visit: DelegatedRequest) -> Pending<Response<Body>> {
         Box::pin(async move { self.respond(visit).await.unwrap_or_else(|failure| failure.response()) })
     }
 }

@@ -3,10 +3,12 @@
 //!
 //! Owns the local socket's connections and their limits; [`https`] owns those on TCP.
 
+pub mod delegate;
+pub mod incoming;
+
 pub mod access;
 pub mod answer;
 pub mod body;
-pub mod guest;
 mod http2;
 pub mod https;
 pub mod identity;
@@ -16,7 +18,6 @@ pub mod node;
 pub mod patience;
 pub mod pki;
 pub mod proxy;
-pub mod received;
 pub mod report;
 pub mod route;
 pub mod subject;
@@ -39,13 +40,13 @@ use crate::platform::clock::Clock;
 use crate::platform::rt::connections::{self, ConnectionSlot};
 use crate::serve::streaming::{Pending, Wire};
 
+use crate::serve::server::delegate::{DelegatedRequest, SharedDelegate};
+use crate::serve::server::incoming::IncomingBody;
 use access::Policy;
 use answer::{Served, SystemLogs};
 use body::Body;
-use guest::{GuestRequest, SharedGuest};
 use node::SharedNode;
 use patience::{PLAIN, Patience, Patient, STREAM};
-use received::IncomingRequest;
 
 pub use crate::platform::bind::{BindError, bind};
 pub use report::{AgentReport, ObjectDetail};
@@ -68,7 +69,7 @@ const OWN: Served = Served { debugging: true, own: true, system_logs: SystemLogs
 
 /// Serves until the future is dropped, and ends all connections then. Whoever can open the socket may do everything: it is
 /// root's. Needs a `LocalSet`.
-pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<SharedGuest>, clock: Clock) {
+pub async fn serve(listener: UnixListener, node: SharedNode, guest: Option<SharedDelegate>, clock: Clock) {
     let accept = async || listener.accept().await.map(|(stream, _)| stream);
     connections::serve("the local socket", MAX_CONNECTIONS, accept, |stream, place| {
         serve_connection(stream, Rc::clone(&node), guest.clone(), clock.clone(), place)
@@ -87,14 +88,14 @@ struct Bounds {
 }
 
 /// Answers a request of a connection. Behind pointers, as what carries requests out is there once and not for each listener.
-type Respond = Rc<dyn Fn(Request<IncomingRequest>) -> Pending<Response<Body>>>;
+type Respond = Rc<dyn Fn(Request<IncomingBody>) -> Pending<Response<Body>>>;
 
 /// Serves the requests of a connection until it ends, and tells the node then. Streams that began on it go on.
 async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, respond: Respond) {
     let patience = Patience::default();
     let waits = patience.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (response, patience) = (respond(request.map(IncomingRequest::plain)), waits.clone());
+        let (response, patience) = (respond(request.map(IncomingBody::plain)), waits.clone());
         async move {
             let mut response = response.await;
             let code = response.status();
@@ -125,7 +126,7 @@ async fn serve_requests(wire: Box<dyn Wire>, bounds: Bounds, node: SharedNode, r
 async fn serve_connection(
     stream: UnixStream,
     node: SharedNode,
-    guest: Option<SharedGuest>,
+    guest: Option<SharedDelegate>,
     clock: Clock,
     place: ConnectionSlot,
 ) {
@@ -135,15 +136,15 @@ async fn serve_connection(
         let guest = guest.clone().filter(|guest| guest.serves(request.uri().path()));
         Box::pin(async move {
             let Some(guest) = guest else { return respond(request, &node, &clock, place).await };
-            let (user, policy) = (guest::root(), Policy::Local);
-            guest.answer(GuestRequest { request, user, policy, served: OWN, place }).await
+            let (user, policy) = (crate::serve::server::delegate::root(), Policy::Local);
+            guest.answer(DelegatedRequest { request, user, policy, served: OWN, place }).await
         })
     });
     serve_requests(Box::new(stream), LOCAL, node, respond).await;
 }
 
 async fn respond(
-    request: Request<IncomingRequest>,
+    request: Request<IncomingBody>,
     node: &SharedNode,
     clock: &Clock,
     place: Rc<ConnectionSlot>,

@@ -34,7 +34,7 @@ use crate::serve::localapi::cluster::{Changes, Cluster};
 use crate::serve::localapi::discovery::RELEASE;
 use crate::serve::localapi::node::{Condition, Image, NodeState};
 use crate::serve::localapi::resource::Store;
-use crate::serve::server::guest::SharedGuest;
+use crate::serve::server::delegate::SharedDelegate;
 use crate::serve::server::node::SharedNode;
 use crate::serve::server::report::RuntimeReport;
 use crate::store::StoredEvent;
@@ -66,7 +66,7 @@ pub(super) fn local_api(
         &Clock,
         &Editor,
     ),
-) -> SharedGuest {
+) -> SharedDelegate {
     let cluster = LocalCluster {
         view: Rc::clone(view),
         statuses: Rc::clone(statuses),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::agent::kubelet::memory::ObjectTrouble;
+use crate::agent::kubelet::open_store::ObjectTrouble;
 use crate::desired::pod_config::SourceView;
 use crate::desired::pod_config::edit::API_ORIGIN;
 use crate::desired::pod_config::notes::{Mirror, Notes};

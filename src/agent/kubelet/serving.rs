@@ -20,7 +20,7 @@ use crate::platform::rt;
 use crate::platform::sys::node;
 use crate::serve::server::access::Policy;
 use crate::serve::server::answer::SystemLogs;
-use crate::serve::server::guest::SharedGuest;
+use crate::serve::server::delegate::SharedDelegate;
 use crate::serve::server::https::{self, Api, ListenError, Plain};
 use crate::serve::server::identity::{Believed, Identities, IdentityError};
 use crate::serve::server::node::SharedNode;
@@ -66,7 +66,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// A configuration that can never be served.
 pub(super) fn start(
     resolved: &Resolved,
-    (node, guest): (&SharedNode, &SharedGuest),
+    (node, guest): (&SharedNode, &SharedDelegate),
     view: &Rc<LoopView>,
     clock: &Clock,
 ) -> Result<Vec<JoinHandle<()>>, ServingError> {
@@ -236,7 +236,7 @@ impl WantedApi {
         })
     }
 
-    fn open(&self, node: &SharedNode, guest: &SharedGuest, clock: &Clock) -> Result<Api, ServingError> {
+    fn open(&self, node: &SharedNode, guest: &SharedDelegate, clock: &Clock) -> Result<Api, ServingError> {
         let authority = Rc::new(Authority::open(&self.cert_dir, &self.node_name)?);
         let (anonymous, client_ca, tokens) = (self.anonymous, self.client_ca.clone(), self.tokens.clone());
         let files = client_ca.iter().chain(&tokens).cloned().collect();

@@ -12,16 +12,16 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::config::{Resolved, RunOnceWait};
-use crate::agent::kubelet::memory::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
 use crate::agent::kubelet::node_facts::{node_facts, node_ips};
+use crate::agent::kubelet::node_service::{NodeService, SandboxStreams};
+use crate::agent::kubelet::open_store::{object_trouble, open_store, remember_node, store_key, tell_upgrade};
 use crate::agent::kubelet::report::{Identity, LoopView};
 use crate::agent::kubelet::resources;
 use crate::agent::kubelet::run_once::{self, RunOnceConfig, RunOnceOutcome};
 use crate::agent::kubelet::serving::{self, ServingError};
 use crate::agent::kubelet::sources::{self, origins, rollback};
-use crate::agent::kubelet::window::{NodeService, SandboxStreams};
 use crate::agent::kubelet::workers::worker_config;
-use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, keeping, logs, plugins, pulling};
+use crate::agent::kubelet::{Kubelet, cgroup_root, cluster, embedded, logs, node_manager, plugins, pulling};
 use crate::desired::pod_config::edit::{Edit, Editor};
 use crate::desired::pod_config::{PodConfig, RollbackConfig};
 use crate::desired::source::Accept;
@@ -31,7 +31,7 @@ use crate::desired::source::url::UrlSource;
 use crate::model::objects::{LocalObjects, VOLUMES_DIR};
 use crate::model::source::SourceUpdate;
 use crate::model::types::PodSource;
-use crate::node::shutdown::ShutdownOrder;
+use crate::node::shutdown::InitSystem;
 use crate::platform::cgroup::claim::HeldError;
 use crate::platform::clock::Clock;
 use crate::platform::http::{HttpClient, HttpError, shown_url};
@@ -168,7 +168,7 @@ pub async fn run(resolved: &Resolved, environment: &DaemonEnvironment) -> Result
     let endpoint = resolved.kubelet.container_runtime_endpoint.as_str();
     let key_file = resolved.agent.store_key_file.as_deref();
     let key = store_key(key_file, environment.credentials_directory.as_deref());
-    let ruler = ShutdownOrder {
+    let ruler = InitSystem {
         bus_address: environment.system_bus_address.clone(),
         openrc_state: environment.openrc_state.clone(),
     };
@@ -195,7 +195,7 @@ struct Watched {
     notifier: Rc<Notifier>,
     watchdog: Option<Duration>,
     shutdown: Shutdown,
-    ruler: ShutdownOrder,
+    ruler: InitSystem,
 }
 
 async fn run_with<R: SandboxStreams>(
@@ -214,7 +214,7 @@ async fn run_with<R: SandboxStreams>(
     let (kubelet, view, statuses) = house.kubelet(updates, Rc::clone(&watched.notifier), watched.watchdog);
     let mut shutdown = watched.shutdown;
     let keeping = node.map(|node| {
-        let needs = keeping::NodeManagerParts {
+        let needs = node_manager::NodeManagerParts {
             runtime: &house.runtime,
             node: &node,
             view: &view,
@@ -226,8 +226,8 @@ async fn run_with<R: SandboxStreams>(
         let pods = kubelet.workers.pressure();
         let ends = (watched.notifier, shutdown.clone(), watched.ruler);
         let ending;
-        (ending, shutdown) = keeping::end_with_machine(resolved, Rc::clone(&pods), &needs, ends);
-        keeping::start(resolved, pods, needs).into_iter().chain(ending)
+        (ending, shutdown) = node_manager::end_with_machine(resolved, Rc::clone(&pods), &needs, ends);
+        node_manager::start(resolved, pods, needs).into_iter().chain(ending)
     });
     let plugins = plugins::start(resolved, &kubelet.workers, &view, &statuses).await;
     let clearing = kubelet.workers.clearing();

@@ -14,7 +14,7 @@ use crate::model::api::pod::Pod;
 use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
 use crate::pod::lifecycle::show_end;
-use crate::serve::localapi::pod_columns::columns;
+use crate::serve::localapi::pod_printer::columns;
 use crate::serve::server::ObjectDetail;
 
 use std::fmt::Write;

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
-use crate::serve::localapi::columns::access_modes;
+use crate::serve::localapi::printers::access_modes;
 use crate::serve::server::report::{ObjectDetail, ObjectReport};
 
 /// The kind that a word on the command line stands for.

@@ -272,12 +272,12 @@ mod tests {
         })
     }
 
-    struct House {
+    struct EditorNode {
         store: StoreHandle,
         objects: Rc<LocalObjects>,
     }
 
-    impl House {
+    impl EditorNode {
         fn new() -> Self {
             let store =
                 StoreHandle::open_in_memory(OpenOptions { mode: Mode::Inline, ..OpenOptions::default() });
@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn what_is_changed_is_there_after_a_restart_and_says_where_it_came_from() {
         run(async {
-            let house = House::new();
+            let house = EditorNode::new();
             let mut config = house.start().await;
             assert!(config.views().keys().eq([&PodSource::File]), "nobody uses it yet");
             let edited = config.edit(put(vec![pod("a", "1"), pod("b", "1")], vec![map("m")])).await.unwrap();
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_disk_that_refuses_changes_nothing_and_the_asker_is_told() {
         run(async {
-            let house = House::new();
+            let house = EditorNode::new();
             let mut config = house.start().await;
             house.store.shutdown().await.unwrap();
             let refused = config.edit(put(vec![pod("a", "1")], vec![map("m")])).await;
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn an_answer_comes_back_when_the_change_has_been_made() {
         run(async {
-            let house = House::new();
+            let house = EditorNode::new();
             let mut config = house.start().await;
             let (editor, mut edits) = Editor::channel();
             let asks = editor.edit(|config: &PodConfig| {

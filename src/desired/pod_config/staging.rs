@@ -34,13 +34,13 @@ pub(super) struct Staging {
     /// Since when all pods have been up.
     started_since: Option<Instant>,
     /// When to look again, if nothing else happens.
-    pub(super) look_at: Option<Instant>,
+    pub(super) next_deadline: Option<Instant>,
 }
 
 impl Staging {
     pub(super) fn new(config: RollbackConfig, stage: Stage) -> Self {
         let mut staging =
-            Self { config, stage, part_began: Instant::now(), started_since: None, look_at: None };
+            Self { config, stage, part_began: Instant::now(), started_since: None, next_deadline: None };
         staging.part_begins();
         staging
     }
@@ -54,7 +54,7 @@ impl Staging {
 
     fn part_begins(&mut self) {
         self.part_began = Instant::now();
-        self.look_at = self.stage.is_open().then_some(self.part_began);
+        self.next_deadline = self.stage.is_open().then_some(self.part_began);
     }
 
     /// One part is used up.
@@ -68,7 +68,7 @@ impl Staging {
     /// The part begins anew: nothing could be learned in it.
     pub(super) fn part_does_not_count(&mut self) {
         self.part_began = Instant::now();
-        self.look_at = Some(self.part_began + self.config.after / u32::from(PARTS));
+        self.next_deadline = Some(self.part_began + self.config.after / u32::from(PARTS));
     }
 
     /// The times at this moment, when all pods are up now or not.

@@ -160,14 +160,14 @@ impl<P: ManifestParser> FileSource<P> {
                 self.arm(&mut watch);
                 self.scan_in_turns(watch.as_ref(), accept.is_some()).await;
             } else {
-                self.look_at(&hints.names, watch.as_ref()).await;
+                self.rescan(&hints.names, watch.as_ref()).await;
             }
             if let Some(update) = self.take_update() {
                 if updates.send(update).await.is_err() {
                     return;
                 }
             } else if everything {
-                memory::rest_between_looks();
+                memory::forget_text_pages();
             }
             if let Some(accept) = accept.take() {
                 // The client has gone: the answer stands.
@@ -301,7 +301,7 @@ impl<P: ManifestParser> FileSource<P> {
     }
 
     /// What events told of, which `stat` need not show.
-    async fn look_at(&mut self, names: &BTreeSet<OsString>, watch: Option<&PathWatch>) {
+    async fn rescan(&mut self, names: &BTreeSet<OsString>, watch: Option<&PathWatch>) {
         if self.unavailable.is_some() || !self.is_still_there() {
             return self.scan_in_turns(watch, false).await;
         }

@@ -145,7 +145,7 @@ async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
     let client = PluginClient::new(socket.to_owned());
     let answer = client.call("/pluginregistration.Registration/GetInfo", Vec::new(), INFO_LIMIT).await?;
     let info = wire::PluginInfo::decode(answer.as_slice()).map_err(|error| error.to_string())?;
-    let verdict = take_in(socket, &info, devices).await;
+    let verdict = register(socket, &info, devices).await;
     if let Err(why) = &verdict {
         log::warn!(plugin = info.name, socket:% = socket.display(), err = why; "Rejected plugin registration");
     }
@@ -161,7 +161,7 @@ async fn ask(socket: &Path, devices: &DeviceManager) -> Result<(), String> {
     Ok(())
 }
 
-async fn take_in(socket: &Path, info: &wire::PluginInfo, devices: &DeviceManager) -> Result<(), String> {
+async fn register(socket: &Path, info: &wire::PluginInfo, devices: &DeviceManager) -> Result<(), String> {
     match info.r#type.as_str() {
         "DevicePlugin" => {}
         "CSIPlugin" | "DRAPlugin" => {

@@ -15,7 +15,7 @@ const OOM_SCORE_ADJ: &str = "900";
 
 /// Makes this process, from its first thread on, one that others do not feel, and that ends with its parent. What the
 /// kernel refuses is left as it is: it is politeness.
-pub fn be_modest_child() {
+pub fn lower_priority() {
     // SAFETY: nice takes a plain integer and only lowers our own priority.
     unsafe {
         libc::nice(NICE);

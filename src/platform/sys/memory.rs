@@ -39,7 +39,7 @@ pub fn rest() {
 /// Lets go of the text that a look by the clock has touched, for a process that looks again in some seconds: the kernel maps
 /// sixteen pages for each that is touched, so that a rescan of a directory is two megabytes otherwise. Free heap stays. In a simulation, where
 /// seconds take no time, nothing is done.
-pub fn rest_between_looks() {
+pub fn forget_text_pages() {
     if !crate::platform::rt::jobs_run_inline() {
         forget_pages();
     }

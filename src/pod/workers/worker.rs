@@ -31,7 +31,7 @@ use crate::pod::status::rules::{
 };
 use crate::pod::workers::WorkersInner;
 use crate::pod::workers::counts::Counts;
-use crate::pod::workers::held::HeldStarts;
+use crate::pod::workers::failed_starts::FailedStarts;
 use crate::pod::workers::resizing::Resizing;
 use crate::pod::workers::restarts::Restarts;
 use crate::pod::workers::turn::measured;
@@ -63,7 +63,7 @@ pub(super) struct Worker<R> {
     name: PodFullName,
     state: PodWorkerState,
     counts: Counts,
-    held: HeldStarts,
+    held: FailedStarts,
     resizing: Resizing,
     restarts: Restarts,
     /// Of objects, when the pod was looked at last.
@@ -93,7 +93,7 @@ impl<R: Runtime> Worker<R> {
             pod,
             state: PodWorkerState::WaitingForName,
             counts,
-            held: HeldStarts::default(),
+            held: FailedStarts::default(),
             resizing: Resizing::default(),
             restarts: Restarts::default(),
             objects_generation: 0,

@@ -11,7 +11,7 @@ use super::{LocalApi, access};
 use crate::model::api::pod::{Container, Pod};
 use crate::serve::server::answer::{Served, answer, outcome};
 use crate::serve::server::body::Body;
-use crate::serve::server::guest::GuestRequest;
+use crate::serve::server::delegate::DelegatedRequest;
 use crate::serve::server::route::{self, ContainerTarget, Parameters, PodName, Refused, Route};
 
 /// Answers `log`, `exec`, `attach`, `portforward`.
@@ -19,7 +19,7 @@ pub(super) async fn pod(
     api: &LocalApi,
     wanted: &RequestInfo,
     part: &str,
-    visit: GuestRequest,
+    visit: DelegatedRequest,
 ) -> Result<Response<Body>, Failure> {
     let name = wanted.name.as_deref().unwrap_or_default();
     let namespace = wanted.namespace.as_deref().unwrap_or_default();
@@ -56,7 +56,7 @@ pub(super) async fn pod(
         _ => meant(route::ports(&parameters).map(|ports| Route::PortForward(asked, ports)))?,
     };
     note(&visit, part, namespace, name);
-    let GuestRequest { request, served, place, .. } = visit;
+    let DelegatedRequest { request, served, place, .. } = visit;
     let answered = outcome(request, route, &api.node, served, &api.clock, place).await;
     answered.map_err(|(code, message)| failed(code, &message, wanted))
 }
@@ -76,7 +76,7 @@ fn in_kubelets_words(mut parameters: Parameters) -> Parameters {
 }
 
 /// Who went into a container, for those who ask later.
-fn note(visit: &GuestRequest, part: &str, namespace: &str, name: &str) {
+fn note(visit: &DelegatedRequest, part: &str, namespace: &str, name: &str) {
     if matches!(part, "exec" | "attach") {
         log::info!(user = visit.user.name, verb = part, pod = format!("{namespace}/{name}"); "Client \
              started a session in a container");
@@ -150,7 +150,7 @@ fn addressed(name: &str) -> (&str, &str) {
 pub(super) async fn node_proxy(
     api: &LocalApi,
     wanted: &RequestInfo,
-    visit: GuestRequest,
+    visit: DelegatedRequest,
 ) -> Result<Response<Body>, Failure> {
     let (name, port) = addressed(wanted.name.as_deref().unwrap_or_default());
     if name != api.node.name() {
@@ -164,7 +164,7 @@ pub(super) async fn node_proxy(
         );
         return Err(Failure::new(503, "ServiceUnavailable", message));
     }
-    let GuestRequest { request, user, policy, served, place } = visit;
+    let DelegatedRequest { request, user, policy, served, place } = visit;
     let path = if wanted.rest.is_empty() { "/" } else { &wanted.rest };
     if !policy.allows(&user, request.method().as_str(), path) {
         return Err(access::refusal(&user, &access::ObjectAttributes::of(wanted)));

@@ -11,19 +11,19 @@ use hyper::header::CONTENT_TYPE;
 use tokio::time::timeout;
 
 use super::status::{self, Failure};
-use crate::serve::server::received::IncomingRequest;
+use crate::serve::server::incoming::IncomingBody;
 
 /// Upstream's for a request that does not last.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the body is, without parameters; empty when nobody says.
-pub(super) fn media_type(request: &Request<IncomingRequest>) -> String {
+pub(super) fn media_type(request: &Request<IncomingBody>) -> String {
     let header = request.headers().get(CONTENT_TYPE).and_then(|header| header.to_str().ok());
     header.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned()
 }
 
 /// All of the body. Who sends it too slowly makes room for others.
-pub(super) async fn bytes(request: Request<IncomingRequest>, most: usize) -> Result<Bytes, Failure> {
+pub(super) async fn bytes(request: Request<IncomingBody>, most: usize) -> Result<Bytes, Failure> {
     let body = timeout(PATIENCE, Limited::new(request.into_body(), most).collect());
     let body = body.await.map_err(|_| status::too_slow())?;
     body.map(http_body_util::Collected::to_bytes).map_err(|_| status::too_large(most))

@@ -11,14 +11,14 @@ use super::status::{self, Failure};
 use super::{incoming, protobuf, text, write};
 use crate::model::api::schema::Schema;
 use crate::serve::server::body::{self, Body};
-use crate::serve::server::guest::GuestRequest;
+use crate::serve::server::delegate::DelegatedRequest;
 
 /// A review is a few lines.
 const MAX_BYTES: usize = 64 * 1024;
 
 /// Answers the creation of a review.
-pub(super) async fn create(wanted: &RequestInfo, visit: GuestRequest) -> Result<Response<Body>, Failure> {
-    let GuestRequest { request, user, policy, .. } = visit;
+pub(super) async fn create(wanted: &RequestInfo, visit: DelegatedRequest) -> Result<Response<Body>, Failure> {
+    let DelegatedRequest { request, user, policy, .. } = visit;
     let kind = incoming::media_type(&request);
     let bytes = incoming::bytes(request, MAX_BYTES).await?;
     let mut review: Value = match kind.as_str() {

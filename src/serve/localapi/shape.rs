@@ -4,12 +4,12 @@
 
 use serde_json::{Value, json};
 
-use super::columns;
 use super::discovery::AGGREGATED;
 use super::objects::new_event;
 use super::resource::{Resource, Store};
 use super::status::{self, Failure};
 use crate::model::types::Timestamp;
+use crate::serve::localapi::printers;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -146,8 +146,8 @@ pub struct View {
 impl View {
     fn table(&self, version: &str, list: &Value, objects: &[&Value], headed: bool) -> Value {
         let row = |object: &&Value| {
-            let mut row = json!({"cells": columns::cells(self.resource, object, self.now)});
-            if let Some(conditions) = columns::conditions(self.resource, object) {
+            let mut row = json!({"cells": printers::cells(self.resource, object, self.now)});
+            if let Some(conditions) = printers::conditions(self.resource, object) {
                 row["conditions"] = conditions;
             }
             row["object"] = match self.rows {
@@ -157,7 +157,7 @@ impl View {
             };
             row
         };
-        let definitions = if headed { json!(columns::definitions(self.resource)) } else { Value::Null };
+        let definitions = if headed { json!(printers::definitions(self.resource)) } else { Value::Null };
         json!({
             "kind": "Table",
             "apiVersion": format!("meta.k8s.io/{version}"),

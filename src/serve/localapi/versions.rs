@@ -139,7 +139,7 @@ impl Versions {
     }
 
     /// The same with one object of the store: `object` is what has this place (namespace and name) now.
-    pub fn look_at(
+    pub fn update(
         &mut self,
         store: Store,
         (namespace, name): (&str, &str),
@@ -448,7 +448,7 @@ mod tests {
         let (mut a, mut b) = (pod("a", "1", "Pending"), pod("b", "2", "Pending"));
         look(&mut versions, &[a.clone(), b.clone()], Keep::Whole);
         let mut at = |name: &str, object: Option<&mut Value>| {
-            shown(&versions.look_at(Store::Pods, ("a", name), object, Keep::Whole))
+            shown(&versions.update(Store::Pods, ("a", name), object, Keep::Whole))
         };
         assert_eq!(at("a", Some(&mut a)), [""; 0]);
         assert_eq!(a["metadata"]["resourceVersion"], "1001");

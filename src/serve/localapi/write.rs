@@ -33,7 +33,7 @@ use crate::model::types::Timestamp;
 use crate::platform::sys::node::random_uid;
 use crate::serve::server::access::User;
 use crate::serve::server::body::{Body, object};
-use crate::serve::server::received::IncomingRequest;
+use crate::serve::server::incoming::IncomingBody;
 use body::Content;
 
 /// What the client is told when it went well.
@@ -78,7 +78,7 @@ pub(super) struct Task {
 pub async fn change(
     api: &Rc<LocalApi>,
     wanted: &RequestInfo,
-    request: Request<IncomingRequest>,
+    request: Request<IncomingBody>,
     user: &User,
 ) -> Result<Response<Body>, Failure> {
     let client = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();

@@ -13,7 +13,6 @@ use super::logs;
 use super::measured;
 use super::node::{SharedNode, StreamKind, StreamServer};
 use super::proxy;
-use super::received::IncomingRequest;
 use super::report::ObjectDetail;
 use super::route::{ContainerTarget, LogOptions, PodName, Refused, Route};
 use super::system_logs::{self, asks};
@@ -23,6 +22,7 @@ use crate::model::provenance::CONFIG_SOURCE_ANNOTATION;
 use crate::model::types::{ContainerId, ContainerName, PodSource};
 use crate::platform::clock::Clock;
 use crate::pod::lifecycle::show_end;
+use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::{self, Action};
 
 /// What is served beside the plain resources.
@@ -53,7 +53,7 @@ pub type Failed = (StatusCode, String);
 
 /// Answers. `held` is kept for as long as a stream lives. Needs a `LocalSet`, and a connection served with upgrades.
 pub async fn answer(
-    request: Request<IncomingRequest>,
+    request: Request<IncomingBody>,
     route: Result<Route, Refused>,
     node: &SharedNode,
     served: Served,
@@ -67,7 +67,7 @@ pub async fn answer(
 }
 
 async fn answered(
-    request: Request<IncomingRequest>,
+    request: Request<IncomingBody>,
     route: Result<Route, Refused>,
     node: &SharedNode,
     served: Served,
@@ -90,7 +90,7 @@ async fn answered(
 /// # Errors
 /// The failure's code, and what it is.
 pub async fn outcome(
-    request: Request<IncomingRequest>,
+    request: Request<IncomingBody>,
     route: Route,
     node: &SharedNode,
     served: Served,
@@ -405,7 +405,7 @@ async fn running(node: &SharedNode, wanted: &ContainerTarget) -> Result<Containe
 }
 
 async fn stream(
-    request: Request<IncomingRequest>,
+    request: Request<IncomingBody>,
     node: &SharedNode,
     wanted: Result<StreamKind, Failed>,
     held: impl Sized + 'static,

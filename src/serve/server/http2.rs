@@ -31,7 +31,7 @@ use super::Respond;
 use super::body::{Body, text};
 use super::node::SharedNode;
 use super::patience::{PLAIN, Patience, Patient, STREAM};
-use super::received::IncomingRequest;
+use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::Wire;
 
 /// Of one connection, as the API server's default.
@@ -311,9 +311,9 @@ async fn answer(
     stream.held.borrow_mut().push(place);
     let is_head = request.method() == Method::HEAD;
     let (head, body) = request.into_parts();
-    let (body, unread) = IncomingRequest::returned(body);
+    let (body, unread) = IncomingBody::returned(body);
     let mut response = respond(Request::from_parts(head, body)).await;
-    unread.take_in().await;
+    unread.drain().await;
     let length = response.body().size_hint().exact();
     if is_head {
         if let Some(length) = length {

@@ -15,11 +15,9 @@ use tokio_rustls::TlsAcceptor;
 use super::access::{ANONYMOUS, Policy, User, forbidden};
 use super::answer::{Served, SystemLogs, answer};
 use super::body::{Body, failure, text};
-use super::guest::{GuestRequest, SharedGuest};
 use super::http2::{self, Streams};
 use super::identity::{Identities, Shown};
 use super::node::SharedNode;
-use super::received::IncomingRequest;
 use super::route::{self, Refused, Route};
 use super::tls::{HTTP_2, Tls};
 use super::{Bounds, Respond, serve_requests};
@@ -27,6 +25,8 @@ use crate::platform::clock::Clock;
 use crate::platform::rt::connections::doors::{self, Limits};
 use crate::platform::rt::connections::{self, ConnectionSlot};
 use crate::platform::rt::turns::Turns;
+use crate::serve::server::delegate::{DelegatedRequest, SharedDelegate};
+use crate::serve::server::incoming::IncomingBody;
 
 /// Of the API; each costs some 40 kB with TLS. Two hundred followers of logs and as many streams fit, from one address, too.
 /// Clients that have not shown who they are get as many places as a handshake over a bad line needs.
@@ -68,7 +68,7 @@ pub fn listen(address: SocketAddr, setting: &'static str) -> Result<TcpListener,
 pub struct Api {
     pub node: SharedNode,
     /// Who answers beside it.
-    pub guest: Option<SharedGuest>,
+    pub guest: Option<SharedDelegate>,
     pub tls: Rc<Tls>,
     /// Who is known.
     pub believed: Identities,
@@ -158,11 +158,7 @@ fn is_health(path: &str) -> bool {
     matches!(first, "healthz" | "livez" | "readyz")
 }
 
-async fn respond(
-    request: Request<IncomingRequest>,
-    shared: &ApiInner,
-    client: &PeerClient,
-) -> Response<Body> {
+async fn respond(request: Request<IncomingBody>, shared: &ApiInner, client: &PeerClient) -> Response<Body> {
     let (api, place) = (&shared.api, Rc::clone(&client.place));
     if !is_health(request.uri().path()) {
         shared.turns.next().await;
@@ -190,7 +186,7 @@ async fn respond(
         server_type: "readwrite",
     };
     if let Some(guest) = guest {
-        return guest.answer(GuestRequest { request, user, policy: api.policy, served, place }).await;
+        return guest.answer(DelegatedRequest { request, user, policy: api.policy, served, place }).await;
     }
     if !api.policy.allows(&user, method, path) {
         log::debug!(user = user.name, verb = method, path = path; "Forbidden");

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::body::{Body, text};
-use super::received::IncomingRequest;
+use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::CREATION_TIMEOUT;
 
 /// A runtime's refusal is a line.
@@ -30,7 +30,7 @@ const CHUNK: usize = 8 * 1024;
 /// # Errors
 /// For people: why the runtime cannot be reached.
 pub async fn pass_on(
-    mut request: Request<IncomingRequest>,
+    mut request: Request<IncomingBody>,
     url: &str,
     idle_timeout: Duration,
     held: impl Sized + 'static,
@@ -58,10 +58,7 @@ pub async fn pass_on(
 }
 
 /// The request as the runtime gets it: its own path, the client's headers.
-fn passed_on(
-    request: &Request<IncomingRequest>,
-    url: &str,
-) -> Result<(String, Request<Empty<Bytes>>), String> {
+fn passed_on(request: &Request<IncomingBody>, url: &str) -> Result<(String, Request<Empty<Bytes>>), String> {
     let uri: Uri = url.parse().map_err(|_| format!("the runtime returned an invalid URL {url:?}"))?;
     let address = match uri.authority() {
         Some(authority) if uri.scheme_str() == Some("http") => {

@@ -15,7 +15,7 @@ use crate::pod::hooks::longest_kill;
 use crate::pod::image::StartFailure;
 use crate::pod::lifecycle::PodWorkerState;
 use crate::pod::plan::{Action, PodPlan};
-use crate::pod::workers::held::Held;
+use crate::pod::workers::failed_starts::FailedStart;
 use crate::runtime::Runtime;
 
 impl<R: Runtime> Worker<R> {
@@ -110,7 +110,7 @@ impl<R: Runtime> Worker<R> {
                 _ => {}
             }
         }
-        let held = |failure: StartFailure| Held {
+        let held = |failure: StartFailure| FailedStart {
             reason: failure.reason,
             message: failure.message,
             until: failure.retry_after.map(|after| now.saturating_add(after)),

@@ -30,7 +30,7 @@ const DISK_PATIENCE: Duration = Duration::from_secs(600);
 #[must_use]
 pub fn helper_main() -> u8 {
     memory::use_one_arena();
-    background::be_modest_child();
+    background::lower_priority();
     let mut stdout = std::io::stdout();
     let mut tell = |progress: Progress| {
         if let Ok(value) = serde_json::to_value(&progress) {

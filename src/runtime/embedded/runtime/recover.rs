@@ -44,7 +44,7 @@ pub(super) async fn recover(shared: &Rc<RuntimeInner>) -> Result<(), OpenError> 
     let mut found = found;
     assign_monitors(shared, &mut found).await;
     for found in found {
-        take_in(shared, found).await;
+        recover_sandbox(shared, found).await;
     }
     forget_the_rest(shared).await;
     Ok(())
@@ -115,7 +115,7 @@ async fn assign_monitors(shared: &RuntimeInner, found: &mut [RecoveredSandbox]) 
     }
 }
 
-async fn take_in(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
+async fn recover_sandbox(shared: &Rc<RuntimeInner>, found: RecoveredSandbox) {
     let RecoveredSandbox { id, record, containers, monitor } = found;
     let stage = record.as_ref().map_or(SandboxStage::Making, |record| record.stage);
     let mut sandbox = record.as_ref().map_or_else(

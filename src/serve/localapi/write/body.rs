@@ -11,7 +11,7 @@ use crate::serve::localapi::path::RequestInfo;
 use crate::serve::localapi::resource::Verb;
 use crate::serve::localapi::status::{self, Failure};
 use crate::serve::localapi::{incoming, protobuf};
-use crate::serve::server::received::IncomingRequest;
+use crate::serve::server::incoming::IncomingBody;
 
 const MAX_BYTES: usize = 3 * 1024 * 1024;
 
@@ -46,7 +46,7 @@ impl Content {
 /// Reads a body, and which of its members appear twice in one object.
 pub(super) async fn read(
     wanted: &RequestInfo,
-    request: Request<IncomingRequest>,
+    request: Request<IncomingBody>,
 ) -> Result<(Content, Vec<String>), Failure> {
     let kind = incoming::media_type(&request);
     let patch = match (wanted.verb, kind.as_str()) {

@@ -173,7 +173,7 @@ impl StoredObject {
     }
 
     /// What is accepted of it and not acted on.
-    pub(super) fn doubts(&self) -> Vec<String> {
+    pub(super) fn warnings(&self) -> Vec<String> {
         match self {
             Self::Pod(pod) => unscheduled(&pod.spec),
             Self::Object(object) => ignored(object),
@@ -388,7 +388,7 @@ impl Task {
         kept: &StoredObject,
         mut warnings: Vec<String>,
     ) -> WriteOutcome {
-        warnings.extend(kept.doubts());
+        warnings.extend(kept.warnings());
         let mut object = kept.to_value();
         if self.dry_run {
             self.complete(&mut object);

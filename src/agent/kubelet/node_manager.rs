@@ -15,7 +15,7 @@ use crate::model::ordered::Ordered as _;
 use crate::node::eviction::{EvictionConfig, ThresholdTexts, thresholds};
 use crate::node::image_gc::ImageLimits;
 use crate::node::shutdown::rules::{Period, periods};
-use crate::node::shutdown::{NodeShutdown, ShutdownOrder, ShutdownParts};
+use crate::node::shutdown::{InitSystem, NodeShutdown, ShutdownParts};
 use crate::node::stats::{Ask, Measured};
 use crate::node::{NodeConfig, NodeManager, NodeParts, oom};
 use crate::platform::clock::Clock;
@@ -69,7 +69,7 @@ pub(super) fn end_with_machine<R>(
     resolved: &Resolved,
     pods: Rc<dyn PodPressure>,
     needs: &NodeManagerParts<'_, R>,
-    (notifier, asked, ruler): (Rc<Notifier>, Shutdown, ShutdownOrder),
+    (notifier, asked, ruler): (Rc<Notifier>, Shutdown, InitSystem),
 ) -> ([JoinHandle<()>; 2], Shutdown) {
     let shutdown = Rc::new(NodeShutdown::new(ShutdownParts {
         periods: grace_periods(resolved),

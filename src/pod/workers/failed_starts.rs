@@ -15,7 +15,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// A failure that is being waited out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct FailedStart {
     /// A Kubernetes waiting reason.
     pub reason: &'static str,
     /// For the status.
@@ -26,19 +26,19 @@ pub struct Held {
 
 /// Failures of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeldStarts {
-    pub containers: BTreeMap<ContainerName, Held>,
+pub struct FailedStarts {
+    pub containers: BTreeMap<ContainerName, FailedStart>,
     /// Of the pod as a whole: sandbox, volumes.
-    pub pod: Option<Held>,
-    pub resize: Option<Held>,
+    pub pod: Option<FailedStart>,
+    pub resize: Option<FailedStart>,
 }
 
-impl HeldStarts {
+impl FailedStarts {
     /// Takes out of the plan what must not be tried yet, and makes sure the pod is looked at when it may be.
     #[must_use]
     pub fn hold_back(&self, mut plan: PodPlan, now: Timestamp) -> PodPlan {
         let mut wake: Option<Duration> = plan.requeue_after;
-        let mut is_held = |held: &Held| match held.until {
+        let mut is_held = |held: &FailedStart| match held.until {
             // Nobody asks for longer: the clock was set back since.
             Some(until) if until <= now || until.saturating_since(now) > LONGEST_HOLD => false,
             Some(until) => {
@@ -83,14 +83,15 @@ impl HeldStarts {
 
     /// Objects have changed: whoever failed for want of one tries at once.
     pub fn objects_changed(&mut self) {
-        let may_wait_for_object = |held: &Held| held.until.is_some() && OBJECT_REASONS.contains(&held.reason);
+        let may_wait_for_object =
+            |held: &FailedStart| held.until.is_some() && OBJECT_REASONS.contains(&held.reason);
         self.pod = self.pod.take().filter(|held| !may_wait_for_object(held));
         self.containers.retain(|_, held| !may_wait_for_object(held));
     }
 
     /// A device has appeared: whoever failed for want of one tries at once.
     pub fn device_appeared(&mut self) {
-        let waits = |held: &Held| held.reason == NOT_FOUND;
+        let waits = |held: &FailedStart| held.reason == NOT_FOUND;
         self.pod = self.pod.take().filter(|held| !waits(held));
         self.containers.retain(|_, held| !waits(held));
     }
@@ -126,8 +127,8 @@ mod tests {
         })
     }
 
-    fn held(until: Option<i64>) -> Held {
-        Held {
+    fn held(until: Option<i64>) -> FailedStart {
+        FailedStart {
             reason: "CreateContainerError",
             message: String::new(),
             until: until.map(Timestamp::from_secs),
@@ -136,10 +137,10 @@ mod tests {
 
     #[test]
     fn a_device_that_appears_lets_those_go_on_that_wait_for_one() {
-        let mut starts = HeldStarts::default();
+        let mut starts = FailedStarts::default();
         starts.containers.insert("bad".into(), held(None));
-        starts.containers.insert("deviceless".into(), Held { reason: NOT_FOUND, ..held(None) });
-        starts.pod = Some(Held { reason: NOT_FOUND, ..held(None) });
+        starts.containers.insert("deviceless".into(), FailedStart { reason: NOT_FOUND, ..held(None) });
+        starts.pod = Some(FailedStart { reason: NOT_FOUND, ..held(None) });
         starts.device_appeared();
         assert_eq!(starts.pod, None);
         assert_eq!(starts.containers.keys().map(ContainerName::as_str).collect::<Vec<_>>(), ["bad"]);
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_failed_start_waits_for_its_time_and_the_others_go_on() {
-        let mut starts = HeldStarts::default();
+        let mut starts = FailedStarts::default();
         starts.containers.insert("bad".into(), held(Some(20)));
         let plan = PodPlan { actions: vec![start("bad"), start("good")], ..PodPlan::default() };
         let early = starts.hold_back(plan.clone(), Timestamp::from_secs(15));
@@ -159,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_back_does_not_hold_anything_for_years() {
-        let mut starts = HeldStarts { pod: Some(held(Some(4_000_000_000))), ..HeldStarts::default() };
+        let mut starts = FailedStarts { pod: Some(held(Some(4_000_000_000))), ..FailedStarts::default() };
         starts.containers.insert("bad".into(), held(Some(4_000_000_000)));
         let plan = PodPlan { actions: vec![start("bad")], ..PodPlan::default() };
         let shortly = starts.hold_back(plan.clone(), Timestamp::from_secs(3_999_999_700));
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_only_a_changed_manifest_can_mend_is_not_tried_again() {
-        let mut starts = HeldStarts::default();
+        let mut starts = FailedStarts::default();
         starts.containers.insert("bad".into(), held(None));
         let plan = PodPlan { actions: vec![start("bad")], ..PodPlan::default() };
         let kept = starts.hold_back(plan, Timestamp::from_secs(1_000_000));
@@ -178,14 +179,14 @@ mod tests {
 
     #[test]
     fn a_failure_is_forgotten_when_nothing_is_left_to_do_about_it() {
-        let mut starts = HeldStarts { pod: Some(held(Some(30))), ..HeldStarts::default() };
+        let mut starts = FailedStarts { pod: Some(held(Some(30))), ..FailedStarts::default() };
         starts.containers.insert("bad".into(), held(None));
         starts.containers.insert("good".into(), held(Some(30)));
         starts.keep_wanted(&PodPlan { actions: vec![start("bad")], ..PodPlan::default() });
         assert!(starts.pod.is_some(), "something is still to be done");
         assert_eq!(starts.containers.keys().map(ContainerName::as_str).collect::<Vec<_>>(), ["bad"]);
         starts.keep_wanted(&PodPlan::default());
-        assert_eq!(starts, HeldStarts::default());
+        assert_eq!(starts, FailedStarts::default());
     }
 
     #[test]
@@ -196,7 +197,7 @@ mod tests {
             resource: "cpu",
             resources: crate::model::api::pod::ResourceRequirements::default(),
         });
-        let mut starts = HeldStarts { resize: Some(held(Some(30))), ..HeldStarts::default() };
+        let mut starts = FailedStarts { resize: Some(held(Some(30))), ..FailedStarts::default() };
         let plan = PodPlan { actions: vec![resize, start("other")], ..PodPlan::default() };
         let early = starts.hold_back(plan.clone(), Timestamp::from_secs(10));
         assert_eq!(early.actions, [start("other")]);
@@ -208,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_changed_object_ends_the_waiting_for_objects_alone() {
-        let held = |reason, until: Option<i64>| Held { reason, ..held(until) };
-        let mut starts = HeldStarts { pod: Some(held("FailedMount", Some(30))), ..HeldStarts::default() };
+        let held = |reason, until: Option<i64>| FailedStart { reason, ..held(until) };
+        let mut starts = FailedStarts { pod: Some(held("FailedMount", Some(30))), ..FailedStarts::default() };
         starts.containers.insert("config".into(), held("CreateContainerConfigError", Some(30)));
         starts.containers.insert("image".into(), held("ErrImagePull", Some(30)));
         starts.objects_changed();
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_failed_sandbox_holds_everything_that_needs_it_but_not_what_stops() {
-        let starts = HeldStarts { pod: Some(held(Some(30))), ..HeldStarts::default() };
+        let starts = FailedStarts { pod: Some(held(Some(30))), ..FailedStarts::default() };
         let stop = |id: &str| Action::StopSandbox { id: id.into() };
         let plan = PodPlan {
             actions: vec![stop("older"), stop("dead"), Action::CreateSandbox { attempt: 1 }, start("c")],

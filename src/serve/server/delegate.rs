@@ -10,14 +10,14 @@ use hyper::{Request, Response};
 use super::access::{MASTERS, Policy, User};
 use super::answer::Served;
 use super::body::Body;
-use super::received::IncomingRequest;
 use crate::platform::rt::connections::ConnectionSlot;
+use crate::serve::server::incoming::IncomingBody;
 use crate::serve::streaming::Pending;
 
 /// A request for a guest.
-pub struct GuestRequest {
+pub struct DelegatedRequest {
     /// As it came, its body unread.
-    pub request: Request<IncomingRequest>,
+    pub request: Request<IncomingBody>,
     pub user: User,
     /// What the node's policy is.
     pub policy: Policy,
@@ -28,15 +28,15 @@ pub struct GuestRequest {
 }
 
 /// Answers in place of the kubelet's API.
-pub trait RequestHandler {
+pub trait Delegate {
     /// The path is the guest's.
     fn serves(&self, path: &str) -> bool;
     /// Answers, refusals included. Needs a `LocalSet`, and a connection served with upgrades.
-    fn answer(self: Rc<Self>, visit: GuestRequest) -> Pending<Response<Body>>;
+    fn answer(self: Rc<Self>, visit: DelegatedRequest) -> Pending<Response<Body>>;
 }
 
 /// Shared by all connections.
-pub type SharedGuest = Rc<dyn RequestHandler>;
+pub type SharedDelegate = Rc<dyn Delegate>;
 
 /// Whoever opens the local socket: root.
 #[must_use]

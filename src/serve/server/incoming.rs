@@ -17,7 +17,7 @@ const MAX_UNWANTED: usize = 64 * 1024;
 /// And for how long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub struct IncomingRequest {
+pub struct IncomingBody {
     body: Option<Incoming>,
     back: Option<Rest>,
 }
@@ -28,7 +28,7 @@ type Rest = Rc<RefCell<Option<Incoming>>>;
 /// What may be left of a body.
 pub(super) struct Unread(Rest);
 
-impl IncomingRequest {
+impl IncomingBody {
     /// Its rest is nobody's business.
     pub(super) fn plain(body: Incoming) -> Self {
         Self { body: Some(body), back: None }
@@ -43,7 +43,7 @@ impl IncomingRequest {
 
 impl Unread {
     /// Takes in what nobody has read, within bounds. Nothing is kept of it.
-    pub(super) async fn take_in(self) {
+    pub(super) async fn drain(self) {
         let Some(mut rest) = self.0.take() else { return };
         let all = async {
             let mut left = MAX_UNWANTED;
@@ -60,7 +60,7 @@ impl Unread {
     }
 }
 
-impl Drop for IncomingRequest {
+impl Drop for IncomingBody {
     fn drop(&mut self) {
         if let (Some(body), Some(back)) = (self.body.take(), self.back.take())
             && !body.is_end_stream()
@@ -70,7 +70,7 @@ impl Drop for IncomingRequest {
     }
 }
 
-impl HttpBody for IncomingRequest {
+impl HttpBody for IncomingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

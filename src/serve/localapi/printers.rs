@@ -4,7 +4,6 @@
 
 use serde_json::{Map, Value, json};
 
-use super::pod_columns;
 use super::resource::{Resource, Store};
 use super::{age, text};
 use crate::model::api::decode::decode;
@@ -12,6 +11,7 @@ use crate::model::api::pod::Pod;
 use crate::model::api::quantity::Quantity;
 use crate::model::objects::ObjectKind;
 use crate::model::types::Timestamp;
+use crate::serve::localapi::pod_printer;
 
 /// A column: its name, what it shows, and that it is for `-o wide`.
 type Column = (&'static str, &'static str, bool);
@@ -219,7 +219,7 @@ pub fn conditions(resource: &Resource, object: &Value) -> Option<Value> {
 
 fn pod_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let pod: Pod = decode(object.clone()).map(|decoded| decoded.object).unwrap_or_default();
-    let row = pod_columns::columns(&pod, now);
+    let row = pod_printer::columns(&pod, now);
     let nominated = match text(object, "/status/nominatedNodeName") {
         "" => "<none>",
         found => found,

@@ -9,7 +9,7 @@ const CALLS: usize = 64;
 
 /// What kind of call: they wait for their own kind only, so that a thousand sandboxes to make do not hold up a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum CallKind {
     /// Whether the runtime is there at all (`Version`): waits for nothing.
     Health,
     /// Lists and statuses, the runtime's own included: every new pod asks for it.
@@ -33,12 +33,12 @@ impl CallLimits {
     }
 
     /// Waits for a turn, which lasts as long as the permit; first come, first served.
-    pub(super) async fn turn(&self, lane: Lane) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn turn(&self, lane: CallKind) -> Option<SemaphorePermit<'_>> {
         let semaphore = match lane {
-            Lane::Health => return None,
-            Lane::Looks => &self.looks,
-            Lane::Changes => &self.changes,
-            Lane::Commands => &self.commands,
+            CallKind::Health => return None,
+            CallKind::Looks => &self.looks,
+            CallKind::Changes => &self.changes,
+            CallKind::Commands => &self.commands,
         };
         Some(semaphore.acquire().await.expect("never closed"))
     }
@@ -55,14 +55,14 @@ mod tests {
         let lanes = CallLimits::new();
         let mut taken = Vec::new();
         for _ in 0..CALLS {
-            taken.push(lanes.turn(Lane::Changes).await);
+            taken.push(lanes.turn(CallKind::Changes).await);
         }
         let soon = Duration::from_millis(1);
-        assert!(tokio::time::timeout(soon, lanes.turn(Lane::Changes)).await.is_err());
-        for other in [Lane::Health, Lane::Looks, Lane::Commands] {
+        assert!(tokio::time::timeout(soon, lanes.turn(CallKind::Changes)).await.is_err());
+        for other in [CallKind::Health, CallKind::Looks, CallKind::Commands] {
             assert!(tokio::time::timeout(soon, lanes.turn(other)).await.is_ok(), "{other:?}");
         }
         taken.pop();
-        assert!(tokio::time::timeout(soon, lanes.turn(Lane::Changes)).await.is_ok());
+        assert!(tokio::time::timeout(soon, lanes.turn(CallKind::Changes)).await.is_ok());
     }
 }
