@@ -5,6 +5,7 @@ mod crates;
 mod documents;
 mod files;
 mod lexer;
+mod names;
 mod phrases;
 mod table;
 mod tree;

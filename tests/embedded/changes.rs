@@ -149,7 +149,7 @@ fn reset_goes_on_where_cgroups_cannot_be_removed_and_says_so() {
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (said(&output.stdout), said(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "{out}{err}");
-    assert!(err.contains("could not be removed") && err.contains("Read-only file system"), "{out}{err}");
+    assert!(err.contains("failed to remove") && err.contains("Read-only file system"), "{out}{err}");
     assert!(out.contains("[reset] Deleting: "), "it goes on: {out}{err}");
     assert!(!agent.root_dir().join("pods").exists() && !agent.root_dir().join("agent.db").exists(), "{out}");
     let runs = |pid: &u32| !is_gone(i32::try_from(*pid).expect("process ids are small"));

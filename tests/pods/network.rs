@@ -60,7 +60,7 @@ fn a_host_port_that_is_in_use_is_said_or_refused() {
         let said = node.agent.status_json()?["events"].to_string();
         if said.contains("HostPortConflict") { Ok(said) } else { Err(said) }
     });
-    let expected = format!("host port {taken}/TCP leads to this pod now");
+    let expected = format!("host port {taken}/TCP is now forwarded to this pod");
     assert!(
         said.contains(&expected) && said.contains(&format!("(process {})", std::process::id())),
         "{said}"

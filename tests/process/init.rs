@@ -230,7 +230,7 @@ fn a_system_is_set_up_once_however_often_it_is_asked_and_given_up_again() {
         .expect("edit the configuration");
     let (out, err) = said(&["init", "phase", "kubelet-config", &rootfs, "--cri-socket=/run/c.sock"], 0);
     assert!(out.contains("Keeping existing file") && !out.contains("[certs]"), "{out}");
-    assert!(err.contains("write containerRuntimeEndpoint: unix:///run/c.sock into it"), "{err}");
+    assert!(err.contains("add containerRuntimeEndpoint: unix:///run/c.sock to it"), "{err}");
     assert!(fs::read_to_string(&config).expect("the configuration").contains("maxPods: 7"));
 
     let data = root.join("var/lib/kubelet/volumes/default/data/file");

@@ -211,7 +211,7 @@ fn every_kubectl_explains_fields_and_finds_misspelled_ones() {
             assert!(probe.contains(part), "{part:?} in {probe}");
         }
         let map = kubectl.out(&["explain", "cm"]);
-        for part in ["ConfigMap", "binaryData", "<map[string]string>", "Settings for pods"] {
+        for part in ["ConfigMap", "binaryData", "<map[string]string>", "Configuration data for pods"] {
             assert!(map.contains(part), "{part:?} in {map}");
         }
         for kind in ["node.status.nodeInfo", "pvc.spec", "pv.spec.claimRef", "ns", "secret.data", "ev.source"]

@@ -76,11 +76,11 @@ fn registrations_with_odd_names_are_refused_by_name() {
         ("cpu", "a.sock", "is invalid"),
         ("requests.acme.com/x", "a.sock", "is invalid"),
         (long_resource.as_str(), "a.sock", "the ResourceName"),
-        ("acme.com/x", "../a.sock", "no file name"),
-        ("acme.com/x", "/etc/shadow", "no file name"),
-        ("acme.com/x", "a/b", "no file name"),
-        ("acme.com/x", "..", "no file name"),
-        ("acme.com/x", "", "no file name"),
+        ("acme.com/x", "../a.sock", "not a file name"),
+        ("acme.com/x", "/etc/shadow", "not a file name"),
+        ("acme.com/x", "a/b", "not a file name"),
+        ("acme.com/x", "..", "not a file name"),
+        ("acme.com/x", "", "not a file name"),
         ("acme.com/x", long.as_str(), "device plugin options"),
         ("acme.com/x", "a\0b", "device plugin options"),
         ("acme.com/x", "gone.sock", "device plugin options"),
@@ -145,7 +145,7 @@ fn hostile_plugins_cost_their_share_and_no_more() {
     let gone = |resource: &str, why: &str| {
         wait_for("a word about it", PATIENCE, || {
             let log = node.agent.log();
-            let is_it = |line: &&str| line.contains(resource) && line.contains("Device plugin is gone");
+            let is_it = |line: &&str| line.contains(resource) && line.contains("Device plugin disconnected");
             match log.lines().find(is_it) {
                 Some(line) if line.contains(why) => Ok(()),
                 other => Err(format!("{other:?}")),

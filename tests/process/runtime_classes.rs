@@ -174,7 +174,7 @@ fn a_pod_of_a_manifest_finds_the_class_beside_it() {
     served.node.problem(&["heavy", "contradicts its RuntimeClass \"sandboxed\"", "doesn't match"]);
     assert_eq!(handler_of(&served.node, &pod_name("heavy")), "kata");
     let said = served.refused(403, "DELETE", &format!("{CLASSES}/sandboxed"), JSON, &Value::Null);
-    assert!(said.contains("it is defined by the manifest"), "{said}");
+    assert!(said.contains("defined by manifest"), "{said}");
 
     // The class goes: the pod goes on with what it has.
     let container = served.node.running("web");

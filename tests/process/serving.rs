@@ -202,7 +202,7 @@ fn what_can_never_be_served_ends_the_start_with_the_setting_and_the_reason() {
     };
     let said = refused("--authorization-mode=Webhook");
     assert!(
-        said.contains("authorization.mode: Webhook asks an API server, which this version does not do"),
+        said.contains("authorization.mode: Webhook requires an API server, which this version does not support"),
         "{said}"
     );
     let said = refused("--authentication-token-webhook=true");
@@ -327,7 +327,7 @@ fn kubeconfigs_are_those_of_the_agent_that_runs() {
     let empty = node.scratch.path().join("empty");
     let output = made(&node, &[&socket, &format!("--cert-dir={}", empty.display())]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("agent-ca.crt: not there"), "{said}");
+    assert!(output.status.code() == Some(1) && said.contains("agent-ca.crt: not found"), "{said}");
     assert!(!empty.exists(), "nothing was made");
     node.agent.assert_alive();
 }

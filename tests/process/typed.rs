@@ -160,7 +160,7 @@ fn what_only_a_scheduler_does_is_a_warning() {
     let said =
         warnings(&served, PODS, &pod_with("a", &json!({"schedulerName": "mine", "affinity": affinity})));
     assert_eq!(said.len(), 2, "{said:?}");
-    assert!(said[0].contains("spec.schedulerName: \"mine\" places nothing on this node"), "{said:?}");
+    assert!(said[0].contains("spec.schedulerName: \"mine\" has no effect"), "{said:?}");
     assert!(said[1].contains("spec.affinity.podAntiAffinity: required terms have no effect"), "{said:?}");
     served.wait_for_phase("a", "Running");
 }
@@ -170,10 +170,10 @@ fn kubectl_explains_every_field_with_words() {
     let served = Served::new();
     let kubectl = kubectl(&served);
     for (path, words) in [
-        ("pod.spec.affinity.podAntiAffinity", "Away from pods that match"),
-        ("pod.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution", "no effect"),
-        ("pod.spec.topologySpreadConstraints.maxSkew", "By how many pods places may differ"),
-        ("pod.spec.ephemeralContainers.image", "Name of the image"),
+        ("pod.spec.affinity.podAntiAffinity", "Pod anti-affinity rules"),
+        ("pod.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution", "No effect"),
+        ("pod.spec.topologySpreadConstraints.maxSkew", "Maximum difference in matching pods"),
+        ("pod.spec.ephemeralContainers.image", "Image name"),
     ] {
         let said = kubectl.out(&["explain", path]);
         assert!(said.split_whitespace().collect::<Vec<_>>().join(" ").contains(words), "{said}");

@@ -327,7 +327,7 @@ fn a_disk_that_fails_at_the_last_step_leaves_the_old_program() {
     assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
     let mut command = node.upgrade_command(&[&text(&new), "--allow-unsigned"]);
     let (code, _, all) = answered(&command.env("LD_PRELOAD", &shim).output().unwrap());
-    assert!(code == Some(1) && all.contains("put the program into place"), "{all}");
+    assert!(code == Some(1) && all.contains("install the program as"), "{all}");
     assert!(fs::read(&node.program).unwrap() == old, "the new one is there, unwatched");
     node.is_as_before(&["agent"]);
     let status = said(&node.agent(&["upgrade", "status", "--root-dir", &text(&node.node.agent.root_dir())]));

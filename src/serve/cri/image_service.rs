@@ -168,7 +168,9 @@ fn is_of_repository(image: &Image, wanted: &str) -> bool {
 fn auth(auth: cri::AuthConfig) -> Result<Option<ImageAuth>, Status> {
     let (mut username, mut password) = (auth.username, auth.password);
     if username.is_empty() && auth.identity_token.is_empty() && !auth.auth.is_empty() {
-        let text = base64::decode(&auth.auth).and_then(|plain| String::from_utf8(plain).ok());
+        // As containerd reads it: with its padding.
+        let plain = base64::Decoder::default().push(auth.auth.as_bytes(), true).ok();
+        let text = plain.and_then(|plain| String::from_utf8(plain).ok());
         // Docker pads some with zero bytes.
         let pair = text.as_deref().and_then(|text| text.trim_end_matches('\0').split_once(':'));
         let Some((user, secret)) = pair else {

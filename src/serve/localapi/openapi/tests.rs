@@ -126,7 +126,7 @@ fn fields_say_what_clients_merge_them_by() {
     assert_eq!(
         v2["definitions"]["io.k8s.api.core.v1.Secret"]["properties"]["data"],
         json!({"type": "object", "additionalProperties": {"type": "string", "format": "byte"},
-            "description": "Bytes by key, in base64."})
+            "description": "Secret data by key, base64-encoded."})
     );
 }
 
