@@ -4,11 +4,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use super::phrases::phrases;
 use super::table::OTHERS_WORDS;
 use super::tree::{files, relative, repository};
 
 /// Whose tables of messages are compared with the program.
 const PAGES_OF_MESSAGES: [&str; 3] = ["docs/troubleshooting.md", "docs/networking.md", "docs/secrets.md"];
+
+/// Columns of a line of prose.
+const LONG_LINE: usize = 120;
+
+/// Characters of prose in a cell of a table.
+const LONG_CELL: usize = 160;
 
 fn read(name: &str) -> String {
     fs::read_to_string(repository().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
@@ -22,16 +29,39 @@ fn pages() -> Vec<String> {
         .collect()
 }
 
-/// The text between backticks, of any number of them.
+/// The text before the first code in backticks, of any number of them, the code, and what follows it.
+fn split_at_code(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_at(text.find('`')?);
+    let (ticks, after) = rest.split_at(rest.len() - rest.trim_start_matches('`').len());
+    let (code, after) = after.split_once(ticks)?;
+    Some((before, code, after))
+}
+
+/// The text between backticks.
 fn quoted(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut rest = text;
-    while let Some(begin) = rest.find('`') {
-        let ticks = rest[begin..].len() - rest[begin..].trim_start_matches('`').len();
-        let after = &rest[begin + ticks..];
-        let Some(end) = after.find(&rest[begin..begin + ticks]) else { break };
-        found.push(after[..end].trim());
-        rest = &after[end + ticks..];
+    while let Some((_, code, after)) = split_at_code(rest) {
+        found.push(code.trim());
+        rest = after;
+    }
+    found
+}
+
+/// A text without code in backticks and without the targets of links.
+fn plain(text: &str) -> String {
+    let mut without_code = String::new();
+    let mut rest = text;
+    while let Some((before, _, after)) = split_at_code(rest) {
+        without_code.push_str(before);
+        rest = after;
+    }
+    without_code.push_str(rest);
+    let mut parts = without_code.split("](");
+    let mut found = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        found.push(']');
+        found.push_str(part.split_once(')').map_or(part, |(_, after)| after));
     }
     found
 }
@@ -139,6 +169,38 @@ fn broken(page: &str, link: &str) -> Option<String> {
     (!anchors(&text).contains(part)).then(|| format!("{page}: ({link}): there is no such heading"))
 }
 
+/// A page's paragraphs; a phrase may continue on the next line. Headings are left out, as links name them.
+fn paragraphs(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = prose(text).map(|line| if line.starts_with('#') { "" } else { line }).collect();
+    lines.split(|line| line.trim().is_empty()).map(|lines| lines.join("\n")).collect()
+}
+
+/// What is hard to read on a page: long lines, long cells, banned phrases.
+fn unreadable(page: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in prose(text) {
+        if line.trim_start().starts_with('|') {
+            let line = plain(line);
+            let cells = line.split(" | ").map(|cell| cell.trim_matches(['|', ' ']));
+            let long = cells.filter(|cell| cell.chars().count() > LONG_CELL);
+            found.extend(long.map(|cell| format!("{page}: more than {LONG_CELL} characters: {cell}")));
+        } else if line.chars().count() > LONG_LINE {
+            found.push(format!("{page}: more than {LONG_LINE} columns: {line}"));
+        }
+    }
+    for paragraph in paragraphs(text) {
+        let paragraph = plain(&paragraph);
+        found.extend(phrases(&paragraph).map(|phrase| format!("{page}: `{phrase}` in {paragraph}")));
+    }
+    found
+}
+
+#[test]
+fn pages_have_short_lines_short_cells_and_no_banned_phrase() {
+    let found: Vec<String> = pages().iter().flat_map(|page| unreadable(page, &read(page))).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
 #[test]
 fn the_index_lists_every_page() {
     let index = read("docs/index.md");
@@ -213,6 +275,15 @@ fn the_checks_of_documents_find_what_they_are_for() {
     assert_eq!(quoted("a `b` and `` c `d` e ``, `f"), ["b", "c `d` e"]);
     let page = "| status | message | do |\n|---|---|---|\n| `A` | `b ...`, `c` | `d` |\n| `e` | | `f` |\n\n| x |\n|---|\n| `y` |\n";
     assert_eq!(messages(page), ["b ...", "c"]);
+    assert_eq!(plain("see [`a`](b.md#c) or ``d ` e`` at [f](g), `h"), "see [] or  at [f], `h");
+    let hard_to_read = |text: &str| unreadable("a.md", text).len();
+    let (line, cell) = ("\u{e9}".repeat(LONG_LINE), "\u{e9}".repeat(LONG_CELL));
+    assert_eq!(hard_to_read(&format!("{line}\n{line}.\n```\n{line}.\n```")), 1);
+    assert_eq!(
+        hard_to_read(&format!("| a | {cell} |\n| {cell}`{cell}` | [a]({cell}) |\n| {cell}. | a |")),
+        1
+    );
+    assert_eq!(hard_to_read("# Nobody\n\nIt is\n  told `nobody` anew.\n\nlet\n\ngo\n```\nwhoever\n```"), 2);
     assert_eq!(unknown_part("no ... is here", "there is no {name} is here"), None);
     assert_eq!(unknown_part("no ... was here", "there is no {name} is here"), Some("was here"));
     assert_eq!(unknown_part("...", "..."), Some("..."));

@@ -1,4 +1,5 @@
-//! Phrases that user-facing text avoids: string literals of the program and the descriptions of the API's schema.
+//! Phrases that user-facing text avoids: string literals of the program, descriptions of the API's schema,
+//! and the pages (`documents`).
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +19,7 @@ fn words(text: &str) -> String {
 }
 
 /// The banned phrases in a text.
-fn phrases(text: &str) -> impl Iterator<Item = &'static str> {
+pub fn phrases(text: &str) -> impl Iterator<Item = &'static str> {
     let words = words(text);
     BANNED_PHRASES.into_iter().filter(move |phrase| words.contains(&format!(" {phrase} ")))
 }
