@@ -18,7 +18,7 @@ pub enum SignatureError {
     #[error("signed with a key other than the configured one")]
     OtherKey,
     /// It is for something else.
-    #[error("the signature does not match the body; sign the served body again")]
+    #[error("the signature does not match the content; sign the content again")]
     Mismatch,
     /// It is good, and older than one that was seen before.
     #[error(

@@ -88,7 +88,7 @@ fn a_runtime_class_is_written_and_read_as_any_object() {
         APPLY,
         &json!({"apiVersion": "v1", "kind": "RuntimeClass", "metadata": {"name": "applied"}}),
     );
-    assert_eq!(said, "what is applied must say that it is apiVersion node.k8s.io/v1, kind RuntimeClass");
+    assert_eq!(said, "applied objects must have apiVersion node.k8s.io/v1 and kind RuntimeClass");
 
     served.restart(true);
     let (_, list) = served.get(CLASSES);

@@ -202,7 +202,9 @@ fn what_can_never_be_served_ends_the_start_with_the_setting_and_the_reason() {
     };
     let said = refused("--authorization-mode=Webhook");
     assert!(
-        said.contains("authorization.mode: Webhook requires an API server, which this version does not support"),
+        said.contains(
+            "authorization.mode: Webhook requires an API server, which this version does not support"
+        ),
         "{said}"
     );
     let said = refused("--authentication-token-webhook=true");

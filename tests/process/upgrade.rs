@@ -250,7 +250,7 @@ fn what_may_not_be_the_agent_changes_nothing() {
     let signature = node.here().join("new.minisig");
     // Of this key, over something else.
     fs::write(&signature, "untrusted comment: signature of a test\nRUT0eUA4PQKzHL3u/ndP2wAkjSTwJ2up1khHMUc/uibdftMkPcanPfZQxWZFsBDu2KjD80uIKge6DFljKm3uZWOScYENqNpC1gc=\ntrusted comment: fleet\n6de7Ayh3WRmiDZlCDTpF9NXDfnIfGl0rbDWp7dgAPm0+p9VctyFotbDI+Bm3hq2t04gXRwKA9Mfyzmc3QzboCg==\n").unwrap();
-    refused(&[&text(&new), "--verify-key-file", &text(&key)], "does not fit");
+    refused(&[&text(&new), "--verify-key-file", &text(&key)], "does not match the content");
     let script = node.here().join("script");
     fs::write(&script, "#!/bin/sh\n").unwrap();
     refused(&[&text(&script), "--allow-unsigned"], "not a program for this machine");
@@ -286,7 +286,7 @@ fn a_tampered_place_or_file_leaves_the_old_program() {
     };
     let whole = fs::read(&new).unwrap();
     for (name, length, words) in
-        [("short", 4096, "does not"), ("head", 30, "does not"), ("none", 0, "no program")]
+        [("short", 4096, "cannot be run"), ("head", 30, "cannot be run"), ("none", 0, "not a program")]
     {
         let cut = node.here().join(name);
         fs::write(&cut, &whole[..length]).unwrap();

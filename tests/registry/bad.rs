@@ -150,13 +150,13 @@ fn content_that_is_not_the_promised_one_is_refused() {
             true
         }
     });
-    says(&message, "the manifest names");
+    says(&message, "size mismatch: ");
 
     // Right by its own digest, and not what the configuration says.
     let lie = TestImage::with(image.layers.clone(), std::slice::from_ref(&image.config.digest), "amd64");
     says(&fails(&lie, |_, _| false), "unpack layer sha256:");
     let short = TestImage::with(image.layers.clone(), &[], "amd64");
-    says(&fails(&short, |_, _| false), "names 0 layers, the manifest 1");
+    says(&fails(&short, |_, _| false), "lists 0 layers, the manifest 1");
     // A tag's promise in the header, too.
     let wrong = format!("Docker-Content-Digest: sha256:{}", "0".repeat(64));
     let bytes = image.manifest.bytes.clone();

@@ -234,7 +234,7 @@ fn the_proxy_of_the_environment_is_used_for_other_machines() {
     let (code, _, err) = pull("bad", "socks5://me:hush@127.0.0.1:1080");
     assert_eq!(code, Some(1));
     assert!(
-        err.contains("HTTP_PROXY: only proxies of http:// and https://") && !err.contains("hush"),
+        err.contains("HTTP_PROXY: unsupported scheme; use http:// or https://") && !err.contains("hush"),
         "{err}"
     );
 }

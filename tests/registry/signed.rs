@@ -146,7 +146,7 @@ fn a_signature_of_something_else_is_none() {
     signed.publish(digest, &[with(TYPE, &other)]);
     refused(&signed.with_key("good", "none"), &format!("signature is for another image, {other:?}"));
     signed.publish(digest, &[with("atomic container signature", digest)]);
-    refused(&signed.with_key("good", "none"), "is of type \"atomic container signature\"");
+    refused(&signed.with_key("good", "none"), "has type \"atomic container signature\"");
     // A good signature above a payload that was put in the place of the signed one.
     let (_, signature) = with(TYPE, &other);
     signed.publish(digest, &[(payload(TYPE, digest), signature)]);

@@ -315,7 +315,7 @@ mod tests {
         // The signature is good: what is wrong comes next.
         assert!(said(&[]).contains("not a program for this machine"), "{}", said(&[]));
         fs::write(&file, "a=2").unwrap();
-        assert!(said(&[]).contains("does not match the body"), "{}", said(&[]));
+        assert!(said(&[]).contains("does not match the content"), "{}", said(&[]));
         assert!(said(&["--allow-unsigned"]).contains("not a program for this machine"));
         fs::write(&file, BODY).unwrap();
         fs::write(&key, OTHER_KEY).unwrap();

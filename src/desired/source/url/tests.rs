@@ -249,7 +249,7 @@ async fn only_what_has_a_good_signature_beside_it_is_an_answer() {
     let validator = source.validator.take();
     let update = source.poll().await.unwrap();
     assert_eq!(update.problems[0].reason, REASON_UNTRUSTED);
-    assert!(update.problems[0].message.contains("does not match the body"), "{:?}", update.problems);
+    assert!(update.problems[0].message.contains("does not match the content"), "{:?}", update.problems);
     assert_eq!(shown(&update), "unknown");
 
     // An unchanged answer is taken for good only under the key that it was verified with.
