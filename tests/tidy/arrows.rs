@@ -134,7 +134,7 @@ fn a_circle_among_files_is_found() {
     assert_eq!(sample(&files), ["files import each other: pod::a -> pod::b -> pod::c -> pod::a"]);
     let through_a_part = [
         ("src/pod.rs", ""),
-        ("src/pod/a.rs", "mod part;"),
+        ("src/pod/a.rs", "mod part; fn f() { part::g() }"),
         ("src/pod/a/part.rs", "use crate::pod::b::B;"),
         ("src/pod/b.rs", "use super::a::A;"),
     ];
