@@ -213,7 +213,7 @@ fn what_can_never_be_served_ends_the_start_with_the_setting_and_the_reason() {
         "{said}"
     );
     let said = refused("--tls-cipher-suites=TLS_RSA_WITH_AES_128_CBC_SHA");
-    assert!(said.contains("tlsCipherSuites: none of TLS_RSA_WITH_AES_128_CBC_SHA is offered"), "{said}");
+    assert!(said.contains("tlsCipherSuites: none of TLS_RSA_WITH_AES_128_CBC_SHA is supported"), "{said}");
 }
 
 /// A disk that comes late, another program on the port: nothing that a pod has to wait for.
